@@ -129,8 +129,8 @@ def measure_corpus(
 ) -> dict[str, float]:
     """Sentences a second of `build_alignment`, by the clock and by processor time, and its bytes a text."""
     (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
-    section = CorpusSection.model_validate({"sources": [{"path": folder / "texts.jsonl"}], "holdout_batches": 1})
-    corpus = build_corpus(section, {}, 1, folder / "corpus")
+    section = CorpusSection.model_validate({"sources": [{"path": folder / "texts.jsonl"}]})
+    corpus = build_corpus(section, {}, folder / "corpus")
     best = {"sentences": 0.0, "sentences_cpu": 0.0}
     for repeat in range(repeats):
         began = time.perf_counter(), time.process_time()

@@ -43,7 +43,6 @@ TIMES = """async () => {
 }"""
 SMALL = {  # a run of minutes
     "corpus.sources": [{"builtin": "python-docstrings", "role": "document", "limit": 1500}],
-    "corpus.holdout_batches": 2,
     "train.max_steps": 20,
     "evaluation.parts": [],
     "evaluation.columns": ["student"],

@@ -109,8 +109,8 @@ def measure(count: int, repeats: int, sizes: list[int], data: Path | None, folde
 
 def _corpus(texts: list[str], folder: Path) -> Corpus:
     (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
-    section = CorpusSection(sources=[SourceSection(path=folder / "texts.jsonl")], holdout_batches=1)
-    return build_corpus(section, {"query": "", "document": ""}, 32, folder / "corpus")
+    section = CorpusSection(sources=[SourceSection(path=folder / "texts.jsonl")])
+    return build_corpus(section, {"query": "", "document": ""}, folder / "corpus")
 
 
 def _peer(dtype: torch.dtype) -> SentenceTransformer:

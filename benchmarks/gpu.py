@@ -102,7 +102,7 @@ def measure(size: str, folder: Path, precision: str, peak: float, arguments: arg
         name="benchmark",
         teacher=TeacherSection(model=str(folder / "model"), dtype="bfloat16" if precision == "bf16" else "float32"),
         student=StudentSection(model="teacher"),
-        corpus=CorpusSection(sources=[SourceSection(path=folder / "texts.txt")], holdout_batches=1),
+        corpus=CorpusSection(sources=[SourceSection(path=folder / "texts.txt")]),
         method=MethodSection(name="redact"),
     )
     job = resolve(recipe, folder / "run")

@@ -257,7 +257,7 @@ def make_recipe(texts: Path, teacher: str, **train: Any) -> Recipe:
             "name": "kills",
             "teacher": {"model": teacher},
             "student": {"model": "teacher", "layers": 2},
-            "corpus": {"sources": [{"path": str(texts)}], "holdout_batches": 2},
+            "corpus": {"sources": [{"path": str(texts)}]},
             "cache": {"shard_rows": 100},
             "method": {"name": "redact"},
             "train": {**settings, **train},

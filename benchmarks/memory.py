@@ -64,7 +64,7 @@ def measure(rows: int) -> dict[str, float]:
                 "name": "memory",
                 "teacher": {"model": tiny_teacher(Path(folder))},
                 "student": {"model": "teacher"},
-                "corpus": {"sources": [{"path": str(path)}], "holdout_batches": 4},
+                "corpus": {"sources": [{"path": str(path)}]},
                 "method": {"name": "redact"},
                 "train": {"epochs": 1, "max_steps": 200, "device": "cpu", "precision": "fp32"},
             }

@@ -86,7 +86,7 @@ def measure(rows: int, folder: Path) -> dict[str, Any]:
     texts, table = write_inputs(rows, folder)
     tokenizer = AutoTokenizer.from_pretrained(tiny_teacher(folder))
     base, stages = own_megabytes(), {}
-    section = CorpusSection(sources=[SourceSection(path=texts)], holdout_batches=1)
+    section = CorpusSection(sources=[SourceSection(path=texts)])
     prompts: Any = {"query": "", "document": ""}
 
     def stage(name: str, work: Any) -> Any:
@@ -96,7 +96,7 @@ def measure(rows: int, folder: Path) -> dict[str, Any]:
         stages[name] = {"seconds": round(time.monotonic() - began, 2), "peak_mb": round(peak.megabytes, 1)}
         return done
 
-    corpus: Corpus = stage("corpus", lambda: build_corpus(section, prompts, 32, folder / "corpus"))
+    corpus: Corpus = stage("corpus", lambda: build_corpus(section, prompts, folder / "corpus"))
     stage("tokens", lambda: build_tokens(corpus, tokenizer, 64, folder / "tokens"))
 
     def vectors() -> None:

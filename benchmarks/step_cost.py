@@ -165,7 +165,7 @@ class Bench:
         if name not in self.jobs:
             method, changes = SETTINGS.get(name, (name, {}))
             labels = {"task": {"type": "classification", "path": str(self.folder / "task.jsonl")}}
-            texts = {"corpus": {"sources": [{"path": str(self.folder / "texts.txt")}], "holdout_batches": 1}}
+            texts = {"corpus": {"sources": [{"path": str(self.folder / "texts.txt")}]}}
             tree = {
                 "name": "step_cost",
                 "teacher": {"model": str(self.folder / "teacher")},

@@ -241,8 +241,8 @@ def prepare(
     """The corpus, tokenised for both and aligned."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
-    section = CorpusSection(sources=[SourceSection(path=folder / "texts.txt")], holdout_batches=1)
-    corpus = build_corpus(section, {}, 1, folder / "corpus")
+    section = CorpusSection(sources=[SourceSection(path=folder / "texts.txt")])
+    corpus = build_corpus(section, {}, folder / "corpus")
     own = build_tokens(corpus, tokenizer, STUDENT_LENGTH, folder / "own")
     theirs = build_tokens(corpus, teacher.model.tokenizer, LENGTH, folder / "theirs")
     assert required.alignment is not None

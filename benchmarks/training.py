@@ -122,7 +122,7 @@ def make_recipe(texts: Path, held_out: int) -> Recipe:
         name="benchmark",
         teacher=TeacherSection(model="all-MiniLM-L6-v2"),
         student=StudentSection(model="teacher", layers=[0, 2, 5]),
-        corpus=CorpusSection(sources=[SourceSection(path=texts)], holdout_batches=held_out),
+        corpus=CorpusSection(sources=[SourceSection(path=texts)], validation_rows=32 * held_out),
         method=MethodSection(name="redact"),
     )
 

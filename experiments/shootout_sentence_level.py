@@ -36,7 +36,6 @@ QUICK = (  # a sixth of the work: fewer texts, one seed, five quick tasks
     "corpus.sources.0.limit=2000",
     "corpus.sources.1.limit=2000",
     "corpus.sources.2.limit=2000",
-    "corpus.holdout_batches=4",
     f"evaluation.suite={ROOT / 'recipes' / 'suites' / 'sentence_level_quick.yaml'}",
 )
 

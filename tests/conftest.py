@@ -165,7 +165,7 @@ def tiny_recipe(tiny_model, tmp_path, common_folder, request):
             "name": "tiny",
             "teacher": {"model": str(tiny_model)},
             "student": {"model": "teacher", "layers": 2},
-            "corpus": {"sources": [{"path": str(path)}], "holdout_batches": 2},
+            "corpus": {"sources": [{"path": str(path)}], "validation_rows": 32},
             "cache": {"shard_rows": 50},
             "method": {"name": "redact"},
             "train": {

@@ -24,7 +24,7 @@ from distilvec.core.verbosity import quiet_libraries
 from distilvec.models.load import load as load
 from distilvec.pipeline.compare import Comparison, compare_runs
 from distilvec.pipeline.export import export_model
-from distilvec.pipeline.inputs import holdout_batches, model_name, source_keys, teacher_keys
+from distilvec.pipeline.inputs import model_name, source_keys, teacher_keys
 from distilvec.pipeline.prepare import cached_teachers, fill_cache
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
@@ -80,7 +80,7 @@ def distill(
     Returns:
         The trained student. `distilvec.run` gives scores and report as well.
     """
-    tree = recipe_keys(teacher, texts, student, overrides)
+    tree = recipe_keys(teacher, texts, student)
     tree |= {"name": Path(output_dir).resolve().name, "method": {"name": method}}
     tree["student"] |= {"layers": layers} if layers is not None else {}
     tree["train"] = {"epochs": epochs} if epochs is not None else {}
@@ -124,7 +124,7 @@ def cache_teacher(
     """Compute the teacher's vectors of the texts, or go on with them; the cache, filled."""
     if isinstance(teacher, np.ndarray):
         raise DistilvecError("[teacher] an array of vectors is a cache already. Give a model.")
-    tree = {**recipe_keys(teacher, texts, "teacher", overrides), "name": "cache", "method": {"name": "redact"}}
+    tree = {**recipe_keys(teacher, texts, "teacher"), "name": "cache", "method": {"name": "redact"}}
     job = resolve(recipes.validate(changed(tree, overrides), origin="distilvec.cache_teacher"), Path())
     return fill_cache(job, cached_teachers(job)[0])
 
@@ -199,18 +199,13 @@ def export(
     return export_model(name, to, out, suite=None if suite is None else Path(suite), force=force).path
 
 
-def recipe_keys(
-    teacher: Model | np.ndarray[Any, Any], texts: Texts, student: Model, overrides: Overrides | None = None
-) -> dict[str, Any]:
+def recipe_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, student: Model) -> dict[str, Any]:
     """The sections teacher, student and corpus of a recipe for these objects."""
-    root, size = cache_root(), (overrides or {}).get("train.batch_size", 32)
-    corpus: dict[str, Any] = {"sources": source_keys(texts, root)}
-    if not isinstance(texts, (str, Path)):
-        corpus["holdout_batches"] = holdout_batches(len(texts), size)
+    root = cache_root()
     return {
         "teacher": teacher_keys(teacher, texts, root),
         "student": {"model": student if student == "teacher" else model_name(student, root, "student")},
-        "corpus": corpus,
+        "corpus": {"sources": source_keys(texts, root)},
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -19,7 +20,6 @@ from distilvec.core.errors import DistilvecError
 
 SMALL = {
     "train.batch_size": 16,
-    "train.epochs": 1,
     "train.precision": "fp32",
     "train.device": "cpu",
     "evaluation.parts": [],
@@ -83,6 +83,7 @@ def test_a_model_and_a_list_of_texts_in_memory(tiny_model, tmp_path, capsys):
         texts,
         layers=2,
         output_dir="run",
+        epochs=1,
         overrides=SMALL,
         callbacks=[lambda step, metrics: seen.append((step, metrics))],
     )
@@ -95,16 +96,38 @@ def test_a_model_and_a_list_of_texts_in_memory(tiny_model, tmp_path, capsys):
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     assert_same(
         student,
-        distilvec.distill(
-            str(tiny_model), "texts.txt", layers=2, output_dir="again", overrides=SMALL | {"corpus.holdout_batches": 1}
-        ),
+        distilvec.distill(str(tiny_model), "texts.txt", layers=2, output_dir="again", epochs=1, overrides=SMALL),
     )
+
+
+@pytest.mark.parametrize(("texts", "validation"), [(2, 1), (50, 10), (2_000, 100)])
+def test_a_file_of_any_size_is_trained_on(tiny_model, tmp_path, capsys, texts, validation):
+    """README's call: no number of the defaults asks for more texts than there are."""
+    (tmp_path / "documents.txt").write_text("\n".join(make_texts(texts)))
+    overrides = {"train.max_steps": 2, "train.device": "cpu"}
+    distilvec.distill(str(tiny_model), texts="documents.txt", layers=2, output_dir="run", overrides=overrides)
+    found = json.loads((tmp_path / "run" / "distillation.json").read_text())["data"]
+    assert (found["train_rows"], found["holdout_rows"]) == (texts - validation, validation)
+    lines = capsys.readouterr().err
+    assert f"{texts:,} texts, {validation:,} of them for validation" in lines
+    assert ("a batch holds 1 texts" in lines) == (texts == 2)
+
+
+@pytest.mark.parametrize("method", ["rkd", "distilcse_ckd", "redact_scores"])
+def test_fewer_texts_than_a_batch_are_one_batch(tiny_model, tmp_path, method):
+    """Also for methods that compare the texts of a batch, which must all be of one size."""
+    student = distilvec.distill(
+        str(tiny_model), make_texts(12), layers=2, method=method, output_dir="run", epochs=2, overrides=SMALL
+    )
+    assert np.isfinite(student.encode(["river"])).all()
+    record = json.loads((tmp_path / "run" / "distillation.json").read_text())
+    assert record["training"]["steps"] == 2 and record["training"]["texts"] == 2 * 6
 
 
 def test_vectors_in_memory_as_the_teacher(tiny_model):
     texts = make_texts(200)
     vectors = SentenceTransformer(str(tiny_model), device="cpu").encode(texts, normalize_embeddings=True)
-    student = distilvec.distill(vectors, texts, str(tiny_model), layers=2, output_dir="run", overrides=SMALL)
+    student = distilvec.distill(vectors, texts, str(tiny_model), layers=2, output_dir="run", epochs=1, overrides=SMALL)
     assert student.encode(["river"]).shape == (1, 32)
     assert "Neighbours found" in Path("run/report.html").read_text()
     with pytest.raises(DistilvecError, match=r"^\[teacher\] .*shape \[200, 32\]"):
@@ -145,11 +168,11 @@ def test_a_recipe_runs_and_is_compared_and_evaluated(tiny_model, suite, tmp_path
     source = {
         "teacher.model": str(tiny_model),
         "student": {"model": "teacher", "layers": 2},
-        "corpus.holdout_batches": 1,
     }
     source |= {"teacher.max_length": None, "student.max_length": None}
     source |= {"corpus.sources": [{"path": "texts.txt"}], "evaluation": {"suite": suite, "parts": [], "draws": 50}}
     changes = {**source, **{key: value for key, value in SMALL.items() if not key.startswith("evaluation")}}
+    changes["train.epochs"] = 1
     recipe = distilvec.load_recipe("redact", overrides=changes)
     assert recipe.corpus.sources[0].path == tmp_path / "texts.txt"
     for seed in (0, 1):
@@ -191,9 +214,9 @@ def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(
     from distilvec.__main__ import run_command
     from distilvec.data import docstrings
 
-    steps, texts, batches, rows = 3, 40, 1, 8
+    steps, texts, rows = 3, 40, 8
     options = [f"train.max_steps={steps}", "train.precision=fp32", "train.device=cpu", "evaluation={}"]
-    options += [f"corpus.holdout_batches={batches}", f"train.batch_size={rows}"]
+    options += [f"train.batch_size={rows}"]
     assert (
         run_command(
             [
@@ -218,7 +241,7 @@ def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(
     )
     recipe = distilvec.load_recipe("quickstart").model_dump(mode="json")
     overrides = {key: recipe[key.split(".")[0]][key.split(".")[1]] for key in same}
-    overrides |= {"corpus.holdout_batches": batches, "train.batch_size": rows, "train.max_steps": steps}
+    overrides |= {"train.batch_size": rows, "train.max_steps": steps}
     overrides |= {
         "train.precision": "fp32",
         "train.device": "cpu",

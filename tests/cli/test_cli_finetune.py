@@ -9,9 +9,10 @@ from labelled import write_task
 from typer.testing import CliRunner
 
 from distilvec.cli.app import app
-from distilvec.cli.models import finetune_recipe, with_teachers_settings
-from distilvec.config.recipe import load
+from distilvec.cli.models import finetune_recipe
+from distilvec.config.recipe import load, validate
 from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.prepare import untrained_student
 from distilvec.pipeline.resolve import resolve
 from distilvec.students.task_head import load_head
 
@@ -59,9 +60,10 @@ def test_takes_the_teachers_pooling_and_length(tmp_path):
     import architectures
 
     model = architectures.sentence_transformer(tmp_path / "model", architectures.bert(tmp_path / "backbone"), "cls")
-    tree = finetune_recipe(str(model), tmp_path / "task.jsonl", "pair", "joint", None)
-    student = with_teachers_settings(tree)["student"]
-    assert student["pooling"] == "cls" and student["max_length"] == 128
+    path = write_task(tmp_path / "task.jsonl", "pair", 32, 8)
+    job = resolve(validate(finetune_recipe(str(model), path, "pair", "joint", None)), tmp_path / "run")
+    student = untrained_student(job)
+    assert student[1].pooling_mode == "cls" and student.max_seq_length == job.student_length == 128
 
 
 def test_a_wrong_kind_is_named(tiny_model, tmp_path):

@@ -77,7 +77,7 @@ def test_plan_and_run(tiny_model, tmp_path, capsys, monkeypatch, no_pages):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts.txt").write_text("\n".join(make_texts(200)))
     words = ["redact", "--variant", "local", f"teacher.model={tiny_model}", "teacher.max_length=null"]
-    words += ["student.layers=2", "corpus.sources=[{path: texts.txt}]", "corpus.holdout_batches=1"]
+    words += ["student.layers=2", "corpus.sources=[{path: texts.txt}]", "corpus.validation_rows=16"]
     words += ["train.max_steps=1", "--json", "-"]
     plan, problems = json_of(capsys, ["plan", *words])
     assert plan["name"] == "redact-local" and any("texts" in row["value"] for row in plan["rows"])

@@ -24,8 +24,8 @@ def tokenizers():
 def corpus_of(tmp_path, texts):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    section = CorpusSection.model_validate({"sources": [{"path": path, "role": "query"}], "holdout_batches": 1})
-    return build_corpus(section, {"query": "query: "}, 1, tmp_path / "corpus")
+    section = CorpusSection.model_validate({"sources": [{"path": path, "role": "query"}], "validation_rows": 1})
+    return build_corpus(section, {"query": "query: "}, tmp_path / "corpus")
 
 
 @pytest.mark.parametrize("chunk", [1, 100, 1 << 20])

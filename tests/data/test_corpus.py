@@ -10,13 +10,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import CorpusSection
 from distilvec.core import artifacts as columns
 from distilvec.core.errors import DistilvecError
-from distilvec.core.hashing import hash_files
 from distilvec.data import corpus_files as selection
-from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint, text_key
+from distilvec.data.corpus import (
+    Corpus,
+    build_corpus,
+    corpus_fingerprint,
+    excluded_fingerprint,
+    excluded_line,
+    text_key,
+    validation_size,
+)
 
 
 def source(folder, name, texts, /, **options):
@@ -26,14 +32,13 @@ def source(folder, name, texts, /, **options):
 
 
 def section(*sources, **options):
-    return CorpusSection.model_validate({"holdout_batches": 1, "sources": list(sources), **options})
+    return CorpusSection.model_validate({"validation_rows": 1, "sources": list(sources), **options})
 
 
-def build(tmp_path, *sources, prompts=None, batch_size=1, excluded=(), progress=None, **options):
+def build(tmp_path, *sources, prompts=None, excluded=(), progress=None, **options):
     report = {"progress": progress} if progress else {}
-    return build_corpus(
-        section(*sources, **options), prompts or {}, batch_size, tmp_path / "corpus", excluded, **report
-    )
+    texts = excluded if isinstance(excluded, dict) else {"queries": excluded}
+    return build_corpus(section(*sources, **options), prompts or {}, tmp_path / "corpus", texts, **report)
 
 
 def everything(built):
@@ -122,7 +127,7 @@ def test_limits_first_and_random(tmp_path):
     assert drawn == sorted(set(drawn)) and min(drawn) >= 30 and 300 < np.mean(drawn) < 700
     assert built.report["sources"][0]["read"] == 30
     assert built.report["sources"][1]["left_out"] == 1000 - 30 - 50 and built.report["sources"][1]["duplicates"] == 30
-    other = build_corpus(section(source(tmp_path, "b", texts, limit=50), seed=1), {}, 1, tmp_path / "other")
+    other = build_corpus(section(source(tmp_path, "b", texts, limit=50), seed=1), {}, tmp_path / "other")
     assert everything(other) != everything(built)[30:]
 
 
@@ -148,7 +153,7 @@ def test_hold_out_is_by_seed_and_sorted(tmp_path):
     drawn = []
     for seed in (0, 0, 1):
         built = build_corpus(
-            section(source(tmp_path, "a", texts), seed=seed, holdout_batches=5), {}, 8, tmp_path / f"corpus{len(drawn)}"
+            section(source(tmp_path, "a", texts), seed=seed, validation_rows=40), {}, tmp_path / f"corpus{len(drawn)}"
         )
         assert len(built.holdout_rows) == 40 and len(built.train_rows) == 160
         assert np.array_equal(np.sort(np.r_[built.train_rows, built.holdout_rows]), np.arange(200))
@@ -158,13 +163,14 @@ def test_hold_out_is_by_seed_and_sorted(tmp_path):
 
 
 def test_no_rows_and_too_large_a_hold_out_say_what_to_do(tmp_path):
-    with pytest.raises(DistilvecError, match=r"^\[corpus\.sources\] .* 3 rows read, 2 empty, 1 excluded"):
-        build(tmp_path, source(tmp_path, "a", ["", " ", "gone"]), excluded=["gone"])
-    with pytest.raises(DistilvecError, match=r"^\[corpus\.holdout_batches\] 9 batches of 4 .* 25 rows"):
-        build(tmp_path, source(tmp_path, "a", map(str, range(50))), holdout_batches=9, batch_size=4)
-    for texts, size in ((map(str, range(5)), 32), (["single"], 1)):
-        with pytest.raises(DistilvecError, match=r"^\[corpus\.holdout_batches\]"):
-            build(tmp_path, source(tmp_path, "a", texts), batch_size=size)
+    with pytest.raises(DistilvecError, match=r"^\[corpus\.sources\] no text .*: 3 rows read, 3 of them empty\. Add"):
+        build(tmp_path, source(tmp_path, "a", ["", " ", "\t"]))
+    with pytest.raises(
+        DistilvecError, match=r"^\[corpus\.validation_rows\] 26 rows are more than half of 50\. Give at most 25"
+    ):
+        build(tmp_path, source(tmp_path, "a", map(str, range(50))), validation_rows=26)
+    with pytest.raises(DistilvecError, match=r"^\[corpus\.sources\] a single text, .*: 2 rows read, .* 1 duplicates"):
+        build(tmp_path, source(tmp_path, "a", ["single", "single"]), validation_rows=None)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".corpus.lock", "a.jsonl"]
 
 
@@ -196,34 +202,60 @@ def test_fingerprint_changes_with_everything(tmp_path):
     one = source(tmp_path, "a", ["a", "b"])
     base = section(one)
     marks = [
-        corpus_fingerprint(base, {}, 1, ""),
-        corpus_fingerprint(base, {"query": "q"}, 1, ""),
-        corpus_fingerprint(base, {}, 2, ""),
-        corpus_fingerprint(base, {}, 1, excluded_fingerprint(["x"])),
-        corpus_fingerprint(section(one, seed=1), {}, 1, ""),
-        corpus_fingerprint(section({**one, "limit": 1}), {}, 1, ""),
-        corpus_fingerprint(section({"builtin": "python-docstrings"}), {}, 1, ""),
+        corpus_fingerprint(base, {}, ""),
+        corpus_fingerprint(base, {"query": "q"}, ""),
+        corpus_fingerprint(section(one, validation_rows=2), {}, ""),
+        corpus_fingerprint(base, {}, excluded_fingerprint({"queries": ["x"]})),
+        corpus_fingerprint(base, {}, excluded_fingerprint({"documents": ["x"]})),
+        corpus_fingerprint(section(one, seed=1), {}, ""),
+        corpus_fingerprint(section({**one, "limit": 1}), {}, ""),
+        corpus_fingerprint(section({"builtin": "python-docstrings"}), {}, ""),
     ]
     os.utime(one["path"], ns=(1, 1))
-    assert corpus_fingerprint(base, {}, 1, "") == marks[0], "a copy is the same data"
+    assert corpus_fingerprint(base, {}, "") == marks[0], "a copy is the same data"
     one["path"].write_text('{"text": "longer"}\n' * 2)
-    marks.append(corpus_fingerprint(base, {}, 1, ""))
+    marks.append(corpus_fingerprint(base, {}, ""))
     assert len(set(marks)) == len(marks)
-    assert excluded_fingerprint(["a", "B  c"]) == excluded_fingerprint(["b c", "A", "a", " "])
+    one, same = {"queries": ["a", "B  c"]}, {"queries": ["b c", "A", "a", " "]}
+    assert excluded_fingerprint(one) == excluded_fingerprint(same)
 
 
-def test_fingerprints_of_excluded_documents_are_those_from_before(tmp_path):
-    """When `true` excluded documents too, the section was dumped with it; what is excluded has a fingerprint of its
-    own.
-    """
-    one = source(tmp_path, "a", ["a", "b"])
-    marks = [
-        corpus_fingerprint(section(one, exclude_evaluation=value), {}, 1, "x") for value in (True, "documents", False)
-    ]
-    before = section(one).model_dump(mode="json", exclude={"sources": {"__all__": {"tokenizer", "url", "pieces"}}}) | {
-        "exclude_evaluation": True
-    }
-    assert marks[0] == marks[1] == fingerprint(1, before, hash_files([one["path"]]), None, {}, 1, "x") != marks[2]
+@pytest.mark.parametrize(
+    ("texts", "rows"),
+    [(2, 1), (3, 1), (19, 9), (20, 10), (50, 10), (200, 10), (400, 20), (2_000, 100), (81_920, 4_096), (10**7, 4_096)],
+)
+def test_the_validation_part_follows_from_the_number_of_texts(texts, rows):
+    """One in 20, at least 10, at most half and 4,096; a number of one's own stands, up to half."""
+    assert validation_size(None, texts) == rows
+    assert validation_size(1, texts) == 1 and validation_size(texts // 2, texts) == texts // 2
+    with pytest.raises(DistilvecError, match=rf"^\[corpus\.validation_rows\] .* {rows:,} are taken then\.$"):
+        validation_size(texts // 2 + 1, texts)
+
+
+def test_excluded_texts_are_counted_by_what_they_are(tmp_path):
+    texts = [*"abcdefgh", "Query  One", "query one"]
+    excluded = {"queries": ["query one"], "documents": ["A", "b", "query one", "not there"]}
+    built = build(tmp_path, source(tmp_path, "a", texts), excluded=excluded, exclude_evaluation="documents")
+    assert everything(built) == [*"cdefgh"]
+    assert built.report["excluded"] == 4 and built.report["excluded_as"] == {"queries": 2, "documents": 2}
+    expected = "4 in the evaluation suite (queries: 2, documents: 2; corpus.exclude_evaluation)"
+    assert excluded_line(built.report) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "excluded", "words"),
+    [
+        ("documents", {"documents": "ab"}, r"all 2 texts are documents .* corpus\.exclude_evaluation=true;"),
+        ("documents", {"queries": "b", "documents": "a"}, r"are queries or documents .*exclude_evaluation=false;"),
+        (True, {"queries": "ab"}, r"all 2 texts are queries .* corpus\.exclude_evaluation=false;"),
+    ],
+)
+def test_a_corpus_of_evaluation_texts_alone_says_so(tmp_path, value, excluded, words):
+    with pytest.raises(DistilvecError, match=rf"^\[corpus\.exclude_evaluation\] .*{words}"):
+        build(tmp_path, source(tmp_path, "a", ["a", "b", ""]), excluded=excluded, exclude_evaluation=value)
+    partly = source(tmp_path, "a", ["a", "b", ""]), source(tmp_path, "b", ["c"])
+    with pytest.raises(DistilvecError, match=r"^\[corpus\.sources\] a single text.* 2 in the evaluation suite \("):
+        build(tmp_path, *partly, excluded=excluded, exclude_evaluation=value)
 
 
 def test_exclusion_can_be_switched_off(tmp_path):
@@ -278,9 +310,8 @@ def test_memory_does_not_grow_with_rows(tmp_path):
         built = build_corpus(
             section({"path": path}),
             {},
-            1,
             tmp_path / str(rows),
-            (),
+            {},
             lambda *_, seen=seen: seen.append(anonymous_memory()),
         )
         assert built.report["duplicates"] == 5

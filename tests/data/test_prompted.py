@@ -25,7 +25,7 @@ def corpus(tmp_path):
         SourceSection(path=tmp_path / "queries.txt", role="query"),
         SourceSection(path=tmp_path / "documents.txt"),
     ]
-    return build_corpus(CorpusSection(sources=sources, holdout_batches=1), PROMPTS, 8, tmp_path / "corpus")
+    return build_corpus(CorpusSection(sources=sources, validation_rows=8), PROMPTS, tmp_path / "corpus")
 
 
 def test_texts_and_keys_follow_the_prompts(corpus, tmp_path):

@@ -161,18 +161,3 @@ def test_every_token_of_a_tokenizer(tiny_model):
     texts = list(read_source(source, 0))
     assert len(texts) == len(tokenizer) - len(set(tokenizer.all_special_ids)) and "[CLS]" not in texts
     assert [file.name for file in source_files(source, 0)].count("tokenizer.json") == 1
-
-
-def test_sources_from_before_some_keys_keep_their_fingerprint(tmp_path):
-    """The fingerprint as it was computed then."""
-    from distilvec.config.recipe import fingerprint
-    from distilvec.config.schema import CorpusSection
-    from distilvec.core.hashing import hash_files
-    from distilvec.data.corpus import FORMAT, corpus_fingerprint
-
-    path = tmp_path / "a.txt"
-    path.write_text("a")
-    section = CorpusSection(sources=[SourceSection(path=path)])
-    keys = section.model_dump(mode="json") | {"exclude_evaluation": True}
-    del keys["sources"][0]["tokenizer"], keys["sources"][0]["url"], keys["sources"][0]["pieces"]
-    assert corpus_fingerprint(section, {}, 4, "x") == fingerprint(FORMAT, keys, hash_files([path]), None, {}, 4, "x")

@@ -42,8 +42,8 @@ def corpus(tmp_path):
 def corpus_of(tmp_path, texts, role="query"):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    section = CorpusSection.model_validate({"sources": [{"path": path, "role": role}], "holdout_batches": 1})
-    return build_corpus(section, {"query": "query: "}, 1, tmp_path / "corpus")
+    section = CorpusSection.model_validate({"sources": [{"path": path, "role": role}], "validation_rows": 1})
+    return build_corpus(section, {"query": "query: "}, tmp_path / "corpus")
 
 
 class SlowTokenizer:

@@ -17,7 +17,7 @@ TURKISH = (
 )
 LESS = {  # changes of the recipe at the end of a command
     ("run",): [
-        *("train.max_steps=1", "train.batch_size=4", "corpus.holdout_batches=1"),
+        *("train.max_steps=1", "train.batch_size=4"),
         *("evaluation.parts=[]", "evaluation.columns=[student]"),
     ],
     ("finetune",): ["train.max_steps=1", "task.limit=24"],

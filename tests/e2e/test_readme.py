@@ -13,7 +13,7 @@ import pytest
 from commands import Command
 
 ROOT = Path(__file__).parents[2]
-LESS = ("corpus.sources.0.limit=60 corpus.holdout_batches=1 train.batch_size=8 train.max_steps=2 evaluation={}").split()
+LESS = ("corpus.sources.0.limit=60 train.batch_size=8 train.max_steps=2 evaluation={}").split()
 
 
 def readme_commands() -> list[list[str]]:

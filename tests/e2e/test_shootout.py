@@ -238,7 +238,7 @@ def test_no_evaluation_text_enters_the_corpus(tiny_recipe, tmp_path):
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump([{"name": "sts", "type": "sts", "path": str(path)}]))
     source = {"path": str(path), "column": ["sentence1", "sentence2"], "where": {"split": "train"}, "limit": 50}
     recipe = tiny_recipe(
-        corpus__sources=[source], corpus__holdout_batches=1, evaluation__suite=str(tmp_path / "suite.yaml")
+        corpus__sources=[source], corpus__validation_rows=16, evaluation__suite=str(tmp_path / "suite.yaml")
     )
     corpus = resolve(recipe, tmp_path / "run").corpus
     assert isinstance(corpus, Corpus) and len(corpus) == 50

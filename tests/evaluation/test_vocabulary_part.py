@@ -55,7 +55,7 @@ def other(tmp_path):
 
 def test_texts_are_drawn_by_language_held_out_ones_first(sources, tmp_path, monkeypatch):
     corpus = build_corpus(
-        CorpusSection(sources=sources, holdout_batches=4), {"document": "passage: "}, 16, tmp_path / "corpus"
+        CorpusSection(sources=sources, validation_rows=64), {"document": "passage: "}, tmp_path / "corpus"
     )
     found = language_texts(corpus)
     assert {name: len(texts) for name, texts in found.items()} == {"en": 120, "tr": 60, "part3": 60}
@@ -80,7 +80,7 @@ def test_a_run_with_another_tokenizer_shows_what_it_changes(tiny_recipe, tiny_mo
         "evaluation__parts": ["vocabulary"],
         "evaluation__columns": ["teacher", "student"],
     }
-    recipe = tiny_recipe(student=other, corpus={"sources": sources, "holdout_batches": 2}, train__max_steps=3, **suite)
+    recipe = tiny_recipe(student=other, corpus={"sources": sources, "validation_rows": 32}, train__max_steps=3, **suite)
     job = resolve(recipe, tmp_path / "run")
     result = run(job.recipe, job.folder)
     report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
@@ -114,7 +114,7 @@ def test_a_labelled_run_has_the_part_without_a_suite(tiny_recipe, other, tmp_pat
 
 
 def test_equal_tokenizers_and_what_cannot_be_compared_have_no_part(sources, tiny_model, tmp_path):
-    corpus = build_corpus(CorpusSection(sources=sources, holdout_batches=1), {}, 16, tmp_path / "corpus")
+    corpus = build_corpus(CorpusSection(sources=sources, validation_rows=16), {}, tmp_path / "corpus")
     model = SentenceTransformer(str(tiny_model), device="cpu")
     student = wrap_model(model, "student")
     assert vocabulary_report(wrap_model(model, "teacher"), student, corpus) == {}

@@ -289,7 +289,6 @@ def test_other_errors_name_the_key(causal_recipe, models, tmp_path):
     for change, key in (
         ("data.max_length=100", "data.max_length"),
         ("data.holdout_rows=40", "data.holdout_rows"),
-        ("train.batch_size=60", "train.batch_size"),
         ("teacher.model=./nowhere", "teacher.model"),
         ("student.config.model_type=gpt3", "student.config"),
         ("data.train=./nowhere.jsonl", "data.train"),

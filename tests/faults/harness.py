@@ -79,7 +79,7 @@ class World:
             "name": "tiny",
             "teacher": {"model": str(self.model)},
             "student": {"model": "teacher", "layers": 2},
-            "corpus": {"sources": [{"path": str(self.texts)}], "holdout_batches": 2},
+            "corpus": {"sources": [{"path": str(self.texts)}], "validation_rows": 32},
             "cache": {"shard_rows": 20},
             "method": {"name": "redact"},
             "train": {

@@ -189,7 +189,7 @@ def test_an_index_becomes_a_judged_encoder(kind, folder, tmp_path, many, capsys,
         out = tmp_path / "run"
         words = ["index", "distill", index.address, "--student", str(near_many), "--out", str(out)]
         words += [
-            "corpus.holdout_batches=4",
+            "corpus.validation_rows=128",
             "train.learning_rate=1e-6",
             "train.max_steps=5",
             "train.precision=fp32",
@@ -254,7 +254,7 @@ def test_a_table_is_a_full_teacher_of_a_run(table, tiny_recipe, tiny_model, tmp_
     recipe = tiny_recipe(
         teacher={"vectors": str(table), "name": "mine"},
         student={"model": str(tiny_model), "layers": 3},
-        corpus={"sources": [{"builtin": "teacher"}], "holdout_batches": 1},
+        corpus={"sources": [{"builtin": "teacher"}], "validation_rows": 16},
         evaluation={
             "suite": str(write_suite(tmp_path, TEXTS[60:70])),
             "stored": 30,

@@ -103,7 +103,7 @@ def test_languages_have_rows_of_their_own(tiny_recipe, tmp_path, no_pages):
         path = tmp_path / f"{language}.txt"
         path.write_text("\n".join(make_texts(150, seed=seed)))
         sources.append({"path": str(path), "language": language})
-    recipe = tiny_recipe(corpus={"sources": sources, "holdout_batches": 6}, train__max_steps=2)
+    recipe = tiny_recipe(corpus={"sources": sources, "validation_rows": 96}, train__max_steps=2)
     found = judged(run(recipe, tmp_path / "run"))
     assert {source.name for source in found.sources} == {"tr", "de"}
     assert sum(source.queries for source in found.sources) == found.queries == 60  # a fifth of 300
@@ -175,7 +175,7 @@ def test_a_teacher_with_prompts_and_roles(tiny_recipe, tmp_path, no_pages):
     sources = [{"path": str(tmp_path / f"{name}.txt"), "role": name} for name in prompts]
     recipe = tiny_recipe(
         teacher={"model": str(folder), "prompts": prompts},
-        corpus={"sources": sources, "holdout_batches": 2},
+        corpus={"sources": sources, "validation_rows": 32},
         train__max_steps=2,
     )
     job = resolve(recipe, tmp_path / "run")

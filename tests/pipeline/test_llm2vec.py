@@ -134,7 +134,7 @@ def test_the_documented_command_has_the_papers_settings(finetuned):
     assert recipe.train.schedule.name == "cosine"
     lora = recipe.student.lora
     assert (lora.r, lora.alpha, lora.dropout) == (256, 32, 0.1)
-    assert recipe.student.attention == "bidirectional" and recipe.student.max_length == 512
+    assert SentenceTransformer(str(finetuned / "run" / "student"), device="cpu").max_seq_length == 512
 
 
 def test_the_saved_teacher_sees_both_ways_in_plain_sentence_transformers(finetuned, llm2vec):

@@ -349,7 +349,7 @@ def test_a_plan_also_for_many_workers(tiny_recipe, tmp_path):
 
 def test_a_plan_shows_the_prompts_of_a_preset(tiny_recipe, tmp_path, shared_cache):
     rows = dict(make_plan(resolve(tiny_recipe(teacher__preset="arctic-embed-v2"), tmp_path / "run")))
-    assert rows["  preset"] == "arctic-embed-v2: query 'query: '"
+    assert rows["  preset"] == "arctic-embed-v2" and rows["  prompts"] == "query 'query: '"
 
 
 def test_a_plan_tells_what_is_left_out_and_whose_code_runs(tiny_recipe, tmp_path, capsys):
@@ -372,12 +372,12 @@ def test_a_plan_tells_what_is_left_out_and_whose_code_runs(tiny_recipe, tmp_path
     }
     (tmp_path / "vectors").mkdir()
     for value, excluded, kept in (
-        (True, "1 of the evaluation suite: queries and", "202"),
-        ("documents", "2 of the evaluation suite: documents, queries and", "201"),
+        (True, "1 in the evaluation suite (queries: 1", "202"),
+        ("documents", "2 in the evaluation suite (queries: 1, documents: 1", "201"),
     ):
         rows = make_plan(resolve(tiny_recipe(**changes, corpus__exclude_evaluation=value), tmp_path / "run"))
         left_out = [what for name, what in rows if name == "  left out"]
-        assert left_out == ["200 duplicates", "1 empty", f"{excluded} labeled test texts (corpus.exclude_evaluation)"]
+        assert left_out == ["200 duplicates", "1 empty", f"{excluded}; corpus.exclude_evaluation)"]
         assert dict(rows)["texts"] == f"{kept} (32 for validation)"
         assert f"{kept} texts, 32 of them for validation; left out: {'; '.join(left_out)}" in capsys.readouterr().err
     assert dict(rows)["  texts (corpus.sources.0)"] == "200" and dict(rows)["  texts (corpus.sources.1)"] == "1"
@@ -407,7 +407,7 @@ def test_bad_corpora_are_named(tiny_recipe, tmp_path, content, message):
 
 
 def test_empty_and_very_long_texts(tiny_recipe, tmp_path):
-    recipe = tiny_recipe(corpus__holdout_batches=1)
+    recipe = tiny_recipe(corpus__validation_rows=16)
     texts = [*make_texts(100), "", "   ", "word " * 50_000]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     job = resolve(recipe, tmp_path / "run")

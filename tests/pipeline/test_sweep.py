@@ -177,7 +177,7 @@ def test_built_in_sweeps_expand(path):
     members = expand(path)
     assert len(members) >= 2 and path.stem == recipes.read_tree(path)["name"]
     held_out = {
-        repr(recipe.task) if recipe.corpus is None else recipe.train.batch_size * recipe.corpus.holdout_batches
+        repr(recipe.task) if recipe.corpus is None else recipe.corpus.validation_rows
         for recipe in (member.recipe for member in members)
     }
     assert len(held_out) == 1, "the hold-out must not change within a sweep"
@@ -230,19 +230,21 @@ def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkey
 
 @pytest.mark.slow
 def test_a_failing_member_does_not_stop_the_others(sweep_of, tmp_path, shared_cache):
-    sweep = {"grid": {"train.batch_size": [90, 16]}}  # two batches of 90 rows are more than half of the corpus
+    sweep = {"grid": {"corpus.sources.0.limit": [40, 200]}}  # 32 rows for validation are more than half of 40
     with pytest.raises(
-        DistilvecError, match=r"^\[sweep\] 1 of 2 .*distilvec compare .*out\n  batch_size=90: .*holdout_batches"
+        DistilvecError,
+        match=r"^\[sweep\] 1 of 2 .*distilvec compare .*out\n  sources.0.limit=40: .*validation_rows\] 32 rows",
     ):
         run_sweep(sweep_of(sweep, train__max_steps=2), tmp_path / "out")
     states = {entry["name"]: entry["state"] for entry in read_sweep(tmp_path / "out")}
-    assert states == {"batch_size=90": "failed", "batch_size=16": "finished"}
-    repaired = sweep_of(sweep, train__max_steps=2, corpus__holdout_batches=1)
+    assert states == {"sources.0.limit=40": "failed", "sources.0.limit=200": "finished"}
+    repaired = sweep_of(sweep, train__max_steps=2, corpus__validation_rows=16)
     with pytest.raises(
-        DistilvecError, match=r"^\[sweep\] 1 of 2 .*\n  batch_size=16: .*holds a run of another recipe.*holdout_batches"
+        DistilvecError,
+        match=r"^\[sweep\] 1 of 2 .*\n  sources.0.limit=200: .*holds a run of another recipe.*validation_rows",
     ):
         run_sweep(repaired, tmp_path / "out")
-    assert {entry["name"]: entry["state"] for entry in read_sweep(tmp_path / "out")}["batch_size=90"] == "finished"
+    assert {entry["name"]: entry["state"] for entry in read_sweep(tmp_path / "out")}["sources.0.limit=40"] == "finished"
 
 
 def test_a_run_that_another_process_writes_is_not_a_failure(sweep_of, tmp_path):

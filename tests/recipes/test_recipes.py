@@ -22,7 +22,6 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.registry import method_class
 from distilvec.core.task_head import TaskHead
 from distilvec.data.labeled import build_examples
-from distilvec.evaluation.suite import read_suite
 from distilvec.models.load import load
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
@@ -152,7 +151,7 @@ def tiny_corpus(recipe, folder):
         part = texts[number :: len(languages)]
         (folder / f"{language}.txt").write_text("\n".join(part), encoding="utf-8")
     sources = ", ".join(f"{{path: {folder / name}.txt, language: {name}}}" for name in languages)
-    return [f"corpus.sources=[{sources}]", "corpus.holdout_batches=1"]
+    return [f"corpus.sources=[{sources}]", f"corpus.validation_rows={BATCH}"]
 
 
 def tiny_student(recipe, model):
@@ -193,12 +192,19 @@ def test_says_what_it_is_and_survives_its_own_dump(path, variant):
 
 
 @pytest.mark.parametrize(("path", "variant"), CASES, ids=names(CASES))
-def test_documents_of_its_suite_are_in_no_corpus(path, variant):
-    """What recipes meant before `documents` was a value of its own, so that their corpora and caches stay."""
+def test_documents_are_left_out_where_a_paper_is_repeated_and_nowhere_else(path, variant):
+    """A user's own texts, and his documents, are trained on. quickstart's texts and suite are one set, split in two."""
     recipe = load_case(path, variant)
-    suite = recipe.evaluation.suite
-    retrieval = recipe.evaluation.builtin or (suite and any(task.type == "retrieval" for task in read_suite(suite)))
-    assert not retrieval or recipe.corpus is None or recipe.corpus.exclude_evaluation == "documents"
+    if recipe.corpus is not None and recipe.corpus.exclude_evaluation == "documents":
+        assert path.stem == "quickstart" or (recipe.paper and variant not in ("local", "scores"))
+
+
+@pytest.mark.parametrize(("path", "variant"), CASES, ids=names(CASES))
+def test_a_local_variant_states_nothing_that_a_teacher_of_ones_own_has(path, variant):
+    """Prompts, pooling and lengths of a paper's teacher would be those of any teacher that is named at the end."""
+    recipe = load_case(path, variant)
+    if recipe.corpus is not None and variant == "local" and recipe.student.model == "teacher":
+        assert recipe.teacher.prompts is None and recipe.student.pooling is None and recipe.student.max_length is None
 
 
 @pytest.mark.parametrize("path", TOKEN_LEVEL, ids=lambda path: path.stem)

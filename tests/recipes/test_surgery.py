@@ -40,7 +40,7 @@ def tiny(model, tmp_path, *overrides, variant=None):
         "student.vocabulary.share=20",
         "student.vocabulary.letters=seen",
         f"corpus.sources=[{sources}]",
-        "corpus.holdout_batches=1",
+        "corpus.validation_rows=16",
         "train={max_steps: 2, batch_size: 16, device: cpu}",
         "evaluation={}",
     ]
@@ -95,7 +95,7 @@ def test_four_tokenizers_begin_with_the_same_weights(tiny_model, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(make_texts(200)), encoding="utf-8")
     overrides += [
         f"corpus.sources=[{{path: {tmp_path / 'texts.txt'}}}]",
-        "corpus.holdout_batches=1",
+        "corpus.validation_rows=16",
         "train.batch_size=8",
     ]
     sizes = "vocab_size: 3000, hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 32"

@@ -110,7 +110,7 @@ def test_experts_stand_before_the_linear_layers(folders):
 
 
 def test_what_cannot_be_kept_is_refused(folders, tmp_path):
-    with pytest.raises(DistilvecError, match=r"^\[student.dense\] .* found Pooling"):
+    with pytest.raises(DistilvecError, match=r"^\[student.dense\] .* found nothing after its backbone"):
         build_student(StudentSection(model=str(folders["bert"]), dense="keep"), info(folders["bert-dense"]), seed=0)
     keep, narrow = StudentSection(model="teacher", dense="keep"), info(folders["bert-dense"], dim=20)
     with pytest.raises(DistilvecError, match=r"^\[student.dense\] .* to 32 dimensions; .* to 20"):

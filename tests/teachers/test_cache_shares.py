@@ -184,7 +184,7 @@ def command_recipe(folder: Path, model: Path, texts: int, rows: int, **more) -> 
         "name": "shared",
         "teacher": {"model": str(model)},
         "student": {"model": "teacher", "layers": 2},
-        "corpus": {"sources": [{"path": "texts.txt"}], "holdout_batches": 1},
+        "corpus": {"sources": [{"path": "texts.txt"}], "validation_rows": 16},
         "cache": {"shard_rows": rows},
         "method": {"name": "redact"},
         "train": {"batch_size": 8, "device": "cpu"},

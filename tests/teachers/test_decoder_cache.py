@@ -50,9 +50,8 @@ def test_the_cache_answers_as_the_live_model_does(tmp_path, name, attention, poo
     texts = [*make_texts(20), "word " * 90, "a"]
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
     corpus = build_corpus(
-        CorpusSection(sources=[SourceSection(path=tmp_path / "texts.txt")], holdout_batches=1),
+        CorpusSection(sources=[SourceSection(path=tmp_path / "texts.txt")], validation_rows=1),
         {},
-        4,
         tmp_path / "corpus",
     )
     teacher = load_teacher(TeacherSection.model_validate(decoder(tmp_path, name, attention, pooling)), "cpu")

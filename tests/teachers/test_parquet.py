@@ -26,7 +26,7 @@ def corpus(tmp_path_factory):
     (folder / "documents.txt").write_text("\n".join(texts), encoding="utf-8")
     (folder / "queries.txt").write_text("\n".join(texts[:20]), encoding="utf-8")
     sources = [SourceSection(path=folder / "documents.txt"), SourceSection(path=folder / "queries.txt", role="query")]
-    return build_corpus(CorpusSection(sources=sources, holdout_batches=1), PROMPTS, 8, folder / "corpus")
+    return build_corpus(CorpusSection(sources=sources, validation_rows=8), PROMPTS, folder / "corpus")
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def make_corpus(folder: Path, count: int):
     (folder / "documents.txt").write_text("\n".join(texts), encoding="utf-8")
     (folder / "queries.txt").write_text("\n".join(texts[: count // 10]), encoding="utf-8")
     sources = [SourceSection(path=folder / "documents.txt"), SourceSection(path=folder / "queries.txt", role="query")]
-    return build_corpus(CorpusSection(sources=sources, holdout_batches=1), PROMPTS, 8, folder / "corpus")
+    return build_corpus(CorpusSection(sources=sources, validation_rows=8), PROMPTS, folder / "corpus")
 
 
 def content(folder: Path) -> dict[str, bytes]:

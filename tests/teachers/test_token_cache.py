@@ -39,8 +39,8 @@ class Setting:
     def __init__(self, folder, tiny_model):
         texts = [*make_texts(90), "word " * 400, "ünïcode \u202e mix", "a"]
         (folder / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
-        section = CorpusSection(sources=[SourceSection(path=folder / "texts.txt")], holdout_batches=1)
-        self.corpus = build_corpus(section, {}, 8, folder / "corpus")
+        section = CorpusSection(sources=[SourceSection(path=folder / "texts.txt")], validation_rows=8)
+        self.corpus = build_corpus(section, {}, folder / "corpus")
         self.teacher = load_teacher(TeacherSection(model=str(tiny_model)), "cpu")
         self.tokens = build_tokens(self.corpus, self.teacher.model.tokenizer, 128, folder / "tokens")
         student = AutoTokenizer.from_pretrained(architectures.xlm_roberta(folder / "student"))

@@ -38,7 +38,7 @@ def corpus_of(folder, texts, queries=(), prompts=None):
             (folder / f"{name}.txt").write_text("\n".join(lines), encoding="utf-8")
             sources.append(SourceSection(path=folder / f"{name}.txt", role=role))
     prompts = prompts or {"query": "", "document": ""}
-    return build_corpus(CorpusSection(sources=sources, holdout_batches=1), prompts, 4, folder / "corpus")
+    return build_corpus(CorpusSection(sources=sources, validation_rows=4), prompts, folder / "corpus")
 
 
 def test_two_columns_of_vectors_are_two_teachers(tmp_path):

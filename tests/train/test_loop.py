@@ -106,7 +106,7 @@ def test_accumulation_gives_the_gradients_of_one_large_batch(tiny_recipe, tmp_pa
     found = []
     for size, steps in ((16, 1), (4, 4)):
         changes = {"train__batch_size": size, "train__gradient_accumulation_steps": steps}
-        recipe = tiny_recipe(student__dropout=0.0, train__max_steps=1, corpus__holdout_batches=1, **changes)
+        recipe = tiny_recipe(student__dropout=0.0, train__max_steps=1, corpus__validation_rows=16, **changes)
         loop = make_loop(recipe, tmp_path / str(size))
         rows = torch.arange(16).numpy()
         loop._batches = lambda epoch, rows=rows, size=size: [rows[i : i + size] for i in range(0, 16, size)]
@@ -231,7 +231,7 @@ def test_full_disk_while_saving_keeps_the_previous_checkpoint(tiny_recipe, tmp_p
 def test_two_processes_train_one_student(tiny_recipe, tmp_path):
     """A whole run of two processes: it starts, learns and counts every text once; one process evaluates and writes."""
     file = tmp_path / "tiny.yaml"
-    changes = {"student__layers": {"count": 2, "choose": "best"}, "train__batch_size": 8, "corpus__holdout_batches": 2}
+    changes = {"student__layers": {"count": 2, "choose": "best"}, "train__batch_size": 8, "corpus__validation_rows": 16}
     file.write_text(recipes.dump(tiny_recipe(train__epochs=3, **changes)))
     first, second = finish(start("run", file, "--out", tmp_path / "run", module="distilvec"))
     assert "student" in first and not second

@@ -56,7 +56,7 @@ def make_recipe(root, tiny_model):
             "name": name,
             "teacher": {"model": str(tiny_model)},
             "student": {"model": str(tiny_model), "layers": 2, "dropout": 0.0},
-            "corpus": {"sources": [{"path": str(root / "texts.txt")}], "holdout_batches": 3},
+            "corpus": {"sources": [{"path": str(root / "texts.txt")}], "validation_rows": 21},
             "method": {"name": "redact"},
             "train": {"epochs": 30, "max_steps": 12, "batch_size": 7, "logging_steps": 5, "learning_rate": 1e-3}
             | {"precision": "fp32", "device": "cpu", "shard": True},

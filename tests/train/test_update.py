@@ -284,7 +284,7 @@ def test_eight_rows_at_once_equal_four_times_two(tiny_recipe, three_sources, tmp
     found, losses = [], []
     for size in (8, 2):
         recipe = tiny_recipe(
-            corpus__sources=three_sources, corpus__holdout_batches=1, student__dropout=0.0, method__options={"distance": "mse"},  # noqa: E501
+            corpus__sources=three_sources, corpus__validation_rows=16, student__dropout=0.0, method__options={"distance": "mse"},  # noqa: E501
             train__batch_size=size, train__gradient_accumulation_steps=8 // size, train__max_steps=1, train__update=section.model_dump(),  # noqa: E501
         )  # fmt: skip
         loop = make_loop(recipe, tmp_path / str(size))

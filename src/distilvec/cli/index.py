@@ -97,9 +97,8 @@ def index_distill(
         prompts = {role: text for role, text in stated.items() if text is not None} or _inferred(table, candidate or [])
         teacher = {**section.model_dump(mode="json", exclude_unset=True), **({"prompts": prompts} if prompts else {})}
         model: dict[str, Any] = {"model": student, **({"layers": layers} if layers is not None else {})}
-        rows, size = len(table.documents()[0]), changes.get("train.batch_size", 32)
         name = None if suite is None else str(suite.resolve())
-        tree = index_recipe(teacher, model, out.resolve().name, rows, queries, name, epochs, size)
+        tree = index_recipe(teacher, model, out.resolve().name, queries, name, epochs)
         tree = resolve_tree(tree, Path.cwd(), Recipe)
         for key, value in changes.items():
             recipes.set_key(tree, key, value)

@@ -22,7 +22,6 @@ from distilvec.cli.options import (
 )
 from distilvec.cli.output import write_result
 
-POOLINGS = ("mean", "cls", "lasttoken")
 _ADAPTERS = {"r": "r", "alpha": "alpha", "dropout": "dropout"}
 _VOCABULARY = {
     "kind": "kind", "vocab_size": "size", "tokenizer": "tokenizer", "target": "target", "share": "share",
@@ -90,7 +89,8 @@ def finetune(
     tree = resolve_tree(tree, Path.cwd(), Recipe)
     for key, value in changes.items():
         recipes.set_key(tree, key, value)
-    result = run_recipe(recipes.validate(with_teachers_settings(tree)), out, restart)
+    with named_options({"teacher.model": "model", "student.model": "model"}):
+        result = run_recipe(recipes.validate(tree), out, restart)
     if result is not None:
         write_result(json_file, result.to_json())
     show_finished(result)
@@ -111,21 +111,6 @@ def finetune_recipe(
         "train": {"schedule": {"name": "linear", "warmup": 0.1}, "max_grad_norm": 1.0, "precision": "fp32"},
         "evaluation": {},
     }
-
-
-def with_teachers_settings(tree: dict[str, Any]) -> dict[str, Any]:
-    """The recipe with the teacher's pooling, length and attention for the student, unless the recipe states them."""
-    from distilvec.config.recipe import validate
-    from distilvec.teachers.model import load_teacher
-
-    section, found = validate(tree).teacher, dict[str, Any]()
-    with load_teacher(section, "cpu", key="model") as teacher:
-        modes = {str(module.pooling_mode) for module in teacher.model if type(module).__name__ == "Pooling"}
-        found["pooling"] = next((mode for mode in POOLINGS if modes == {mode}), "mean")
-        found["max_length"] = teacher.max_length
-    if section.attention == "bidirectional":
-        found["attention"] = section.attention
-    return {**tree, "student": {**found, **tree["student"]}}
 
 
 def align(

@@ -138,6 +138,8 @@ def named_options(options: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except DistilvecError as error:
+        if type(error) is not DistilvecError:  # a stop by a signal has an exit status of its own
+            raise
         text = str(error)
         key = re.match(r"\[([^\]\n]+)\]", text)
         if key is not None and key[1] in options:

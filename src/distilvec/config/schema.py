@@ -153,10 +153,12 @@ class CorpusSection(Section):
     """The training texts: sources mixed, exact duplicates dropped, validation rows drawn by seed."""
 
     sources: list[SourceSection] = Field(min_length=1, max_length=65_535, description="numbered in 16 bits")
-    holdout_batches: int = key(128, "validation rows, in batches of train.batch_size", ge=1)
+    validation_rows: int | None = key(
+        None, "texts kept for validation; by default one in 20, at least 10, at most half and 4,096", ge=1
+    )
     seed: Seed = key(0, "of limits, the order and the validation rows")
     exclude_evaluation: bool | Literal["documents"] = key(
-        True, "drop the suite's queries and labelled test texts; 'documents': and documents"
+        True, "leave out the suite's queries and labelled test texts; 'documents': its documents, too"
     )
 
 

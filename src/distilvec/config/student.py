@@ -105,9 +105,16 @@ class StudentSection(Section):
     intermediate_size: Units | None = key(
         None, "neurons to keep in each feed-forward layer: those that matter most on texts of the corpus"
     )
-    pooling: Pooling = key("mean", "of token states to one vector")
-    max_length: Tokens | None = key(None, "tokens; the smaller limit of student and teacher by default")
-    attention: Literal["bidirectional"] | None = key(None, "lifts a decoder's causal mask, in the saved model too")
+    pooling: Pooling | None = key(
+        None, "of token states to one vector; by default the model's own, mean for a model that states none"
+    )
+    max_length: Tokens | None = key(
+        None, "tokens; by default the teacher's limit, or the limit of another model if that is smaller"
+    )
+    attention: Literal["bidirectional"] | None = key(
+        None,
+        "lifts a decoder's causal mask, in the saved model too; by default with 'teacher' if the teacher's is lifted",
+    )
     dropout: float | None = key(None, "replaces every dropout rate of the backbone", ge=0, lt=1)
     dense: Literal["auto", "always", "keep", "never"] = key(
         "auto",

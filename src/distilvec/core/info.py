@@ -20,7 +20,8 @@ class TeacherInfo:
 
     `dim` is the dimension of its embeddings, `similarity` how they are compared. `prompts` maps roles (query, document)
     to prefixes. Fields from `hidden_size` on are None if the teacher is a table of vectors or an API. `adapters` are
-    merged into `model`.
+    merged into `model`. `pooling` is that of its tokens ("mean+max" for both, side by side); `attention` is
+    "bidirectional" for a decoder whose causal mask is lifted.
     """
 
     dim: int
@@ -40,6 +41,8 @@ class TeacherInfo:
     pre_dense_dim: int | None = None
     adapters: list[str] | None = None
     similarity: Similarity = "cosine"
+    pooling: str | None = None
+    attention: str | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class StudentInfo:
 
     `dim` is the dimension of its embeddings; None means the teacher's. `experts` counts those of its mixture; 0: none.
     `tokenizer` is a hash. `special_tokens`: how many begin and how many end every text. `dropout`: False if every rate
-    of the backbone is 0.
+    of the backbone is 0. `notes` list in words what the student does not take over from its model.
     """
 
     hidden_size: int
@@ -59,6 +62,7 @@ class StudentInfo:
     special_tokens: tuple[int, int] | None = None
     experts: int = 0
     dropout: bool = True
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -33,20 +33,24 @@ from distilvec.data.corpus_files import KEY_BYTES, Keys, Mask, Progress, Rows, a
 from distilvec.data.pieces import pieces
 from distilvec.data.sources import read_source, source_files
 
-FORMAT = 1
+FORMAT = 2
+FEWEST_VALIDATION, MOST_VALIDATION, VALIDATION_SHARE = 10, 4096, 20  # rows by default: one text in 20
 LONGEST_TEXT = 1_000_000  # characters; longer texts are truncated
 SEPARATOR = "\uffff"  # between two texts that are one input: no character of any text (data/labeled.py)
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 _ROWS = 8192  # read together
 _REPORTED = ("read", "empty", "excluded", "duplicates", "left_out", "kept", "cut")
 
+Excluded = Mapping[str, Iterable[str]]  # texts that are not trained on, by what they are: documents, queries, ...
+
 
 class Corpus:
     """Texts on disk, WITHOUT prompts, numbered from 0; made by `build_corpus`, or opened from its folder.
 
-    `report` counts rows: read, empty, excluded, duplicates, left_out (by a random limit), kept, cut; and in
-    `report["sources"]` the same for each source. `keys` [rows] are 16 bytes each (`text_key` of prompt and text),
-    `sources` [rows] the source's number; `train_rows` and `holdout_rows` are sorted row numbers. All are memory-mapped.
+    `report` counts rows: read, empty, excluded, duplicates, left_out (by a random limit), kept, cut; in
+    `report["excluded_as"]` the excluded ones by what they are; in `report["sources"]` the same for each source.
+    `keys` [rows] are 16 bytes each (`text_key` of prompt and text), `sources` [rows] the source's number; `train_rows`
+    and `holdout_rows` are sorted row numbers. All are memory-mapped.
     If the corpus is `paired`, a row is two texts that are one input, stored with SEPARATOR between them.
     Errors: OSError, ValueError or KeyError for a folder that is missing, incomplete or damaged.
     """
@@ -134,44 +138,36 @@ def with_prompts(corpus: Corpus, prompts: Mapping[Role, str], root: Path) -> Cor
     return found
 
 
-def excluded_fingerprint(excluded: Iterable[str]) -> str:
+def excluded_fingerprint(excluded: Excluded) -> str:
     """A fingerprint of evaluation texts, whatever their order and repeats, for `corpus_fingerprint`."""
     return _fingerprint_of_keys(_loose_keys(excluded))
 
 
-def corpus_fingerprint(
-    section: CorpusSection, prompts: dict[Role, str], batch_size: int, excluded_fingerprint: str
-) -> str:
+def corpus_fingerprint(section: CorpusSection, prompts: dict[Role, str], excluded_fingerprint: str) -> str:
     """Changes with a file (name, content), an option, a prompt, an excluded text; for docstrings with the Python."""
     for position, source in enumerate(section.sources):  # each file is read once a process
         hash_files(source_files(source, position), key=f"corpus.sources.{position}.path")
     python = sys.version if any(source.builtin for source in section.sources) else None
-    settings = section.model_dump(mode="json") | {"exclude_evaluation": bool(section.exclude_evaluation)}
-    for source in settings["sources"]:
-        for name in ("tokenizer", "url", "pieces"):  # corpora from before these keys stay valid
-            if source[name] is None:
-                del source[name]
-        if "pieces" in source and section.exclude_evaluation:
-            source["excluded"] = "whole texts"  # before: pieces alone were compared
-    return fingerprint(FORMAT, settings, hash_files(_files(section)), python, prompts, batch_size, excluded_fingerprint)
+    settings = section.model_dump(mode="json", exclude={"exclude_evaluation"})
+    return fingerprint(FORMAT, settings, hash_files(_files(section)), python, prompts, excluded_fingerprint)
 
 
 def build_corpus(
     section: CorpusSection,
     prompts: dict[Role, str],
-    batch_size: int,
     folder: Path,
-    excluded: Iterable[str] = (),
+    excluded: Excluded | None = None,
     progress: Progress = lambda stage, rows: None,
 ) -> Corpus:
     """Build the corpus in `folder`, or reopen it if it is complete and has the same fingerprint.
 
-    `prompts` by role (a missing role has none); `holdout_batches * batch_size` rows are for validation. Texts that
-    equal an `excluded` text but for case and white space are dropped. `progress(stage, rows)` is called now and then.
-    Errors: DistilvecError for sources that cannot be read, no rows, more than half for validation, no disk space.
+    `prompts` by role (a missing role has none). Texts that equal an `excluded` text but for case and white space are
+    dropped, and counted by what that text is. `progress(stage, rows)` is called now and then.
+    Errors: DistilvecError for sources that cannot be read, fewer than two rows, more than half for validation, no disk
+    space.
     """
-    barred = _loose_keys(excluded) if section.exclude_evaluation else frozenset()
-    name = corpus_fingerprint(section, prompts, batch_size, _fingerprint_of_keys(barred))
+    barred = _loose_keys(excluded or {}) if section.exclude_evaluation else {}
+    name = corpus_fingerprint(section, prompts, _fingerprint_of_keys(barred))
     needed = sum(path.stat().st_size * (6 if path.suffix == ".gz" else 2) for path in _files(section))
 
     def build(place: Path) -> dict[str, Any]:
@@ -179,8 +175,11 @@ def build_corpus(
         counts = _ingest(section.sources, prompts, barred, raw, progress)
         keep = corpus_files.first_occurrences(open_column(raw / "keys.npy"), progress)
         ends = _apply_limits(section, counts, keep)
-        totals = {name: sum(count[name] for count in counts) for name in _REPORTED}
-        validation = _validation_size(section.holdout_batches, batch_size, totals)
+        totals: dict[str, Any] = {name: sum(count[name] for count in counts) for name in _REPORTED}
+        kinds = dict.fromkeys(barred.values())
+        totals["excluded_as"] = {kind: sum(count[kind] for count in counts) for kind in kinds}
+        _check_rows(section, totals)
+        validation = validation_size(section.validation_rows, totals["kept"])
         copy_rows(raw, place, keep, ends, progress)
         drawn = np.ones(totals["kept"], dtype=np.bool_)
         thin(drawn, validation, np.random.Generator(np.random.PCG64(section.seed)))
@@ -192,6 +191,53 @@ def build_corpus(
         return describe({**totals, "sources": by_source}, prompts, section.sources)
 
     return open_or_build(folder, name, "corpus", needed, build, Corpus)
+
+
+def validation_size(asked: int | None, rows: int, key: str = "corpus.validation_rows") -> int:
+    """The validation part of `rows`: as asked, else one row in 20, at least 10, at most half and 4,096.
+
+    Errors: DistilvecError with `key` if more than half are asked for.
+    """
+    by_size = min(max(rows // VALIDATION_SHARE, FEWEST_VALIDATION), MOST_VALIDATION, rows // 2)
+    if asked is None:
+        return by_size
+    if asked > rows // 2:
+        raise DistilvecError(
+            f"[{key}] {asked:,} rows are more than half of {rows:,}. Give at most {rows // 2:,}, or leave the key out: "
+            f"{by_size:,} are taken then."
+        )
+    return asked
+
+
+def excluded_line(report: Mapping[str, Any]) -> str:
+    """Count the texts that are left out since the evaluation suite has them, by what they are there; "" for none."""
+    if not report.get("excluded"):
+        return ""
+    kinds = ", ".join(f"{kind}: {count:,}" for kind, count in report["excluded_as"].items() if count)
+    return f"{report['excluded']:,} in the evaluation suite ({kinds}; corpus.exclude_evaluation)"
+
+
+def _check_rows(section: CorpusSection, totals: Mapping[str, Any]) -> None:
+    """DistilvecError for fewer than two texts, with the reason why the others are left out."""
+    if totals["kept"] > 1:
+        return
+    excluded = {kind: count for kind, count in totals["excluded_as"].items() if count}
+    if totals["excluded"] and totals["excluded"] == totals["read"] - totals["empty"]:
+        documents_alone = section.exclude_evaluation == "documents" and excluded.get("documents", 0) > 1
+        raise DistilvecError(
+            f"[corpus.exclude_evaluation] all {totals['excluded']:,} texts are {' or '.join(excluded)} of the "
+            "evaluation suite, which are left out of training. To train on them, set corpus.exclude_evaluation="
+            f"{'true' if documents_alone else 'false'}; or add other texts."
+        )
+    causes = [f"{totals['read']:,} rows read", f"{totals['empty']:,} of them empty"]
+    if totals["duplicates"]:
+        causes.append(f"{totals['duplicates']:,} duplicates")
+    if excluded:
+        causes.append(f"left out {excluded_line(totals)}")
+    conditions = any(source.where for source in section.sources)
+    fix = "Add texts, or look at 'where'." if conditions else "Add texts."
+    problem = "a single text, of which none is left for validation" if totals["kept"] else "no text to train on"
+    raise DistilvecError(f"[corpus.sources] {problem}: {', '.join(causes)}. {fix}")
 
 
 def describe(report: dict[str, Any], prompts: Mapping[Role, str], sources: Sequence[Any]) -> dict[str, Any]:
@@ -206,7 +252,7 @@ def describe(report: dict[str, Any], prompts: Mapping[Role, str], sources: Seque
 
 
 def _ingest(
-    sources: list[SourceSection], prompts: dict[Role, str], barred: frozenset[bytes], raw: Path, progress: Progress
+    sources: list[SourceSection], prompts: dict[Role, str], barred: Mapping[bytes, str], raw: Path, progress: Progress
 ) -> list[Counter[str]]:
     """Write the candidate rows of every source to `raw`; their counts. 'first' limits stop the reading."""
     raw.mkdir()
@@ -228,7 +274,7 @@ def _ingest(
 
 
 def _candidates(
-    texts: Iterator[str], longest: int | None, barred: frozenset[bytes], count: Counter[str]
+    texts: Iterator[str], longest: int | None, barred: Mapping[bytes, str], count: Counter[str]
 ) -> Iterator[str]:
     """The texts or their pieces, cleaned, without empty and excluded ones, which are counted."""
     for text in texts if longest is None else _cut(texts, longest, barred):
@@ -236,8 +282,9 @@ def _candidates(
         clean = corpus_files.clean_text(text, LONGEST_TEXT)
         if not clean:
             count["empty"] += 1
-        elif barred and loose_key(clean) in barred:
+        elif barred and (kind := barred.get(loose_key(clean))) is not None:
             count["excluded"] += 1
+            count[kind] += 1
         else:
             if _UNKNOWN in clean and _UNKNOWN not in text:
                 count["fixed"] += 1
@@ -246,7 +293,7 @@ def _candidates(
             yield clean
 
 
-def _cut(texts: Iterator[str], longest: int, barred: frozenset[bytes]) -> Iterator[str]:
+def _cut(texts: Iterator[str], longest: int, barred: Mapping[bytes, str]) -> Iterator[str]:
     """The pieces of the texts; an excluded text stays whole, so that it is known."""
     for text in texts:
         known = barred and loose_key(corpus_files.clean_text(text, LONGEST_TEXT)) in barred
@@ -270,26 +317,20 @@ def loose_key(text: str) -> bytes:
     return text_key("", " ".join(text.casefold().split()))
 
 
-def _loose_keys(texts: Iterable[str]) -> frozenset[bytes]:
-    return frozenset(loose_key(text) for text in texts if text.strip())
+def _loose_keys(excluded: Excluded) -> dict[bytes, str]:
+    """Map loose keys of excluded texts to what the texts are; a text of several kinds is the first of them."""
+    kinds: dict[bytes, str] = {}
+    for kind, texts in excluded.items():
+        for text in texts:
+            if text.strip():
+                kinds.setdefault(loose_key(text), kind)
+    return kinds
 
 
-def _fingerprint_of_keys(keys: frozenset[bytes]) -> str:
-    return hashlib.blake2b(b"".join(sorted(keys)), digest_size=8).hexdigest()
+def _fingerprint_of_keys(keys: Mapping[bytes, str]) -> str:
+    parts = sorted(key + kind.encode() for key, kind in keys.items())
+    return hashlib.blake2b(b"".join(parts), digest_size=8).hexdigest()
 
 
 def _files(section: CorpusSection) -> list[Path]:
     return [path for position, source in enumerate(section.sources) for path in source_files(source, position)]
-
-
-def _validation_size(batches: int, batch_size: int, totals: dict[str, int]) -> int:
-    """The rows of the validation part; DistilvecError if there is no text, or the part is more than half."""
-    rows, size = totals["kept"], batches * batch_size
-    if rows == 0:
-        read = f"{totals['read']} rows read, {totals['empty']} empty, {totals['excluded']} excluded"
-        raise DistilvecError(f"[corpus.sources] no text to train on: {read}. Add a source, or look at 'where'.")
-    if size * 2 > rows:
-        problem = f"{batches} batches of {batch_size} rows are more than half of the corpus's {rows}"
-        fix = f"Lower corpus.holdout_batches or train.batch_size, to {rows // 2} rows in all, or add texts"
-        raise DistilvecError(f"[corpus.holdout_batches] {problem}. {fix}.")
-    return size

@@ -45,12 +45,13 @@ def epoch_batches(
     The rows are shuffled, cut into windows of `window * batch_size` rows, each sorted by length, cut into batches, and
     the batches are shuffled. `lengths[row]` is the number of tokens of a corpus row. With `max_tokens` a batch holds as
     many rows as fit (rows times the longest at most `max_tokens`; a longer text is a batch by itself), else
-    `batch_size` rows; `drop_last` then leaves out the random rows that do not fill a batch. Memory: 16 bytes a row.
+    `batch_size` rows; `drop_last` then leaves out the random rows that do not fill a batch, unless there is no full one
+    at all. Memory: 16 bytes a row.
     """
     generator = np.random.Generator(np.random.PCG64([seed, epoch]))
     order = np.array(rows, dtype=np.int64)
     generator.shuffle(order)
-    if drop_last and max_tokens is None:
+    if drop_last and max_tokens is None and len(order) >= batch_size:
         order = order[: len(order) // batch_size * batch_size]
     ends = [np.arange(batch_size, len(order) + batch_size, batch_size).clip(max=len(order))]
     if max_tokens is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from distilvec.core.errors import DistilvecError, nearest
 from distilvec.data.task_rows import TableOptions
 from distilvec.evaluation.aggregate import AVERAGES
 from distilvec.evaluation.task_files import Titles, load_classification, load_pairs, load_retrieval, load_sts
-from distilvec.evaluation.tasks import RetrievalTask, Task, TaskFailure, task_texts
+from distilvec.evaluation.tasks import RetrievalTask, StoredTask, Task, TaskFailure, task_texts
 
 
 class TaskSection(Section):
@@ -160,10 +160,17 @@ def load_task(section: TaskSection, folder: Path) -> Task:
     return dataclasses.replace(_SECTIONS[section.type][1](path=path, **arguments), domain=section.domain)
 
 
-def suite_texts(tasks: Iterable[Task], documents: bool = True) -> Iterator[str]:
-    """Texts the tasks are scored on, to be left out of training; without `documents` only queries of retrieval."""
+def suite_texts(tasks: Iterable[Task], documents: bool = True) -> dict[str, list[str]]:
+    """Texts the tasks are scored on, to be left out of training, by what they are; documents only with `documents`."""
+    texts: dict[str, list[str]] = {"queries": [], "stored texts": [], "labelled test texts": [], "documents": []}
     for task in tasks:
-        yield from task_texts(task) if documents or not isinstance(task, RetrievalTask) else task.queries
+        if not isinstance(task, RetrievalTask):
+            texts["labelled test texts"] += task_texts(task)
+            continue
+        texts["stored texts" if isinstance(task, StoredTask) else "queries"] += task.queries
+        if documents:
+            texts["documents"] += [*task.documents, *task.untitled]
+    return texts
 
 
 def suite_fingerprint(tasks: Iterable[Task]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
@@ -20,15 +21,15 @@ from distilvec.models.load import folder_of, load, resolve_model
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.models.unreadable import Kind, readable
 from distilvec.pipeline.job import errors_of
-from distilvec.students.build import build_student, dropout_rates
+from distilvec.students.build import build_student, dropout_rates, load_source, student_notes
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.manifest import Manifest, hash_model, parse_manifest
 from distilvec.teachers.model import LocalTeacher, special_tokens
 from distilvec.teachers.placement import count_parameters
 from distilvec.teachers.teacher import open_teacher
 
-FORMAT = 2  # 1 had no similarity
-STUDENT_FORMAT = 2  # 1 had no dropout
+FORMAT = 3
+STUDENT_FORMAT = 3
 BYTES = 10_000  # of a stored description
 _READ = (".json", ".txt", ".model")  # endings of settings and tokenizer files
 
@@ -78,7 +79,9 @@ def known_teacher(section: TeacherSection, manifest: Manifest, record: Mapping[s
         revision=section.revision,
         hidden_size=manifest.vector_width,
         pre_dense_dim=manifest.pre_dense_width,
-        similarity=record.get("similarity", "cosine"),  # those of 0.1 have none
+        similarity=record.get("similarity", "cosine"),
+        pooling=manifest.pooling,
+        attention=manifest.attention,
     )
     return TeacherDescription(info, manifest, record.get("parameters"))
 
@@ -87,12 +90,18 @@ def describe_student(
     recipe: Recipe, teacher: TeacherInfo, in_teacher_space: bool, vocabulary: Any, store: ArtifactStore
 ) -> tuple[StudentInfo, int]:
     """Describe the untrained student, with its maximum input in tokens; built unless its description is stored."""
+    section = recipe.student
 
     def describe() -> dict[str, Any]:
-        model = build_student(recipe.student, teacher, 0, in_teacher_space, vocabulary)
-        return {"info": asdict(student_info(model)), "length": int(model.max_seq_length)}
+        source, notes = None, tuple[str, ...]()
+        if section.config is None:
+            with torch.random.fork_rng(devices=[]):  # weights that the checkpoint lacks are drawn
+                source = load_source(section, teacher)
+            notes = student_notes(section, source, teacher)
+        model = build_student(section, teacher, 0, in_teacher_space, vocabulary, source=source)
+        info = replace(student_info(model), notes=notes)
+        return {"info": asdict(info), "length": int(model.max_seq_length)}
 
-    section = recipe.student
     name, revision = section.model or section.tokenizer, section.revision
     if section.model == "teacher":
         name, revision = teacher.model or section.tokenizer, teacher.revision
@@ -180,5 +189,6 @@ def _stored(store: ArtifactStore, parts: list[Any], describe: Callable[[], dict[
         "descriptions", name, name, "description", BYTES, lambda folder: describe(),
         lambda folder: read_json(folder / META, "Delete the folder."),
     )  # fmt: skip
-    around = found["info"]["special_tokens"]  # JSON has no tuples
-    return {**found, "info": {**found["info"], "special_tokens": None if around is None else tuple(around)}}
+    lists = {name: value for name, value in found["info"].items() if name in ("special_tokens", "notes")}
+    tuples = {name: None if value is None else tuple(value) for name, value in lists.items()}  # JSON has none
+    return {**found, "info": {**found["info"], **tuples}}

@@ -21,7 +21,6 @@ from distilvec.evaluation.stored import stored_tasks
 from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline.columns import make_columns, score_columns
-from distilvec.pipeline.inputs import holdout_batches
 from distilvec.pipeline.judgement import judge_encoder
 from distilvec.pipeline.local import log_similarity
 from distilvec.pipeline.resolve import cache_root
@@ -153,23 +152,17 @@ def _compared(model: LocalTeacher, name: str, texts: list[str], vectors: Any) ->
 
 
 def index_recipe(
-    teacher: Mapping[str, Any], student: Mapping[str, Any], name: str, texts: int, queries: int = 500,
-    suite: str | None = None, epochs: int | None = None, batch_size: Any = 32,
+    teacher: Mapping[str, Any], student: Mapping[str, Any], name: str, queries: int = 500,
+    suite: str | None = None, epochs: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The recipe of `index distill` as plain data: trained on the index's own texts, judged on others of them.
-
-    `texts` of the index decide on the number of validation rows (`holdout_batches`).
-    """
+    """The recipe of `index distill` as plain data: trained on the index's own texts, judged on others of them."""
     evaluation = {"stored": queries, "columns": ["teacher", "asymmetric"], "parts": ["agreement"]}
     return {
         "name": name,
         "teacher": dict(teacher),
         "student": dict(student),
-        "corpus": {
-            "sources": [{"builtin": "teacher"}],
-            "holdout_batches": holdout_batches(texts, batch_size),
-        },
+        "corpus": {"sources": [{"builtin": "teacher"}]},
         "method": {"name": "redact"},
-        "train": {"batch_size": batch_size, **({} if epochs is None else {"epochs": epochs})},
+        "train": {} if epochs is None else {"epochs": epochs},
         "evaluation": {**evaluation, **({} if suite is None else {"suite": suite})},
     }

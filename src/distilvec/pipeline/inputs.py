@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     Model: TypeAlias = str | Path | SentenceTransformer
 
 
-def holdout_batches(texts: int, batch_size: Any) -> int:
-    """One batch in 20 for validation, at least one, at most 128; a recipe's check refuses a wrong batch size later."""
-    known = isinstance(batch_size, int) and batch_size > 0
-    return max(1, min(128, texts // (20 * batch_size))) if known else 1
-
-
 def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path) -> dict[str, Any]:
     """Return the recipe's `teacher` section for a model, a table or index, or vectors [texts, dim] of a list of texts.
 

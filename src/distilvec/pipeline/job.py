@@ -13,7 +13,7 @@ from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
-from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
+from distilvec.core.info import UNLIMITED, ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.method_file import method_code
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.registry import method_class
@@ -78,6 +78,8 @@ class Teacher:
             "similarity": self.info.similarity,
         }
         found |= {} if self.parameters is None else {"parameters": self.parameters}
+        found |= {} if self.info.max_length >= UNLIMITED else {"max_length": self.info.max_length}
+        found |= {} if self.info.pooling is None else {"pooling": self.info.pooling}
         found |= {"live": True} if self.live else {}
         found |= {"unread": True} if unread else {}
         if (api := self.section.api) is not None:

@@ -18,6 +18,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.alignment.store import AlignmentStore
 from distilvec.config.presets import find_preset
 from distilvec.core.batch import TextBatch
+from distilvec.core.info import UNLIMITED
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.api_costs import cost_lines
@@ -37,6 +38,7 @@ from distilvec.pipeline.prepare import (
 )
 from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.pipeline.texts import below_limits, left_out
+from distilvec.report.model_card import shorter_reading
 from distilvec.teachers.api import ApiTeacher
 from distilvec.teachers.cache.fill import compute_tokens, count_missing
 from distilvec.teachers.cache.signals import Ragged
@@ -109,7 +111,8 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
     sources = [n if names.count(n) == 1 else f"{n} (corpus.sources.{number})" for number, n in enumerate(names)]
     count = f"{report['train'] + report['holdout']:,} ({report['holdout']:,} for validation)"
     section = job.recipe.corpus
-    dropped, below = ([], []) if section is None else (left_out(report, section), below_limits(report, section))
+    length = shorter_reading(job.student_length, job.teacher.info.max_length) or f"{job.student_length:,} tokens"
+    dropped, below = ([], []) if section is None else (left_out(report), below_limits(report, section))
     return [
         ["texts" if job.examples is None else "examples", count],
         *[[f"  {name}", f"{kept[number] if number < len(kept) else 0:,}"] for number, name in enumerate(sources)],
@@ -118,11 +121,20 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
         ["student tokens a text", f"{tokens.lengths.mean():.1f} on average, {int(tokens.lengths.max())} at most"],
         *[line for lines in about for line in lines],
         ["student", _student_line(job, model)],
+        *_reading(str(model[1].pooling_mode), model.prompts, length),
+        *[["  note", note] for note in job.student.notes],
         *_training_lines(job.stages, costs),
         *([] if judgement is None else [judgement]),
         *[["runs code", line] for line in _code(job)],
         ["run folder", str(job.folder)],
     ]
+
+
+def _reading(pooling: str | None, prompts: Mapping[Any, str], length: str) -> Lines:
+    """Describe how a model reads a text: pooling of its tokens, prompts, maximum length."""
+    listed = ", ".join(f"{role} {prompt!r}" for role, prompt in prompts.items() if prompt)
+    lines = [["  prompts", listed or "none"], ["  maximum length", length]]
+    return lines if pooling is None else [["  pooling", pooling], *lines]
 
 
 def _student_line(job: Job, model: SentenceTransformer) -> str:
@@ -160,8 +172,9 @@ def _describe(
     title = "teacher" if teacher is job.teacher else "further teacher"
     lines = [[title, f"{teacher.info.name}, {teacher.info.dim} dimensions{weight}"]]
     if preset := find_preset(teacher.section.preset, teacher.section.model):
-        prompts = ", ".join(f"{role} {prompt!r}" for role, prompt in teacher.info.prompts.items() if prompt)
-        lines.append(["  preset", f"{preset}: {prompts or 'no prompts'}"])
+        lines.append(["  preset", preset])
+    limit = "none known" if teacher.info.max_length >= UNLIMITED else f"{teacher.info.max_length:,} tokens"
+    lines += _reading(teacher.info.pooling, teacher.info.prompts, limit)
     if teacher.live or job.required == OutputSpec():
         reason = "the teacher runs in every step" if teacher.live else "the method requires none"
         return [*lines, ["teacher vectors to compute", f"none: {reason}"]], *prepare_teacher(job, teacher, student)

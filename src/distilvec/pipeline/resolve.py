@@ -37,6 +37,7 @@ from distilvec.pipeline.family import with_linear_layer
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.local import log_similarity, with_local_tables
 from distilvec.pipeline.texts import check_domains, load_corpus, load_examples, load_tasks, load_vocabulary
+from distilvec.report.model_card import shorter_reading
 from distilvec.students.task_head import load_head
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import token_settings
@@ -83,6 +84,10 @@ def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = Non
             recipe = recipe.model_copy(update={"student": with_linear_layer(recipe.student, first)})
         vocabulary = load_vocabulary(recipe.student, first, corpus, store)
         student, length = describe_student(recipe, first, in_teacher_space, vocabulary, store)
+        for note in student.notes:
+            log(f"student: {note}")
+        if shorter := shorter_reading(length, first.max_length):
+            log(f"student: reads {shorter}")
     heads = {key: _head(section, key, examples) for key, section in sections.items()}
     infos = {
         key: replace(found.info, weight=sections[key].weight, logits=heads[key] is not None)

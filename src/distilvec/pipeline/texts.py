@@ -18,7 +18,13 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.info import TeacherInfo
 from distilvec.core.log import log
 from distilvec.data import docstrings
-from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint
+from distilvec.data.corpus import (
+    Corpus,
+    build_corpus,
+    corpus_fingerprint,
+    excluded_fingerprint,
+    excluded_line,
+)
 from distilvec.data.labeled import Examples, Labelled, build_examples, examples_fingerprint, read_split
 from distilvec.evaluation.stored import stored_tasks
 from distilvec.evaluation.suite import load_suite, read_suite, suite_texts
@@ -92,14 +98,13 @@ def test_split(recipe: Recipe, examples: Examples) -> Labelled:
 
 def load_corpus(recipe: Recipe, teacher: TeacherInfo, tasks: list[Task], store: ArtifactStore) -> Corpus:
     """Read the training texts; texts of the evaluation suite are left out."""
-    section, size = recipe.corpus, recipe.train.batch_size
+    section = recipe.corpus
     assert section is not None
-    documents = section.exclude_evaluation == "documents"
-    excluded = list(suite_texts(tasks, documents)) if section.exclude_evaluation else []
-    name = corpus_fingerprint(section, teacher.prompts, size, excluded_fingerprint(excluded))
+    excluded = suite_texts(tasks, section.exclude_evaluation == "documents") if section.exclude_evaluation else {}
+    name = corpus_fingerprint(section, teacher.prompts, excluded_fingerprint(excluded))
     folder = store.folder("corpora", name)
-    found = build_corpus(section, teacher.prompts, size, folder, excluded, progress_logger())
-    dropped = "; ".join(left_out(found.report, section))
+    found = build_corpus(section, teacher.prompts, folder, excluded, progress_logger())
+    dropped = "; ".join(left_out(found.report))
     more = f"; left out: {dropped}" if dropped else ""
     log(f"corpus: {found.report['kept']:,} texts, {found.report['holdout']:,} of them for validation{more}")
     for line in below_limits(found.report, section):
@@ -107,16 +112,11 @@ def load_corpus(recipe: Recipe, teacher: TeacherInfo, tasks: list[Task], store: 
     return found
 
 
-def left_out(report: dict[str, Any], section: CorpusSection) -> list[str]:
+def left_out(report: dict[str, Any]) -> list[str]:
     """List how many rows a corpus left out, each with its reason."""
-    parts = "documents, queries" if section.exclude_evaluation == "documents" else "queries"
-    reasons = {
-        "duplicates": "duplicates",
-        "empty": "empty",
-        "excluded": f"of the evaluation suite: {parts} and labeled test texts (corpus.exclude_evaluation)",
-        "left_out": "beyond the limits of their sources",
-    }
-    return [f"{report[name]:,} {reason}" for name, reason in reasons.items() if report.get(name)]
+    reasons = {"duplicates": "duplicates", "empty": "empty", "left_out": "beyond the limits of their sources"}
+    lines = [f"{report[name]:,} {reason}" for name, reason in reasons.items() if report.get(name)]
+    return [*lines, excluded_line(report)] if report.get("excluded") else lines
 
 
 def below_limits(report: dict[str, Any], section: CorpusSection) -> list[str]:

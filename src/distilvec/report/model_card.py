@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 from jinja2 import Environment, Template
 
 from distilvec.core.escape import code_block, code_span, markdown, markdown_cell, quoted
+from distilvec.core.info import UNLIMITED
 from distilvec.models.origin import is_hub_id
 from distilvec.report.card_data import card_data, eval_results
 from distilvec.report.exports import export_note, export_table
@@ -22,6 +23,7 @@ class TeacherRecord(TypedDict, total=False):
     """A teacher: `name` is an id or folder, `fingerprint` that of its cache manifest, `parameters` with embeddings.
 
     `embeddings` is the fingerprint of its embeddings alone: the same whichever other outputs a method needs.
+    `max_length` in tokens and `pooling` are left out where they are not known, as of a table of vectors.
     `live` where it ran in every step; `unread` where training took nothing from it but its prompts; `weight` where
     there are several, as the recipe gives it. `api`: host, requests, retries, tokens and cost of all runs with this
     teacher and corpus.
@@ -35,6 +37,8 @@ class TeacherRecord(TypedDict, total=False):
     prompts: dict[str, str]
     normalized: bool
     similarity: str
+    max_length: int
+    pooling: str
     live: bool
     unread: bool
     weight: float
@@ -108,6 +112,13 @@ def describe_student(
     return {**info, "experts": experts[0]} if experts else info
 
 
+def shorter_reading(student: int | None, teacher: int | None) -> str:
+    """Compare the maximum lengths in tokens of student and teacher; "" unless the student reads less of a text."""
+    if student is None or teacher is None or not student < teacher < UNLIMITED:
+        return ""
+    return f"{student:,} tokens, fewer than the teacher's {teacher:,}"
+
+
 def loading_call(student: Mapping[str, Any]) -> tuple[str, str]:
     """Return import and function that load a student (its record): sentence-transformers' unless it has experts."""
     if student.get("experts"):
@@ -152,6 +163,7 @@ def model_card(
         prompts={role: text for role, text in (student.get("prompts") or {}).items() if text},
         scores=score_table(columns),
         asymmetric=bool(columns.get("asymmetric")),
+        shorter=shorter_reading(student.get("max_length"), teacher.get("max_length")),
         tasks=task_table(found["supervised"]),
         exports=export_table(exports or {}),
         exports_note=export_note(exports or {}),

@@ -2,7 +2,10 @@
 
 Every student is backbone -> pooling -> linear layer without bias to the teacher's dim (if the dims differ) ->
 normalisation (if the teacher normalises): stock modules that load everywhere. A recipe may put a mixture of experts
-after the pooling, the one module of our own, or keep pooling and linear layers of its model.
+after the pooling, the one module of our own, or keep the linear layers of its model.
+
+Pooling, length, attention mask and tokenizer are those of the student's model, unless the recipe states others. Prompts
+are the teacher's: student and teacher are trained on the same input. What else the model has is named in the plan.
 """
 
 from __future__ import annotations
@@ -10,15 +13,18 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from safetensors.torch import save_model
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+from sentence_transformers.util import is_sentence_transformer_model
 from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from distilvec.config.presets import PRESETS, find_preset
 from distilvec.config.schema import Role
 from distilvec.config.student import StudentSection
 from distilvec.core.errors import DistilvecError, first_line, nearest
@@ -29,13 +35,14 @@ from distilvec.models.adapters import merge_adapters
 from distilvec.models.bidirectional import lift_causal_mask
 from distilvec.models.experts import Experts
 from distilvec.models.limits import lengthen, position_limit
-from distilvec.models.load import load_backbone, load_tokenizer
+from distilvec.models.load import load_backbone, load_tokenizer, resolve_model, role_prompts, with_owner
 from distilvec.students.factorize import factorize
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
 from distilvec.students.narrow import narrow
 from distilvec.vocabulary.transplant import give_tokenizer
 
 ROLES: tuple[Role, ...] = ("query", "document")
+POOLINGS = ("mean", "cls", "lasttoken", "max", "mean_sqrt_len_tokens", "weightedmean")  # a vector as wide as the states
 # settings of transformers 4 that transformers 5 still takes, though its configurations no longer list them
 _ROPE = {"rope_theta", "rope_scaling", "rope_local_base_freq", "global_rope_theta", "local_rope_theta"}
 EARLIER = {*_ROPE, "global_attn_every_n_layers", "sliding_window_pattern", "torch_dtype", "architectures"}
@@ -48,6 +55,7 @@ def build_student(
     compatible: bool = True,
     vocabulary: PreTrainedTokenizerBase | None = None,
     texts: Sequence[str] = (),
+    source: StudentSource | None = None,
 ) -> SentenceTransformer:
     """The untrained student, in fp32 on the CPU, with its own tokenizer and the teacher's prompts.
 
@@ -58,28 +66,33 @@ def build_student(
     has a space of its own, and no linear layer to the teacher's. `vocabulary` is the tokenizer of the recipe's
     `student.vocabulary`; the embedding table is composed for it, or drawn for it with a fresh backbone.
     A factorized table (`student.embedding`) is fitted to `texts`, without any to every token once; so are narrower
-    feed-forward layers (`student.intermediate_size`), without any by the size of their weights.
+    feed-forward layers (`student.intermediate_size`), without any by the size of their weights. `source` is the
+    student's model, if it is loaded already; its modules are changed.
     Errors: DistilvecError for a model that cannot be found or read, layers, linear layers to keep or a length that the
     model lacks, a tokenizer that does not fit.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        fresh = section.config is not None
-        transformer, *others = [fresh_transformer(section, vocabulary)] if fresh else load_modules(section, teacher)
-        if vocabulary is not None and section.vocabulary is not None and not fresh:
+        if section.config is not None:
+            source = StudentSource("the fresh student", [fresh_transformer(section, vocabulary)], {})
+        else:
+            source = source or load_source(section, teacher)
+        transformer, *others = source.modules
+        if vocabulary is not None and section.vocabulary is not None and section.config is None:
             give_tokenizer(transformer, vocabulary, section.vocabulary.compose, section.vocabulary.keep_norm)
-        if section.attention == "bidirectional":
-            lift_causal_mask(transformer.auto_model, str(section.model or "the fresh student"), "student")
+        if section.attention == "bidirectional" or (section.model == "teacher" and teacher.attention):
+            lift_causal_mask(transformer.auto_model, source.name, "student")
         transformer.model = backbone = shaped(section, transformer, teacher, texts)
         _settle_tokenizer(transformer.tokenizer, backbone)
-        lengthen(transformer, choose_length(section.max_length, transformer, teacher))
+        lengthen(transformer, choose_length(section, transformer, teacher))
         dim = backbone.config.get_text_config().hidden_size
-        pooling, linear, experts = Pooling(dim, section.pooling), list[Any](), section.experts
+        pooling = Pooling(dim, choose_pooling(section, source, teacher).mode)
+        linear, experts = list[Any](), section.experts
         mixture = (
             [Experts(dim, experts.count, **experts.model_dump(exclude={"count"}, exclude_none=True))] if experts else []
         )
         if section.dense == "keep":
-            pooling, *linear = kept_modules(section, others, dim, teacher.dim if compatible else None)
+            linear = kept_modules(section, others, dim, teacher.dim if compatible else None)
         elif section.dense == "always" or (section.dense == "auto" and compatible and dim != teacher.dim):
             linear = [Dense(dim, teacher.dim, bias=False, activation_function=nn.Identity())]
         # y = Norm(Linear(Mean(Transf.(x)))) (REDACT, eq. 1); Linear only for another width, Norm only as the teacher's
@@ -132,8 +145,35 @@ def with_projection(student: SentenceTransformer, projection: Projection) -> Sen
     return made.eval()
 
 
-def load_modules(section: StudentSection, teacher: TeacherInfo) -> list[Any]:
-    """Modules of a SentenceTransformer folder or id, or of a plain Hugging Face model, a transformer first; fp32."""
+@dataclass(frozen=True)
+class StudentSource:
+    """The model that a student comes from: its modules, a transformer first, and its prompts by role.
+
+    A plain Hugging Face model is its transformer alone.
+    """
+
+    name: str
+    modules: list[Any]
+    prompts: dict[Role, str]
+
+    @property
+    def pooling(self) -> str | None:
+        """The model's pooling of tokens, such as "cls", or "mean+max"; None if it states none."""
+        modes = next((module.pooling_mode for module in self.modules if type(module).__name__ == "Pooling"), None)
+        return modes if isinstance(modes, str | None) else "+".join(modes)
+
+
+@dataclass(frozen=True)
+class PoolingChoice:
+    """The pooling of a student, and where it comes from, in words. `replaced`: the model states another one."""
+
+    mode: str
+    origin: str
+    replaced: bool = False
+
+
+def load_source(section: StudentSection, teacher: TeacherInfo) -> StudentSource:
+    """Load the model of `student.model`, in fp32: a SentenceTransformer, or a plain Hugging Face model."""
     name, revision = section.model, section.revision
     if name == "teacher":
         name, revision = teacher.model, revision or teacher.revision
@@ -150,11 +190,53 @@ def load_modules(section: StudentSection, teacher: TeacherInfo) -> list[Any]:
         )
     if section.model == "teacher":
         merge_adapters(model[0].auto_model, teacher.adapters or ())
-    return list(model)
+    stated = is_sentence_transformer_model(with_owner(resolve_model(name)), revision=revision)
+    return StudentSource(name, list(model) if stated else [model[0]], role_prompts(model))
+
+
+def choose_pooling(section: StudentSection, source: StudentSource, teacher: TeacherInfo) -> PoolingChoice:
+    """The student's pooling: the recipe's, else that of its model, else the mean.
+
+    A plain model that is the teacher's, or that has published settings, has their pooling. Poolings side by side, such
+    as "mean+max", give vectors larger than the hidden states, which methods and heads do not expect.
+    """
+    if section.config is not None:
+        return PoolingChoice(section.pooling or "mean", "student.pooling" if section.pooling else "of a fresh student")
+    own, origin = source.pooling, f"as {source.name} states it"
+    if own is None and len(source.modules) == 1:
+        preset = PRESETS.get(find_preset(None, source.name) or "")
+        if teacher.model is not None and resolve_model(source.name) == teacher.model:
+            own, origin = teacher.pooling, "the teacher's"
+        elif preset is not None and preset.pooling is not None:
+            own, origin = preset.pooling, f"as published for {source.name}"
+    if section.pooling is not None:
+        replaced = own not in (None, section.pooling)
+        return PoolingChoice(section.pooling, "student.pooling" + (f" instead of {own}" if replaced else ""), replaced)
+    if own is None:
+        return PoolingChoice("mean", f"{source.name} states none", replaced=True)
+    if own not in POOLINGS:
+        return PoolingChoice("mean", f"a student cannot have {own}, as {source.name} states it", replaced=True)
+    return PoolingChoice(own, origin)
+
+
+def student_notes(section: StudentSection, source: StudentSource, teacher: TeacherInfo) -> tuple[str, ...]:
+    """List what a student does not take over from its model: pooling, modules after it, prompts."""
+    notes, pooling = [], choose_pooling(section, source, teacher)
+    if pooling.replaced:
+        notes.append(f"pooling {pooling.mode}: {pooling.origin}")
+    stock = ("Pooling", "Normalize")
+    kinds = [type(module).__name__ for module in source.modules[1:] if type(module).__name__ not in stock]
+    if kinds and section.dense != "keep":
+        notes.append(f"without {', '.join(kinds)} of {source.name} (student.dense=keep keeps linear layers)")
+    prompts = {role: prompt for role, prompt in source.prompts.items() if prompt != teacher.prompts.get(role, "")}
+    if section.model != "teacher" and any(prompts.values()):
+        listed = ", ".join(f"{role} {prompt!r}" for role, prompt in prompts.items())
+        notes.append(f"prompts are the teacher's, not those of {source.name} ({listed})")
+    return tuple(notes)
 
 
 def kept_modules(section: StudentSection, modules: list[Any], hidden_size: int, teacher_dim: int | None) -> list[Any]:
-    """A model's pooling and all that follow but the closing Normalize, with their weights: the modules themselves.
+    """Return the modules after a model's pooling, without the closing Normalize: the modules themselves, with weights.
 
     `modules` follow the backbone; `teacher_dim` is None for a student with a space of its own.
     Errors: DistilvecError for a model without linear layers or with another pooling than the recipe's, for linear
@@ -168,10 +250,11 @@ def kept_modules(section: StudentSection, modules: list[Any], hidden_size: int, 
     if kinds[:1] != ["Pooling"] or "Dense" not in kinds:
         found = f"found {', '.join(kinds) or 'nothing'} after its backbone, expected Pooling, then Dense"
         raise DistilvecError(f"[student.dense] 'keep' needs linear layers in {section.model}: {found}. {fix}")
-    if section.pooling not in ("mean", kept[0].pooling_mode):
+    pooling = kept[0].pooling_mode
+    if section.pooling not in (None, pooling):
         raise DistilvecError(
             f"[student.pooling] found '{section.pooling}'; with student.dense=keep the pooling is that of "
-            f"{section.model}, '{kept[0].pooling_mode}'. Leave the key out."
+            f"{section.model}, '{pooling}'. Leave the key out."
         )
     linear = [module for module in kept if type(module).__name__ == "Dense"]
     first, last = linear[0].in_features, linear[-1].out_features
@@ -180,7 +263,7 @@ def kept_modules(section: StudentSection, modules: list[Any], hidden_size: int, 
             f"[student.dense] the linear layers of {section.model} lead from {first} to {last} dimensions; expected "
             f"from {hidden_size} (the backbone) to {teacher_dim or last} (the teacher). {fix}"
         )
-    return kept
+    return kept[1:]
 
 
 def fresh_transformer(section: StudentSection, vocabulary: PreTrainedTokenizerBase | None = None) -> Transformer:
@@ -242,19 +325,22 @@ def dropout_rates(config: PretrainedConfig) -> dict[str, float]:
     return {name: value for name, value in numbers.items() if "dropout" in name or "pdrop" in name}
 
 
-def choose_length(asked: int | None, transformer: Transformer, teacher: TeacherInfo) -> int:
-    """The student's maximum length in tokens: as asked, else the smaller of its own limit and the teacher's.
+def choose_length(section: StudentSection, transformer: Transformer, teacher: TeacherInfo) -> int:
+    """The student's maximum length in tokens: as asked, else the smaller of its model's limit and the teacher's.
 
+    The teacher's own layers have the teacher's limit, which the recipe may have raised above that of its files.
     Errors: DistilvecError for more than the model has positions (a limit of learned positions only; rotary and relative
     ones have none).
     """
-    positions = position_limit(transformer.auto_model)
+    asked, positions = section.max_length, position_limit(transformer.auto_model)
     if asked is not None:
         if positions is not None and asked > positions:
             raise DistilvecError(
                 f"[student.max_length] found {asked}; the student has {positions} positions. Give fewer."
             )
         return asked
+    if section.model == "teacher" and teacher.max_length < UNLIMITED:
+        return min(teacher.max_length, positions or UNLIMITED)
     config = transformer.auto_model.config.get_text_config()
     stated = [transformer.tokenizer.model_max_length, getattr(config, "max_position_embeddings", None), positions]
     return int(min([teacher.max_length, *(limit for limit in stated if limit is not None and 0 < limit < UNLIMITED)]))

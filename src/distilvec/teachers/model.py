@@ -99,6 +99,8 @@ class LocalTeacher:
             weight=self.section.weight,
             pre_dense_dim=self.pre_dense_dim,
             similarity=self.similarity,
+            pooling=self._pooling(),
+            attention=self._attention(),
         )
         if not hasattr(self.model[0], "auto_model"):
             return info
@@ -114,7 +116,6 @@ class LocalTeacher:
 
     def manifest(self, store_dtype: str = "float16", pre_dense: bool = False) -> Manifest:
         """Settings that the vectors depend on; reads the model's files. `pre_dense`: store such vectors as well."""
-        pooling = next((module.pooling_mode for module in self.model if type(module).__name__ == "Pooling"), None)
         return Manifest(
             model=str(self.section.model),
             revision=self.commit,
@@ -122,7 +123,7 @@ class LocalTeacher:
             if self.folder
             else hash_modules(self.model, *_settings(self.model[0])),
             prompts=self.prompts,
-            pooling=pooling if isinstance(pooling, str | None) else "+".join(pooling),
+            pooling=self._pooling(),
             normalized=self.normalized,
             width=self.dim,
             pre_dense_width=self.pre_dense_dim if pre_dense else None,
@@ -132,8 +133,16 @@ class LocalTeacher:
             compute_dtype=" ".join(filter(None, (self.section.dtype, self.section.quantize))),
             backend="sentence-transformers",
             store_dtype=store_dtype,
-            attention=None if self.section.attention == "own" else self.section.attention,
+            attention=self._attention(),
         )
+
+    def _pooling(self) -> str | None:
+        """The pooling of tokens; None for a model whose own module pools them."""
+        modes = next((module.pooling_mode for module in self.model if type(module).__name__ == "Pooling"), None)
+        return modes if isinstance(modes, str | None) else "+".join(modes)
+
+    def _attention(self) -> str | None:
+        return None if self.section.attention == "own" else self.section.attention
 
     def fill(self, cache: TeacherCache, corpus: Corpus, progress: Progress | None = None) -> None:
         """Embed the rows that the cache lacks; see `fill_cache`."""

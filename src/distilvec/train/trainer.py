@@ -105,6 +105,9 @@ class Trainer:
         sharded = ", sharded" if self.train.shard else ""
         machine = f"{self.device.type} x {processes.count()}{sharded}, {precision}"
         log(f"training{of_stage}: {trained:.2f}M parameters, {self.total_steps:,} steps on {machine}")
+        rows, size = len(self.data.train_rows), self.train.batch_size
+        if rows < size and self.train.max_tokens is None:
+            log(f"a batch holds {rows:,} texts: there are no more to train on (train.batch_size: {size})")
         if self.state.step:
             log(f"going on from the checkpoint of step {self.state.step:,}")
         if self.processes_before != processes.count():

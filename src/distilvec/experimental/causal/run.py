@@ -29,6 +29,7 @@ from distilvec.core.log import log
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.processes import is_main, join, main_first
+from distilvec.data.corpus import validation_size
 from distilvec.data.readers import check_readable
 from distilvec.experimental.causal.align import align_responses, common_tokens
 from distilvec.experimental.causal.answers import score_tests
@@ -89,10 +90,6 @@ def build_trainer(recipe: CausalRecipe, folder: Path, fingerprint: str) -> Train
     if objective.needs_fixed_batch and train.max_tokens:
         raise DistilvecError(
             f"[train.max_tokens] {recipe.method.name} compares texts within a batch. Set train.batch_size instead."
-        )
-    if len(train_rows) < train.batch_size:
-        raise DistilvecError(
-            f"[train.batch_size] {train.batch_size} rows; only {len(train_rows):,} to train on. Lower it."
         )
     tokens = tokenise(pairs, tokenizer, section.max_length)
     if tokens.cut:
@@ -216,10 +213,9 @@ def _rows(recipe: CausalRecipe, tokenizers: list[PreTrainedTokenizerBase]) -> tu
     if section.holdout is not None:
         more, _ = read_pairs(section.holdout, "data.holdout", section, tokenizers)
         return pairs + more, np.arange(len(pairs)), np.arange(len(pairs), len(pairs) + len(more))
-    count = section.holdout_rows
-    if count * 2 > len(pairs):
-        problem = f"{count} is more than half of {len(pairs):,} rows"
-        raise DistilvecError(f"[data.holdout_rows] {problem}. Lower it, or give data.holdout.")
+    if len(pairs) < 2:
+        raise DistilvecError("[data.train] found a single row. Give at least two: one is for validation.")
+    count = validation_size(section.holdout_rows, len(pairs), "data.holdout_rows")
     drawn = np.random.Generator(np.random.PCG64(section.seed)).permutation(len(pairs))
     return pairs, np.sort(drawn[count:]), np.sort(drawn[:count])
 

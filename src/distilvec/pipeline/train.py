@@ -25,7 +25,7 @@ from distilvec.pipeline.prepare import (
 )
 from distilvec.pipeline.record import best_distance
 from distilvec.pipeline.resolve import make_objective, required_outputs
-from distilvec.pipeline.start import Start, check_start, find_start
+from distilvec.pipeline.start import Start, check_start, find_start, has_new_layer
 from distilvec.students.encoder import Encoder
 from distilvec.students.factorize import expanded
 from distilvec.students.lora import merged
@@ -33,6 +33,7 @@ from distilvec.students.task_head import save_head
 from distilvec.train.checkpoint import Progress, checkpoint_file, objective_file, read_checkpoint, save_objective
 from distilvec.train.metrics import Callback
 from distilvec.train.stages import Stage, check_parameters, train_stages
+from distilvec.train.start import BEHIND_LAYER_RATE, HIGHEST_RATE
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def _train(job: Job, callbacks: Sequence[Callback]) -> Progress:
         job.fingerprint,
         partial(save, job),
         callbacks,
+        BEHIND_LAYER_RATE if has_new_layer(job) else HIGHEST_RATE,
     )
 
 

@@ -25,6 +25,7 @@ from distilvec.train.distillation import Distillation
 from distilvec.train.metrics import Callback
 from distilvec.train.optimizer import parameter_groups
 from distilvec.train.sharding import whole_model
+from distilvec.train.start import HIGHEST_RATE
 from distilvec.train.trainer import Trainer, TrainingHooks
 
 Save = Callable[[SentenceTransformer, Objective, str], None]  # model, objective, name
@@ -86,6 +87,7 @@ def train_stages(
     fingerprint: str,
     save: Save,
     callbacks: Sequence[Callback] = (),
+    highest_rate: float = HIGHEST_RATE,
 ) -> Progress:
     """Train the stages in order, from their checkpoints on; return the progress of the last stage.
 
@@ -95,6 +97,7 @@ def train_stages(
         fingerprint: ties the checkpoints to recipe and data.
         save: saves a student of the last stage as "student" (best), "last" or "students/step-N", in the main process.
         callbacks: get the steps of every stage, counted from 0.
+        highest_rate: of a recipe that leaves the learning rate open.
 
     Errors: Stopped if a signal asked for it.
     """
@@ -105,7 +108,7 @@ def train_stages(
             if before is not None:
                 take_over(encoder, objective, stage, before, fingerprint)
             keep: Callable[[str], None] = partial(_keep, save, encoder, objective) if stage.last else lambda name: None
-            hooks, train = TrainingHooks(keep, callbacks), stage.recipe.train
+            hooks, train = TrainingHooks(keep, callbacks, highest_rate=highest_rate), stage.recipe.train
             trainer = Trainer(encoder, objective, data(objective), train, stage.folder, fingerprint, hooks)
             saved = trainer.state.finished and (stage.folder / "last").exists()  # a kill may come between the two
             trainer.finish(f" of stage {stage.name}" if stage.name else "")

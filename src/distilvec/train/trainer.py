@@ -30,7 +30,7 @@ from distilvec.train.monitors import CollapseMonitor, GateMonitor, Monitor
 from distilvec.train.optimizer import build_optimizer, build_schedule, optimizer_tensors, set_rate
 from distilvec.train.prefetch import MicroBatch, load, prefetched
 from distilvec.train.signals import stop_on_signals
-from distilvec.train.start import BEHIND, RETURNS, SLOWER, StartWeights, suitable_rate, validation_steps
+from distilvec.train.start import BEHIND, HIGHEST_RATE, RETURNS, SLOWER, StartWeights, suitable_rate, validation_steps
 from distilvec.train.update import FiniteGuard, Update, all_finite
 from distilvec.train.validation import validate
 
@@ -46,6 +46,7 @@ class TrainingHooks:
     save: Callable[[str], None] = lambda name: None
     callbacks: Sequence[Callback] = ()  # with the step and the metrics of every logged line
     validate: Validate = validate
+    highest_rate: float = HIGHEST_RATE  # of a recipe without a learning rate
 
 
 class Trainer:
@@ -253,7 +254,7 @@ class Trainer:
         metrics = self._validate()
         rate = self.train.learning_rate
         if rate is None:
-            rate = suitable_rate(metrics.get("cosine"))
+            rate = suitable_rate(metrics.get("cosine"), self.hooks.highest_rate)
             log(f"learning rate: {rate:.1e}, for a student that begins {self._start_text(metrics)}")
         self._set_schedule(rate)
 

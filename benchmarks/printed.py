@@ -124,7 +124,7 @@ def _run(where: str, code: str, work: Callable[[], None]) -> Outcome:
     outcome.seconds = round(time.time() - began, 1)
     for record in sorted(Path().rglob("distillation.json")):
         run = record.parent
-        if (run / "recipe.yaml").exists() and record.stat().st_mtime >= began - 1:
+        if (run / "recipe.yaml").exists() and record.stat().st_mtime >= began:
             verdict = verdict_of(run)
             outcome.runs[str(run)] = verdict
             if not re.search(r"\d", verdict):

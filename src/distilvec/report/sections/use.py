@@ -59,7 +59,9 @@ def next_commands(report: Part, student: Path) -> list[str]:
     """Return commands for the student, with the paths of this run."""
     try:
         recipe = load_yaml(report.get("recipe") or "{}", "recipe", "the report's recipe")
-    except DistilvecError:  # a report.json that was changed by hand
+    except DistilvecError:
+        recipe = {}
+    if not isinstance(recipe, dict):  # a report.json that was changed by hand
         recipe = {}
     teacher = get(recipe, "teacher.model") if get(report, "record.teacher.parameters") else None
     suite = get(recipe, "evaluation.suite")

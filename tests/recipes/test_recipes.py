@@ -22,7 +22,6 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.registry import method_class
 from distilvec.core.task_head import TaskHead
 from distilvec.data.labeled import build_examples
-from distilvec.evaluation.suite import read_suite
 from distilvec.models.load import load
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run

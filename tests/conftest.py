@@ -163,7 +163,7 @@ def tiny_recipe(tiny_model, tmp_path, common_folder, request):
             path.write_text("\n".join(make_texts(200)), encoding="utf-8")
         tree = {
             "name": "tiny",
-            "teacher": {"model": str(tiny_model)},
+            "teacher": {"model": str(tiny_model), "dtype": "float32"},
             "student": {"model": "teacher", "layers": 2},
             "corpus": {"sources": [{"path": str(path)}], "validation_rows": 32},
             "cache": {"shard_rows": 50},

@@ -77,7 +77,7 @@ class World:
 
         tree = {
             "name": "tiny",
-            "teacher": {"model": str(self.model)},
+            "teacher": {"model": str(self.model), "dtype": "float32"},
             "student": {"model": "teacher", "layers": 2},
             "corpus": {"sources": [{"path": str(self.texts)}], "validation_rows": 32},
             "cache": {"shard_rows": 20},

@@ -70,7 +70,9 @@ class TeacherSection(Section):
     normalize: bool | None = key(None, "only for a plain Hugging Face model")
     max_length: Tokens | None = key(None, "tokens; the model's limit by default")
     truncate_dim: Units | None = key(None, "keep the first n dimensions (MRL)")
-    dtype: Literal["float32", "bfloat16"] = key("float32", "the precision the teacher computes in")
+    dtype: Literal["auto", "float32", "bfloat16"] = key(
+        "auto", "the precision the teacher computes in; 'auto' takes bfloat16 where the hardware has it"
+    )
     batch_tokens: BatchTokens = key(4096, "tokens in one teacher batch")
     attention: Literal["own", "bidirectional"] = key("own", "'bidirectional' lifts a decoder's causal mask (LLM2Vec)")
     adapters: list[str] | None = key(None, "PEFT adapters, folders or hub ids, merged one after another", MODEL)

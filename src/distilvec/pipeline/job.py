@@ -93,11 +93,13 @@ class Teacher:
 class Job:
     """A recipe, resolved: teachers, texts, student, stages and the outputs that the stages require of every teacher.
 
+    `recipe` has the indexes of teachers as local tables, `stated` as they were named: it is kept in the run folder.
     `student` describes the untrained student, `student_length` is its maximum input in tokens. `vocabulary` is the
     tokenizer of `student.vocabulary`, None if the backbone keeps its own. Without labels `examples` is None.
     """
 
     recipe: Recipe
+    stated: Recipe
     folder: Path
     store: ArtifactStore
     stages: tuple[Stage, ...]

@@ -175,6 +175,8 @@ def _describe(
         lines.append(["  preset", preset])
     limit = "none known" if teacher.info.max_length >= UNLIMITED else f"{teacher.info.max_length:,} tokens"
     lines += _reading(teacher.info.pooling, teacher.info.prompts, limit)
+    if teacher.section.local_model is not None:
+        lines.append(["  precision", teacher.section.dtype])
     if teacher.live or job.required == OutputSpec():
         reason = "the teacher runs in every step" if teacher.live else "the method requires none"
         return [*lines, ["teacher vectors to compute", f"none: {reason}"]], *prepare_teacher(job, teacher, student)

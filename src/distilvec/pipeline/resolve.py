@@ -36,6 +36,16 @@ from distilvec.pipeline.describe import (
 from distilvec.pipeline.family import with_linear_layer
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.local import log_similarity, with_local_tables
+from distilvec.pipeline.precision import (
+    DTYPES,
+    Dtype,
+    begun_dtype,
+    hardware_dtype,
+    is_open,
+    with_dtype,
+    with_dtypes,
+    with_earlier_dtypes,
+)
 from distilvec.pipeline.texts import check_domains, load_corpus, load_examples, load_tasks, load_vocabulary
 from distilvec.report.model_card import shorter_reading
 from distilvec.students.task_head import load_head
@@ -61,7 +71,8 @@ def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = Non
     """
     logging.disable_progress_bar()
     store = ArtifactStore(cache_root(recipe))
-    recipe = with_local_tables(recipe, store.root)
+    stated = with_earlier_dtypes(recipe, folder)
+    recipe = with_local_tables(stated, store.root)
     stages = tuple(training_stages(recipe, folder))
     sections = {"teacher": recipe.teacher} | {f"more_teachers.{n}": s for n, s in enumerate(recipe.more_teachers)}
     described = _describe(recipe, sections, store, record)
@@ -96,26 +107,37 @@ def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = Non
     task, head = None if examples is None else examples.info, _head_info(recipe)
     context = ObjectiveContext(student, tuple(infos.values()), task, head=head)
     required = reduce(or_, (required_outputs(make_objective(stage, context), examples) for stage in stages))
-    teachers = tuple(
-        Teacher(
+    teachers = []
+    for key, section in sections.items():
+        texts = with_prompts(corpus, infos[key].prompts, store.root / "keys")
+        live = required != OutputSpec() and (section.live or bool(uncached(required)))
+        manifest = _manifest(recipe, key, described[key], required, context, length)
+        embeddings = replace(described[key].manifest, store_dtype=recipe.cache.dtype)
+        if is_open(section):
+            fills = required != OutputSpec() and not live
+            dtype = _choose_dtype(recipe, store, section, infos[key].name, manifest, texts if fills else None)
+            section = section.model_copy(update={"dtype": dtype})
+            manifest = with_dtype(manifest, section, dtype)
+            embeddings = with_dtype(embeddings, section, dtype)
+        teacher = Teacher(
             key=key,
             section=section,
             info=infos[key],
-            embeddings=replace(described[key].manifest, store_dtype=recipe.cache.dtype),
-            manifest=_manifest(recipe, key, described[key], required, context, length),
-            corpus=with_prompts(corpus, infos[key].prompts, store.root / "keys"),
+            embeddings=embeddings,
+            manifest=manifest,
+            corpus=texts,
             parameters=described[key].parameters,
-            live=required != OutputSpec() and (section.live or bool(uncached(required))),
+            live=live,
             head=heads[key],
             counts=None if section.api is None else _counts_file(store, described[key].manifest, corpus),
         )
-        for key, section in sections.items()
-    )
+        teachers.append(teacher)
     _refuse(recipe, teachers, required)
+    decided = [teacher.section for teacher in teachers]
     return Job(
-        recipe=recipe, folder=folder, store=store, stages=stages, tasks=tuple(tasks), examples=examples, corpus=corpus,
-        vocabulary=vocabulary, student=student, student_length=length, teachers=teachers, context=context,
-        required=required,
+        recipe=with_dtypes(recipe, decided), stated=with_dtypes(stated, decided), folder=folder, store=store,
+        stages=stages, tasks=tuple(tasks), examples=examples, corpus=corpus, vocabulary=vocabulary, student=student,
+        student_length=length, teachers=tuple(teachers), context=context, required=required,
     )  # fmt: skip
 
 
@@ -215,6 +237,25 @@ def _manifest(
     hidden = recipe.cache.hidden or required.tokens.precision
     settings = token_settings(required.tokens, hidden, info.hidden_size, tokenizer, length)
     return replace(made, tokens=settings)
+
+
+def _choose_dtype(
+    recipe: Recipe,
+    store: ArtifactStore,
+    section: TeacherSection,
+    name: str,
+    manifest: Manifest,
+    texts: Corpus | None,
+) -> Dtype:
+    """Decide a teacher's precision, and log it; `texts` are those of its cache, None for a teacher without one."""
+    chosen = hardware_dtype(recipe.train.device)
+    if texts is None:
+        return chosen
+    manifests = {dtype: with_dtype(manifest, section, dtype) for dtype in sorted(DTYPES, key=lambda one: one != chosen)}
+    begun = begun_dtype(recipe, store, name, manifests, texts)
+    if begun is not None and begun != chosen:
+        log(f"teacher {name}: {begun}, as its cache was begun; this machine computes {chosen} faster (teacher.dtype)")
+    return begun or chosen
 
 
 def _counts_file(store: ArtifactStore, vectors: Manifest, corpus: Corpus) -> Path:

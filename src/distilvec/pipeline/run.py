@@ -53,7 +53,7 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
             check_run(recipe, folder)
             job = resolve(recipe, folder)
             if is_main():
-                stack.enter_context(claim_folder(folder, recipe, job.fingerprint, restart))
+                stack.enter_context(claim_folder(folder, job.stated, job.fingerprint, restart))
         if remote is not None and is_main():
             callbacks = [*callbacks, Pusher(remote, folder)]
             stack.callback(remote.push, folder)

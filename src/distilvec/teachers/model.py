@@ -48,13 +48,16 @@ class LocalTeacher:
 
     `dim` counts the dimensions of an embedding after `truncate_dim` (cut, then normalised again if the model
     normalises), `pre_dense_dim` those of the pooled vector before the first Dense layer, None without such a layer.
-    `folder` and `commit` are the origin of the model's files.
+    `folder` and `commit` are the origin of the model's files. `dtype: auto` is float32 here: a job decides it before
+    (pipeline/precision.py), and a model that is judged computes as its users will.
     """
 
     def __init__(
         self, model: SentenceTransformer, section: TeacherSection, folder: Path | None = None, commit: str | None = None
     ) -> None:
         modules = list(model)
+        if section.dtype == "auto":
+            section = section.model_copy(update={"dtype": "float32"})
         self.model, self.section, self.folder, self.commit = model, section, folder, commit
         self.name = section.name or model_name(str(section.model))
         self.prompts: dict[Role, str] = role_prompts(model) | (section.stated_prompts or {})
@@ -248,7 +251,7 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int] | None
 
 def _load(section: TeacherSection, source: str, key: str, placed: dict[str, Any]) -> SentenceTransformer:
     # 'auto' keeps a checkpoint's own precision: linear weights go to bf16 from there, the rest to fp32
-    weights: dict[str, Any] = {"dtype": torch.float32 if section.dtype == "float32" else "auto", **placed}
+    weights: dict[str, Any] = {"dtype": "auto" if section.dtype == "bfloat16" else torch.float32, **placed}
     device = None if placed else "cpu"
     common: dict[str, Any] = {"revision": section.revision, "trust_remote_code": section.trust_remote_code}
     if is_sentence_transformer_model(with_owner(source), revision=section.revision):

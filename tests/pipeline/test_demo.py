@@ -257,6 +257,17 @@ def test_int8_rows_keep_their_direction():
     assert (restored * vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).sum(axis=1).min() > 0.9999
 
 
+def test_int8_rows_that_are_searched_by_product_keep_their_lengths():
+    vectors = np.random.default_rng(0).normal(size=(50, 96)) * np.logspace(-3, 3, 50)[:, None]
+    scales, rows = quantized(vectors, "dot")
+    assert np.abs(scales[:, None] * rows - vectors).max(axis=1) == pytest.approx(
+        0, abs=float(np.abs(vectors).max()) / 250
+    )
+    np.testing.assert_allclose(
+        np.linalg.norm(scales[:, None] * rows, axis=1), np.linalg.norm(vectors, axis=1), rtol=0.01
+    )
+
+
 def test_what_cannot_be_shown_is_refused_before_the_work(world, copy, tmp_path, monkeypatch):
     def refused(match, run=world.run, out=tmp_path / "demo", **options):
         with pytest.raises(DistilvecError, match=match):
@@ -278,6 +289,9 @@ def test_what_cannot_be_shown_is_refused_before_the_work(world, copy, tmp_path, 
     write_json(other / "distillation.json", record | {"teacher_compatible": True}, sealed=True)
     (other / "recipe.yaml").write_text(yaml.safe_dump(world.recipe | {"evaluation": {}}))
     refused(r"^\[demo\] the run has no retrieval task", other)
+    far = {**world.recipe, "teacher": {**world.recipe["teacher"], "similarity": "euclidean"}}
+    (other / "recipe.yaml").write_text(yaml.safe_dump(far))
+    refused(r"^\[demo\] plain compares vectors by their distance", other)
     monkeypatch.setattr(web_runtime.shutil, "which", lambda name: None)
     refused(r"^\[demo\] npm was not found.*--runtime", runtime=None)
 

@@ -109,6 +109,13 @@ def test_a_student_that_is_not_in_the_teachers_space_yet():
     assert "13.6% of its retrieval score" in far_from_the_space(alone)
 
 
+def test_neighbours_are_not_the_aim_of_a_run_on_labels():
+    found = judged(shares(0.46, 0.10), shares(0.7, 0.7), linear_layer="random")
+    assert advice(found) != []
+    found["record"]["supervised"] = {"task": "intents", "scores": {}}
+    assert advice(found) == []
+
+
 def test_a_linear_layer_that_started_at_random():
     assert "student.start=ridge" in random_layer(judged(shares(0.43, 0.56), linear_layer="random"))
     assert random_layer(judged(shares(0.8, 0.9), linear_layer="random")) == ""  # it has found its place

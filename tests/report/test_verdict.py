@@ -10,7 +10,7 @@ import pytest
 from distilvec.evaluation.aggregate import average, retention
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.neighbors import NeighborShares, Share
-from distilvec.report.scores import make_verdict
+from distilvec.report.scores import make_verdict, score_table
 from tests.report.report_sample import sample_judgement, sample_report
 
 SPEED = {"ratio": {"query": 3.1, "document": 3.1}}
@@ -103,12 +103,15 @@ def test_an_index_is_judged_by_its_neighbours_and_not_by_averages_of_its_own_tex
     record = {"neighbors": replace(sample_judgement(), origin="index", student=found, start=None).to_json()}
     item = {"task": "index-known-item", "type": "retrieval", "metric": "ndcg@10", "value": 98.9}
     item["metrics"] = {"ndcg@10": 98.9, "mrr@10": 98.2}
-    mine = {"task": "mine", "type": "retrieval", "metric": "ndcg@10", "value": 61.23}
+    mine = {"task": "mine", "type": "retrieval", "metric": "ndcg@10", "value": 60.0}
     verdict = make_verdict({"teacher": [item], "asymmetric": [item]}, None, None, record)
     expected = "finds 0.69 of the index's top 10 [0.67, 0.71]; a stored text is found at rank 1 to 10 with MRR 0.98"
     assert verdict["text"] == expected and verdict["asymmetric_retention"] is None
+    assert not score_table({"teacher": [item], "asymmetric": [item]}).foot
+    both = score_table({"teacher": [item, mine], "asymmetric": [item, {**mine, "value": 30.0}]})
+    assert [[cell.text for cell in row][2:] for row in both.foot] == [["60.00", "30.00"], ["100.0", "50.0"]]
     verdict = make_verdict({"teacher": [item, mine], "asymmetric": [item, mine]}, None, None, record)
-    assert verdict["text"] == f"{expected}; nDCG@10 61.2 on mine" and verdict["asymmetric_retention"] == 100.0
+    assert verdict["text"] == f"{expected}; nDCG@10 60.0 on mine" and verdict["asymmetric_retention"] == 100.0
 
 
 def test_a_labelled_task_comes_first():

@@ -3,8 +3,8 @@
     index.html  app.js  engine.js  demo.css  page.css    the page (report/demo/)
     demo.json                       names, the query prompt, the prepared queries
     documents.json                  the first characters of every document
-    vectors.bin                     the teacher's vectors of documents, then of prepared queries, at length 1:
-                                    float32 [rows] scales, then int8 [rows, dim]
+    vectors.bin                     the teacher's vectors of documents, then of prepared queries, at length 1 where
+                                    they are compared by cosine: float32 [rows] scales, then int8 [rows, dim]
     model/                          the student as transformers.js reads it, int8
     runtime/                        transformers.js and onnxruntime-web
 
@@ -30,6 +30,7 @@ from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import check_output_folder, full_disk_explained, remove, remove_scratch, scratch, write_json
 from distilvec.core.log import log
+from distilvec.core.similarity import Similarity
 from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.parity import sample_task
 from distilvec.evaluation.tasks import RetrievalTask
@@ -87,7 +88,7 @@ def write_demo(
     recipe = with_local_tables(recipe, store.root)
     found, libraries = _texts(recipe, store, documents, texts, queries), find_runtime(store, runtime)
     weights = _int8(model)
-    scales, rows = quantized(_embed(recipe, found))
+    scales, rows = quantized(*_embed(recipe, found))
     target = real(out)
     remove_scratch(target.parent)
     folder = scratch(target)
@@ -115,10 +116,15 @@ def megabytes(folder: Path) -> dict[str, float]:
     return found
 
 
-def quantized(vectors: Array) -> tuple[Array, Array]:
-    """Return scales, float32 [rows], and int8 [rows, dim]: their products are the rounded vectors at length 1."""
+def quantized(vectors: Array, similarity: Similarity = "cosine") -> tuple[Array, Array]:
+    """Return scales, float32 [rows], and int8 [rows, dim]: their products are the rounded vectors.
+
+    For a search by cosine these have length 1, for one by inner product their own.
+    """
     largest = np.abs(vectors).max(axis=1, keepdims=True)
     rows = np.rint(vectors * (127 / np.where(largest > 0, largest, 1))).astype(np.int8)
+    if similarity == "dot":
+        return (largest[:, 0] / 127).astype(np.float32), rows
     lengths = np.linalg.norm(rows.astype(np.float32), axis=1)
     return (1 / np.maximum(lengths, 1)).astype(np.float32), rows
 
@@ -164,14 +170,23 @@ def _texts(recipe: Recipe, store: ArtifactStore, count: int, texts: Path | None,
     )
 
 
-def _embed(recipe: Recipe, found: Texts) -> Array:
-    """Return the teacher's vectors of documents, then of queries, float32 [rows, dim]."""
+def _embed(recipe: Recipe, found: Texts) -> tuple[Array, Similarity]:
+    """Return the teacher's vectors of documents, then of queries, float32 [rows, dim], and its similarity.
+
+    Errors: DistilvecError for a search by distance, which the page does not have.
+    """
     with open_teacher(recipe.teacher, recipe.train.device) as teacher:
+        similarity = teacher.similarity
+        if similarity == "euclidean":
+            raise DistilvecError(
+                f"[demo] {teacher.name} compares vectors by their distance; the page searches by cosine or inner "
+                "product. Show another run."
+            )
         log(f"{teacher.name} embeds {len(found.documents):,} documents and {len(found.queries):,} queries")
         memo = EmbeddingCache()
         vectors = [memo.vectors(teacher, found.documents, "document")]
         vectors += [memo.vectors(teacher, found.queries, found.role)] if found.queries else []
-    return np.concatenate(vectors)
+    return np.concatenate(vectors), similarity
 
 
 def _read(path: Path, limit: int | None, key: str) -> list[str]:

@@ -249,7 +249,8 @@ RULES: Sequence[Callable[[Part], str]] = (
 
 
 def _judgement(report: Part) -> Judgement | None:
-    return read_judgement(get(report, "neighbors"))
+    """The judgement by neighbours, but of a run on labels, whose aim is another one."""
+    return None if get(report, "record.supervised") else read_judgement(get(report, "neighbors"))
 
 
 def _first(shares: NeighborShares) -> Share | None:

@@ -23,7 +23,7 @@ TILES = {  # key of the verdict: what follows the number; the first key of a gro
     "asymmetric_retention": ("%", "with the teacher's documents"),
     "retrieval": ("%", "of the teacher's retrieval score"),
     "asymmetric_retrieval": ("%", "with the teacher's documents"),
-    "neighbors": ("", "of the teacher's top 10 found, {neighbors_where}"),
+    "neighbors": ("", "{neighbors_label}"),
     "neighbors_alone": ("", "with its own vectors"),
     "speedup": (" times", "the teacher's speed on queries"),
     "document_speedup": (" times", "on documents"),

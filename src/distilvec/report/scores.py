@@ -54,9 +54,10 @@ def score_table(
 ) -> Table:
     """Return one row per task, one column per model, then averages and their share of the teacher's.
 
-    A model without a score on some task has no averages. `also` names further metrics by type of task, which get rows
-    of their own and count in no average. With `intervals` (report.json's), the models of `COMPARED` get a column with
-    the change against the teacher in points, its stars and its interval.
+    A model without a score on some task has no averages, and tasks that are made of an index itself count in none.
+    `also` names further metrics by type of task, which get rows of their own and count in no average. With `intervals`
+    (report.json's), the models of `COMPARED` get a column with the change against the teacher in points, its stars and
+    its interval.
     """
     columns = read_scores(scores)
     compared = COMPARED if intervals is not None and "teacher" in columns else ()
@@ -82,14 +83,16 @@ def score_table(
         row(*key, {name: values.get((name, *key)) for name in columns}, key[0] if key in tasks else None)
         for key in shown
     ]
+    counted, _ = _without_stored(columns)
     parts: list[tuple[str, str, str | None, dict[str, list[Score]]]] = []
     for key, label in (("in", "in domain"), ("out", "out of domain")):
-        group = {name: [score for score in found if score.domain == key] for name, found in columns.items()}
+        group = {name: [score for score in found if score.domain == key] for name, found in counted.items()}
         parts.append((f"{AVERAGE} {label}", AVERAGE, None, group))
-    parts += [(name, name, name, columns) for name in (BY_TYPE, RETRIEVAL, AVERAGE)]
+    parts += [(name, name, name, counted) for name in (BY_TYPE, RETRIEVAL, AVERAGE)]
+    of_a_suite = [task for task, _ in tasks if task not in (NEIGHBORS, KNOWN_ITEM)]
     foot = []
     for title, name, tested, group in parts:
-        whole = len(tasks) if tested else max(map(len, group.values()), default=0)
+        whole = len(of_a_suite) if tested else max(map(len, group.values()), default=0)
         means = {model: averages(found).get(AVERAGES[name]) for model, found in group.items()}
         if any(value is not None for value in means.values()):
             means = {model: value if len(group[model]) == whole else None for model, value in means.items()}
@@ -146,7 +149,7 @@ def make_verdict(
 
     - `task_score`, `task_metric`, `task`: the student on a labelled task, times 100.
     - `neighbors`, `neighbors_alone`: the shares of the teacher's ten nearest neighbours that the student finds among
-      the teacher's vectors and alone; without a common space `neighbors` is the latter. `neighbors_where` says which.
+      the teacher's vectors and alone; without a common space `neighbors` is the latter. `neighbors_label` says which.
     - `retention`, `asymmetric_retention`: percent of the teacher's average, over the tasks that both were scored on.
     - `retrieval`, `asymmetric_retrieval`: the same over the retrieval tasks, if there are others as well.
     - `tasks`: their number. `worst_task`, `worst_change`: the lowest retention, as a change in percent.
@@ -222,15 +225,17 @@ def _task_score(supervised: Part) -> dict[str, Any]:
 def _neighbor_numbers(judgement: Judgement | None) -> dict[str, Any]:
     share = None if judgement is None else judgement.share
     if judgement is None or share is None:
-        return {"neighbors": None, "neighbors_alone": None, "neighbors_where": None}
+        return {"neighbors": None, "neighbors_alone": None, "neighbors_label": None}
     among, alone = judgement.student.among, judgement.student.alone
-    where = "with its own vectors"
+    label = "of the teacher's top 10 found, with its own vectors"
     if among is not None:
-        where = "in the index" if judgement.origin == "index" else "among the teacher's vectors"
+        label = "of the teacher's top 10 found, among the teacher's vectors"
+    if judgement.origin == "index":
+        label = "of the index's top 10 found"
     return {
         "neighbors": share.mean,
         "neighbors_alone": None if among is None or alone is None else alone.mean,
-        "neighbors_where": where,
+        "neighbors_label": label,
     }
 
 

@@ -52,7 +52,7 @@ export async function openDemo() {
   // The teacher's vector of a prepared query, by its number.
   const stored = (number) => unit(Float32Array.from(values.subarray((documents + number) * dim, (documents + number + 1) * dim)));
 
-  // The nearest documents by cosine, best first: row, score, text.
+  // The nearest documents by the product with their stored vectors, best first: row, score, text.
   function search(vector, count = 10) {
     const scores = new Float32Array(documents);
     for (let row = 0, start = 0; row < documents; row += 1, start += dim) {

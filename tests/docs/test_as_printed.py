@@ -62,7 +62,7 @@ def measure_less(monkeypatch, draw):
     measure = speed.measure_speed
 
     def measure_one_batch(*arguments, timing=None, **more):
-        return measure(*arguments, **{**more, "timing": speed.Timing(1, 1, 0.001), "batch_sizes": [1]})
+        return measure(*arguments, **{**more, "timing": speed.Timing(1, 3, 0.001), "batch_sizes": [1]})
 
     monkeypatch.setattr(speed, "measure_speed", measure_one_batch)
     monkeypatch.setattr("distilvec.pipeline.parts.measure_speed", measure_one_batch)

@@ -67,7 +67,7 @@ def main() -> None:
         report["models"][name] = {"parameters": counts, "experts": counts[WITH] - counts[WITHOUT]}
         settings = [
             one
-            for one in plan_settings(arguments.batch_sizes, arguments.lengths)
+            for one in plan_settings(arguments.batch_sizes, arguments.lengths, ROLE_TOKENS["document"])
             if one.role in (*arguments.roles, None)
         ]
         for backend in arguments.backends:

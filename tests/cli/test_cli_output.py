@@ -60,7 +60,7 @@ def test_verbose_progress_is_lines_also_on_a_terminal(capsys, monkeypatch):
 
 
 def test_verbose_progress_has_more_lines(capsys, monkeypatch):
-    for chosen, count in ((Level.NORMAL, 1), (Level.VERBOSE, 4)):
+    for chosen, count in ((Level.NORMAL, 2), (Level.VERBOSE, 4)):  # the first and the last; every one
         clock = iter(range(0, 1000, 5))
         monkeypatch.setattr(log.time, "monotonic", lambda clock=clock: next(clock))
         with verbosity(chosen), log.progress("work", 4, "steps") as advance:
@@ -131,7 +131,7 @@ def test_only_our_own_lines_are_shown(tiny_model, suite, tmp_path):
         if not name.startswith(("TRANSFORMERS_", "HF_HUB_DIS", "TQDM_", "TOKENIZERS_"))
     }
     shown = subprocess.run(line, capture_output=True, text=True, check=True, env=environment).stderr.splitlines()
-    assert len(shown) == 1 and shown[0].startswith(PROGRESS), shown
+    assert len(shown) == 2 and shown[0].startswith("embedding with ") and shown[1].startswith(PROGRESS), shown
 
 
 def test_missing_weights_are_one_line_of_ours(tiny_model, suite, tmp_path, capsys):

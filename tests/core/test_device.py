@@ -14,6 +14,7 @@ import torch
 from commands import SERVER
 
 from distilvec.core import device
+from distilvec.teachers import fast_linear
 from distilvec.teachers.fast_linear import pack_linears
 
 
@@ -93,6 +94,7 @@ def test_returned_memory_leaves_the_process():
 def megabytes_of_kernels():
     """Growth of this process between batches of 30 shapes and of 150."""
     layers = torch.nn.ModuleList(torch.nn.Linear(384, width) for width in (384, 768, 1536)).eval()
+    fast_linear.is_faster_packed = lambda dtype: True
     assert pack_linears(layers) == 3
     memory = []
     with torch.inference_mode():
@@ -102,6 +104,38 @@ def megabytes_of_kernels():
             if rows in (60, 300):
                 memory.append(int(re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024)
     return memory[1] - memory[0]
+
+
+@pytest.mark.parametrize(("capability", "packed"), [("AVX2", 0), ("AVX512", 2), ("DEFAULT", 2)])
+def test_fp32_layers_are_packed_where_that_is_faster(monkeypatch, capability, packed):
+    """On AVX2 the packed product is slower than the plain one, and the copy takes as much memory as the model."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    layers = torch.nn.ModuleList(torch.nn.Linear(64, width) for width in (64, 128)).eval()
+    values = torch.linspace(-1, 1, 3 * 64).reshape(1, 3, 64)
+    expected = [layer(values) for layer in layers]
+    assert pack_linears(layers) == packed
+    for layer, plain in zip(layers, expected, strict=True):
+        torch.testing.assert_close(layer(values), plain, rtol=1e-4, atol=1e-4)
+
+
+def peak_after_release():
+    def megabytes():
+        return int(re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+
+    device.keep_memory()
+    blocks = [torch.ones(250_000) for _ in range(200)]  # 200 MB
+    pins = [torch.ones(1000) for _ in range(200)]
+    full = megabytes()
+    del blocks
+    held = megabytes()
+    device.release_memory()
+    return full - held, full - megabytes(), len(pins)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="malloc_trim is glibc's")
+def test_memory_is_handed_back_between_parts_of_a_command():
+    held, released, _ = in_a_process(peak_after_release)
+    assert held < 20 and released > 150
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")

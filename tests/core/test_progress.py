@@ -66,6 +66,40 @@ def test_lines_in_a_notebook_without_ipywidgets(notebook, monkeypatch, recwarn):
     assert "counting: 4/4 steps" in texts_of(notebook)[-1] and not recwarn.list
 
 
+def test_time_left_is_that_of_the_work_and_not_of_the_items(monkeypatch, capsys):
+    """Long texts come first: 5 of 300 texts are a third of the work after 10 s, so 20 s are left and not 10 minutes."""
+    clock = [0.0]
+    monkeypatch.setattr("distilvec.core.log.time.monotonic", lambda: clock[0])
+    with progress("teacher", 300, "texts") as advance:
+        clock[0] = 10.0
+        advance(5, work=100.0)
+        clock[0] = 30.0
+        advance(300, work=300.0)
+        advance(300, work=300.0)
+    assert capsys.readouterr().err.splitlines() == [
+        "teacher: 5/300 texts, 10.0/s, 0:00:20 left",
+        "teacher: 300/300 texts, 10.0/s, 0:00:00 left",
+    ]
+
+
+def test_what_was_done_before_is_not_part_of_the_rate(monkeypatch, capsys):
+    clock = [0.0]
+    monkeypatch.setattr("distilvec.core.log.time.monotonic", lambda: clock[0])
+    with progress("teacher", 300, "texts", done=200) as advance:
+        advance(200)  # nothing is done yet: no line, no division by zero
+        clock[0] = 10.0
+        advance(220, "note", work=250.0)
+    assert capsys.readouterr().err.splitlines() == ["teacher: 220/300 texts, 5.0/s, 0:00:10 left note"]
+
+
+def test_a_bar_shows_the_same(monkeypatch, capsys):
+    monkeypatch.setattr("distilvec.core.log.console", Console(stderr=True, force_terminal=True, width=120))
+    with progress("teacher", 300, "texts") as advance:
+        advance(5, "long ones", work=299.0)
+    printed = capsys.readouterr().err
+    assert "5/300 texts" in printed and "0:00:00 left" in printed and "long ones" in printed
+
+
 def test_lines_elsewhere(capsys):
     count_to_four()
     assert "counting: 4/4 steps" in capsys.readouterr().err

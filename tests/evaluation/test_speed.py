@@ -153,26 +153,107 @@ def test_ratio_is_the_geometric_mean_over_batch_sizes() -> None:
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def test_plan_has_every_role_at_every_size_then_every_length() -> None:
-    found = [(setting.role, setting.batch_size, setting.tokens) for setting in plan_settings((1, 4), (16, 512))]
-    roles = [("query", 1, 16), ("query", 4, 16), ("document", 1, 256), ("document", 4, 256)]
-    assert found == [*roles, (None, 1, 16), (None, 1, 512)]
+def test_plan_has_every_role_at_every_size_and_every_length() -> None:
+    found = [(setting.role, setting.batch_size, setting.tokens) for setting in plan_settings((1, 4), (16, 512), 200)]
+    small = [("query", 1, 16), (None, 1, 16), ("query", 4, 16), ("document", 1, 200)]
+    assert found == [*small, (None, 1, 512), ("document", 4, 200)], "the fewest tokens first"
 
 
-def test_roles_are_limited_and_lengths_left_out(models: dict[str, SentenceTransformer], tmp_path: Path) -> None:
+def test_documents_are_equally_long_and_lengths_left_out(
+    models: dict[str, SentenceTransformer], tmp_path: Path
+) -> None:
+    """A student that reads half as much as its teacher is not compared with it on half the text."""
     short = SentenceTransformer(str(sentence_transformer(tmp_path / "m", bert(tmp_path / "b"))), device="cpu")
     short.max_seq_length = 32
     both = {"teacher": models["teacher"], "student": short}
-    encoders = dict.fromkeys(both, lambda tokens: None)
-    found = [
-        measure("pytorch", setting, encoders, both, Timing(0, 2, None)) for setting in plan_settings((1,), (32, 64))
+    found = measure_speed(both, ("pytorch",), (1,), (16, 64), Timing(0, 2, None), memory=False)
+    rows = {
+        (row["role"], row["tokens"]): [other["model"] for other in found["rows"] if other["role"] == row["role"]
+                                       and other["tokens"] == row["tokens"]]
+        for row in found["rows"]
+    }  # fmt: skip
+    pair = ["teacher", "student"]
+    assert rows == {("query", 16): pair, (None, 16): pair, ("document", 32): pair, (None, 64): ["teacher"]}
+    assert found["notes"] == [
+        "documents have 32 tokens for every model, the most that student takes",
+        "student takes 32 tokens: it has no rows for longer texts",
     ]
-    assert [{row["model"]: row["tokens"] for row in rows} for rows in found] == [
-        {"teacher": 16, "student": 16},
-        {"teacher": 128, "student": 32},
-        {"teacher": 32, "student": 32},
-        {"teacher": 64},
-    ]
+
+
+def test_queries_are_no_longer_than_a_model_reads() -> None:
+    assert {setting.tokens for setting in plan_settings((1,), (), 8)} == {8}
+
+
+# -- the limit of a whole table ----------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Seconds that pass only when a batch is encoded: 1 ms a token of each model."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(speed.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(speed, "interleaved", functools.partial(speed.interleaved, clock=lambda: self.now))
+        backends = dict.fromkeys(("pytorch", "onnx"), self.encoders)
+        monkeypatch.setattr(speed, "BACKENDS", backends)
+
+    def encoders(self, models: dict, folder: Path, notes: list, seconds: float) -> dict:
+        return dict.fromkeys(models, self.encode)
+
+    def encode(self, tokens: dict) -> None:
+        self.now += 1e-3 * tokens["input_ids"].numel()
+
+
+def limited(models: dict, seconds: float | None, **settings: Any) -> dict:
+    return measure_speed(
+        models, batch_sizes=(1, 8), lengths=(16, 64), timing=Timing(20, 200, 1.0), memory=False,
+        limit_seconds=seconds, **settings,
+    )  # fmt: skip
+
+
+def test_a_table_keeps_to_its_limit_and_says_what_it_leaves_out(
+    models: dict[str, SentenceTransformer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    found = limited(models, 20.0)
+    assert clock.now <= 20.0 and found["settings"]["limit_seconds"] == 20.0
+    rows = {(row["backend"], row["batch_size"], row["tokens"]) for row in found["rows"]}
+    assert {("pytorch", 1, 16), ("pytorch", 1, 64), ("pytorch", 1, 128), ("onnx", 1, 64)} <= rows
+    (note,) = [note for note in found["notes"] if "left out" in note]
+    missing = [f"{backend} 8 x 128 tokens" for backend in ("pytorch", "onnx") if (backend, 8, 128) not in rows]
+    assert missing and all(setting in note for setting in missing)
+    assert "evaluation.speed_seconds" in note and "`distilvec speed`" in note
+    assert all(row["repeats"] >= LEAST_REPEATS for row in found["rows"])
+
+
+def test_without_a_limit_nothing_is_left_out(
+    models: dict[str, SentenceTransformer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Clock(monkeypatch)
+    found = limited(models, None)
+    assert not [note for note in found["notes"] if "left out" in note] and len(found["rows"]) == 2 * 2 * 6
+
+
+def test_both_roles_are_compared_however_short_the_limit(
+    models: dict[str, SentenceTransformer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Clock(monkeypatch)
+    found = limited(models, 1e-6)
+    rows = {(row["backend"], row["role"], row["batch_size"]) for row in found["rows"]}
+    assert rows == {("pytorch", "query", 1), ("pytorch", "document", 1)}
+    assert found["ratio"]["document"] == pytest.approx(1.0)
+
+
+def test_an_export_that_takes_too_long_is_left_out_and_noted(models: dict[str, SentenceTransformer]) -> None:
+    notes: list[str] = []
+    assert speed.onnx_encoders(models, Path("nowhere"), notes, seconds=0.0) == {}
+    assert [note.split(",")[0] for note in notes] == ["student: no ONNX rows", "teacher: no ONNX rows"]
+
+
+def test_memory_that_takes_too_long_is_noted(models: dict[str, SentenceTransformer]) -> None:
+    found = measure_speed({"only": models["student"]}, ("pytorch",), (1,), (), Timing(0, 2, None), limit_seconds=0.01)
+    assert found["models"]["only"]["memory_mb"] is None
+    assert any("its memory could not be measured: it takes more than 0 s" in note for note in found["notes"])
 
 
 def test_random_tokens_are_ordinary_and_the_same_each_time(models: dict[str, SentenceTransformer]) -> None:
@@ -224,7 +305,11 @@ def test_models_are_described(report: dict, models: dict[str, SentenceTransforme
     assert report["machine"]["processor"] and report["machine"]["cores"] >= 1 and report["machine"]["onnxruntime"]
     assert report["settings"]["repeats"] == 6 and report["settings"]["budget_seconds"] == 0.2
     assert report["reference"] == "teacher"
-    assert [note.split(":")[0] for note in report["notes"]] == ["teacher takes 128 tokens", "student takes 128 tokens"]
+    assert [note.split(":")[0] for note in report["notes"]] == [
+        "documents have 128 tokens for every model, the most that teacher, student takes",
+        "teacher takes 128 tokens",
+        "student takes 128 tokens",
+    ]
 
 
 def test_a_quarter_of_the_layers_is_faster(
@@ -267,7 +352,8 @@ def test_without_onnxruntime_the_pytorch_rows_still_come(
     )
     assert found["models"]["only"]["memory_mb"] is None
     assert found["models"]["only"]["largest_batch_by_backend"]["onnx"] == {"query": None, "document": None}
-    assert [(done, total) for _, done, total in shown] == [(step, 5) for step in range(6)]
+    assert [done for _, done, _ in shown] == sorted(done for _, done, _ in shown)
+    assert shown[0][1] == 0 and shown[-1][1] == shown[-1][2] and len({total for *_, total in shown}) == 1
 
 
 @pytest.mark.slow

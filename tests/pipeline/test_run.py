@@ -97,6 +97,7 @@ def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules, shared_c
         evaluation__suite=str(suite),
         evaluation__parts=list(PARTS),
         evaluation__speed_batches=[1, 2],
+        evaluation__speed_seconds=30,
         train__epochs=2,
         train__keep_students=8,
     )

@@ -62,7 +62,7 @@ def test_5000_texts_through_a_misbehaving_server(tmp_path):
         teacher_of(server, tmp_path / "counts.json", timeout=5, retries=40) as teacher,
     ):
         cache, seen = cache_of(tmp_path, teacher, 2048), []
-        teacher.fill(cache, corpus, lambda done, total: seen.append(done))
+        teacher.fill(cache, corpus, lambda done, total, work: seen.append(done))
         assert set(server.seen) - {None} == set(FAULTS) - {"slow", "dropped"}
         assert (
             teacher.meter.counts["requests"]
@@ -125,7 +125,7 @@ def test_a_server_that_stays_broken_ends_the_work_and_what_was_answered_is_kept(
 def test_interrupted_the_answers_on_their_way_are_kept(tmp_path):
     table, corpus = table_of(TEXTS), corpus_of(tmp_path / "c", TEXTS)
 
-    def stop(done, total):
+    def stop(done, total, work):
         if done >= 100:
             raise KeyboardInterrupt
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import architectures
 import numpy as np
@@ -17,7 +18,7 @@ from sentence_transformers.models import Dense, Normalize, Pooling, StaticEmbedd
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.models.load import load_model
-from distilvec.teachers.encode import plan_batches
+from distilvec.teachers.encode import is_stateless, plan_batches
 from distilvec.teachers.model import load_teacher, resolve_model, wrap_model
 
 TEXTS = [*make_texts(40), "", "a", "garden " * 300, "Grüße aus Köln 🙂"]
@@ -202,8 +203,9 @@ def test_no_texts_and_many_texts(tiny_model, monkeypatch):
     whole = teacher.embed(TEXTS)
     monkeypatch.setattr("distilvec.teachers.model._WINDOW", 9)
     seen = []
-    np.testing.assert_allclose(teacher.signals(TEXTS, progress=seen.append)["embedding"], whole, atol=1e-5)
-    assert seen[-1] == len(TEXTS)
+    found = teacher.signals(TEXTS, progress=lambda texts, share: seen.append((texts, share)))
+    np.testing.assert_allclose(found["embedding"], whole, atol=1e-5)
+    assert seen[-1] == (len(TEXTS), 1.0)
     assert seen == sorted(seen)
 
 
@@ -303,3 +305,47 @@ def test_a_width_that_the_model_cuts_on_purpose_is_taken(tmp_path):
     config.write_text(json.dumps(json.loads(config.read_text()) | {"truncate_dim": 8}))
     assert load_teacher(TeacherSection(model=str(folder)), "cpu").dim == 8
     assert load_model(str(folder), "--model").get_embedding_dimension() in (8, 24)
+
+
+def test_threads_change_no_bit(tiny_model):
+    """Every batch is computed by one thread, however many there are."""
+    teacher, texts = load_teacher(TeacherSection(model=str(tiny_model)), "cpu"), make_texts(600)
+    before = torch.get_num_threads()
+    found = []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        try:
+            found.append(teacher.embed(texts))
+        finally:
+            torch.set_num_threads(before)
+    assert np.array_equal(*found)
+
+
+def test_a_share_of_the_tokens_is_told(tiny_model):
+    """Long texts come first: after the first batch more of the tokens than of the texts are done."""
+    teacher = load_teacher(TeacherSection(model=str(tiny_model)), "cpu")
+    texts, told = ["word " * 100] * 20 + ["word"] * 400, []
+    teacher.signals(texts, progress=lambda *state: told.append(state))
+    lengths = teacher.lengths(texts)
+    assert lengths[:20].min() > 10 * lengths[20:].max()
+    for done, share in told:
+        assert share == pytest.approx(np.sort(lengths)[::-1][:done].sum() / lengths.sum())
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}, False),
+        ({"rope_scaling": {"type": "longrope"}}, False),  # as earlier versions of transformers name it
+        ({"rope_parameters": {"full": {"rope_type": "longrope"}, "sliding": {"rope_type": "default"}}}, False),
+        ({"rope_parameters": {"full": {"rope_type": "linear"}}}, True),
+    ],
+)
+def test_models_that_remember_a_text_run_on_one_thread(tiny_model, changes, expected):
+    model = SentenceTransformer(str(tiny_model), device="cpu")
+    config = SimpleNamespace(**changes)
+    model[0].auto_model.config = SimpleNamespace(get_text_config=lambda: config)
+    assert is_stateless(model) is expected
+    model[0].auto_model.hf_device_map = {"": "cpu"}
+    assert not is_stateless(model)

@@ -48,14 +48,14 @@ def test_every_row_gets_its_own_vector(teacher, tmp_path):
     corpus = make_corpus(tmp_path, 120)
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest("float32"), 50)
     told = []
-    fill_cache(cache, corpus, teacher, lambda done, total: told.append((done, total)))
+    fill_cache(cache, corpus, teacher, lambda *state: told.append(state))
     assert len(cache) == len(corpus) == 132
     assert [shard.rows for shard in cache._shards] == [50, 50, 32]
     found = cache.read(cache.positions(np.asarray(corpus.keys)))
     np.testing.assert_allclose(found, teacher.signals(corpus.prompted(range(132)))["embedding"], atol=1e-5)
     np.testing.assert_allclose(found[120:], teacher.embed(corpus.texts(range(120, 132)), "query"), atol=1e-5)
-    assert told[0] == (0, 132)
-    assert told[-1] == (132, 132)
+    assert told[0] == (0, 132, 0)
+    assert told[-1] == (132, 132, 132)
     assert told == sorted(told)
     fill_cache(cache, corpus, None)  # nothing is missing: no teacher is needed
 
@@ -99,7 +99,7 @@ def job(model: str, corpus: str, folder: str, most: int) -> None:
     torch.set_num_threads(1)
     teacher = load_teacher(TeacherSection(model=model, prompts={"query": "find: "}), "cpu")
     cache = TeacherCache.create_or_open(Path(folder), teacher.manifest(), 64)
-    fill_cache(cache, Corpus(Path(corpus)), teacher, lambda done, total: signal.pause() if done > most else None)
+    fill_cache(cache, Corpus(Path(corpus)), teacher, lambda done, total, work: signal.pause() if done > most else None)
 
 
 def start(*arguments) -> multiprocessing.Process:

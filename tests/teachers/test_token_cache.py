@@ -77,8 +77,8 @@ def content(folder):
 
 def test_it_answers_as_the_live_teacher_does(setting, tmp_path):
     told = []
-    cache = setting.fill(tmp_path / "cache", progress=lambda done, total: told.append((done, total)))
-    assert told[0] == (0, 93) and told[-1] == (93, 93) and told == sorted(told)
+    cache = setting.fill(tmp_path / "cache", progress=lambda *state: told.append(state))
+    assert told[0] == (0, 93, 0) and told[-1] == (93, 93, 93) and told == sorted(told)
     assert [shard.rows for shard in cache._shards] == [20, 20, 20, 20, 13]
     cached = CachedTeacher(cache, setting.corpus.keys, WANTS)
     for rows in (np.arange(93), np.array([92, 5, 90, 17]), np.array([3])):

@@ -58,8 +58,8 @@ def test_vectors_of_the_corpus_are_taken_whatever_the_order(tmp_path):
     corpus = corpus_of(tmp_path / "c", TEXTS[:70])
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest("float32"), 32)
     told = []
-    teacher.fill(cache, corpus, lambda done, total: told.append((done, total)))
-    assert told == [(32, 70), (64, 70), (70, 70)]
+    teacher.fill(cache, corpus, lambda *state: told.append(state))
+    assert told == [(32, 70, 32), (64, 70, 64), (70, 70, 70)]
     np.testing.assert_array_equal(cache.read(cache.positions(np.asarray(corpus.keys))), vectors[:70])
     before = sorted(path.name for path in cache.folder.iterdir())
     teacher.fill(cache, corpus)
@@ -72,7 +72,7 @@ def test_interrupted_it_ends_with_the_same_bytes(tmp_path):
     teacher = VectorsTeacher(TeacherSection(vectors=table))
     corpus = corpus_of(tmp_path / "c", TEXTS)
 
-    def stop(done, total):
+    def stop(done, total, work):
         raise KeyboardInterrupt
 
     whole, stopped = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -12,13 +12,12 @@ from distilvec.alignment.align import Aligner, mapping_rates
 from distilvec.config.schema import SourceSection
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import Advance
 
 CHUNK = 512  # texts aligned at once
 
 
 def measure_mapping(
-    aligner: Aligner, texts: Iterable[Text], advance: Advance = lambda done, note: None
+    aligner: Aligner, texts: Iterable[Text], advance: Callable[[int], None] = lambda done: None
 ) -> dict[str, Any]:
     """Return the counts of `Aligned.report` over all texts, the rates, `texts` and `texts_per_second`."""
     report: Counter[str] = Counter()
@@ -28,7 +27,7 @@ def measure_mapping(
         report.update(aligner.align(chunk).report)
         seconds += time.monotonic() - began
         count += len(chunk)
-        advance(count, "")
+        advance(count)
     if count == 0:
         raise DistilvecError("[--texts] there is no text to align. Look at --texts and --column.")
     return {"texts": count, "texts_per_second": count / seconds, **mapping_rates(report), **report}

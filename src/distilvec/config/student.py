@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from distilvec.config.base import MODEL, Section, Tokens, Units, VocabularySize, key, refused
 
@@ -115,7 +115,11 @@ class StudentSection(Section):
         None,
         "lifts a decoder's causal mask, in the saved model too; by default with 'teacher' if the teacher's is lifted",
     )
-    dropout: float | None = key(None, "replaces every dropout rate of the backbone", ge=0, lt=1)
+    dropout: Annotated[float, Field(ge=0, lt=1)] | Literal["own"] | None = key(
+        None,
+        "every dropout rate of the backbone; 'own': those of its configuration; by default 0 where all that is learned "
+        "are the teacher's vectors, else 'own'",
+    )
     dense: Literal["auto", "always", "keep", "never"] = key(
         "auto",
         "the linear layer into the teacher's space; 'auto': where the widths differ, or the student is of another "

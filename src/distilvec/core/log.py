@@ -4,19 +4,47 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from distilvec.core.escape import one_line, visible
 from distilvec.core.verbosity import Level, level
 
 console = Console(stderr=True)
-Advance = Callable[[int, str], None]  # (done until now, note such as the current loss)
 LINE_SECONDS = {Level.NORMAL: 30.0, Level.VERBOSE: 2.0}  # between two lines of progress
+FIRST_LINE_SECONDS = 2.0  # work that takes longer has a line as soon as its first part is done
+
+
+class Advance(Protocol):
+    """Reports progress: items done until now, and a short note such as the current loss.
+
+    `work`: the same in items of average size, where items differ in size. Rate and time left are computed from it: a
+    teacher embeds long texts first, so that the first minute's texts say nothing about the others.
+    """
+
+    def __call__(self, done: int, note: str = "", work: float | None = None) -> None:
+        """Show the new state."""
+
+
+class Pace:
+    """Items a second and the time left, measured from the moment it is made."""
+
+    def __init__(self, total: int, done: int) -> None:
+        self.total, self.start, self.began = total, done, time.monotonic()
+
+    def rate(self, work: float, now: float) -> float:
+        """Items of average size a second."""
+        return (work - self.start) / max(now - self.began, 1e-9)
+
+    def left(self, work: float, now: float) -> timedelta | None:
+        """Time left; None while nothing is done."""
+        rate = self.rate(work, now)
+        return timedelta(seconds=round(max(0.0, self.total - work) / rate)) if rate > 0 else None
 
 
 def log(text: str) -> None:
@@ -32,7 +60,7 @@ def log(text: str) -> None:
 
 @contextmanager
 def progress(what: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-    """Show `what` until the block ends. Call the yielded function with the count until now and a short note."""
+    """Show `what` until the block ends. Call the yielded function with the count until now; see `Advance`."""
     if level() is Level.QUIET:
         yield _nothing
     elif level() is Level.NORMAL and (console.is_terminal or (console.is_jupyter and _has_widgets())):
@@ -42,21 +70,31 @@ def progress(what: str, total: int, unit: str, done: int = 0) -> Iterator[Advanc
         yield _lines(what, total, unit, done)
 
 
-def _nothing(done: int, note: str = "") -> None:
+def _nothing(done: int, note: str = "", work: float | None = None) -> None:
     """Report nothing."""
 
 
 @contextmanager
 def _bar(what: str, total: int, unit: str, start: int) -> Iterator[Advance]:
-    texts = [TextColumn(text, markup=False) for text in ("{task.description}", f"{unit} {{task.fields[rate]}}", "left")]
-    times = (TimeElapsedColumn(), texts[2], TimeRemainingColumn(), TextColumn("{task.fields[note]}", markup=False))
-    began = time.monotonic()
-    with Progress(texts[0], BarColumn(), MofNCompleteColumn(), texts[1], *times, console=console) as bar:
-        task = bar.add_task(what, total=total, completed=start, note="", rate="")
+    columns = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("count", "rate", "left", "note")]
+    texts = (TextColumn("{task.description}", markup=False), BarColumn(), *columns[:2], TimeElapsedColumn())
+    pace = Pace(total, start)
+    with Progress(*texts, *columns[2:], console=console) as bar:
+        task = bar.add_task(
+            what, total=total, completed=start, count=f"{start:,}/{total:,} {unit}", rate="", left="", note=""
+        )
 
-        def advance(done: int, note: str = "") -> None:
-            rate = (done - start) / max(time.monotonic() - began, 1e-9)
-            bar.update(task, completed=done, note=one_line(note), rate=f"{rate:,.0f}/s")
+        def advance(done: int, note: str = "", work: float | None = None) -> None:
+            now, amount = time.monotonic(), float(done) if work is None else work
+            left = pace.left(amount, now)
+            bar.update(
+                task,
+                completed=amount,
+                count=f"{done:,}/{total:,} {unit}",
+                rate=f"{pace.rate(amount, now):,.1f}/s",
+                left="" if left is None else f"{left} left",
+                note=one_line(note),
+            )
 
         yield advance
         bar.refresh()  # in a notebook rich does not draw the last count itself
@@ -72,16 +110,19 @@ def _has_widgets() -> bool:
 
 
 def _lines(what: str, total: int, unit: str, start: int) -> Advance:
-    began = last = time.monotonic()
+    pace = Pace(total, start)
+    next_line = pace.began + min(FIRST_LINE_SECONDS, LINE_SECONDS[level()])
+    finished = False
 
-    def advance(done: int, note: str = "") -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last < LINE_SECONDS[level()] and done < total:
+    def advance(done: int, note: str = "", work: float | None = None) -> None:
+        nonlocal next_line, finished
+        now, amount = time.monotonic(), float(done) if work is None else work
+        if finished or (now < next_line and done < total):
             return
-        last = now
-        rate = (done - start) / max(now - began, 1e-9)
-        left = timedelta(seconds=round((total - done) / rate)) if rate > 0 else "?"
-        log(f"{what}: {done:,}/{total:,} {unit}, {rate:,.1f}/s, {left} left {one_line(note)}".rstrip())
+        next_line, finished = now + LINE_SECONDS[level()], done >= total
+        left = pace.left(amount, now)
+        time_left = "" if left is None else f", {left} left"
+        line = f"{what}: {done:,}/{total:,} {unit}, {pace.rate(amount, now):,.1f}/s{time_left}"
+        log(f"{line} {one_line(note)}".rstrip())
 
     return advance

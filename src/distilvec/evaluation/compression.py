@@ -29,6 +29,7 @@ from distilvec.evaluation import metrics
 from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Progress, embedders, score_task
 from distilvec.evaluation.search import pack_signs, rescored_top_k
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts
+from distilvec.teachers.encode import TextProgress
 
 Array = np.ndarray[Any, Any]
 
@@ -50,9 +51,11 @@ class CompressedCache(EmbeddingCache):
     ranges: Array | None = None
     unit: bool = False
 
-    def vectors(self, embedder: Embedder, texts: Sequence[str], role: Role) -> Array:
+    def vectors(
+        self, embedder: Embedder, texts: Sequence[str], role: Role, progress: TextProgress | None = None
+    ) -> Array:
         """Compressed vectors, float32 [texts, dim]."""
-        whole = self.memo.vectors(embedder, texts, role)
+        whole = self.memo.vectors(embedder, texts, role, progress)
         found = compress(truncate(whole, self.dim, self.similarity), self.precision, self.ranges)
         return metrics.unit(found) if self.unit else found
 

@@ -34,7 +34,16 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.similarity import Similarity
 from distilvec.evaluation import metrics
 from distilvec.evaluation.search import Search, top_k
-from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, Task, TaskFailure
+from distilvec.evaluation.tasks import (
+    ClassificationTask,
+    PairTask,
+    RetrievalTask,
+    StsTask,
+    Task,
+    TaskFailure,
+    embedded_texts,
+)
+from distilvec.teachers.encode import TextProgress
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]  # (name, done, all)
@@ -52,8 +61,8 @@ class Embedder(Protocol):
     def similarity(self) -> Similarity:
         """How its vectors are compared."""
 
-    def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
-        """Vectors of the texts."""
+    def embed(self, texts: Sequence[str], role: Role = "document", progress: TextProgress | None = None) -> Array:
+        """Vectors of the texts. `progress(texts, share of the work)` is called now and then."""
 
 
 @dataclass(frozen=True)
@@ -106,16 +115,28 @@ class EmbeddingCache:
         default_factory=dict, repr=False
     )
 
-    def vectors(self, embedder: Embedder, texts: Sequence[str], role: Role) -> Array:
+    def vectors(
+        self, embedder: Embedder, texts: Sequence[str], role: Role, progress: TextProgress | None = None
+    ) -> Array:
         """Vectors of the texts, float32 [texts, dim]. Errors: DistilvecError as `embed_checked`."""
         key = (id(embedder), role)
         _, rows, known = self._vectors.get(key, (embedder, {}, np.empty((0, 0), dtype=np.float32)))
         if missing := [text for text in dict.fromkeys(texts) if text not in rows]:
-            found = embed_checked(embedder, missing, role)
+            found = embed_checked(embedder, missing, role, progress)
             known = np.concatenate([known, found]) if rows else found
             rows |= dict(zip(missing, range(len(rows), len(known)), strict=True))
             self._vectors[key] = (embedder, rows, known)
         return known[[rows[text] for text in texts]]
+
+    def lacking(self, request: Request) -> Request:
+        """The part of a request whose vectors are not here yet."""
+        left = {}
+        for role, texts in request.texts.items():
+            entry = self._vectors.get((id(request.embedder), role))
+            missing = texts if entry is None else [text for text in texts if text not in entry[1]]
+            if missing:
+                left[role] = missing
+        return Request(request.embedder, left)
 
     def classifier(self, embedder: Embedder, task: ClassificationTask) -> LogisticRegression:
         """Classifier fitted to the embedder's vectors of the task's training rows."""
@@ -165,6 +186,47 @@ def evaluate(
     return scores
 
 
+@dataclass(frozen=True)
+class Request:
+    """Distinct texts that a model embeds for some tasks, by role."""
+
+    embedder: Embedder
+    texts: Mapping[Role, list[str]]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.texts.values()))
+
+    def embed(self, memo: EmbeddingCache, progress: TextProgress | None = None) -> None:
+        """Put the vectors into `memo`. Errors: DistilvecError as `embed_checked`."""
+        characters = {role: sum(map(len, texts)) for role, texts in self.texts.items()}
+        whole, texts_before, characters_before = max(1, sum(characters.values())), 0, 0
+        for role, texts in self.texts.items():
+
+            def advance(
+                count: int, share: float, role: Role = role, first: int = texts_before, past: int = characters_before
+            ) -> None:
+                if progress is not None:
+                    progress(first + count, (past + share * characters[role]) / whole)
+
+            memo.vectors(self.embedder, texts, role, None if progress is None else advance)
+            texts_before, characters_before = texts_before + len(texts), characters_before + characters[role]
+
+
+def requests(tasks: Sequence[Task], query: Embedder, document: Embedder, mixed: bool = False) -> list[Request]:
+    """List what the tasks need of their embedders: one entry for each model."""
+    texts: dict[int, tuple[Embedder, dict[Role, dict[str, None]]]] = {}
+    for task in tasks:
+        for embedder, (role, task_texts) in zip(
+            embedders(task, query, document, mixed), embedded_texts(task), strict=True
+        ):
+            by_role = texts.setdefault(id(embedder), (embedder, {}))[1]
+            by_role.setdefault(role, {}).update(dict.fromkeys(task_texts))
+    return [
+        Request(embedder, {role: list(distinct) for role, distinct in by_role.items()})
+        for embedder, by_role in texts.values()
+    ]
+
+
 def embedders(task: Task, query: Embedder, document: Embedder, mixed: bool = False) -> tuple[Embedder, Embedder]:
     """Return the query and the document embedder of a task: the query embedder alone unless the task has documents."""
     return query, document if mixed or isinstance(task, RetrievalTask) else query
@@ -193,9 +255,10 @@ def score_task(
     return score, Sample(task.type, main, predicted, gold)
 
 
-def embed_checked(embedder: Embedder, texts: Sequence[str], role: Role) -> Array:
+def embed_checked(embedder: Embedder, texts: Sequence[str], role: Role, progress: TextProgress | None = None) -> Array:
     """Vectors of the embedder, float32 [texts, dim]; DistilvecError for a wrong shape, NaN or infinity."""
-    vectors = np.asarray(embedder.embed(texts, role), dtype=np.float32)
+    found = embedder.embed(texts, role) if progress is None else embedder.embed(texts, role, progress)
+    vectors = np.asarray(found, dtype=np.float32)
     if vectors.ndim != 2 or len(vectors) != len(texts):
         problem = f"an array of shape {vectors.shape} for {len(texts)} texts; expected a row each. Check its modules"
         raise DistilvecError(f"[model] '{embedder.name}' gave {problem}.")

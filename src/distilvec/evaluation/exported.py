@@ -18,6 +18,7 @@ from distilvec.core.similarity import Similarity
 from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, token_limit, tokenize
 from distilvec.formats.openvino import OpenvinoEmbedder
 from distilvec.models.load import load_model, model_similarity, role_prompts
+from distilvec.teachers.encode import TextProgress
 
 BATCH = 8
 Array = np.ndarray[Any, Any]
@@ -56,21 +57,28 @@ class TextEncoder:
         """How the model's vectors are compared."""
         return model_similarity(self.model, self.name)
 
-    def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
+    def embed(self, texts: Sequence[str], role: Role = "document", progress: TextProgress | None = None) -> Array:
         """Return vectors, float32 [texts, dim], with the prompt of the role prepended."""
-        return self.outputs(texts, role, OUTPUTS[0])
+        return self.outputs(texts, role, OUTPUTS[0], progress)
 
     def vectors(self, prompted: Sequence[str]) -> Array:
         """Return vectors of texts that have their prompts, each run alone: in int8, too, none depends on others."""
         found = [self.runnable.run(tokenize(self.model, [text], self.tokens), OUTPUTS[:1])[0] for text in prompted]
         return np.concatenate(found)
 
-    def outputs(self, texts: Sequence[str], role: Role, name: str) -> Array:
+    def outputs(self, texts: Sequence[str], role: Role, name: str, progress: TextProgress | None = None) -> Array:
         """Return one output of the texts, in their order; the shortest are run first."""
         prompt, order = role_prompts(self.model)[role], sorted(range(len(texts)), key=lambda row: len(texts[row]))
         size = BATCH if role == "document" and self.model[0].tokenizer.pad_token is not None else 1
         batches = [[prompt + texts[row] for row in order[start : start + size]] for start in range(0, len(order), size)]
-        found = [self.runnable.run(tokenize(self.model, batch, self.tokens), [name])[0] for batch in batches]
+        found, texts_done, characters_done = [], 0, 0
+        characters = max(1, sum(map(len, texts)))
+        for batch in batches:
+            found.append(self.runnable.run(tokenize(self.model, batch, self.tokens), [name])[0])
+            texts_done += len(batch)
+            characters_done += sum(len(text) - len(prompt) for text in batch)
+            if progress is not None:
+                progress(texts_done, characters_done / characters)
         return np.asarray(np.concatenate(found)[np.argsort(order)])
 
 

@@ -27,19 +27,22 @@ from distilvec.core.errors import explained
 from distilvec.models.load import load
 
 _SAMPLE_SECONDS = 0.002
-_SECONDS = 600  # limit of a memory measurement
+MOST_SECONDS = 600.0  # of a memory measurement
 _WEIGHTS = (".safetensors", ".bin")
 
 
-def model_info(model: SentenceTransformer, folder: Path, setting: tuple[int, int] | None) -> dict[str, Any]:
+def model_info(
+    model: SentenceTransformer, folder: Path, setting: tuple[int, int] | None, seconds: float = MOST_SECONDS
+) -> dict[str, Any]:
     """Parameters, token-embedding parameters, megabytes of weights (10^6 bytes), memory at a (batch, tokens) setting.
 
-    The model is saved to `folder`, which must be new. Errors: DistilvecError if it cannot be saved.
+    The model is saved to `folder`, which must be new; its memory is measured for at most `seconds`.
+    Errors: DistilvecError if it cannot be saved.
     """
     with explained("speed", folder.parent):
         model.save_pretrained(str(folder), create_model_card=False)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in _WEIGHTS)
-    memory = None if setting is None else measure_memory(folder, *setting, torch.get_num_threads())
+    memory = None if setting is None else measure_memory(folder, *setting, torch.get_num_threads(), seconds)
     return {
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "embedding_parameters": sum(w.numel() for w in model[0].auto_model.get_input_embeddings().parameters()),
@@ -49,17 +52,21 @@ def model_info(model: SentenceTransformer, folder: Path, setting: tuple[int, int
     }
 
 
-def measure_memory(folder: Path, batch: int, tokens: int, threads: int) -> dict[str, Any]:
+def measure_memory(
+    folder: Path, batch: int, tokens: int, threads: int, seconds: float = MOST_SECONDS
+) -> dict[str, Any]:
     """Peak resident memory (10^6 bytes) of a fresh process that loads a saved model and encodes one batch twice.
 
     `memory_mb` is the growth from before loading to the peak, `loading_mb` that to after loading. Or `problem`, if the
-    process fails.
+    process fails or takes more than `seconds`.
     """
     command = [sys.executable, "-m", "distilvec.evaluation.memory", str(folder), str(batch), str(tokens), str(threads)]
     setting = {"batch_size": batch, "tokens": tokens, "memory_mb": None}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=max(0.01, seconds), check=True)
         return setting | json.loads(done.stdout.strip().splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        return setting | {"problem": f"it takes more than {max(0.0, seconds):.0f} s"}
     except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
         lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
         return setting | {"problem": lines[-1]}

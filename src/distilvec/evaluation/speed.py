@@ -3,8 +3,9 @@
 One batch from token ids to vectors is timed, in fp32, without tokenising and padding: time depends on batch size and
 length alone. Settings follow REDACT (appendix G: batch sizes, queries and documents, largest batch within 100 ms) and
 DistillMoE (tables 17-19: mean, median, p99, standard deviation, length at batch size 1; 20 warm-up and 200 measured
-runs).
+runs). Documents are equally long for all models: as long as the model with the shortest input can take.
 Note: a budget of seconds limits warm-up and repeats of slow settings (at least 5 remain); every row has its `repeats`.
+A limit for the whole table leaves out what would not fit, and says so in `notes`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import itertools
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,10 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from distilvec.config.schema import Role
+from distilvec.core.device import release_memory
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.evaluator import Progress
-from distilvec.evaluation.memory import machine_info, model_info, random_tokens
+from distilvec.evaluation.memory import MOST_SECONDS, machine_info, model_info, random_tokens
 from distilvec.formats.onnx import OnnxEmbedder, export_copy, export_onnx, token_limit
 
 ROLE_TOKENS: dict[Role, int] = {"query": 16, "document": 256}
@@ -34,6 +36,9 @@ BATCH_SIZES, LENGTHS = (1, 2, 4, 8, 16, 24, 32), (16, 32, 64, 128, 256, 512)
 LIMIT_MS = 100.0
 LEAST_REPEATS, WARMUP_SHARE = 5, 0.25
 TIMED = "one batch from token ids to vectors, without tokenising; random tokens, no padding, fp32"
+# Shares of a limit that are used up when the first backend is measured, and when sizes and memory are
+FIRST_BACKEND_SHARE, MEMORY_SHARE = 0.5, 0.75
+EXPORT_SECONDS = 0.3  # of the export to ONNX, for a million parameters: 30 s for 109 M (one core, AVX2)
 Encode = Callable[[Mapping[str, Tensor]], Any]
 Row = Mapping[str, Any]
 
@@ -46,6 +51,14 @@ class Setting:
     batch_size: int
     tokens: int
 
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens of one batch."""
+        return self.batch_size * self.tokens
+
+    def __str__(self) -> str:
+        return f"{self.batch_size} x {self.tokens} tokens"
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -56,6 +69,40 @@ class Timing:
     budget_seconds: float | None
 
 
+class Limit:
+    """Seconds that a whole table may take, from the moment this is made; None: no limit."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds, self._began = seconds, time.monotonic()
+
+    def left(self, share: float = 1.0) -> float:
+        """Seconds until this share of the limit is used up."""
+        return float("inf") if self.seconds is None else self._began + share * self.seconds - time.monotonic()
+
+
+class ProgressOfTable:
+    """Tells how much of a table is done. A setting counts by its tokens, since large batches take most of the time."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def begin(self, what: str, weight: int = 0) -> None:
+        """Tell what begins now, and count it as done from the next call on."""
+        if self._progress is not None:
+            self._progress(what, self._done, self._total)
+        self._done += weight
+
+    def finish(self) -> None:
+        """Tell that all is done."""
+        self._done = self._total
+        self.begin("speed")
+
+
+def weight(setting: Setting) -> int:
+    """Share of a setting in a table's progress: settings below 1,024 tokens take as long as their budget."""
+    return max(1, setting.batch_tokens // 1024)
+
+
 def measure_speed(
     models: Mapping[str, SentenceTransformer],
     backends: Sequence[str] = ("pytorch", "onnx"),
@@ -64,56 +111,126 @@ def measure_speed(
     timing: Timing = Timing(20, 200, 2.0),
     memory: bool = True,
     progress: Progress | None = None,
+    limit_seconds: float | None = None,
 ) -> dict[str, Any]:
     """Make report.json's "speed" for models by name: machine, settings, rows, models, reference, ratio, ratios, notes.
 
     Models are measured as their folders load (fp32, no packed layers) and alternate from run to run within a setting.
     `ratio` compares "student" (else the last model) with "teacher" (else the first) on the first backend by role,
-    `ratios` all models, see `speed_ratios`. `memory_mb` is at the largest batch of documents under PyTorch; `megabytes`
-    are the saved fp32 weights (both 10^6 bytes). Models that are too short for a setting or cannot be exported have a
-    note.
+    `ratios` all models, see `speed_ratios`. `memory_mb` is at the largest measured batch of documents under PyTorch;
+    `megabytes` are the saved fp32 weights (both 10^6 bytes). Models that are too short for a setting or cannot be
+    exported have a note.
+
+    limit_seconds: time for the whole table. The first backend may use half of it, sizes and memory a quarter, the other
+    backends the rest; settings that would not fit are left out, the largest first, and listed in a note.
     """
-    plain, settings = {name: export_copy(model) for name, model in models.items()}, plan_settings(batch_sizes, lengths)
-    longest = max(setting.tokens for setting in settings)
-    notes = [
-        f"{name} takes {limit} tokens: documents are limited to them, longer settings are left out"
-        for name, model in plain.items()
-        if (limit := token_limit(model)) and limit < longest
-    ]
-    rows: list[dict[str, Any]] = []
+    limit = Limit(limit_seconds)
+    plain = {name: export_copy(model) for name, model in models.items()}
+    limits = {name: token_limit(model) for name, model in plain.items()}
+    document = min([ROLE_TOKENS["document"], *(most for most in limits.values() if most)])
+    settings = plan_settings(batch_sizes, lengths, document)
+    notes = _length_notes(limits, document, lengths)
+    size_weight = 4  # of one model's size and memory
+    told = ProgressOfTable(
+        progress, len(backends) * sum(weight(setting) for setting in settings) + len(plain) * size_weight
+    )
     info: dict[str, dict[str, Any]] = {}
-    total, done = len(backends) * len(settings) + len(models), itertools.count()
-
-    def log(label: str) -> None:
-        if progress is not None:
-            progress(label, next(done), total)
-
-    with tempfile.TemporaryDirectory(prefix="distilvec-speed-") as folder:
-        for backend in backends:
-            encoders = BACKENDS[backend](plain, Path(folder), notes)
-            for setting in settings:
-                log(f"{backend}, {setting.batch_size} x {setting.tokens} tokens")
-                rows += measure(backend, setting, encoders, plain, timing)
-        for number, (name, model) in enumerate(plain.items()):
-            log(f"size and memory of {name}")
-            size = (max(batch_sizes), min(ROLE_TOKENS["document"], token_limit(model) or longest)) if memory else None
-            info[name] = model_info(model, Path(folder) / f"model-{number}", size)
-            if problem := (info[name]["memory"] or {}).get("problem"):
-                notes.append(f"{name}: its memory could not be measured: {problem}")
-    log("speed")
+    with tempfile.TemporaryDirectory(prefix="distilvec-speed-") as name:
+        folder = Path(name)
+        table = _Table(plain, settings, timing, folder, limit, told, notes)
+        rows = table.rows(backends[0], FIRST_BACKEND_SHARE if memory or len(backends) > 1 else 1.0, first=True)
+        documents = [row["batch_size"] for row in rows if row["role"] == "document"]
+        for number, (model_name, model) in enumerate(plain.items()):
+            told.begin(f"size and memory of {model_name}", size_weight)
+            seconds = min(MOST_SECONDS, limit.left(MEMORY_SHARE) / (len(plain) - number))
+            setting = (max(documents), document) if memory and documents else None
+            info[model_name] = model_info(model, folder / f"model-{number}", setting, seconds)
+            if problem := (info[model_name]["memory"] or {}).get("problem"):
+                notes.append(f"{model_name}: its memory could not be measured: {problem}")
+        for backend in backends[1:]:
+            rows += table.rows(backend, 1.0, first=False)
+    told.finish()
+    if table.left_out:
+        settings_left_out = ", ".join(table.left_out)
+        rest = f"left out, to keep within {limit_seconds:g} s in all (evaluation.speed_seconds): {settings_left_out}"
+        notes.append(f"{rest}. `distilvec speed` measures every setting")
     return {
         "machine": machine_info(),
-        "settings": {**asdict(timing), "least_repeats": LEAST_REPEATS, "timed": TIMED},
+        "settings": {**asdict(timing), "least_repeats": LEAST_REPEATS, "timed": TIMED, "limit_seconds": limit_seconds},
         "rows": rows,
         **_summary(rows, info, backends),
         "notes": notes,
     }
 
 
-def plan_settings(batch_sizes: Sequence[int], lengths: Sequence[int]) -> list[Setting]:
-    """Every role at every batch size, then every length at batch size 1."""
-    roles = [Setting(role, size, tokens) for role, tokens in ROLE_TOKENS.items() for size in batch_sizes]
-    return roles + [Setting(None, 1, length) for length in lengths]
+def plan_settings(batch_sizes: Sequence[int], lengths: Sequence[int], document: int) -> list[Setting]:
+    """Every role at every batch size, and every length at batch size 1: those with the fewest tokens first.
+
+    `document`: tokens of a document.
+    """
+    role_tokens: dict[Role, int] = {"query": min(ROLE_TOKENS["query"], document), "document": document}
+    settings = [Setting(role, size, tokens) for role, tokens in role_tokens.items() for size in batch_sizes]
+    settings += [Setting(None, 1, length) for length in lengths]
+    return sorted(settings, key=lambda setting: setting.batch_tokens)
+
+
+def _length_notes(limits: Mapping[str, int | None], document: int, lengths: Sequence[int]) -> list[str]:
+    """Say why documents are shorter than usual, and which lengths are left out."""
+    notes = []
+    if document < ROLE_TOKENS["document"]:
+        shortest = ", ".join(name for name, most in limits.items() if most == document)
+        notes.append(f"documents have {document} tokens for every model, the most that {shortest} takes")
+    for name, most in limits.items():
+        if most and most < max(lengths, default=0):
+            notes.append(f"{name} takes {most} tokens: it has no rows for longer texts")
+    return notes
+
+
+@dataclass
+class _Table:
+    """Measures models on one backend after another; `notes` and `left_out` say what has no rows."""
+
+    models: Mapping[str, SentenceTransformer]
+    settings: Sequence[Setting]
+    timing: Timing
+    folder: Path
+    limit: Limit
+    told: ProgressOfTable
+    notes: list[str]
+    left_out: list[str] = field(default_factory=list)
+
+    def rows(self, backend: str, share: float, first: bool) -> list[dict[str, Any]]:
+        """Rows of one backend, until `share` of the limit is used up.
+
+        On the `first` backend the smallest batch of queries and of documents is always measured: without them there is
+        no comparison at all.
+        """
+        self.told.begin(f"{backend}: loading")
+        encoders = BACKENDS[backend](self.models, self.folder, self.notes, self.limit.left(share))
+        if not encoders:
+            return []
+        rows: list[dict[str, Any]] = []
+        token_seconds: dict[str, float] = {}  # by model, as the last setting took
+        unmeasured_roles = set(ROLE_TOKENS) if first else set()
+        for number, setting in enumerate(self.settings):
+            self.told.begin(f"{backend}, {setting}", weight(setting))
+            left = self.limit.left(share)
+            needed = (LEAST_REPEATS + 1) * setting.batch_tokens * sum(token_seconds.values())
+            if needed >= left and setting.role not in unmeasured_roles:
+                self.left_out.append(f"{backend} {setting}")
+                continue
+            timing = self.timing
+            if self.limit.seconds is not None:
+                fair = max(0.0, left) / (len(self.settings) - number) / len(encoders) / (1 + WARMUP_SHARE)
+                most = fair if timing.budget_seconds is None else min(fair, timing.budget_seconds)
+                timing = replace(timing, budget_seconds=most)
+            found = measure(backend, setting, encoders, self.models, timing)
+            token_seconds |= {row["model"]: row["median_ms"] / 1e3 / setting.batch_tokens for row in found}
+            unmeasured_roles -= {setting.role}
+            rows += found
+        encoders.clear()  # ONNX Runtime keeps memory for every shape that it has seen, as long as its session lives
+        release_memory()
+        return rows
 
 
 def measure(
@@ -123,17 +240,15 @@ def measure(
     models: Mapping[str, SentenceTransformer],
     timing: Timing,
 ) -> list[dict[str, Any]]:
-    """One row per encoder. A role's length is limited to the model's; a model too short for a length is left out."""
-    limits = {name: token_limit(models[name]) or setting.tokens for name in encoders}
-    tokens = {
-        name: min(setting.tokens, limit) for name, limit in limits.items() if setting.role or limit >= setting.tokens
-    }
-    inputs = {name: random_tokens(models[name], setting.batch_size, count) for name, count in tokens.items()}
-    seconds = interleaved([partial(encoders[name], given) for name, given in inputs.items()], timing)
-    shared = {"backend": backend, "role": setting.role, "batch_size": setting.batch_size}
+    """One row per encoder; a model that is too short for the setting is left out."""
+    names = [name for name in encoders if (token_limit(models[name]) or setting.tokens) >= setting.tokens]
+    inputs = [random_tokens(models[name], setting.batch_size, setting.tokens) for name in names]
+    calls = [partial(encoders[name], tokens) for name, tokens in zip(names, inputs, strict=True)]
+    seconds = interleaved(calls, timing)
+    shared = {"backend": backend, "role": setting.role, "batch_size": setting.batch_size, "tokens": setting.tokens}
     return [
-        {"model": name, **shared, "tokens": count, **latency_statistics(taken, setting.batch_size)}
-        for (name, count), taken in zip(tokens.items(), seconds, strict=True)
+        {"model": name, **shared, **latency_statistics(taken, setting.batch_size)}
+        for name, taken in zip(names, seconds, strict=True)
     ]
 
 
@@ -179,7 +294,9 @@ def latency_statistics(seconds: Sequence[float], batch: int) -> dict[str, Any]:
     return {**{name: float(value) for name, value in found.items()}, "repeats": len(times)}
 
 
-def pytorch_encoders(models: Mapping[str, SentenceTransformer], folder: Path, notes: list[str]) -> dict[str, Encode]:
+def pytorch_encoders(
+    models: Mapping[str, SentenceTransformer], folder: Path, notes: list[str], seconds: float = float("inf")
+) -> dict[str, Encode]:
     """Forward passes of the models themselves."""
 
     @torch.inference_mode()
@@ -189,10 +306,21 @@ def pytorch_encoders(models: Mapping[str, SentenceTransformer], folder: Path, no
     return {name: partial(encode, model) for name, model in models.items()}
 
 
-def onnx_encoders(models: Mapping[str, SentenceTransformer], folder: Path, notes: list[str]) -> dict[str, Encode]:
-    """Models through ONNX Runtime, exported to `folder`; a model that cannot be exported is left out and noted."""
+def onnx_encoders(
+    models: Mapping[str, SentenceTransformer], folder: Path, notes: list[str], seconds: float = float("inf")
+) -> dict[str, Encode]:
+    """Models through ONNX Runtime, exported to `folder`, the smallest first.
+
+    A model that cannot be exported, or not in the `seconds` that are left, is left out and noted.
+    """
     found: dict[str, Encode] = {}
-    for number, (name, model) in enumerate(models.items()):
+    began = time.monotonic()
+    parameters = {name: sum(weight.numel() for weight in model.parameters()) for name, model in models.items()}
+    for number, (name, count) in enumerate(sorted(parameters.items(), key=lambda entry: entry[1])):
+        expected, model = EXPORT_SECONDS * count / 1e6, models[name]
+        if expected > seconds - (time.monotonic() - began):
+            notes.append(f"{name}: no ONNX rows, since its export takes about {expected:.0f} s. See `distilvec speed`")
+            continue
         try:
             found[name] = OnnxEmbedder(export_onnx(model, folder / f"{number}.onnx")).encode_tokens
         except DistilvecError as error:

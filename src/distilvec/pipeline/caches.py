@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from distilvec.alignment.store import AlignmentStore
 from distilvec.config.schema import Recipe
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import progress
+from distilvec.core.log import Advance, progress
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.storage import Pusher, Remote
 from distilvec.data.tokens import TokenStore
@@ -123,8 +123,8 @@ def fill(
     what = f"{what} {teacher.info.name}" if len(job.teachers) > 1 else what
     with filling(job, cache, what, len(corpus), len(corpus) - missing) as advance, errors_of(teacher.key):
 
-        def report(done: int, total: int) -> None:
-            advance(done, model.meter.note if isinstance(model, ApiTeacher) else "")
+        def report(done: int, total: int, work: float) -> None:
+            advance(done, model.meter.note if isinstance(model, ApiTeacher) else "", work)
 
         if tokens is None or not isinstance(model, LocalTeacher):
             model.fill(cache, corpus, report)
@@ -133,16 +133,14 @@ def fill(
 
 
 @contextmanager
-def filling(
-    job: Job, cache: TeacherCache, what: str, texts: int, done: int = 0
-) -> Iterator[Callable[[int, str], None]]:
+def filling(job: Job, cache: TeacherCache, what: str, texts: int, done: int = 0) -> Iterator[Advance]:
     """Show progress while a cache is filled; with `cache.remote` the cache is pushed each minute, and at the end."""
     remote = remote_cache(job.recipe, cache.folder)
     push = None if remote is None else Pusher(remote, cache.folder)
     with progress(what, texts, "texts", done) as advance:
 
-        def report(count: int, note: str = "") -> None:
-            advance(count, note)
+        def report(done: int, note: str = "", work: float | None = None) -> None:
+            advance(done, note, work)
             if push is not None:
                 push()
 

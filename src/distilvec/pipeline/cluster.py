@@ -44,7 +44,7 @@ def fill_on_ray(job: Job, teacher: Teacher, options: RayOptions) -> TeacherCache
         RayWorkers(options, teacher.section, device, cache.manifest, corpus) as workers,
         filling(job, cache, f"teacher {teacher.info.name}", rows, rows - missing) as advance,
     ):
-        fill_shards(cache, corpus, workers.compute, lambda done, total: advance(done, ""), workers.ahead)
+        fill_shards(cache, corpus, workers.compute, lambda done, total, work: advance(done, work=work), workers.ahead)
     return cache
 
 
@@ -63,7 +63,7 @@ def fill_one_share(job: Job, teacher: Teacher, share: Share) -> TeacherCache:
         pull_cache(job.recipe, share.folder(cache.folder))
         part = share.open(cache)
         with filling(job, part, f"share {share.number} of {share.count}", len(corpus) // share.count) as advance:
-            fill_share(cache, part, share, corpus, compute, lambda done, total: advance(done, ""))
+            fill_share(cache, part, share, corpus, compute, lambda done, total, work: advance(done, work=work))
         return part
 
 

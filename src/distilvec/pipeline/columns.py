@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,17 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_file
 from distilvec.core.log import log, progress
 from distilvec.evaluation.aggregate import task_weights
-from distilvec.evaluation.evaluator import MIXED, Embedder, EmbeddingCache, Sample, Score, embedders, evaluate
+from distilvec.evaluation.evaluator import (
+    MIXED,
+    Embedder,
+    EmbeddingCache,
+    Request,
+    Sample,
+    Score,
+    embedders,
+    evaluate,
+    requests,
+)
 from distilvec.evaluation.exported import TextEncoder
 from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.tasks import Task, TaskFailure, embedded_texts
@@ -61,10 +72,14 @@ def score_columns(
     """
     scores: dict[str, list[Score]] = {}
     samples: Samples = {}
+    tasks_of = {name: answered(tasks, name, *pair) for name, pair in columns.items()}
+    for name, pair in columns.items():
+        for request in requests(tasks_of[name], *pair, mixed=name == MIXED):
+            embed_ahead(request, cache)
     with progress("evaluating", len(columns) * len(tasks), "tasks") as advance:
         for number, (name, (query, document)) in enumerate(columns.items()):
             found: list[TaskFailure] = []
-            known = answered(tasks, name, query, document)
+            known = tasks_of[name]
             if not known:
                 continue
             samples[name] = {}
@@ -75,6 +90,17 @@ def score_columns(
             scores[name] = evaluate(known, query, document, cache, report, found, samples[name], name == MIXED)
             problems += [TaskFailure(problem.task, problem.message, name) for problem in found]
     return scores, samples
+
+
+def embed_ahead(request: Request, cache: EmbeddingCache) -> None:
+    """Embed the texts of all tasks with one model, with a bar; what `cache` has is not embedded again.
+
+    Vectors that cannot be used are no error here: scoring a task asks for them again, and names the task.
+    """
+    if not (left := cache.lacking(request)):
+        return
+    with progress(f"embedding with {request.embedder.name}", len(left), "texts") as advance, suppress(DistilvecError):
+        left.embed(cache, lambda done, share: advance(done, work=share * len(left)))
 
 
 def answered(tasks: Sequence[Task], name: str, query: Embedder, document: Embedder) -> list[Task]:

@@ -4,7 +4,6 @@ missing.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from distilvec.config.recipe import fingerprint
+from distilvec.core.device import release_memory
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.log import log
@@ -21,7 +21,6 @@ from distilvec.evaluation.diagnostics import as_scores, labelled_groups, supervi
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.margin import in_first_epoch
 from distilvec.evaluation.mistakes import find_mistakes
-from distilvec.evaluation.speed import BATCH_SIZES
 from distilvec.evaluation.suite import suite_fingerprint
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline.caches import cached_vectors, open_cache
@@ -61,21 +60,20 @@ def evaluate(job: Job) -> Report:
         write_json(job.folder / REPORT, report, sealed=True, key=REPORT)
     todo = [name for name in _steps(job) if name not in report]
     if todo:
+        release_memory()  # of the training
         with _models(job, report) as models:
             for name in todo:
                 _add(job, models, report, name)
                 write_json(job.folder / REPORT, report, sealed=True, key=REPORT)
-                gc.collect()
+                release_memory()
     return report
 
 
 def stored_report(job: Job) -> Report:
     """Return the parts that an earlier evaluation of the same student wrote; a new report if there are none."""
     if job.tasks:
-        chosen = {"columns", "every_classification", "draws", "speed_seconds"}
+        chosen = {"columns", "every_classification", "draws", "speed_seconds", "speed_batches"}
         settings = job.recipe.evaluation.model_dump(mode="json", include=chosen)
-        if (sizes := job.recipe.evaluation.speed_batches) != list(BATCH_SIZES):
-            settings["speed_batches"] = sizes
         if not trains_projection(job):
             settings["columns"] = [name for name in settings["columns"] if name != "projected"]
         key = fingerprint(job.fingerprint, suite_fingerprint(list(job.tasks)), MEASURED, settings)
@@ -96,14 +94,14 @@ def stored_report(job: Job) -> Report:
 
 
 def _steps(job: Job) -> list[str]:
-    """List the parts of the report, in the order they are computed."""
-    parts = list(job.recipe.evaluation.parts)
+    """List the parts of the report, in the order they are computed: scores first, speed last."""
+    parts = sorted(job.recipe.evaluation.parts, key=lambda name: name == "speed")
     if not job.tasks and job.examples is None:
         same = job.context.same_tokenizer
         return [name for name in parts if name in TEXT_PARTS and not (name == "vocabulary" and same)]
     if not job.tasks:
         return ["supervised", *(name for name in parts if name in LABELED_PARTS)]
-    return ["scores", *parts, *([] if job.examples is None else ["supervised"])]
+    return ["scores", *([] if job.examples is None else ["supervised"]), *parts]
 
 
 @contextmanager
@@ -116,6 +114,8 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
     with job.teacher.load(job.recipe.train.device) if _reads_teacher(job) else nullcontext() as teacher:
         if isinstance(teacher, ApiTeacher):
             teacher.store_in(open_cache(job, job.teacher), job.teacher.corpus)
+        if isinstance(teacher, LocalTeacher):
+            teacher.keep_in(job.store.root, job.teacher.embeddings)
         yield Models(
             section,
             job.tasks,

@@ -13,12 +13,12 @@ import numpy as np
 from distilvec.config.schema import EvaluationSection
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import progress
+from distilvec.core.log import Advance, progress
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.agreement import ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, compression_rows
 from distilvec.evaluation.diagnostics import Group, experts_report, task_groups, vocabulary_report
-from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, evaluate
+from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, evaluate, requests
 from distilvec.evaluation.margin import LEAST_POINTS, margin_report
 from distilvec.evaluation.projection import (
     draw_sentences,
@@ -28,7 +28,7 @@ from distilvec.evaluation.projection import (
     token_states,
 )
 from distilvec.evaluation.speed import Timing, measure_speed
-from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, task_texts
+from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts, task_texts
 from distilvec.evaluation.text_distances import embed_rows, farthest_texts, spread_rows, text_distances
 from distilvec.models.load import load, load_model
 from distilvec.pipeline.columns import Columns, make_columns
@@ -37,6 +37,7 @@ from distilvec.teachers.model import LocalTeacher, wrap_model
 from distilvec.teachers.precomputed import VectorsTeacher
 
 MAIN = ("teacher", "student", "asymmetric")
+SETTING_SECONDS = 1.0  # for each model and setting of the speed table
 SENTENCES, FEWEST, TOKEN_SENTENCES, PLANES = 150, 3, 3, 4  # texts in the pictures
 
 
@@ -126,11 +127,16 @@ def compression(models: Models) -> dict[str, Any]:
     """Score truncated embeddings and small number formats."""
     columns = models.main_columns
     tasks = models.quick_tasks
+    texts = np.array([sum(len(part) for _, part in embedded_texts(task)) for task in tasks])
+    texts_before = np.concatenate([[0], np.cumsum(np.repeat(texts, len(columns)))])
     with progress("dimensions and precisions", len(tasks) * len(columns), "tasks") as advance:
+
+        def report(note: str, done: int, total: int) -> None:
+            advance(done, note, work=total * float(texts_before[done] / texts_before[-1]))
+
         rows = compression_rows(
-            tasks, columns, models.cache, progress=lambda note, done, total: advance(done, note),
-            classification=models.section.every_classification,
-        )  # fmt: skip
+            tasks, columns, models.cache, progress=report, classification=models.section.every_classification
+        )
     return {"widths": sorted({row["width"] for row in rows}), "precisions": list(PRECISIONS), "rows": rows}
 
 
@@ -154,7 +160,10 @@ def margin(models: Models) -> dict[str, Any] | None:
         for number, saved in enumerate(later):
             model, name = load(saved.folder, device="cpu"), f"step {saved.step}"
             embedder = wrap_model(model, name, models.section.batch_tokens, models.student.prompts)
-            found = evaluate(tasks, embedder)
+            cache = EmbeddingCache()
+            for request in requests(tasks, embedder, embedder):
+                request.embed(cache, partial(_report_share, advance, number, name))
+            found = evaluate(tasks, embedder, memo=cache)
             values = {score.task: score.value for score in found}
             points.append({"step": saved.step, "distance": saved.distance, "scores": values})
             advance(number + 1, name)
@@ -163,14 +172,20 @@ def margin(models: Models) -> dict[str, Any] | None:
     return margin_report(points, teacher, left_out)
 
 
+def _report_share(advance: Advance, done: int, note: str, texts: int, share: float) -> None:
+    """Report a share of an item."""
+    advance(done, note, work=done + share)
+
+
 def speed(models: Models) -> dict[str, Any]:
-    """Measure latency and throughput of teacher and student."""
+    """Measure latency and throughput of teacher and student, in at most `evaluation.speed_seconds`."""
     with progress("speed", 100, "%") as advance:
         return measure_speed(
             {name: model.model for name, model in models.present.items() if name != "untrained"},
             batch_sizes=models.section.speed_batches,
-            timing=Timing(20, 200, models.section.speed_seconds),
+            timing=Timing(20, 200, SETTING_SECONDS),
             progress=lambda what, done, total: advance(100 * done // max(1, total), what),
+            limit_seconds=models.section.speed_seconds,
         )
 
 

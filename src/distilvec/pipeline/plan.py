@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +35,16 @@ from distilvec.pipeline.prepare import (
     training_data,
     untrained_student,
 )
+from distilvec.pipeline.rates import (
+    SAMPLE_TEXTS,
+    PerToken,
+    evaluation_lines,
+    mean_lengths,
+    measure_rate,
+    measured_rows,
+    rate_text,
+    teacher_evaluation,
+)
 from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.pipeline.texts import below_limits, left_out
 from distilvec.report.model_card import shorter_reading
@@ -48,7 +57,6 @@ from distilvec.train.stages import Stage, errors_named
 from distilvec.train.trainer import Trainer
 from distilvec.vocabulary.compare import parameter_counts
 
-SAMPLE_TEXTS = 512
 SAMPLE_STEPS = 8
 Lines = list[list[str]]
 Cost = tuple[int, int, float]  # steps, texts per step, seconds of all steps
@@ -101,10 +109,9 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
     """
     corpus, model = job.corpus, untrained_student(job)
     tokens = tokenize(job, corpus, model)
-    about, teachers, alignments = zip(
-        *(_describe(job, teacher, model, fleet, tokens) for teacher in job.teachers), strict=True
-    )
-    alignment = next((one for one in alignments if one is not None), None)
+    described = [_describe(job, teacher, model, fleet, tokens) for teacher in job.teachers]
+    teachers = [one.ready for one in described]
+    alignment = next((one.alignment for one in described if one.alignment is not None), None)
     costs = [_measure_stage(job, stage, tokens, alignment, teachers) for stage in job.stages]
     judgement = plan_line(job, tokens, model)
     report, names, kept = corpus.report, corpus.source_names, np.bincount(corpus.sources)
@@ -119,12 +126,13 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
         *[["  left out", line] for line in dropped],
         *[["  warning", line] for line in below],
         ["student tokens a text", f"{tokens.lengths.mean():.1f} on average, {int(tokens.lengths.max())} at most"],
-        *[line for lines in about for line in lines],
+        *[line for one in described for line in one.lines],
         ["student", _student_line(job, model)],
         *_reading(str(model[1].pooling_mode), model.prompts, length),
         *[["  note", note] for note in job.student.notes],
         *_training_lines(job.stages, costs),
         *([] if judgement is None else [judgement]),
+        *evaluation_lines(job, model, described[0].evaluation),
         *[["runs code", line] for line in _code(job)],
         ["run folder", str(job.folder)],
     ]
@@ -164,10 +172,20 @@ def _code(job: Job) -> Iterator[str]:
 # -- teachers ----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Described:
+    """A teacher's rows, the teacher for the timed steps, its alignment, and what it embeds for the evaluation."""
+
+    lines: Lines
+    ready: ReadyTeacher | SampleTeacher
+    alignment: AlignmentStore | None
+    evaluation: str | None = None
+
+
 def _describe(
     job: Job, teacher: Teacher, student: SentenceTransformer, fleet: Fleet | None, stored: TokenStore
-) -> tuple[Lines, ReadyTeacher | SampleTeacher, AlignmentStore | None]:
-    """Describe a teacher and the rows its cache lacks; return it for the timed steps, with its alignment."""
+) -> Described:
+    """Describe a teacher and the rows its cache lacks."""
     weight = f", weight {teacher.section.weight:g}" if len(job.teachers) > 1 else ""
     title = "teacher" if teacher is job.teacher else "further teacher"
     lines = [[title, f"{teacher.info.name}, {teacher.info.dim} dimensions{weight}"]]
@@ -179,28 +197,40 @@ def _describe(
         lines.append(["  precision", teacher.section.dtype])
     if teacher.live or job.required == OutputSpec():
         reason = "the teacher runs in every step" if teacher.live else "the method requires none"
-        return [*lines, ["teacher vectors to compute", f"none: {reason}"]], *prepare_teacher(job, teacher, student)
+        lines.append(["teacher vectors to compute", f"none: {reason}"])
+        ready, alignment = prepare_teacher(job, teacher, student)
+        evaluation = None
+        if job.tasks and teacher is job.teacher and ready.model is not None:
+            evaluation = teacher_evaluation(job, ready.model, None)
+        elif job.tasks and teacher is job.teacher:
+            with teacher.load(job.recipe.train.device) as loaded:
+                evaluation = teacher_evaluation(job, loaded, None) if isinstance(loaded, LocalTeacher) else None
+        return Described(lines, ready, alignment, evaluation)
     kind = job.required.tokens.alignment if job.required.tokens else None
     with teacher.load(job.recipe.train.device) as loaded:
         model = loaded if isinstance(loaded, LocalTeacher) else None
         alignment = align(job, student, model) if model is not None and kind is not None else None
         tokens = tokenize_for(job, teacher, model) if model is not None and reads_tokens(teacher) else None
-        seconds, size = _cost_of_a_text(job, teacher, model, tokens, alignment)
+        cost = _cost_of_a_text(job, teacher, model, tokens, alignment)
         folder, missing = _missing(job, teacher)
+        evaluation = None
+        if job.tasks and teacher is job.teacher and model is not None:
+            evaluation = teacher_evaluation(job, model, None if reads_tokens(teacher) else cost.rate)
         costs = cost_lines(job, teacher, loaded, missing) if isinstance(loaded, ApiTeacher) else []
     existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-    room = f"{missing * size / 1e6:,.1f} MB in {folder} ({shutil.disk_usage(existing).free / 1e9:,.1f} GB free)"
+    room = f"{missing * cost.bytes / 1e6:,.1f} MB in {folder} ({shutil.disk_usage(existing).free / 1e9:,.1f} GB free)"
     if teacher.manifest.tokens is not None and teacher.manifest.tokens.hidden is not None:
         room += f", hidden states in {teacher.manifest.tokens.hidden} (cache.hidden)"
-    time_left = "" if costs else f": about {duration(missing * seconds)}"
+    time_left = "" if costs else f": about {duration(missing * cost.seconds)}"
     lines += [
         ["teacher vectors to compute", f"{missing:,} of {len(job.corpus):,}{time_left}"],
+        *([["  rate", cost.rate_text]] if cost.rate_text else []),
         *costs,
         ["disk for them", room],
-        *(fleet_lines(fleet, teacher, missing, (seconds, size), stored) if fleet is not None else ()),
+        *(fleet_lines(fleet, teacher, missing, (cost.seconds, cost.bytes), stored) if fleet is not None else ()),
     ]
     lengths = alignment.teacher_lengths if alignment is not None else tokens.lengths if tokens is not None else None
-    return lines, SampleTeacher(job, teacher, lengths), alignment
+    return Described(lines, SampleTeacher(job, teacher, lengths), alignment, evaluation)
 
 
 def _missing(job: Job, teacher: Teacher) -> tuple[Path, int]:
@@ -211,27 +241,42 @@ def _missing(job: Job, teacher: Teacher) -> tuple[Path, int]:
     return (folder, len(teacher.corpus)) if cache is None else (cache.folder, count_missing(cache, teacher.corpus))
 
 
+@dataclass(frozen=True)
+class TextCost:
+    """Seconds and bytes of a text on average, and the rate in words; a table of vectors or an API has no rate."""
+
+    bytes: float
+    seconds: float = 0.0
+    rate: PerToken | None = None
+    rate_text: str = ""
+
+
 def _cost_of_a_text(
     job: Job, teacher: Teacher, model: LocalTeacher | None, tokens: TokenStore | None, alignment: AlignmentStore | None
-) -> tuple[float, float]:
-    """Measure seconds and bytes per text over a random sample."""
+) -> TextCost:
+    """Measure what a text costs, on long and on short ones of a random sample."""
     corpus, signals = teacher.corpus, teacher.manifest.signals
     size = 16.0 + sum(one.width * np.dtype(one.dtype).itemsize for one in signals.values() if not one.uneven)
     if model is None:
-        return 0.0, size
+        return TextCost(size)
     rows = np.sort(np.random.default_rng(0).choice(len(corpus), min(SAMPLE_TEXTS, len(corpus)), replace=False))
     if tokens is None:
         texts = corpus.prompted(rows)
-        model.signals(texts[:32])  # warm-up
-        compute: Callable[[], Mapping[str, Any]] = partial(model.signals, texts)
+        lengths = model.lengths(texts)
+        rate, _ = measure_rate(lambda chosen: model.signals([texts[row] for row in chosen]), lengths)
     else:
         source = token_source(job, teacher, model, tokens, alignment)
-        compute = partial(compute_tokens, teacher.manifest, corpus, source, rows, lambda done: None)
-    began = time.perf_counter()
-    found = compute()
-    seconds = (time.perf_counter() - began) / len(rows)
-    uneven = [8 + values.values.nbytes / len(rows) for values in found.values() if isinstance(values, Ragged)]
-    return seconds, size + sum(uneven)
+        lengths = np.asarray(tokens.lengths[rows], dtype=np.int64)
+        rate, results = measure_rate(
+            lambda chosen: compute_tokens(teacher.manifest, corpus, source, rows[chosen], lambda done, share: None),
+            lengths,
+        )
+        groups = measured_rows(lengths)
+        stored_bytes = [sum(v.values.nbytes for v in found.values() if isinstance(v, Ragged)) for found in results]
+        short, long = (n / int(lengths[chosen].sum()) for n, chosen in zip(stored_bytes, groups, strict=True))
+        offsets = 8 * sum(one.uneven for one in signals.values())
+        size += offsets + PerToken(mean_lengths(lengths, groups), (short, long)).mean(lengths)
+    return TextCost(size, rate.mean(lengths), rate, rate_text(rate, lengths))
 
 
 # -- training ----------------------------------------------------------------------------------------------------------

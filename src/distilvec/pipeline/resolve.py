@@ -14,6 +14,7 @@ from transformers import logging
 
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Recipe, TeacherSection
+from distilvec.config.student import StudentSection
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import user_cache
@@ -53,6 +54,7 @@ from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cached import uncached
 from distilvec.train.stages import Stage, errors_named, training_stages
+from distilvec.train.trainer import measures_distance
 
 
 def cache_root(recipe: Recipe | None = None) -> Path:
@@ -106,7 +108,9 @@ def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = Non
     }
     task, head = None if examples is None else examples.info, _head_info(recipe)
     context = ObjectiveContext(student, tuple(infos.values()), task, head=head)
-    required = reduce(or_, (required_outputs(make_objective(stage, context), examples) for stage in stages))
+    objectives = [make_objective(stage, context) for stage in stages]
+    required = reduce(or_, (required_outputs(objective, examples) for objective in objectives))
+    recipe = recipe.model_copy(update={"student": with_dropout_choice(recipe.student, objectives)})
     teachers = []
     for key, section in sections.items():
         texts = with_prompts(corpus, infos[key].prompts, store.root / "keys")
@@ -177,6 +181,20 @@ def make_objective(stage: Stage, context: ObjectiveContext) -> Objective:
                 "student is 0, so that both are equal. Give a rate above 0, such as 0.1."
             )
     return objective
+
+
+def with_dropout_choice(section: StudentSection, objectives: Sequence[Objective]) -> StudentSection:
+    """Decide on a dropout rate that the recipe leaves open.
+
+    A regression to the teacher's vectors has no use for noise: students of mpnet and of e5 end nearer to their teacher
+    without dropout. Methods that compare two dropout views, or learn labels, keep the model's own rates.
+    """
+    if section.dropout is not None:
+        return section
+    regression = all(
+        measures_distance(objective) and not objective.student_outputs.second_view for objective in objectives
+    )
+    return section.model_copy(update={"dropout": 0.0 if regression else "own"})
 
 
 def required_outputs(objective: Objective, examples: Examples | None) -> OutputSpec:

@@ -6,6 +6,7 @@ cache root (cache.root), shared by all runs; every folder is named by the finger
   descriptions/                teachers and students, described
   tokens/  alignments/  keys/  tokens of a corpus, pairs of them, cache keys under other prompts
   teachers/                    each teacher's vectors and token signals
+  evaluations/                 each teacher's vectors of the texts of suites
 run folder
   recipe.yaml  metrics.jsonl  checkpoint/  student/ (best)  last/  students/step-N/
   stages/<name>/               metrics.jsonl and checkpoint/ of all stages but the last

@@ -98,6 +98,7 @@ def score_models(
     from distilvec.evaluation.tasks import TaskFailure
     from distilvec.pipeline.columns import make_columns, score_columns
     from distilvec.pipeline.resolve import cache_root
+    from distilvec.teachers.model import LocalTeacher
 
     names = [name.strip() for name in (mteb.split(",") if isinstance(mteb, str) else mteb)] if mteb else None
     of_mteb = mteb is not None or benchmark is not None
@@ -114,6 +115,8 @@ def score_models(
     other = table if table is not None or teacher is None else _embedder(teacher, f"{prefix}teacher", "teacher")
     if table is not None and suite is None:
         tasks = list(stored_tasks(table, STORED))
+    if isinstance(other, LocalTeacher) and not of_mteb:  # scores on MTEB are stored themselves
+        other.keep_in(cache_root(), other.manifest())
     columns = make_columns(student, None, other)
     columns = {name: pair for name, pair in columns.items() if mixed or name != "mixed"}
     if other is not None and "asymmetric" not in columns:

@@ -121,7 +121,7 @@ def shaped(
         reinitialize_layers(backbone, section.reinitialize)
     if section.embedding is not None:
         backbone = factorize(backbone, section.embedding.rank, tokens)
-    return backbone if section.dropout is None else with_dropout(backbone, section.dropout)
+    return with_dropout(backbone, section.dropout) if isinstance(section.dropout, float | int) else backbone
 
 
 def with_projection(student: SentenceTransformer, projection: Projection) -> SentenceTransformer:

@@ -6,7 +6,6 @@ What is paid for is stored even if a later request fails, and no text is paid fo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,46 +18,21 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import combine
 from distilvec.core.info import TeacherInfo
 from distilvec.core.log import log
-from distilvec.data.corpus import Corpus, text_key
-from distilvec.data.corpus_files import as_keys
+from distilvec.data.corpus import Corpus
 from distilvec.remote.client import Client
 from distilvec.remote.meter import Batch, make_batches, token_counter
-from distilvec.teachers.cache.fill import Advance, Progress, Unfinished, chunks, count_missing, fill_cache
-from distilvec.teachers.cache.index import Keys
+from distilvec.teachers.cache.fill import Progress, Unfinished, chunks, count_missing, fill_cache
+from distilvec.teachers.cache.kept import PromptedTexts
 from distilvec.teachers.cache.manifest import Manifest
-from distilvec.teachers.cache.signals import Array, Rows
+from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.encode import Vectors, cut_dimensions
+from distilvec.teachers.encode import TextProgress, Vectors, cut_dimensions
 
 KEY = "teacher.api"  # of the recipe, in messages
 SAMPLE = 512  # texts of an estimate
 AGAIN, SAME = 32, 0.999  # cached texts that are embedded again, and the smallest cosine to the cached vectors
 _PROBE = ("a river", "two stones", "winter", "music")
 _TOLERANCE = 1e-3  # of vectors of length 1
-
-
-@dataclass(frozen=True)
-class _Texts:
-    """Texts of evaluation, as `fill_cache` reads a corpus."""
-
-    texts: Sequence[str]
-    prompt: str
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    @cached_property
-    def keys(self) -> Keys:
-        """V16 [n]."""
-        return as_keys(text_key(self.prompt, text) for text in self.texts)
-
-    def stored(self, rows: Rows) -> list[str]:
-        """The texts of rows."""
-        return [self.texts[row] for row in rows]
-
-    def prompted(self, rows: Rows) -> list[str]:
-        """The texts of rows, with the prompt prepended."""
-        return [self.prompt + text for text in self.stored(rows)]
 
 
 class ApiTeacher:
@@ -146,37 +120,40 @@ class ApiTeacher:
             fill_cache(cache, corpus, self, progress)
             log(f"{self.name}: {self.meter.note}")
 
-    def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
+    def embed(self, texts: Sequence[str], role: Role = "document", progress: TextProgress | None = None) -> Array:
         """float32 [n, dim] in the order of the texts, with the role's prompt prepended."""
-        found: Any = _Texts(texts, self.prompts[role])
+        asked: Any = PromptedTexts(texts, self.prompts[role])
         if self._store is None:
-            return self._whole(found.prompted(range(len(texts))))
+            return self._whole(asked.prompted(range(len(texts))), progress)
         cache, corpus = self._store
-        if count_missing(cache, found):
+        if count_missing(cache, asked):
             self._check_same(cache, corpus)
-            fill_cache(cache, found, self)
-        return cache.read(cache.positions(found.keys))
+            fill_cache(cache, asked, self, None if progress is None else _of_corpus(progress))
+        return cache.read(cache.positions(asked.keys))
 
     def store_in(self, cache: TeacherCache, corpus: Corpus) -> None:
         """From now on keep the texts of `embed` in the corpus's cache, so that none is paid for twice."""
         self._store = cache, corpus
 
-    def signals(self, prompted: Sequence[Text], pre_dense: bool = False, progress: Advance | None = None) -> Vectors:
-        """ "embedding" float32 [n, dim] of texts with prompts; `progress(texts)` is called after every batch.
+    def signals(
+        self, prompted: Sequence[Text], pre_dense: bool = False, progress: TextProgress | None = None
+    ) -> Vectors:
+        """ "embedding" float32 [n, dim] of texts with prompts; `progress` is told every batch.
 
         Errors: Unfinished with the vectors until then, its cause the error.
         """
         assert not pre_dense
         full, texts = self._measured[0], [str(text) for text in prompted]
         found, done = np.zeros((len(texts), full), dtype=np.float32), np.zeros(len(texts), dtype=bool)
-        batches = make_batches(texts, self.count(texts), self.section.batch_tokens, self.api.batch_texts)
+        tokens = np.array(self.count(texts))
+        batches = make_batches(texts, tokens.tolist(), self.section.batch_tokens, self.api.batch_texts)
 
         def keep(batch: Batch, vectors: Array) -> None:
             found[batch.start : batch.end], done[batch.start : batch.end] = vectors, True
 
         def report() -> None:
             if progress is not None:
-                progress(int(done.sum()))
+                progress(int(done.sum()), float(tokens[done].sum() / max(1, tokens.sum())))
 
         def work(batch: Batch) -> Array:
             return self._vectors(texts[batch.start : batch.end], batch, full)
@@ -205,10 +182,10 @@ class ApiTeacher:
         asked |= {} if self.api.dimensions is None else {"dimensions": self.api.dimensions}
         return self.client.ask("/embeddings", asked, batch, lambda answer: _read(answer["data"], len(texts), dims))
 
-    def _whole(self, prompted: Sequence[Text]) -> Array:
+    def _whole(self, prompted: Sequence[Text], progress: TextProgress | None = None) -> Array:
         """float32 [n, dim]; the cause of Unfinished as it is."""
         try:
-            return self.signals(prompted)["embedding"]
+            return self.signals(prompted, progress=progress)["embedding"]
         except Unfinished as part:
             raise part.__cause__ or part from None
 
@@ -235,6 +212,11 @@ class ApiTeacher:
                 f"cosine {cosines.min():.4f}, expected {SAME} or more). Use the model of that time, or another "
                 "cache.path."
             )
+
+
+def _of_corpus(progress: TextProgress) -> Progress:
+    """Tell a TextProgress what a cache tells while it is filled."""
+    return lambda done, total, work: progress(done, work / max(1, total))
 
 
 def _read(data: Any, texts: int, dims: int | None) -> Array:

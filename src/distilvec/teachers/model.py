@@ -32,13 +32,15 @@ from distilvec.models.load import evaluating, folder_of, load, model_similarity,
 from distilvec.models.load import resolve_model as resolve_model
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.models.unreadable import check_model, check_outputs, readable
-from distilvec.teachers.cache.fill import Advance, Progress, fill_cache
+from distilvec.teachers.cache.fill import Progress, fill_cache
+from distilvec.teachers.cache.kept import embed_kept, open_kept
 from distilvec.teachers.cache.manifest import Manifest, hash_model, hash_modules
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.encode import Forward, Vectors, cut_dimensions, runs_directly
+from distilvec.teachers.encode import Forward, TextProgress, Vectors, cut_dimensions, runs_directly
 from distilvec.teachers.fast_linear import pack_linears, use_bfloat16
 from distilvec.teachers.placement import placement
 
+CHARACTERS_A_TOKEN = 4
 _WINDOW = 16384  # texts sorted by length together
 _NOT_HASHED = ("transformers_version", "_name_or_path", "dtype", "architectures")
 
@@ -76,6 +78,7 @@ class LocalTeacher:
         self.pre_dense_dim: int | None = dense[0] if dense else None
         arguments = model, section.batch_tokens, self.max_length, section.dtype == "bfloat16"
         self._forward = Forward(*arguments) if runs_directly(model) else None
+        self._kept: TeacherCache | None = None  # of evaluation texts: keep_in
 
     def __enter__(self) -> LocalTeacher:
         return self
@@ -151,15 +154,29 @@ class LocalTeacher:
         """Embed the rows that the cache lacks; see `fill_cache`."""
         fill_cache(cache, corpus, self, progress)
 
-    def embed(self, texts: Sequence[str], role: Role = "document") -> npt.NDArray[np.float32]:
-        """float32 [n, dim] in the order of the texts, with the role's prompt prepended."""
-        return self.signals([self.prompts.get(role, "") + text for text in texts])["embedding"]
+    def embed(
+        self, texts: Sequence[str], role: Role = "document", progress: TextProgress | None = None
+    ) -> npt.NDArray[np.float32]:
+        """float32 [n, dim] in the order of the texts, with the role's prompt prepended; kept texts are read."""
+        prompt = self.prompts.get(role, "")
+        if self._kept is not None:
+            return embed_kept(self._kept, self, texts, prompt, progress)
+        return self.signals([prompt + text for text in texts], progress=progress)["embedding"]
 
-    def signals(self, prompted: Sequence[Text], pre_dense: bool = False, progress: Advance | None = None) -> Vectors:
+    def keep_in(self, root: Path, manifest: Manifest) -> None:
+        """From now on keep the vectors of `embed` below this cache root, and read those that are there.
+
+        `manifest` is this teacher's, with any signals.
+        """
+        self._kept = open_kept(root, manifest)
+
+    def signals(
+        self, prompted: Sequence[Text], pre_dense: bool = False, progress: TextProgress | None = None
+    ) -> Vectors:
         """ "embedding" [n, dim] and optionally "pre_dense" [n, pre_dense_dim] of texts with prompts, float32.
 
-        `progress(texts)` is called after every batch. Errors: DistilvecError for pre-dense vectors of a model that has
-        no Dense layer.
+        `progress(texts, share of their tokens)` is called after every batch. Errors: DistilvecError for pre-dense
+        vectors of a model that has no Dense layer.
         """
         dims = {"embedding": self.dim, **({"pre_dense": self.pre_dense_dim or 0} if pre_dense else {})}
         if pre_dense and (self.pre_dense_dim is None or self._forward is None):
@@ -170,21 +187,37 @@ class LocalTeacher:
             )
         found = {name: np.empty((len(prompted), dim), dtype=np.float32) for name, dim in dims.items()}
         for start in range(0, len(prompted), _WINDOW):
-            after = None if progress is None else lambda done, start=start: progress(start + done)
-            for name, values in self._window(prompted[start : start + _WINDOW], pre_dense, after).items():
+            texts = prompted[start : start + _WINDOW]
+
+            def advance(done: int, share: float, before: int = start, size: int = len(texts)) -> None:
+                if progress is not None:
+                    progress(before + done, (before + share * size) / len(prompted))
+
+            for name, values in self._window(texts, pre_dense, advance).items():
                 found[name][start : start + _WINDOW] = values
         return found
+
+    def lengths(self, prompted: Sequence[Text]) -> npt.NDArray[np.int64]:
+        """Tokens of texts with prompts, as the model reads them; a model of its own kind: estimated from characters."""
+        if self._forward is None:
+            characters = np.array([sum(map(len, [text] if isinstance(text, str) else text)) for text in prompted])
+            return np.minimum(characters // CHARACTERS_A_TOKEN + 1, self.max_length).astype(np.int64)
+        return np.array([len(ids) for ids in self._forward.tokenize(prompted)[0]], dtype=np.int64)
 
     def autocast(self) -> torch.autocast:
         """The precision that the backbone runs in."""
         return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.section.dtype == "bfloat16")
 
-    def _window(self, prompted: Sequence[Text], pre_dense: bool = False, progress: Advance | None = None) -> Vectors:
+    def _window(
+        self, prompted: Sequence[Text], pre_dense: bool = False, progress: TextProgress | None = None
+    ) -> Vectors:
         signals = self._uncut(prompted, pre_dense, progress)
         signals["embedding"] = cut_dimensions(signals["embedding"], self.dim, self.normalized)
         return signals
 
-    def _uncut(self, prompted: Sequence[Text], pre_dense: bool = False, progress: Advance | None = None) -> Vectors:
+    def _uncut(
+        self, prompted: Sequence[Text], pre_dense: bool = False, progress: TextProgress | None = None
+    ) -> Vectors:
         """Compute the vectors as the model gives them, before they are cut to the teacher's dim."""
         if self._forward is not None:
             return self._forward.run(prompted, pre_dense, progress)

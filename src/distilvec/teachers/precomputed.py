@@ -22,7 +22,7 @@ from distilvec.teachers.cache.parquet import Rows, VectorTable, append_rows, tak
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cache.validate import shortened
-from distilvec.teachers.encode import cut_dimensions
+from distilvec.teachers.encode import TextProgress, cut_dimensions
 
 _TOLERANCE = 1e-3
 _FEW = 0.1  # share of vectors that may have length 1 at random
@@ -111,9 +111,9 @@ class VectorsTeacher:
             for new in append_rows(cache, chosen):
                 done += new
                 if progress:
-                    progress(done, len(corpus))
+                    progress(done, len(corpus), done)
 
-    def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
+    def embed(self, texts: Sequence[str], role: Role = "document", progress: TextProgress | None = None) -> Array:
         """float32 [n, dim] of texts in the table, in their order. DistilvecError for texts that the table lacks."""
         keys, back = np.unique(self._keys_of(texts, role), return_inverse=True)
         index = KeyIndex()

@@ -19,9 +19,10 @@ from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.extras import require_extra
 from distilvec.data.corpus import Corpus
-from distilvec.teachers.cache.fill import Advance, Planned
+from distilvec.teachers.cache.fill import Planned
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import Array, Rows
+from distilvec.teachers.encode import TextProgress
 from distilvec.teachers.model import LocalTeacher, load_teacher
 
 LOCAL = "local"  # instead of an address: worker processes on this machine
@@ -119,7 +120,7 @@ class RayWorkers:
                 self._free.append(worker)
                 yield shard
 
-    def compute(self, rows: Rows, advance: Advance) -> Mapping[str, Array]:
+    def compute(self, rows: Rows, advance: TextProgress) -> Mapping[str, Array]:
         """The signals of a shard that `ahead` has passed on. DistilvecError of a worker, or if workers keep dying."""
         import ray
 

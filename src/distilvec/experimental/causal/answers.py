@@ -62,6 +62,7 @@ def answer(
         )
     answers = [""] * len(prompts)
     order = sorted(range(len(prompts)), key=lambda row: len(encoded[row]))
+    prompt_tokens = np.cumsum([len(encoded[row]) + section.max_new_tokens for row in order])
     with progress("answering", len(prompts), "prompts") as advance:
         for first in range(0, len(order), section.batch_size):
             rows = order[first : first + section.batch_size]
@@ -73,7 +74,8 @@ def answer(
             made = model.generate(**batch, generation_config=settings)[:, longest:]  # type: ignore[operator]
             for row, text in zip(rows, tokenizer.batch_decode(made, skip_special_tokens=True), strict=True):
                 answers[row] = text
-            advance(first + len(rows), "")
+            done = first + len(rows)
+            advance(done, work=len(order) * float(prompt_tokens[done - 1] / prompt_tokens[-1]))
     return answers
 
 

@@ -29,15 +29,14 @@ from distilvec.teachers.cache.signals import Array, Ragged, Rows, compress, join
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
 from distilvec.teachers.cache.validate import refuse
 from distilvec.teachers.cached import BatchTeacher
-from distilvec.teachers.encode import plan_batches
+from distilvec.teachers.encode import CPU_FLOOR, TextProgress, plan_batches
 
-Progress = Callable[[int, int], None]  # (rows of the corpus in the cache, rows of the corpus)
-Advance = Callable[[int], None]  # rows of a shard that are done
+# rows of the corpus in the cache, rows of the corpus, and the former in rows of average length: core.log.Advance
+Progress = Callable[[int, int, float], None]
 Planned = tuple[int, Rows]  # a shard to compute: its number, its rows of the corpus
-Compute = Callable[[Rows, Advance], Mapping[str, Array | Ragged]]  # signals of corpus rows
+Compute = Callable[[Rows, TextProgress], Mapping[str, Array | Ragged]]  # signals of corpus rows
 
 MOST_ROWS = 2048  # of a shard with token signals, which is held in memory until it is whole
-_FLOOR = 256  # fewer tokens than this are not worth a batch of their own
 _LOOKUP = 65_536  # rows looked up together
 
 
@@ -86,15 +85,20 @@ def fill_shards(
     `ahead` passes the planned shards on, in any order; it may begin several of them before it passes on the first.
     Of a shard that ends in Unfinished the rows until then are appended, and its cause is raised.
     """
-    report, rows, missing = progress or (lambda done, total: None), len(corpus), count_missing(cache, corpus)
-    report(rows - missing, rows)
+    rows, missing = len(corpus), count_missing(cache, corpus)
+    report = progress or (lambda done, total, work: None)
+    report(rows - missing, rows, rows - missing)
     if not missing:
         return
     with cache.writing():
         done = rows - count_missing(cache, corpus)  # another process may have added some
         for number, shard in ahead(plan_shards(cache, corpus)):
+
+            def advance(texts: int, share: float, before: int = done, size: int = len(shard)) -> None:
+                report(before + texts, rows, before + share * size)
+
             try:
-                signals = compute(shard, lambda texts, done=done: report(done + texts, rows))  # type: ignore[misc]
+                signals = compute(shard, advance)
             except Unfinished as part:  # of an API: its vectors are paid for
                 kept = shard[part.rows]
                 cache.append(np.asarray(corpus.keys[kept]), part.signals, corpus.stored(kept).__getitem__)
@@ -102,7 +106,7 @@ def fill_shards(
             cache.append(np.asarray(corpus.keys[shard]), signals, corpus.stored(shard).__getitem__, number)
             done += len(shard)
         cache.sort_shards()
-    report(rows, rows)
+    report(rows, rows, rows)
 
 
 def plan_shards(cache: TeacherCache, corpus: Corpus) -> Iterator[Planned]:
@@ -157,7 +161,7 @@ def complete_cache(folder: Path, fingerprint: str, corpus: Corpus) -> TeacherCac
 
 
 def compute_vectors(
-    manifest: Manifest, corpus: Corpus, teacher: Any, rows: Rows, advance: Advance
+    manifest: Manifest, corpus: Corpus, teacher: Any, rows: Rows, advance: TextProgress
 ) -> Mapping[str, Array]:
     """Vectors of these rows by a `teacher` with the method `signals`; see LocalTeacher.signals."""
     found: Mapping[str, Array] = teacher.signals(corpus.prompted(rows), "pre_dense" in manifest.signals, advance)
@@ -165,19 +169,21 @@ def compute_vectors(
 
 
 def compute_tokens(
-    manifest: Manifest, corpus: Corpus, source: TokenSource, rows: Rows, advance: Advance
+    manifest: Manifest, corpus: Corpus, source: TokenSource, rows: Rows, advance: TextProgress
 ) -> dict[str, Array | Ragged]:
     """Signals of a cache with this manifest for these rows, in their order; computed in batches of like length."""
-    parts, order, done = [], [], 0
+    parts, order = [], []
+    rows_done = tokens_done = 0
     lengths, budget = source.lengths[rows].astype(np.int64), source.batch_tokens
-    for chosen in plan_batches(lengths, budget, min(budget, _FLOOR)):
+    for chosen in plan_batches(lengths, budget, min(budget, CPU_FLOOR)):
         numbers = torch.from_numpy(rows[chosen])
         alignment = source.alignment.batch(rows[chosen]) if source.alignment else None
         batch = TextBatch(numbers, {}, torch.zeros_like(numbers), alignment=alignment).to(source.device)
         parts.append(_stored_signals(manifest, corpus, source.teacher.signals(batch), rows[chosen]))
         order.append(chosen)
-        done += len(chosen)
-        advance(done)
+        rows_done += len(chosen)
+        tokens_done += int(lengths[chosen].sum())
+        advance(rows_done, tokens_done / int(lengths.sum()))
     back = np.argsort(np.concatenate(order))
 
     def whole(name: str) -> Array | Ragged:

@@ -63,17 +63,21 @@ def fill_share(
 
     Errors: DistilvecError for vectors that must not be stored, or a full disk.
     """
-    report = progress or (lambda done, total: None)
+    report = progress or (lambda done, total, work: None)
     own = [(number, rows) for number, rows in plan_shards(cache, corpus) if share.includes(number)]
     done, total = 0, sum(len(rows) for _, rows in own)
     with part.writing():
         for number, rows in own:
+
+            def advance(texts: int, share_done: float, before: int = done, size: int = len(rows)) -> None:
+                report(before + texts, total, before + share_done * size)
+
             keys = np.asarray(corpus.keys[rows])
             if (part.positions(keys) < 0).any():
-                signals = compute(rows, lambda texts, done=done: report(done + texts, total))  # type: ignore[misc]
+                signals = compute(rows, advance)
                 part.append(keys, signals, corpus.stored(rows).__getitem__, number)
             done += len(rows)
-            report(done, total)
+            report(done, total, done)
 
 
 def part_folders(cache: Path) -> list[Path]:

@@ -1,0 +1,159 @@
+"""A teacher's vectors of evaluation texts on disk: who shares them, what is not kept, what a kill leaves."""
+
+from __future__ import annotations
+
+import shutil
+
+import architectures
+import numpy as np
+import pytest
+from samples import make_texts
+from sentence_transformers import SentenceTransformer
+
+from distilvec.config.schema import TeacherSection
+from distilvec.teachers.cache import kept
+from distilvec.teachers.cache.kept import embed_kept, kept_folder, kept_manifest
+from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.model import LocalTeacher, load_teacher, wrap_model
+
+TEXTS = make_texts(30)
+
+
+def keeping(model, root, **settings):
+    teacher = load_teacher(TeacherSection(model=str(model), **settings), "cpu")
+    teacher.keep_in(root, teacher.manifest())
+    return teacher
+
+
+@pytest.fixture
+def embedded(monkeypatch):
+    """The texts that a model really embeds."""
+    asked, signals = [], LocalTeacher.signals
+
+    def noted(self, prompted, *values, **named):
+        asked.extend(prompted)
+        return signals(self, prompted, *values, **named)
+
+    monkeypatch.setattr(LocalTeacher, "signals", noted)
+    return asked
+
+
+def test_kept_vectors_are_those_of_the_model(tiny_model, tmp_path, embedded):
+    plain = load_teacher(TeacherSection(model=str(tiny_model)), "cpu").embed(TEXTS)
+    del embedded[:]
+    first, told = keeping(tiny_model, tmp_path), []
+    vectors = first.embed(TEXTS, "document", lambda *state: told.append(state))
+    assert vectors.dtype == np.float32 and np.array_equal(vectors, plain), "float32, not a bit is lost"
+    assert told[-1] == (30, 1.0) and told == sorted(told)
+    assert np.array_equal(keeping(tiny_model, tmp_path).embed(TEXTS[::-1]), plain[::-1])
+    assert embedded == TEXTS, "once"
+
+
+def test_only_what_is_missing_is_embedded_and_told(tiny_model, tmp_path, embedded):
+    teacher, told = keeping(tiny_model, tmp_path), []
+    teacher.embed(TEXTS[:20])
+    del embedded[:]
+    teacher.embed(TEXTS, "document", lambda *state: told.append(state))
+    assert embedded == TEXTS[20:] and told[0][0] > 20 and told[0][1] > 20 / 30
+
+
+def test_the_content_of_the_model_decides(tiny_model, tmp_path, embedded):
+    keeping(tiny_model, tmp_path).embed(TEXTS)
+    moved = shutil.copytree(tiny_model, tmp_path / "moved")
+    other = architectures.sentence_transformer(tmp_path / "other", architectures.bert(tmp_path / "backbone", seed=1))
+    del embedded[:]
+    keeping(moved, tmp_path, name="another name").embed(TEXTS)
+    assert embedded == []
+    for model, settings in ((other, {}), (moved, {"max_length": 5}), (moved, {"truncate_dim": 8})):
+        del embedded[:]
+        assert len(keeping(model, tmp_path, **settings).embed(TEXTS)) == 30 and embedded == TEXTS
+
+
+def test_prompts_count_text_by_text(tiny_model, tmp_path, embedded):
+    """A recipe with prompts and `evaluate --teacher` without share what both embed."""
+    asking = keeping(tiny_model, tmp_path, prompts={"query": "query: ", "document": ""})
+    queries = asking.embed(TEXTS[:3], "query")
+    documents = asking.embed(TEXTS[:3], "document")
+    assert not np.array_equal(queries, documents)
+    del embedded[:]
+    plain = keeping(tiny_model, tmp_path)
+    assert np.array_equal(plain.embed(TEXTS[:3]), documents) and embedded == []
+
+
+def test_a_model_in_memory_shares_them_too(tiny_model, tmp_path, embedded):
+    section = TeacherSection(model=str(tiny_model))
+    one = wrap_model(SentenceTransformer(str(tiny_model), device="cpu"), "teacher")
+    two = wrap_model(SentenceTransformer(str(tiny_model), device="cpu"), "another")
+    for model in (one, two):
+        model.keep_in(tmp_path, model.manifest())
+        model.embed(TEXTS)
+    assert embedded == TEXTS and section.name is None
+
+
+class Sums:
+    """A model of bags of words: a text without any known word has a zero vector."""
+
+    dim = 4
+
+    def __init__(self):
+        self.asked = []
+
+    def signals(self, prompted, pre_dense=False, progress=None):
+        self.asked += prompted
+        return {"embedding": np.array([[len(text), *[text.count(letter) for letter in "abc"]] for text in prompted])}
+
+
+@pytest.fixture
+def store(tiny_model, tmp_path):
+    manifest = kept_manifest(load_teacher(TeacherSection(model=str(tiny_model), truncate_dim=4), "cpu").manifest())
+    return lambda: TeacherCache.create_or_open(tmp_path / "kept", manifest, 8)
+
+
+def test_vectors_that_no_cache_takes_are_returned_all_the_same(store):
+    model, texts = Sums(), ["abba", "", "cab"]
+    first = embed_kept(store(), model, texts, "")
+    again = embed_kept(store(), model, texts, "")
+    assert first.tolist() == again.tolist() == [[4, 2, 2, 0], [0, 0, 0, 0], [3, 1, 1, 1]]
+    assert model.asked == [*texts, ""], "the zero vector is computed again"
+    assert embed_kept(store(), model, [], "").shape == (0, 4)
+
+
+def test_repeated_texts_have_one_row(store):
+    cache = store()
+    assert embed_kept(cache, Sums(), ["ab", "b", "ab"], "").tolist() == [[2, 1, 1, 0], [1, 0, 1, 0], [2, 1, 1, 0]]
+    assert len(cache) == 2
+
+
+def test_a_kill_loses_one_shard(store, monkeypatch):
+    monkeypatch.setattr(kept, "SHARD_TEXTS", 8)
+    model, signals, texts = Sums(), Sums.signals, [f"a{number}" for number in range(30)]
+
+    def dying(self, prompted, *values, **named):
+        if len(self.asked) >= 16:
+            raise KeyboardInterrupt
+        return signals(self, prompted, *values, **named)
+
+    monkeypatch.setattr(Sums, "signals", dying)
+    with pytest.raises(KeyboardInterrupt):
+        embed_kept(store(), model, texts, "")
+    monkeypatch.setattr(Sums, "signals", signals)
+    model = Sums()
+    assert len(embed_kept(store(), model, texts, "")) == 30 and model.asked == texts[16:]
+
+
+def test_without_a_place_to_keep_them_they_are_computed(tiny_model, tmp_path, embedded, capsys):
+    manifest = load_teacher(TeacherSection(model=str(tiny_model)), "cpu").manifest()
+    kept_folder(tmp_path, manifest).parent.mkdir()
+    kept_folder(tmp_path, manifest).write_text("a file where the folder should be")
+    assert keeping(tiny_model, tmp_path).embed(TEXTS).shape == (30, 32) and embedded == TEXTS
+    assert "are computed, and not kept" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_no_error_of_an_evaluation(store, monkeypatch, capsys):
+    def full(*values):
+        raise OSError(28, "No space left on device")
+
+    cache = store()
+    monkeypatch.setattr("distilvec.teachers.cache.shard.write_shard", full)
+    assert embed_kept(cache, Sums(), ["ab", "b"], "").tolist() == [[2, 1, 1, 0], [1, 0, 1, 0]]
+    assert "2 vectors of evaluation texts are not kept" in capsys.readouterr().err

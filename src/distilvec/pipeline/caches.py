@@ -96,9 +96,12 @@ def open_cache(job: Job, teacher: Teacher) -> TeacherCache:
 def cached_vectors(job: Job, rows: Any) -> Any:
     """Read the teacher's vectors of rows of the corpus from its cache; None without a cache, or where it lacks one."""
     teacher = job.teacher
-    if teacher.live or not folder_of_cache(job, teacher).exists():
+    if teacher.live:
         return None
-    cache = open_cache(job, teacher)
+    cache = superset_cache(job, teacher)
+    if cache is None and not folder_of_cache(job, teacher).exists():
+        return None
+    cache = own_cache(job, teacher) if cache is None else cache
     positions = cache.positions(teacher.corpus.keys[rows])
     return None if (positions < 0).any() else cache.read(positions)
 

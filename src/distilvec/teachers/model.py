@@ -36,7 +36,14 @@ from distilvec.teachers.cache.fill import Progress, fill_cache
 from distilvec.teachers.cache.kept import embed_kept, open_kept
 from distilvec.teachers.cache.manifest import Manifest, hash_model, hash_modules
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.encode import Forward, TextProgress, Vectors, cut_dimensions, runs_directly
+from distilvec.teachers.encode import (
+    Forward,
+    TextProgress,
+    Vectors,
+    cut_dimensions,
+    plan_batches,
+    runs_directly,
+)
 from distilvec.teachers.fast_linear import pack_linears, use_bfloat16
 from distilvec.teachers.placement import placement
 
@@ -200,15 +207,27 @@ class LocalTeacher:
         if self._forward is not None:
             signals = self._forward.run(prompted, pre_dense, progress)
         else:
-            options: dict[str, Any] = {
-                "batch_size": max(1, self.section.batch_tokens // 128),
-                "convert_to_tensor": True,
-            }
-            with evaluating(self.model), self.autocast():
-                found = self.model.encode(list(prompted), prompt="", show_progress_bar=False, **options)
-            signals = {"embedding": found.float().cpu().numpy()}
+            signals = {"embedding": self._encode(prompted, progress)}
         signals["embedding"] = cut_dimensions(signals["embedding"], self.dim, self.normalized)
         return signals
+
+    def _encode(self, prompted: Sequence[Text], progress: TextProgress | None) -> npt.NDArray[np.float32]:
+        """Vectors by the model's own `encode`, in batches of about `batch_tokens`: a long text is alone."""
+        lengths, budget = self.lengths(prompted), self.section.batch_tokens
+        batches = plan_batches(lengths, budget, budget)
+        results, texts_done, tokens_done = [], 0, 0
+        for rows in batches:
+            texts: list[Any] = [prompted[row] for row in rows]
+            with evaluating(self.model), self.autocast():
+                vectors = self.model.encode(
+                    texts, prompt="", batch_size=len(rows), convert_to_tensor=True, show_progress_bar=False
+                )
+            results.append(vectors.float().cpu().numpy())
+            texts_done, tokens_done = texts_done + len(rows), tokens_done + int(lengths[rows].sum())
+            if progress is not None:
+                progress(texts_done, tokens_done / int(lengths.sum()))
+        found: npt.NDArray[np.float32] = np.concatenate(results)[np.argsort(np.concatenate(batches))]
+        return found
 
 
 def load_teacher(

@@ -9,6 +9,7 @@ has it. Figures are medians; in the JSON:
     ratio_fp32          ours in fp32 over the peer in fp32
     ratio_bf16          ours in bf16 over the peer as it is called by default, in fp32
     ratio_bf16_vs_bf16  ours in bf16 over the peer with its weights in bf16
+    processor_ratio_*   the same of processor time: on a busy machine compare this
     minimum_cosine      of each side's vectors to the peer's in fp32 (float32, before they are stored)
 """
 
@@ -74,24 +75,38 @@ def measure(count: int, repeats: int, sizes: list[int], data: Path | None, folde
     vectors = {f"peer_{name}": _encode(peer, texts, best[name]) for name, peer in peers.items()}
     vectors |= {f"ours_{name}": teacher.embed(texts) for name, teacher in ours.items()}
     seconds: dict[str, list[float]] = {name: [] for name in vectors}
+    processor: dict[str, list[float]] = {name: [] for name in vectors}
     for turn in range(repeats):
         for name in precisions:
             cache = TeacherCache.create_or_open(folder / f"{name}-{turn}", ours[name].manifest())
-            seconds[f"peer_{name}"].append(_time(partial(_encode, peers[name], texts, best[name])))
-            seconds[f"ours_{name}"].append(_time(partial(fill_cache, cache, corpus, ours[name])))
+            jobs: dict[str, Callable[[], Any]] = {
+                f"peer_{name}": partial(_encode, peers[name], texts, best[name]),
+                f"ours_{name}": partial(fill_cache, cache, corpus, ours[name]),
+            }
+            for side, job in jobs.items():
+                began = time.process_time()
+                seconds[side].append(_time(job))
+                processor[side].append(time.process_time() - began)
+    work = {name: statistics.median(values) for name, values in processor.items()}
     rate = {name: len(texts) / statistics.median(values) for name, values in seconds.items()}
     cosine = {name: _minimum_cosine(values, vectors["peer_fp32"]) for name, values in vectors.items()}
-    ratios = {"ratio_fp32": rate["ours_fp32"] / rate["peer_fp32"]}
+    ratios = {
+        "ratio_fp32": rate["ours_fp32"] / rate["peer_fp32"],
+        "processor_ratio_fp32": work["peer_fp32"] / work["ours_fp32"],
+    }
     if "bf16" in precisions:
         ratios |= {
             "ratio_bf16": rate["ours_bf16"] / rate["peer_fp32"],
             "ratio_bf16_vs_bf16": rate["ours_bf16"] / rate["peer_bf16"],
+            "processor_ratio_bf16": work["peer_fp32"] / work["ours_bf16"],
+            "processor_ratio_bf16_vs_bf16": work["peer_bf16"] / work["ours_bf16"],
         }
     return {
         **{name: round(value, 3) for name, value in ratios.items()},
         "minimum_cosine": {name: round(value, 7) for name, value in cosine.items()},
         "texts_per_second": {name: round(value, 1) for name, value in rate.items()},
         "seconds": {name: [round(value, 2) for value in values] for name, values in seconds.items()},
+        "processor_seconds": {name: [round(value, 2) for value in values] for name, values in processor.items()},
         "peer_batch_sizes": {
             name: {str(size): round(value, 1) for size, value in rates.items()} for name, rates in tried.items()
         },

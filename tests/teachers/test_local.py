@@ -349,3 +349,18 @@ def test_models_that_remember_a_text_run_on_one_thread(tiny_model, changes, expe
     assert is_stateless(model) is expected
     model[0].auto_model.hf_device_map = {"": "cpu"}
     assert not is_stateless(model)
+
+
+def test_models_of_their_own_kind_are_cut_by_tokens_too(tiny_model, monkeypatch):
+    """32 texts of any length took 16 times the memory that `batch_tokens` allows."""
+    model = SentenceTransformer(str(tiny_model), device="cpu")
+    texts = [*make_texts(50), *(" ".join(make_texts(20, seed=seed)) for seed in range(9))]
+    expected = wrap_model(model, "direct").embed(texts)
+    teacher, told, batches, encode = wrap_model(model, "own kind", batch_tokens=256), [], [], model.encode
+    teacher._forward = None
+    monkeypatch.setattr(model, "encode", lambda texts, **options: batches.append(texts) or encode(texts, **options))
+    found = teacher.signals(texts, progress=lambda *state: told.append(state))["embedding"]
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert sum(map(len, batches)) == len(texts) and told[-1] == (len(texts), 1.0) and len(told) == len(batches)
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(teacher.lengths(batch)) <= 256

@@ -36,7 +36,14 @@ from distilvec.teachers.cache.fill import Progress, fill_cache
 from distilvec.teachers.cache.kept import embed_kept, open_kept
 from distilvec.teachers.cache.manifest import Manifest, hash_model, hash_modules
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.encode import Forward, TextProgress, Vectors, cut_dimensions, runs_directly
+from distilvec.teachers.encode import (
+    Forward,
+    TextProgress,
+    Vectors,
+    cut_dimensions,
+    plan_batches,
+    runs_directly,
+)
 from distilvec.teachers.fast_linear import pack_linears, use_bfloat16
 from distilvec.teachers.placement import placement
 
@@ -221,13 +228,25 @@ class LocalTeacher:
         """Compute the vectors as the model gives them, before they are cut to the teacher's dim."""
         if self._forward is not None:
             return self._forward.run(prompted, pre_dense, progress)
-        options: dict[str, Any] = {
-            "batch_size": max(1, self.section.batch_tokens // 128),
-            "convert_to_tensor": True,
-        }
-        with evaluating(self.model), self.autocast():
-            found = self.model.encode(list(prompted), prompt="", show_progress_bar=False, **options)
-        return {"embedding": found.float().cpu().numpy()}
+        return {"embedding": self._encode(prompted, progress)}
+
+    def _encode(self, prompted: Sequence[Text], progress: TextProgress | None) -> npt.NDArray[np.float32]:
+        """Vectors by the model's own `encode`, in batches of about `batch_tokens`: a long text is alone."""
+        lengths, budget = self.lengths(prompted), self.section.batch_tokens
+        batches = plan_batches(lengths, budget, budget)
+        results, texts_done, tokens_done = [], 0, 0
+        for rows in batches:
+            texts: list[Any] = [prompted[row] for row in rows]
+            with evaluating(self.model), self.autocast():
+                vectors = self.model.encode(
+                    texts, prompt="", batch_size=len(rows), convert_to_tensor=True, show_progress_bar=False
+                )
+            results.append(vectors.float().cpu().numpy())
+            texts_done, tokens_done = texts_done + len(rows), tokens_done + int(lengths[rows].sum())
+            if progress is not None:
+                progress(texts_done, tokens_done / int(lengths.sum()))
+        found: npt.NDArray[np.float32] = np.concatenate(results)[np.argsort(np.concatenate(batches))]
+        return found
 
 
 def load_teacher(

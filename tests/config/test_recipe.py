@@ -128,7 +128,7 @@ def test_variants_are_combined_in_their_order(file):
     )
     found = recipe.load(file, "a+b")
     assert (found.train.epochs, found.train.schedule.name, found.train.schedule.warmup) == (3, "cosine", 5)
-    assert recipe.load(file, "b+a").train.epochs == 2 and recipe.load(file, "b+a").train.schedule.warmup == 0
+    assert recipe.load(file, "b+a").train.epochs == 2 and recipe.load(file, "b+a").train.schedule.warmup == 0.05
     assert found.name.endswith("-a+b") and found.method.weights == {"x": 1}
     with pytest.raises(DistilvecError, match=r"^\[variant\] no variant 'c'"):
         recipe.load(file, "a+c")

@@ -208,7 +208,7 @@ def test_learns_in_its_own_width(tiny_recipe, tiny_model, wide_teacher, tmp_path
     for term in ("loss", "loss_tamd", "loss_lasd"):
         assert logged[-1][f"train/{term}"] < 0.8 * logged[0][f"train/{term}"], term
     gaps = [line["eval/similarity_gap"] for line in lines if "eval/similarity_gap" in line]
-    assert len(gaps) == 7 and min(gaps[1:]) < 0.8 * gaps[0]
+    assert min(gaps[1:]) < 0.8 * gaps[0]
     assert not any("eval/distance" in line for line in lines), "vectors of two spaces have no distance"
 
 

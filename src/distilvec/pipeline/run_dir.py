@@ -38,7 +38,8 @@ FINGERPRINT = "train.fingerprint"
 SWEEP_FILE = "sweep.json"
 FORMAT = 1
 ENTRY = {"name", "group", "folder", "state"}  # of a run in sweep.json
-RESULTS = ("student", "last", "students", "report.json", "distillation.json")
+# Not "student": it is saved before the first step, as the first candidate for the student that ships.
+RESULTS = ("last", "students", "report.json", "distillation.json")
 
 
 def check_run(recipe: Recipe, folder: Path) -> None:

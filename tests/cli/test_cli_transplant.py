@@ -148,10 +148,6 @@ def test_a_table_that_cannot_be_made_is_refused(teachers, texts, tmp_path, name,
     ("arguments", "message"),
     [
         (["--kind", "bpe"], r"^\[--vocab-size\] .*bpe"),
-        (["--kind", "bpe", "--vocab-size", "20"], r"\[--vocab-size\] 20 tokens cannot be had"),
-        (["--kind", "unigram", "--vocab-size", "90000"], r"\[--vocab-size\] .*cannot be had"),
-        (["--vocab-size", "9"], "special tokens, bytes and the alphabet"),
-        (["--vocab-size", "99999"], r"\[--vocab-size\] .*: \d+ at most"),
         (["--kind", "hybrid", "--vocab-size", "300"], r"^\[--target\] .*hybrid"),
         (
             ["--kind", "hybrid", "--vocab-size", "300", "--target", "tr", "--share", "9"],
@@ -164,6 +160,21 @@ def test_bad_input_is_named_and_leaves_nothing(teachers, texts, tmp_path, argume
     with pytest.raises(DistilvecError, match=message):
         transplant(teachers["bert"], "--texts", texts, "--out", tmp_path / "out", *arguments)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["trim", "bpe", "unigram", "wordpiece", "hybrid"])
+@pytest.mark.parametrize("size", [9, 99_999])
+def test_a_size_that_cannot_be_had_is_a_wish(teachers, texts, tmp_path, capsys, kind, size):
+    more = ["--target", "texts", "--share", size] if kind == "hybrid" else []
+    more += ["--texts", f"en={tmp_path / 'en.txt'}"] if kind == "hybrid" else []
+    (tmp_path / "en.txt").write_text("the river and the bridge\n")
+    out = tmp_path / "out"
+    transplant(teachers["bert"], "--texts", texts, "--kind", kind, "--vocab-size", size, *more, "--out", out)
+    record = json.loads((out / "vocabulary.json").read_text())
+    tokens = len(SentenceTransformer(str(out), device="cpu").tokenizer)
+    assert record["notes"][-1].startswith(f"{tokens:,} tokens instead of {size:,}: ")
+    log = capsys.readouterr().err
+    assert all(f"vocabulary: {note}\n" in log for note in record["notes"])
 
 
 def test_bad_tokenizers_are_named_and_leave_nothing(teachers, tmp_path):

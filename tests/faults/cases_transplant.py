@@ -113,10 +113,7 @@ def _option(name: str, key: str, *options: str) -> None:
 
 
 _option("without-a-size", "--vocab-size", "--kind", "bpe")
-_option("size-too-small", "--vocab-size", "--kind", "bpe", "--vocab-size", "20")
-_option("size-too-large", "--vocab-size", "--kind", "unigram", "--vocab-size", "90000")
-_option("trim-size-too-small", "--vocab-size", "--vocab-size", "9")
-_option("trim-size-too-large", "--vocab-size", "--vocab-size", "99999")
+_option("size-of-nothing", "--vocab-size", "--kind", "bpe", "--vocab-size", "0")
 _option("share-without-hybrid", "--share", "--share", "9")
 _option("target-without-hybrid", "--target", "--target", "tr")
 _option("hybrid-without-share", "--share", "--kind", "hybrid", "--vocab-size", "300", "--target", "texts")

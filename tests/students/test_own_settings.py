@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,7 +132,13 @@ def test_modules_and_prompts_that_are_not_taken_over_are_said(folders: dict[str,
     assert asked.startswith("prompts are the teacher's") and "query 'query: ', document 'passage: '" in asked
     (asked,) = notes_of(StudentSection(model=str(model), dense="keep"), info(folders["mean"]))
     assert asked.startswith("prompts are the teacher's")
-    assert not notes_of(StudentSection(model=str(model), dense="keep"), info(folders["mean"], prompts=prompts))
+    same = info(folders["mean"], prompts=prompts)
+    assert not notes_of(StudentSection(model=str(model), dense="keep"), same)
+    saved(tmp_path / "left", *modules[:2], Normalize())
+    settings = json.loads((tmp_path / "left" / "tokenizer_config.json").read_text())
+    (tmp_path / "left" / "tokenizer_config.json").write_text(json.dumps(settings | {"truncation_side": "left"}))
+    (note,) = notes_of(StudentSection(model=str(tmp_path / "left")), same)
+    assert note.startswith("long texts lose their end, not their beginning")
 
 
 @pytest.mark.parametrize(

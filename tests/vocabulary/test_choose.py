@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from transformers import AutoTokenizer
 
-from distilvec.vocabulary.choose import FIGURES, kept_vocabulary
+from distilvec.vocabulary.choose import kept_vocabulary
 from distilvec.vocabulary.trim import Vocabulary
 
 COUNTS = {"before": 200, "tokens": 113}
@@ -19,7 +17,7 @@ def make(tiny_model):
 
     def made_again():
         made.append(1)
-        return Vocabulary(AutoTokenizer.from_pretrained(tiny_model), dict(COUNTS))
+        return Vocabulary(AutoTokenizer.from_pretrained(tiny_model), dict(COUNTS), ("a note",))
 
     made_again.calls = made
     return made_again
@@ -29,16 +27,9 @@ def test_it_is_made_once_and_again_when_damaged(make, tmp_path, capsys):
     folder = tmp_path / "vocabularies" / "0123"
     for _ in range(2):
         tokenizer, figures = kept_vocabulary(folder, make)
-        assert figures == COUNTS and tokenizer.tokenize("river stone") and len(make.calls) == 1
+        assert figures == {**COUNTS, "notes": ["a note"]} and tokenizer.tokenize("river stone") and len(make.calls) == 1
     path = folder / "tokenizer.json"
     before = path.read_bytes()
     path.write_bytes(before + b" ")
     assert kept_vocabulary(folder, make)[0].get_vocab() == tokenizer.get_vocab()
     assert path.read_bytes() == before and len(make.calls) == 2 and "damaged" in capsys.readouterr().err
-
-
-def test_one_of_an_earlier_version_is_kept(make, tmp_path):
-    folder = tmp_path / "0123"
-    make().tokenizer.save_pretrained(folder)
-    (folder / FIGURES).write_text(json.dumps(COUNTS))
-    assert kept_vocabulary(folder, make)[1] == COUNTS and len(make.calls) == 1

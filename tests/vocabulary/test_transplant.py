@@ -133,7 +133,7 @@ def test_tokens_before_and_behind_a_text_stay(models, name, frame):
     )
     assert len(order) < len(model.tokenizer)
     np.testing.assert_allclose(transplant(model, smaller)[0].encode(texts), model.encode(texts), atol=1e-6)
-    trained = train_tokenizer(architectures.TEXTS * 20, "bpe", 330, Pieces(model.tokenizer))
+    trained = train_tokenizer(lambda: architectures.TEXTS * 20, "bpe", 330, Pieces(model.tokenizer))
     assert [trained.convert_ids_to_tokens(trained(text)["input_ids"])[0] == "<s>" for text in texts] == [
         "<s>" in frame
     ] * len(texts)

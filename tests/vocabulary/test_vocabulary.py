@@ -11,8 +11,10 @@ import pytest
 from samples import make_texts
 from transformers import AutoTokenizer
 
+from distilvec.config.student import VocabularySection
 from distilvec.core.errors import DistilvecError
 from distilvec.models.load import load_tokenizer
+from distilvec.vocabulary.choose import choose
 from distilvec.vocabulary.edit import alphabet, fast_tokenizer, swap_ids
 from distilvec.vocabulary.pieces import Pieces
 from distilvec.vocabulary.train import train_tokenizer
@@ -66,7 +68,7 @@ def pieces(tmp_path_factory):
         made[name] = Pieces(load_tokenizer(str(path), "model"), name)
     made["bpe with bytes"] = with_bytes(made["gemma3"])
     made["unigram with bytes"] = Pieces(
-        train_tokenizer([*ENGLISH, *TURKISH] * 5, "unigram", 420, made["gemma3"]), "unigram"
+        train_tokenizer(lambda: [*ENGLISH, *TURKISH] * 5, "unigram", 420, made["gemma3"]), "unigram"
     )
     return made
 
@@ -104,7 +106,7 @@ def test_tokenizers_of_bytes_give_every_script_back(pieces, name):
 def test_trained_tokenizers_give_back_scripts_that_they_never_saw(pieces, name, kind):
     """What the old tokenizer does to letters is done to them, and that alone; only a space at the beginning is lost."""
     old = pieces[name]
-    made = train_tokenizer([*ENGLISH, *TURKISH] * 5, kind, 400, old)
+    made = train_tokenizer(lambda: [*ENGLISH, *TURKISH] * 5, kind, 400, old)
     normalizer = None if old.kind == "metaspace" and name == "gemma3" else old.plain.normalizer
     for text in [*SCRIPTS, *HARD, *ENGLISH, *TURKISH]:
         normal = normalizer.normalize_str(text) if normalizer else text
@@ -114,7 +116,7 @@ def test_trained_tokenizers_give_back_scripts_that_they_never_saw(pieces, name, 
 
 def test_wordpiece_gives_words_back_as_far_as_its_alphabet_goes(pieces):
     old = pieces["bert"]
-    trained = train_tokenizer([*ENGLISH, *TURKISH, *SCRIPTS] * 5, "wordpiece", 480, old)
+    trained = train_tokenizer(lambda: [*ENGLISH, *TURKISH, *SCRIPTS] * 5, "wordpiece", 480, old)
     for tokenizer in (old.tokenizer, *smaller_and_mixed(old), trained):
         known, found = set(tokenizer.get_vocab()), 0
         for text in [*SCRIPTS, *HARD, *ENGLISH, *TURKISH]:
@@ -200,15 +202,48 @@ def test_trimming_to_a_size_keeps_what_is_needed(pieces, name):
     words = {"en": Words(ENGLISH, old), "tr": Words(TURKISH, old)}
     whole = trim(old, words)
     size = (whole.figures["always"] + whole.figures["tokens"]) // 2
-    found = trim(old, words, size)
+    found = trim(old, words, size, "all")
     assert whole.figures["always"] < size == len(found.tokenizer) < whole.figures["tokens"]
     new = Pieces(found.tokenizer)
     assert {old.tokens[number] for number in (*alphabet(old), *old.special, *old.added)} <= set(new.tokens)
     assert not {token for token in unreachable(new) if token not in unreachable(old)}
-    with pytest.raises(DistilvecError, match=rf"size\] 3 tokens .*: {whole.figures['always']} at least"):
-        trim(old, words, 3)
-    with pytest.raises(DistilvecError, match=rf"size\] .*{name}.*: {whole.figures['tokens']} at most"):
-        trim(old, words, whole.figures["tokens"] + 1)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_size_of_a_trimmed_vocabulary_is_a_wish(pieces, name):
+    """More than the texts use: all that they use. Less than their letters: these, and a note each."""
+    old = pieces[name]
+    words = {"en": Words(ENGLISH, old), "tr": Words(TURKISH, old)}
+    whole, seen = trim(old, words), trim(old, words, letters="seen")
+    assert not whole.notes and not seen.notes
+    for letters, expected in ((None, whole), ("all", whole), ("seen", seen)):
+        found = trim(old, words, expected.figures["tokens"] + 1000, letters)
+        assert found.tokenizer.get_vocab() == expected.tokenizer.get_vocab()
+        tokens = len(expected.tokenizer)
+        assert found.notes == (f"{tokens:,} tokens instead of {tokens + 1000:,}: the texts use no more",)
+    for letters in (None, "all", "seen"):
+        found = trim(old, words, 3, letters)
+        assert len(found.tokenizer) == seen.figures["always"]
+        assert f"{len(found.tokenizer):,} tokens instead of 3: special tokens, bytes and letters" in found.notes[-1]
+        gone = seen.figures["always"] < whole.figures["always"] and letters != "seen"
+        assert len(found.notes) == 1 + gone and (not gone or "letters that the texts never use" in found.notes[0])
+
+
+@pytest.mark.parametrize("name", ["bert", "gemma3"])
+def test_letters_make_way_for_tokens_of_the_texts(pieces, name):
+    """Without a stated choice the alphabet is at most half of a size that everything together does not fit."""
+    old = pieces[name]
+    words = {"tr": Words(TURKISH, old)}
+    whole, seen = trim(old, words), trim(old, words, letters="seen")
+    letters, used = whole.figures["always"], len(seen.tokenizer)
+    assert seen.figures["always"] < letters
+    for size in (letters - 1, letters + 1):
+        found = trim(old, words, size)
+        assert len(found.tokenizer) == min(size, used) and "letters that the texts never use" in found.notes[0]
+        assert f"the old alphabet alone has {letters:,} tokens, of {size:,} in all" in found.notes[0]
+    stated = trim(old, words, letters + 1, "all")
+    assert len(stated.tokenizer) == letters + 1 and not stated.notes
+    assert trim(old, words, len(whole.tokenizer)).tokenizer.get_vocab() == whole.tokenizer.get_vocab()
 
 
 def test_letters_that_the_texts_lack_may_go(pieces):
@@ -224,7 +259,7 @@ def test_languages_count_alike_however_long_their_texts_are(pieces):
     old = pieces["bert"]
     few, many = Words(["turkish"], old), Words(ENGLISH * 500, old)
     size = trim(old, {"tr": few, "en": many}).figures["always"] + 4
-    kept = set(trim(old, {"tr": few, "en": many}, size).tokenizer.get_vocab())
+    kept = set(trim(old, {"tr": few, "en": many}, size, "all").tokenizer.get_vocab())
     assert set(old.tokenizer.tokenize("turkish")) <= kept | {old.tokens[number] for number in alphabet(old)}
 
 
@@ -233,7 +268,7 @@ def test_languages_count_alike_however_long_their_texts_are(pieces):
 def test_a_trained_tokenizer_has_the_old_special_tokens_and_gives_text_back(pieces, name, kind, tmp_path):
     old = pieces[name]
     texts = [*ENGLISH, *TURKISH, *HARD] * 5
-    made = train_tokenizer(texts, kind, 420, old)
+    made = train_tokenizer(lambda: texts, kind, 420, old)
     assert len(made) == 420 and made.special_tokens_map == old.tokenizer.special_tokens_map
     made.save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
@@ -251,27 +286,52 @@ def test_a_trained_tokenizer_has_the_old_special_tokens_and_gives_text_back(piec
                 old.plain.normalizer.normalize_str(text) if old.plain.normalizer and old.kind != "metaspace" else text
             )
             assert again.decode(encoded, skip_special_tokens=True).split() == normal.split(), text
-    with pytest.raises(DistilvecError, match=r"size\] 30 tokens .* at least"):
-        train_tokenizer(texts, kind, 30, old)
-    with pytest.raises(DistilvecError, match=r"size\] .*: \d+ at most"):
-        train_tokenizer(texts, kind, 60_000, old)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "gemma3"])
+def test_the_size_of_a_trained_tokenizer_is_a_wish(pieces, name, kind):
+    """Texts that give fewer tokens give fewer; special tokens, bytes and letters of the texts always stay."""
+    old, texts = pieces[name], [*ENGLISH, *TURKISH, *SCRIPTS]
+    for size, words in ((1, "always stay"), (30, "always stay"), (60_000, "the texts use no more")):
+        found = choose(VocabularySection(kind=kind, size=size), old, {"": lambda: iter(texts)})
+        tokens = len(found.tokenizer)
+        assert found.figures["tokens"] == tokens and (tokens > size) == (size < 100)
+        assert len(found.notes) == 1 and found.notes[0].startswith(f"{tokens:,} tokens instead of {size:,}: ")
+        assert words in found.notes[0]
+        unknown = found.tokenizer.unk_token_id
+        assert kind == "wordpiece" or all(unknown not in row for row in ids(found.tokenizer, texts))
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_language_gets_tokens_of_its_own_and_the_others_keep_theirs(pieces, name):
     old = pieces[name]
     always = trim(old, {"tr": Words(TURKISH, old)}).figures["always"]
-    found = hybrid(
-        old, Words(TURKISH * 3, old), TURKISH * 3, {"en": Words(ENGLISH, old), "x": Words(HARD, old)}, 25, always + 35
-    )
+    others = {"en": Words(ENGLISH, old), "x": Words(HARD, old)}
+    found = hybrid(old, Words(TURKISH * 3, old), TURKISH * 3, others, 25, always + 35, "all")
     assert len(found.tokenizer) == always + 35 and found.figures["target"] == 25 and found.figures["others"] == 10
     new = Pieces(found.tokenizer)
     assert None not in new.tokens and found.figures["unreachable"] == 0
     before = sum(map(len, ids(trim(old, {"none": Words(["x"], old)}).tokenizer, TURKISH)))
     assert sum(map(len, ids(found.tokenizer, TURKISH))) < before
-    with pytest.raises(DistilvecError, match=rf"size\] .*: {always + 25} at least"):
-        hybrid(old, Words(TURKISH, old), TURKISH, {"en": Words(ENGLISH, old)}, 25, always + 20)
-    with pytest.raises(DistilvecError, match=r"share\] .* at most"):
-        hybrid(old, Words(["ev"], old), ["ev"], {"en": Words(ENGLISH, old)}, 2000, always + 4000)
-    with pytest.raises(DistilvecError, match=r"size\] .* at most"):
-        hybrid(old, Words(TURKISH * 3, old), TURKISH * 3, {"en": Words(["a"], old)}, 25, always + 300)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_share_and_size_of_a_hybrid_are_wishes(pieces, name):
+    old, english = pieces[name], {"en": Words(ENGLISH, pieces[name])}
+    always = trim(old, {"tr": Words(TURKISH, old)}).figures["always"]
+    few = hybrid(old, Words(["ev"], old), ["ev"], english, 2000, always + 4000)
+    target, size = few.notes
+    assert target == f"{few.figures['target']:,} tokens of the target language instead of 2,000: its texts give no more"
+    assert size == f"{len(few.tokenizer):,} tokens instead of {always + 4000:,}: the texts use no more"
+    assert few.figures["target"] < 2000 and few.figures["others"] > 0
+    alone = hybrid(old, Words(TURKISH * 3, old), TURKISH * 3, {"en": Words(["a"], old)}, 25, always + 300)
+    assert alone.figures["target"] == 25 and alone.notes[-1].endswith("the texts use no more")
+    for size in (always + 20, 40, 3):  # letters that no text uses make way, then the share
+        found = hybrid(old, Words(TURKISH * 3, old), TURKISH * 3, english, 25, size)
+        tokens = len(found.tokenizer)
+        assert tokens == found.figures["always"] + found.figures["target"] + found.figures["others"]
+        assert found.notes and (tokens == size or found.notes[-1].startswith(f"{tokens:,} tokens instead of {size:,}"))
+        if found.figures["target"] < 25:
+            assert any("left by special tokens and letters" in note for note in found.notes)
+        assert not unreachable(Pieces(found.tokenizer)) - unreachable(old)

@@ -58,10 +58,14 @@ class VocabularySection(Section):
         "tokens that the texts use (trim), with the target language's own (hybrid), or trained on the texts",
     )
     tokenizer: str | None = key(None, "an existing tokenizer instead: folder, id, tokenizer.json or .model", MODEL)
-    size: VocabularySize | None = key(None, "tokens in all; with trim all that the texts use by default")
-    letters: Literal["all", "seen"] = key("all", "of the old alphabet: all, or those seen in the texts")
+    size: VocabularySize | None = key(
+        None, "tokens in all, or as near as the texts allow; with trim all that they use by default"
+    )
+    letters: Literal["all", "seen"] | None = key(
+        None, "of the old alphabet: all, or those seen in the texts; by default all that leave half of the size"
+    )
     target: str | None = key(None, "with hybrid: the language that gets tokens of its own")
-    share: VocabularySize | None = key(None, "with hybrid: how many")
+    share: VocabularySize | None = key(None, "with hybrid: how many, or as many as its texts give")
     compose: Literal["mean", "weighted", "first", "last"] = key("mean", "new embeddings of the old pieces' ones")
     keep_norm: bool = key(False, "bring composed embeddings to the mean norm of their pieces")
 

@@ -87,7 +87,7 @@ def within_budget(
     before = torch.as_tensor(model.encode(sample))
     best: Made | None = None
     everything = make(section)
-    for rank, size in _sizes(model, parameters, everything.figures["tokens"], everything.figures["always"]):
+    for rank, size in _sizes(model, parameters, everything.figures["tokens"], everything.figures["least"]):
         whole = size == everything.figures["tokens"]
         chosen = everything if whole else make(section.model_copy(update={"size": size}))
         changed, rows = transplant(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
@@ -98,7 +98,7 @@ def within_budget(
         if best is None or distance < (best.distance or 0):
             best = found
     if best is None:
-        least = _fixed(model, RANKS[0]) + everything.figures["always"] * RANKS[0]
+        least = _fixed(model, RANKS[0]) + everything.figures["least"] * RANKS[0]
         raise DistilvecError(
             f"[--budget] found {parameters / 1e6:.2f} M parameters; the model's layers and the smallest table have "
             f"{least / 1e6:.2f} M. Give more, or prune layers first (student.layers of a recipe)."

@@ -156,6 +156,8 @@ def load_vocabulary(
     folder = store.folder("vocabularies", recipes.fingerprint(*parts))
     made, counts = kept_vocabulary(folder, lambda: choose(vocabulary, pieces, texts_by_language(corpus)))
     log(f"vocabulary: {counts['before']:,} -> {counts['tokens']:,} tokens")
+    for note in counts["notes"]:
+        log(f"vocabulary: {note}")
     return made
 
 

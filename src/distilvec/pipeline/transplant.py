@@ -18,6 +18,7 @@ from distilvec.config.student import VocabularySection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import check_output_folder, write_json
 from distilvec.core.info import UNLIMITED
+from distilvec.core.log import log
 from distilvec.data.sources import read_source, source_files
 from distilvec.formats.replace import check_replaceable, is_ours, real
 from distilvec.formats.sentence_transformers import save_student
@@ -123,9 +124,9 @@ def transplant_folder(
 
     The token table gets `rank` numbers per token if a rank is given; a `budget` of parameters chooses rank and tokens.
     The model card names the `languages`.
-    Returns the content of vocabulary.json, which is saved with the model: options, counts of tokens and rows, tokens
-    that had no piece in the old vocabulary, both tokenizers compared on the first 2,000 texts of each language, and the
-    mean `distance` of both models' vectors.
+    Returns the content of vocabulary.json, which is saved with the model: options, counts of tokens and rows, notes on
+    sizes that the texts did not allow, tokens that had no piece in the old vocabulary, both tokenizers compared on the
+    first 2,000 texts of each language, and the mean `distance` of both models' vectors.
     Errors: DistilvecError for anything that cannot be read, chosen or saved, and as `check_target`; nothing is then
     written.
     """
@@ -146,11 +147,14 @@ def transplant_folder(
     made = _make(
         model, Pieces(model.tokenizer, f"the tokenizer of {name}", "teacher"), section, read, max_length, rank, budget
     )
+    for note in made.vocabulary.notes:
+        log(f"vocabulary: {note}")
     missing = [number for number, origin in enumerate(made.rows.origins) if origin == "missing"]
     record = {
         "teacher": model_name(name),
         "vocabulary": section.model_dump(mode="json", exclude_none=True),
         "chosen": made.vocabulary.figures,
+        "notes": list(made.vocabulary.notes),
         **({} if made.rank is None else {"rank": made.rank, "start_distance": made.distance}),
         "rows": made.rows.counts,
         "without_pieces": list(made.model.tokenizer.convert_ids_to_tokens(missing)),

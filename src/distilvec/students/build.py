@@ -228,6 +228,8 @@ def student_notes(section: StudentSection, source: StudentSource, teacher: Teach
     kinds = [type(module).__name__ for module in source.modules[1:] if type(module).__name__ not in stock]
     if kinds and section.dense != "keep":
         notes.append(f"without {', '.join(kinds)} of {source.name} (student.dense=keep keeps linear layers)")
+    if getattr(source.modules[0].tokenizer, "truncation_side", "right") == "left":
+        notes.append(f"long texts lose their end, not their beginning as those of {source.name}")
     prompts = {role: prompt for role, prompt in source.prompts.items() if prompt != teacher.prompts.get(role, "")}
     if section.model != "teacher" and any(prompts.values()):
         listed = ", ".join(f"{role} {prompt!r}" for role, prompt in prompts.items())

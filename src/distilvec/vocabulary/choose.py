@@ -17,7 +17,7 @@ from distilvec.core.files import SEAL
 from distilvec.vocabulary.load import read_tokenizer
 from distilvec.vocabulary.pieces import Pieces
 from distilvec.vocabulary.train import train_tokenizer
-from distilvec.vocabulary.trim import Vocabulary, Words, hybrid, trim
+from distilvec.vocabulary.trim import Vocabulary, Words, hybrid, size_notes, trim
 
 Texts = Callable[[], Iterator[str]]  # called again for every pass
 FIGURES = "vocabulary.json"
@@ -27,7 +27,8 @@ _NEEDED = 20_000_000  # bytes of a large tokenizer
 def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts]) -> Vocabulary:
     """Make the tokenizer of `section` for the model with the tokenizer `pieces`; `texts` by language.
 
-    Errors: DistilvecError for impossible sizes, missing texts, and a tokenizer that is damaged, slow or has holes.
+    A size is a wish: where the texts or the tokenizer do not allow it, the nearest one is taken, with a note.
+    Errors: DistilvecError for missing texts, and a tokenizer that is damaged, slow or has holes.
     """
     before = len(pieces.vocabulary)
     if section.tokenizer is not None:
@@ -38,9 +39,10 @@ def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts
         raise DistilvecError("[student.vocabulary] there are no texts to choose a vocabulary from. Give some.")
     if section.kind in ("bpe", "unigram", "wordpiece"):
         assert section.size is not None
-        everything = chain.from_iterable(read() for read in texts.values())
-        made = train_tokenizer(everything, section.kind, section.size, pieces)
-        return Vocabulary(made, {"before": before, "tokens": len(made)})
+        made = train_tokenizer(
+            lambda: chain.from_iterable(read() for read in texts.values()), section.kind, section.size, pieces
+        )
+        return Vocabulary(made, {"before": before, "tokens": len(made)}, size_notes(section.size, len(made)))
     words = {language: Words(read(), pieces) for language, read in texts.items()}
     if section.kind == "trim":
         return trim(pieces, words, section.size, section.letters)
@@ -55,12 +57,12 @@ def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts
 
 
 def kept_vocabulary(folder: Path, make: Callable[[], Vocabulary]) -> tuple[PreTrainedTokenizerFast, dict[str, Any]]:
-    """Return the tokenizer stored in `folder` and its counts. `make` makes a missing or damaged one."""
+    """Return the tokenizer stored in `folder`, its counts and its "notes". `make` makes a missing or damaged one."""
 
     def build(target: Path) -> dict[str, Any]:
         made = make()
         made.tokenizer.save_pretrained(target)
-        return made.figures
+        return {**made.figures, "notes": list(made.notes)}
 
     def load(folder: Path) -> tuple[PreTrainedTokenizerFast, dict[str, Any]]:
         content = json.loads((folder / FIGURES).read_text(encoding="utf-8"))

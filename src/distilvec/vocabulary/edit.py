@@ -13,7 +13,6 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from distilvec.core.errors import DistilvecError
 from distilvec.vocabulary.pieces import Pieces, State
 
 _SIDES = ("padding_side", "truncation_side")
@@ -62,16 +61,6 @@ def needed(pieces: Pieces, keep: Iterable[int], letters: Iterable[int] | None = 
     always = (pieces.special | pieces.added | set(alphabet(pieces) if letters is None else letters)) & known
     parts = parts_of(pieces)
     return {part for number in always.union(keep) for part in parts(number)}
-
-
-def check_count(key: str, count: int, least: int, most: int, name: str) -> None:
-    """Raise DistilvecError for a number of tokens that the texts and the tokenizer `name` do not allow."""
-    if not least <= count <= most:
-        bound = f"{least} at least" if count < least else f"{most} at most"
-        raise DistilvecError(
-            f"[student.vocabulary.{key}] {count} tokens cannot be had from {name} and these texts: {bound}. Change the "
-            "number or the texts; special tokens, bytes and the alphabet always stay."
-        )
 
 
 def alphabet(pieces: Pieces) -> dict[int, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from tokenizers import Tokenizer, models, trainers
@@ -11,10 +11,11 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
 from distilvec.core.errors import DistilvecError
-from distilvec.vocabulary.edit import check_count, fast_tokenizer, with_tokens
+from distilvec.vocabulary.edit import fast_tokenizer, with_tokens
 from distilvec.vocabulary.pieces import SPACE, Pieces, State, components
 
 NewKind = Literal["bpe", "unigram", "wordpiece"]
+Texts = Callable[[], Iterable[str]]  # called again for every pass
 BYTE_SCORE = -100.0  # of a byte token in a Unigram model: below every sequence of pieces
 PREFIX = "##"
 _BYTES = 256
@@ -33,12 +34,13 @@ _DECODERS: dict[NewKind, State] = {
 }
 
 
-def train_tokenizer(texts: Iterable[str], kind: NewKind, size: int, like: Pieces) -> PreTrainedTokenizerFast:
+def train_tokenizer(texts: Texts, kind: NewKind, size: int, like: Pieces) -> PreTrainedTokenizerFast:
     """Train a tokenizer of `size` tokens: byte-level BPE, Unigram with byte tokens, or WordPiece.
 
+    It has fewer tokens if the texts give no more, and more if special tokens, bytes and letters of the texts are more.
     Normalization and special tokens are those of `like`. A space is put before every text, so that its first word is
     spelled like any other; decoding removes the space. WordPiece has an unknown token, the others read every script.
-    Errors: DistilvecError for a size below special tokens, bytes and the alphabet, or above what the texts give.
+    Errors: DistilvecError for an old tokenizer without special tokens.
     """
     added = sorted((entry for entry in like.state["added_tokens"] if entry["special"]), key=lambda entry: entry["id"])
     special = [entry["content"] for entry in added]
@@ -46,11 +48,7 @@ def train_tokenizer(texts: Iterable[str], kind: NewKind, size: int, like: Pieces
         raise DistilvecError(
             f"[student.vocabulary.kind] {like.name} has no special tokens to take over. Use kind trim."
         )
-    fixed = len(special) + (0 if kind == "wordpiece" else _BYTES)
-    check_count("size", size, fixed + 1, size, "a new tokenizer")
     state = _trained(texts, kind, size, special, like)
-    found = len(state["model"]["vocab"])
-    check_count("size", size, found, found, "a new tokenizer")
     numbers = {entry["id"]: rank for rank, entry in enumerate(added)}
     state["added_tokens"] = [{**entry, "id": rank} for rank, entry in enumerate(added)]
     old = like.state["post_processor"]
@@ -58,21 +56,16 @@ def train_tokenizer(texts: Iterable[str], kind: NewKind, size: int, like: Pieces
     return fast_tokenizer(state, like.tokenizer)
 
 
-def _trained(texts: Iterable[str], kind: NewKind, size: int, special: list[str], like: Pieces) -> State:
+def _trained(texts: Texts, kind: NewKind, size: int, special: list[str], like: Pieces) -> State:
     """Return tokenizer.json of a tokenizer trained on the texts, without the special-token template."""
     unknown = str(like.tokenizer.unk_token or special[0])
     shared: dict[str, Any] = {"special_tokens": special, "show_progress": False}
     if kind == "bpe":
         model: models.Model = models.BPE()
-        trainer: trainers.Trainer = trainers.BpeTrainer(
-            vocab_size=size, initial_alphabet=ByteLevel.alphabet(), **shared
-        )
     elif kind == "unigram":
         model = models.Unigram()
-        trainer = trainers.UnigramTrainer(vocab_size=size - _BYTES, unk_token=unknown, **shared)
     else:
         model = models.WordPiece(unk_token=unknown)
-        trainer = trainers.WordPieceTrainer(vocab_size=size, continuing_subword_prefix=PREFIX, **shared)
     normalizer = like.state["normalizer"]
     kept = [part for part in components(normalizer) if part["type"] != "Prepend" and part.get("content") != SPACE]
     if kept != components(normalizer):  # the splitter writes spaces
@@ -80,9 +73,26 @@ def _trained(texts: Iterable[str], kind: NewKind, size: int, special: list[str],
     empty = json.loads(Tokenizer(model).to_str())
     parts = {"normalizer": normalizer, "pre_tokenizer": _SPLITTERS[kind], "decoder": _DECODERS[kind]}
     tokenizer = Tokenizer.from_str(json.dumps({**empty, **parts}))
-    tokenizer.train_from_iterator(texts, trainer=trainer)
+    if kind == "bpe":
+        trainer: trainers.Trainer = trainers.BpeTrainer(
+            vocab_size=size, initial_alphabet=ByteLevel.alphabet(), **shared
+        )
+    elif kind == "unigram":
+        least = len(_letters(tokenizer, texts)) + len(special) + 1  # the trainer refuses fewer
+        trainer = trainers.UnigramTrainer(vocab_size=max(size - _BYTES, least), unk_token=unknown, **shared)
+    else:
+        trainer = trainers.WordPieceTrainer(vocab_size=size, continuing_subword_prefix=PREFIX, **shared)
+    tokenizer.train_from_iterator(texts(), trainer=trainer)
     state: State = json.loads(tokenizer.to_str())
     if kind == "unigram":
         state["model"]["vocab"] += [[f"<0x{value:02X}>", BYTE_SCORE] for value in range(_BYTES)]
         state["model"]["byte_fallback"] = True
     return state
+
+
+def _letters(tokenizer: Tokenizer, texts: Texts) -> set[str]:
+    """Return the distinct characters of the texts, as the tokenizer writes them."""
+    letters = {SPACE}
+    for text in texts():
+        letters.update(text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text))
+    return letters

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from distilvec.core.errors import DistilvecError
-from distilvec.vocabulary.edit import alphabet, check_count, joined, needed, parts_of, restrict
+from distilvec.vocabulary.edit import alphabet, joined, needed, parts_of, restrict
 from distilvec.vocabulary.pieces import Pieces
 
 Alphabet = Literal["all", "seen"]
@@ -87,19 +87,32 @@ def _count(tokenizer: Tokenizer, strings: Iterable[tuple[str, int]], counts: Cou
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Chosen vocabulary as a working tokenizer, and the counts of its tokens by source."""
+    """Chosen vocabulary as a working tokenizer, the counts of its tokens by source, and notes on unmet wishes."""
 
     tokenizer: PreTrainedTokenizerFast
     figures: dict[str, int]
+    notes: tuple[str, ...] = ()
 
 
-def trim(pieces: Pieces, words: Mapping[str, Words], size: int | None = None, letters: Alphabet = "all") -> Vocabulary:
+def size_notes(size: int | None, tokens: int) -> tuple[str, ...]:
+    """Note a number of tokens that is not the `size` asked for."""
+    if size is None or size == tokens:
+        return ()
+    reason = "the texts use no more"
+    if tokens > size:
+        reason = "special tokens, bytes and letters of the texts always stay"
+    return (f"{tokens:,} tokens instead of {size:,}: {reason}",)
+
+
+def trim(
+    pieces: Pieces, words: Mapping[str, Words], size: int | None = None, letters: Alphabet | None = None
+) -> Vocabulary:
     """Keep the tokens that the texts use, `words` by language: all of them, or the most frequent ones, `size` in all.
 
     Without a size no text changes its tokens. Special, added and byte tokens stay, and of the alphabet "all" or the
-    letters "seen" in the texts. With a size the rarest tokens go in rounds, and the words are counted again after each.
-    Every language has the same weight.
-    Errors: DistilvecError for a size that is too small or above what the texts use, and for mostly unknown tokens.
+    letters "seen" in the texts (see `_alphabet_kept`). With a size the rarest tokens go in rounds, and the words are
+    counted again after each. Every language has the same weight. A size outside of what tokenizer and texts allow is
+    raised or lowered, with a note. Errors: DistilvecError for mostly unknown tokens.
     """
     counts = _shares(pieces, words)
     if (unknown := _unknown(pieces, counts)) > UNREADABLE:
@@ -108,22 +121,24 @@ def trim(pieces: Pieces, words: Mapping[str, Words], size: int | None = None, le
             "Train a vocabulary on them (kind bpe or unigram), or give texts that the model can read."
         )
     used = {int(number) for number in np.flatnonzero(counts)}
-    fixed = needed(pieces, (), _letters(pieces, used, letters))
+    fixed, notes = _alphabet_kept(pieces, used, letters, size)
     kept = needed(pieces, used | fixed, fixed)
     if size is not None:
-        check_count("size", size, len(fixed), len(kept), pieces.name)
         always = {str(pieces.tokens[number]) for number in fixed}
-        while len(kept) > size:
+        wish = max(size, len(fixed))
+        while len(kept) > wish:
             tokenizer, order = restrict(pieces, kept, fixed)
             value = np.zeros(len(pieces.tokens))
             value[order] = _shares(Pieces(tokenizer, pieces.name), words)
-            goal = max(size, len(fixed) + int(SHRINK * (len(kept) - len(fixed))))
+            goal = max(wish, len(fixed) + int(SHRINK * (len(kept) - len(fixed))))
             ranked = sorted(kept - fixed, key=lambda number: (-value[number], number))
             best = _first(pieces, ranked, goal - len(fixed), always, set())
             kept = fixed | {pieces.vocabulary[token] for token in best}
     tokenizer, order = restrict(pieces, kept, fixed)
-    figures = {"before": len(pieces.vocabulary), "used": len(used), "always": len(fixed), "tokens": len(order)}
-    return Vocabulary(tokenizer, figures)
+    least = len(fixed) if letters == "all" else len(needed(pieces, (), _letters(pieces, used, "seen")))
+    figures = {"before": len(pieces.vocabulary), "used": len(used), "always": len(fixed), "least": least}
+    figures |= {"tokens": len(order)}
+    return Vocabulary(tokenizer, figures, notes + size_notes(size, len(order)))
 
 
 def hybrid(
@@ -133,38 +148,43 @@ def hybrid(
     others: Mapping[str, Words],
     share: int,
     size: int,
-    letters: Alphabet = "all",
+    letters: Alphabet | None = None,
 ) -> Vocabulary:
     """Keep `share` tokens of a tokenizer trained on the target language's `texts`, and old tokens of `others`.
 
     The result has `size` tokens. The new ones are of the old tokenizer's kind, the most frequent in the target's texts.
     Old tokens are taken in turn by language, and for each by length in characters, the most frequent first. Tokens that
-    can no longer be made of their text are replaced by the next ones.
-    Errors: DistilvecError for a size that is too small, and for texts with too few tokens.
+    can no longer be made of their text are replaced by the next ones. Numbers outside of what tokenizer and texts allow
+    are raised or lowered, with a note.
     """
-    used = {int(number) for number in np.flatnonzero(target.tokens(pieces))}
-    fixed = needed(pieces, (), _letters(pieces, used, letters))
+    of_target_used = {int(number) for number in np.flatnonzero(target.tokens(pieces))}
+    counts = {language: words.tokens(pieces) for language, words in others.items()}
+    used = of_target_used.union(*(np.flatnonzero(count).tolist() for count in counts.values()))
+    fixed, notes = _alphabet_kept(pieces, used, letters, size, size - share)
     always = {str(pieces.tokens[number]) for number in fixed}
-    check_count("size", size, len(fixed) + share, size, pieces.name)
-    count = int(MORE * share) + len(fixed)
+    room = max(0, size - len(fixed))
+    own_count = min(share, room)
+    count = int(MORE * own_count) + len(fixed)
     own = Pieces(pieces.tokenizer.train_new_from_iterator(texts, count, show_progress=False), "the target's tokenizer")
     of_target = _by_count(target.tokens(own), own)
-    of_others = list(_in_turn(pieces, {language: words.tokens(pieces) for language, words in others.items()}))
+    of_others = list(_in_turn(pieces, counts))
     refused = set[str]()
     for _ in range(_ROUNDS):
-        chosen = _first(own, of_target, share, always, refused)
-        check_count("share", share, 0, len(chosen), own.name)
-        filling = _first(pieces, of_others, size - len(fixed) - share, {*always, *chosen}, refused)
-        check_count("size", size, 0, len(fixed) + share + len(filling), pieces.name)
+        chosen = _first(own, of_target, own_count, always, refused)
+        filling = _first(pieces, of_others, room - len(chosen), {*always, *chosen}, refused)
         others_kept = {pieces.vocabulary[token] for token in filling}
         tokenizer = joined(pieces, fixed | others_kept, own, chosen)
         lost = unreachable(Pieces(tokenizer)) - always
         if not lost:
             break
         refused |= lost
+    if len(chosen) < share:
+        reason = "no more are left by special tokens and letters" if own_count < share else "its texts give no more"
+        notes += (f"{len(chosen):,} tokens of the target language instead of {share:,}: {reason}",)
     figures = {"before": len(pieces.vocabulary), "always": len(fixed), "target": len(chosen), "others": len(filling)}
-    figures |= {"redundant": len(used - fixed - others_kept), "unreachable": len(lost), "tokens": len(tokenizer)}
-    return Vocabulary(tokenizer, figures)
+    figures |= {"redundant": len(of_target_used - fixed - others_kept), "unreachable": len(lost)}
+    figures |= {"tokens": len(tokenizer)}
+    return Vocabulary(tokenizer, figures, notes + size_notes(size, len(tokenizer)))
 
 
 def unreachable(pieces: Pieces) -> set[str]:
@@ -201,6 +221,32 @@ def _unknown(pieces: Pieces, counts: npt.NDArray[np.float64]) -> float:
     spaces = [number for number, surface in surfaces.items() if surface is not None and not surface.text.strip()]
     total = float(counts.sum() - counts[spaces].sum())
     return float(counts[pieces.unknown]) / total if pieces.unknown is not None and total else 0.0
+
+
+def _alphabet_kept(
+    pieces: Pieces, used: set[int], letters: Alphabet | None, size: int | None, room: int | None = None
+) -> tuple[set[int], tuple[str, ...]]:
+    """Return the tokens that always stay, and a note if letters that the texts never use make way.
+
+    Without a stated choice they do where everything together is more than the size, and the alphabet more than half of
+    it: few tokens of more than one letter would be left. With "all" they do if the alphabet has no `room`.
+    """
+    seen = needed(pieces, (), _letters(pieces, used, "seen"))
+    if letters == "seen":
+        return seen, ()
+    everything = needed(pieces, (), _letters(pieces, used, "all"))
+    if size is None:
+        return everything, ()
+    room = size if room is None else room
+    if letters is None and len(needed(pieces, used | everything, everything)) > room:
+        room = min(room, size // 2)
+    if len(everything) <= room or len(seen) == len(everything):
+        return everything, ()
+    note = (
+        f"{len(everything) - len(seen):,} letters that the texts never use are left out: the old alphabet alone has "
+        f"{len(everything):,} tokens, of {size:,} in all"
+    )
+    return seen, (note,)
 
 
 def _letters(pieces: Pieces, used: set[int], letters: Alphabet) -> set[int]:

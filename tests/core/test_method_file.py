@@ -177,7 +177,11 @@ def test_a_constructor_that_raises(tmp_path):
             {"facets": "pointwise"},
             r"facets\] found 'pointwise'; expected a list of these: one of pointwise, contrastive, pairwise",
         ),
-        ("cdm", {"distillation_weight": 1.5}, r"distillation_weight\] found 1.5; expected a number of at least 0 and of at most 1"),
+        (
+            "cdm",
+            {"distillation_weight": 1.5},
+            r"distillation_weight\] found 1.5; expected a number of at least 0 and of at most 1",
+        ),
         ("uld", {"student_temperature": 0}, r"student_temperature\] found 0; expected a number above 0"),
         ("jasper", {"prefixes": []}, r"prefixes\] found \[\]; .* of at least length 1"),
         ("distillmoe", {"manual": {"a": 1}}, r"manual\] found \{'a': 1\}; expected a list of these: a number or null"),

@@ -26,6 +26,14 @@ def spread_rows(rows: Array) -> Array:
     return rows[chosen]
 
 
+def texts_by_role(corpus: Corpus, rows: Array) -> dict[Role, list[str]]:
+    """Return the texts of the corpus's rows by their source's role."""
+    by_role: dict[Role, list[str]] = {}
+    for source, text in zip(corpus.sources[rows].tolist(), corpus.stored(rows), strict=True):
+        by_role.setdefault(corpus.roles[source], []).append(text)
+    return by_role
+
+
 def embed_rows(corpus: Corpus, rows: Array, embed: Embed) -> Array:
     """Return the vectors of the corpus's rows, each text with its source's role, float32 [rows, dim]."""
     texts = np.array(corpus.stored(rows), dtype=object)

@@ -18,7 +18,7 @@ from distilvec.data.corpus import Corpus
 from distilvec.evaluation.agreement import ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, compression_rows
 from distilvec.evaluation.diagnostics import Group, experts_report, task_groups, vocabulary_report
-from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, evaluate, requests
+from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Request, evaluate, requests
 from distilvec.evaluation.margin import LEAST_POINTS, margin_report
 from distilvec.evaluation.projection import (
     draw_sentences,
@@ -29,9 +29,9 @@ from distilvec.evaluation.projection import (
 )
 from distilvec.evaluation.speed import Timing, measure_speed
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts, task_texts
-from distilvec.evaluation.text_distances import embed_rows, farthest_texts, spread_rows, text_distances
+from distilvec.evaluation.text_distances import embed_rows, farthest_texts, spread_rows, text_distances, texts_by_role
 from distilvec.models.load import load, load_model
-from distilvec.pipeline.columns import Columns, make_columns
+from distilvec.pipeline.columns import Columns, embed_ahead, make_columns
 from distilvec.teachers.api import ApiTeacher
 from distilvec.teachers.model import LocalTeacher, wrap_model
 from distilvec.teachers.precomputed import VectorsTeacher
@@ -255,6 +255,7 @@ def texts(models: Models) -> dict[str, Any]:
     rows = spread_rows(corpus.holdout_rows)
     theirs = models.cached(rows)
     if theirs is None and teacher is not None:
+        embed_ahead(Request(teacher, texts_by_role(corpus, rows)), models.cache)
         theirs = embed_rows(corpus, rows, partial(models.cache.vectors, teacher))
     ours, tokens = _student_side(models, corpus, rows)
     if theirs is None or theirs.shape != ours.shape:
@@ -271,6 +272,7 @@ def _student_side(models: Models, corpus: Corpus, rows: Any) -> tuple[Any, Any]:
     """The student's vectors of rows of the corpus [rows, dim] and their lengths in its tokens [rows]."""
     tokenizer, limit = models.student.model.tokenizer, models.student.model.max_seq_length
     ids = tokenizer(corpus.stored(rows), truncation=True, max_length=limit)["input_ids"]
+    embed_ahead(Request(models.student, texts_by_role(corpus, rows)), models.cache)
     vectors = embed_rows(corpus, rows, partial(models.cache.vectors, models.student))
     return vectors, np.array([len(one) for one in ids])
 

@@ -27,6 +27,7 @@ from distilvec.teachers.model import LocalTeacher, wrap_model
 SAMPLE_TEXTS = 2048  # whose lengths are looked at
 MEASURED_TOKENS = 1024  # that are embedded to measure a rate
 SHORT_QUANTILE = 0.25
+LONGER = 1.5  # a rate holds for texts up to so many times as long
 Lengths = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int64]
 
@@ -109,7 +110,10 @@ def evaluation_texts(tasks: Sequence[Task]) -> dict[str, list[str]]:
 
 
 def teacher_evaluation(job: Job, model: LocalTeacher, rate: PerToken | None) -> str:
-    """What the teacher has to embed for the evaluation, and how long that takes; `rate` None: it is measured here."""
+    """What the teacher has to embed for the evaluation, and how long that takes.
+
+    `rate` is that of the training texts; it is measured again if there is none, or if these texts are longer.
+    """
     by_role = evaluation_texts(job.tasks)
     count = sum(map(len, by_role.values()))
     folder = kept_folder(job.store.root, job.teacher.embeddings)
@@ -122,7 +126,7 @@ def teacher_evaluation(job: Job, model: LocalTeacher, rate: PerToken | None) -> 
     if not missing:
         return f"the vectors of all {count:,} texts are kept: {folder}"
     lengths = model.lengths(spread(missing))
-    if rate is None:
+    if rate is None or lengths.max() > LONGER * rate.lengths[1]:
         rate = embedding_rate(model, missing)[0]
     return f"{len(missing):,} of {count:,} texts: about {duration(len(missing) * rate.mean(lengths))}; then kept"
 

@@ -214,7 +214,8 @@ def transplant(
         )  # fmt: skip
     show_tokenizers(found["compared"])
     print(f"{out}: {rows_line(found)}")
-    print(distance_line(found))
+    if line := distance_line(found):
+        print(line)
 
 
 def export(

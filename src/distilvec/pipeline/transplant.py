@@ -182,16 +182,23 @@ def rows_line(record: Mapping[str, Any]) -> str:
 
 
 def distance_line(record: Mapping[str, Any]) -> str:
-    """Return how far the new model's vectors are from the original's, and whether it needs training."""
+    """Return how far the new model's vectors are from the original's, and whether it needs training; "" if unknown."""
     distance = record["distance"]
+    if distance is None:
+        return ""
     line = f"distance to the original's vectors: {distance:.4f} on {MEASURED} texts"
     if distance < SAME:
         return f"{line}. No training is needed."
     return f"{line}. Training brings the model nearer: docs/language.md"
 
 
-def _distance(before: SentenceTransformer, after: SentenceTransformer, texts: Mapping[str, Texts]) -> float:
-    """Return the mean distance of both models' vectors, each of length 1, on the first texts of all languages."""
+def _distance(before: SentenceTransformer, after: SentenceTransformer, texts: Mapping[str, Texts]) -> float | None:
+    """Return the mean distance of both models' vectors, each of length 1, on the first texts of all languages.
+
+    None without texts: an existing tokenizer needs none.
+    """
+    if not texts:
+        return None
     each = -(-MEASURED // len(texts))
     sample = [text for read in texts.values() for text in islice(read(), each)][:MEASURED]
     old, new = (

@@ -57,7 +57,7 @@ class RunResult:
         before = self.distance.get(f"untrained_{name}")
         began = "" if before is None else f" ({before:.4f} before training)"
         found = [(measure, f"{self.distance[name]:.4f} {where}{began}")]
-        if sentence := self.record["training"].get("shipped"):
+        if sentence := self.record.get("training", {}).get("shipped"):
             found.append(("shipped", sentence))
         found.append(("run", str(self.folder)))
         return [*found, ("report", str(self.page))] if self.page is not None else found

@@ -18,6 +18,7 @@ LOWEST_RATE, HIGHEST_RATE = 1e-5, 1e-3
 # A model of another family behind a new linear layer: at 1e-3 it is 0.90 from mpnet after 50 steps, 0.77 at its start.
 BEHIND_LAYER_RATE = 3e-4
 RATE_PER_DISTANCE = 2e-3
+CLOSEST_VALIDATIONS = 200  # steps between two; shorter trainings are validated after their epochs alone
 VALIDATION_SHARE = 0.05  # of the training time that validations between epochs may take
 BACKWARD = 3  # a training step costs about three forward passes, a validation one
 BEHIND = 1.05  # further from the teacher than at the start by more than chance: 5%
@@ -43,8 +44,8 @@ def validation_steps(total_steps: int, validation_rows: int, rows_a_step: float)
     Validations are so far apart that they take VALIDATION_SHARE of the time, but for two early ones, which notice a
     rate that is too high before much time is lost.
     """
-    interval = math.ceil(validation_rows / rows_a_step / BACKWARD / VALIDATION_SHARE)
-    early = {interval // 4, interval // 2} - {0}
+    interval = max(CLOSEST_VALIDATIONS, math.ceil(validation_rows / rows_a_step / BACKWARD / VALIDATION_SHARE))
+    early = {interval // 4, interval // 2}
     regular = range(interval, total_steps, interval)
     return frozenset(step for step in {*early, *regular} if step < total_steps)
 

@@ -271,7 +271,7 @@ def test_a_student_of_another_width_gets_a_linear_layer(tiny_recipe, tmp_path):
     student = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
     kinds = [type(module).__name__ for module in student]
     assert kinds[1:] == ["Pooling", "Dense"] and student.encode(["a"]).shape == (1, 48)
-    assert student[2].linear.bias is None and student[1].pooling_mode == "mean"
+    assert student[2].linear.bias is None and student[1].pooling_mode == "cls"
     assert result.distance["distance"] < result.distance["untrained_distance"]
 
 

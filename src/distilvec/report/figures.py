@@ -178,7 +178,8 @@ def _draw_dots(points: Sequence[Any], x: str, level: float | None) -> Drawing:
     axes_of = dict(zip(panels, grid, strict=True))
     for panel, row, name, value, *bounds in points:
         place, (low, high) = names.index(name), bounds or (None, None)
-        bars = None if low is None or high is None else [[value - low], [high - value]]
+        # a mean of equal values may lie outside its own interval by the last digit
+        bars = None if low is None or high is None else [[max(0.0, value - low)], [max(0.0, high - value)]]
         y = panels[panel].index(row) + 0.6 / len(names) * (place - (len(names) - 1) / 2)
         handles[name] = axes_of[panel].errorbar(value, y, xerr=bars, **series_style(place, line=False))
         add_spots(axes_of[panel], [(value, y)], [spot_text((panel, row, name), value, low=low, high=high)])
@@ -198,7 +199,7 @@ def make_grid(count: int, across: int, height: float, names: int, **options: Any
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Drawing
 
-    down = -(-count // across)
+    down = max(1, -(-count // across))  # a figure without points is one empty panel
     drawing = Drawing(figsize=(SIZE, 0.5 + height * down + 0.1 * names), layout="compressed")
     FigureCanvasAgg(drawing)  # has one renderer for the sizes of all texts
     grid = drawing.subplots(down, across, squeeze=False, **options).ravel()

@@ -70,7 +70,7 @@ def measure(teacher: str, student: str, count: int) -> dict[str, object]:
                 "cache": {"root": str(folder / "cache")},
                 "corpus": {
                     "sources": [{"path": str(folder / "texts.txt")}],
-                    "holdout_batches": 1,
+                    "validation_rows": 8,
                     "exclude_evaluation": False,
                 },
                 "method": {"name": "redact"},

@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
         patch.chdir(folder)
         patch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)  # tested elsewhere
         make_files(folder, 80)
-        less = {"train.max_steps": 1, "train.batch_size": 16, "corpus.holdout_batches": 2, "evaluation.parts": []}
+        less = {"train.max_steps": 1, "train.batch_size": 16, "corpus.validation_rows": 20, "evaluation.parts": []}
         less["evaluation.columns"] = ["student"]
         student = {"layers": 2, "output_dir": "runs/mine", "suite": "suite.yaml", "overrides": less}
         distilvec.distill("all-MiniLM-L6-v2", "documents.txt", **student)

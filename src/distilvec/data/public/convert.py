@@ -171,7 +171,7 @@ def _smart(part: Part, files: Files) -> Iterator[Row]:
 
 
 def _squad(part: Part, files: Files) -> Iterator[Row]:
-    """Questions and paragraphs of SQuAD's JSON. A repeated paragraph is one document; questions are numbered."""
+    """Questions and paragraphs of SQuAD's JSON. A repeated paragraph is one document; questions have their own id and a number."""
     documents: dict[str, str] = {}
     questions = 0
     for path in files.values():
@@ -184,7 +184,7 @@ def _squad(part: Part, files: Files) -> Iterator[Row]:
                 if part.rows == "documents" and new:
                     yield _named(part, cells)
                 for asked in paragraph["qas"] if part.rows == "questions" else ():
-                    cells |= {"query": f"q{questions}", "question": asked["question"], "one": 1}
+                    cells |= {"query": f"q{questions}", "id": asked["id"], "question": asked["question"], "one": 1}
                     questions += 1
                     yield _named(part, cells)
 

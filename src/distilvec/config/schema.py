@@ -214,8 +214,8 @@ class MethodSection(Section):
 
 Part = Literal["agreement", "compression", "margin", "speed", "projections", "experts", "tokens", "vocabulary", "texts"]
 PARTS: tuple[Part, ...] = get_args(Part)
-Column = Literal["teacher", "untrained", "student", "projected", "asymmetric", "mixed"]
-COLUMNS: tuple[Column, ...] = tuple(column for column in get_args(Column) if column != "mixed")  # scored by default
+Column = Literal["teacher", "untrained", "student", "projected", "asymmetric", "untrained_asymmetric", "mixed"]
+COLUMNS: tuple[Column, ...] = ("teacher", "untrained", "student", "projected", "asymmetric")  # scored by default
 
 
 class EvaluationSection(Section):
@@ -227,7 +227,7 @@ class EvaluationSection(Section):
     batch_tokens: BatchTokens = key(4096, "tokens in a batch of texts that are scored")
     parts: list[Part] = key(list(PARTS), "parts of the report in addition to the scores")
     columns: list[Column] = key(
-        list(COLUMNS), "models that are scored, if the run has them; mixed: docs/report.md", min_length=1
+        list(COLUMNS), "models that are scored, if the run has them; docs/report.md says what each is", min_length=1
     )
     finetuned: Path | None = key(None, "a run without distillation, or its student: shown in the part 'tokens', too")
     every_classification: bool = key(False, "classification at every dimension, precision and saved checkpoint too")

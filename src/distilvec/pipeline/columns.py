@@ -35,7 +35,11 @@ from distilvec.teachers.teacher import OpenTeacher
 Columns = dict[str, tuple[Embedder, Embedder]]
 Samples = dict[str, dict[str, Sample]]
 Intervals = dict[str, dict[str, list[float]]]
-CHANGES = {"training": ("student", "untrained"), "documents": ("asymmetric", "student")}  # columns: after, before
+CHANGES = {  # columns: after, before
+    "training": ("student", "untrained"),
+    "documents": ("asymmetric", "student"),
+    "training_asymmetric": ("asymmetric", "untrained_asymmetric"),
+}
 
 
 def make_columns(
@@ -45,11 +49,12 @@ def make_columns(
     in_teacher_space: bool = True,
     projected: LocalTeacher | None = None,
 ) -> Columns:
-    """Return query and document embedders by model: teacher, untrained, student, projected, asymmetric, mixed.
+    """Return query and document embedders by model, for every column that there are models for.
 
     - projected: the student behind the linear map into the teacher's space that its method has trained
     - asymmetric: the student's queries against the teacher's documents; other tasks than retrieval repeat the student's
       score. Needs a student in the teacher's space, with embeddings of the same dim.
+    - untrained_asymmetric: the same with the student before its training
     - mixed: both models in every task (evaluator.py)
     """
     columns: Columns = {} if teacher is None else {"teacher": (teacher, teacher)}
@@ -59,7 +64,10 @@ def make_columns(
     if projected is not None:
         columns["projected"] = (projected, projected)
     if teacher is not None and in_teacher_space and teacher.dim == student.dim:
-        columns |= {"asymmetric": (student, teacher), MIXED: (student, teacher)}
+        columns["asymmetric"] = (student, teacher)
+        if untrained is not None:
+            columns["untrained_asymmetric"] = (untrained, teacher)
+        columns[MIXED] = (student, teacher)
     return columns
 
 
@@ -132,7 +140,8 @@ def intervals(samples: Samples, draws: int, problems: list[TaskFailure]) -> Inte
 def change_intervals(samples: Samples, draws: int) -> Intervals:
     """Return [low, high, p] of what training changed, and of what the teacher's documents change, as `intervals` does.
 
-    "training" is the student less the untrained one, "documents" the asymmetric scores less the student's own.
+    "training" is the student less the untrained one, "documents" the asymmetric scores less the student's own,
+    "training_asymmetric" the asymmetric scores less those of the untrained student.
     """
     report: Intervals = {}
     for change, (after, before) in CHANGES.items():

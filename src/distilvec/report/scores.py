@@ -18,7 +18,7 @@ from distilvec.report.tables import Cell, Part, Table, make_table, number, numbe
 if TYPE_CHECKING:
     from distilvec.evaluation.tasks import TaskFailure
 
-MODELS = ("teacher", "untrained", "student", "projected", "asymmetric", "mixed")
+MODELS = ("teacher", "untrained", "student", "projected", "asymmetric", "untrained_asymmetric", "mixed")
 FLOAT_MB = 4e-6  # megabytes of a parameter in float32
 LABELS = {RETRIEVAL: "retrieval"}  # of averages
 COMPARED = ("student", "projected", "asymmetric")  # models with their changes against the teacher

@@ -43,7 +43,7 @@ def first_distance(folder: Path) -> float:
 
 def test_in_python(cls_model: Path, tmp_path: Path) -> None:
     """With every layer the student begins as its teacher. By the mean it began at 0.8."""
-    still = SMALL | {"student.dropout": 0.0}
+    still = SMALL | {"student.dropout": 0.0, "teacher.dtype": "float32"}  # bf16 alone is 0.016 away
     student = distilvec.distill(str(cls_model), make_texts(60), layers=[0, 1, 2, 3], output_dir="run", overrides=still)
     assert student[1].pooling_mode == "cls" and first_distance(tmp_path / "run") < 1e-3
     other = distilvec.distill(

@@ -68,7 +68,9 @@ def two(tiny_recipe, second):
 
     def make(other=None, **changes):
         return tiny_recipe(
-            more_teachers=[{"model": str(second), **(other or {})}], evaluation__columns=["student"], **changes
+            more_teachers=[{"model": str(second), "dtype": "float32", **(other or {})}],
+            evaluation__columns=["student"],
+            **changes,
         )
 
     return make
@@ -413,7 +415,11 @@ def test_what_does_not_hold_together_is_refused(two, tiny_recipe, tiny_model, se
             train(resolve(recipe, tmp_path / "run"))
         return str(raised.value)
 
-    same = problem(tiny_recipe(more_teachers=[{"model": str(second)}, {"model": str(tiny_model), "name": "other"}]))
+    same = problem(
+        tiny_recipe(
+            more_teachers=[{"model": str(second)}, {"model": str(tiny_model), "name": "other", "dtype": "float32"}]
+        )
+    )
     assert "[more_teachers.1] other gives the same vectors as model (teacher)" in same
     assert "[more_teachers] Rkd" in problem(two(method__name="rkd"))
     inside = problem(

@@ -55,7 +55,12 @@ def staged(tiny_recipe, wide_model):
     """A recipe in two stages, the linear layer alone and then everything; call it with dotted changes."""
 
     def make(**changes):
-        settings = {"teacher__model": str(wide_model), "stages": copy.deepcopy(STAGES), **changes}
+        settings = {
+            "teacher__model": str(wide_model),
+            "student__start": "random",
+            "stages": copy.deepcopy(STAGES),
+            **changes,
+        }
         return tiny_recipe(**settings)
 
     return make

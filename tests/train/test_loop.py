@@ -240,7 +240,7 @@ def test_two_processes_train_one_student(tiny_recipe, tmp_path):
     distances = [
         line["eval/distance"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/distance" in line
     ]
-    assert len(distances) == 4 and distances[-1] < distances[0]
+    assert len(distances) >= 4 and distances[-1] < distances[0]  # the start, and the end of each epoch
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def recipes_of(root: Path, tiny_model: Path):
         experts = {"experts": {"width": 24, "dropout": 0.0}} if name == "distillmoe" else {}
         tree = {
             "name": name,
-            "teacher": {"model": str(tiny_model)},
+            "teacher": {"model": str(tiny_model), "dtype": "float32"},
             "student": {**student, "dropout": 0.0, **experts},
             "corpus": {"sources": [{"path": str(root / "texts.txt")}], "validation_rows": 21},
             "method": {"name": name.removesuffix("_live").removesuffix("_tokens")},

@@ -54,7 +54,7 @@ def make_recipe(root, tiny_model):
     def make(name: str, **changes):
         tree = {
             "name": name,
-            "teacher": {"model": str(tiny_model)},
+            "teacher": {"model": str(tiny_model), "dtype": "float32"},
             "student": {"model": str(tiny_model), "layers": 2, "dropout": 0.0},
             "corpus": {"sources": [{"path": str(root / "texts.txt")}], "validation_rows": 21},
             "method": {"name": "redact"},

@@ -336,7 +336,7 @@ def test_interrupted_equals_uninterrupted_with_asam(tiny_recipe, tmp_path, repla
 
 def test_a_draw_is_a_dropout_mask(tiny_recipe, tmp_path):
     """The same draw gives the same terms, another one others; draw 0 is what a plain step sees."""
-    loop = make_loop(tiny_recipe(), tmp_path / "run")
+    loop = make_loop(tiny_recipe(student__dropout="own"), tmp_path / "run")
     loop.module.train()
 
     def terms(draw: int) -> torch.Tensor:

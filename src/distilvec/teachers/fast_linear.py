@@ -8,6 +8,7 @@ other values, the layer stays as it is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,25 @@ def use_bfloat16(backbone: nn.Module) -> None:
     for module in backbone.modules():
         if type(module) is nn.Linear:
             module.to(torch.bfloat16)
+
+
+def autocast_forward(module: nn.Module) -> None:
+    """Run a model's first module under bf16 autocast, its results in fp32, whoever calls it.
+
+    Linear layers in bf16 refuse the fp32 states that reach them outside of autocast.
+    """
+    forward = module.forward
+
+    def forward_in_bfloat16(*arguments: Any, **options: Any) -> Any:
+        device = next(module.parameters()).device.type
+        with torch.autocast(device, torch.bfloat16):
+            features = forward(*arguments, **options)
+        for name, value in features.items():
+            if isinstance(value, Tensor) and value.dtype == torch.bfloat16:
+                features[name] = value.float()
+        return features
+
+    module.forward = forward_in_bfloat16  # type: ignore[method-assign,assignment]
 
 
 def pack_linears(backbone: nn.Module) -> int:

@@ -44,7 +44,7 @@ from distilvec.teachers.encode import (
     plan_batches,
     runs_directly,
 )
-from distilvec.teachers.fast_linear import pack_linears, use_bfloat16
+from distilvec.teachers.fast_linear import autocast_forward, pack_linears, use_bfloat16
 from distilvec.teachers.placement import placement
 
 CHARACTERS_A_TOKEN = 4
@@ -237,7 +237,7 @@ class LocalTeacher:
         results, texts_done, tokens_done = [], 0, 0
         for rows in batches:
             texts: list[Any] = [prompted[row] for row in rows]
-            with evaluating(self.model), self.autocast():
+            with evaluating(self.model):
                 vectors = self.model.encode(
                     texts, prompt="", batch_size=len(rows), convert_to_tensor=True, show_progress_bar=False
                 )
@@ -277,6 +277,7 @@ def load_teacher(
         warn_slow_bf16(target, "teacher.dtype=float32")
         for module in list(model)[1:]:
             module.float()
+        autocast_forward(model[0])
         if not placed:
             use_bfloat16(backbone)
     if not placed:

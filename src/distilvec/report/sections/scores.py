@@ -80,6 +80,8 @@ def retention_figure(rows: list[dict[str, Any]], teacher: bool) -> Figure:
     columns = {"Model": "model", "Task": "task", unit: ("value", 1), "low": ("low", 1), "high": ("high", 1)}
     data = make_table("data-scores", f"{unit}, with 95 % intervals", rows, columns)
     order = {name: number for number, name in enumerate((BY_TYPE, RETRIEVAL, AVERAGE), 1)}
-    shown = sorted((row for row in rows if row["model"] not in BEFORE_TRAINING), key=lambda row: order.get(row["task"], 0))
+    shown = sorted(
+        (row for row in rows if row["model"] not in BEFORE_TRAINING), key=lambda row: order.get(row["task"], 0)
+    )
     points = [("", row["task"], row["model"], row["value"], row["low"], row["high"]) for row in shown]
     return dots_figure("scores", title, points, unit, data, 100.0 if teacher else None)

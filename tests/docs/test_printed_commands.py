@@ -54,10 +54,11 @@ def check_snippets(snippets):
 
 
 def printed_code(text):
-    """The lines of Python at the end of a run's output."""
+    """The lines of Python in a run's output; the verdict follows them."""
     lines = text.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith(("from ", "import ")))
-    return "\n".join(lines[start:])
+    end = next(number for number, line in enumerate(lines) if line.startswith("vectors = "))
+    return "\n".join(lines[start : end + 1])
 
 
 @pytest.mark.slow

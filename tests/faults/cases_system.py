@@ -132,7 +132,7 @@ def _(world: World) -> list[str]:
     place = small_disk(world, "small", 4096)
     world.file("small/kept.txt")
     recipe = world.recipe(train__checkpoint_steps=2)
-    fill(place, leave=64 << 10)
+    fill(place, leave=400 << 10)  # room for the student as it starts
     return ["run", recipe, "--out", place / "run"]
 
 

@@ -130,7 +130,7 @@ class World:
 
     def finished_run(self, name: str = "run", **changes: Any) -> Path:
         """The folder of a finished run of the recipe."""
-        self.run("run", self.recipe(**changes), "--out", str(self.root / name))
+        self.run("run", self.recipe(**changes), "--out", name)
         return self.root / name
 
 

@@ -161,7 +161,7 @@ def test_emo_learns_from_it_and_importance_counts_both_sides(finetuned, tiny_rec
         "corpus": None,
         "task": {"type": "pair", "path": str(finetuned / "task.jsonl"), "encode": "joint"},
         "student": {"model": str(backbone), "max_length": 64},
-        "teacher": {"model": str(folder), "attention": "bidirectional", "max_length": 64},
+        "teacher": {"model": str(folder), "attention": "bidirectional", "max_length": 64, "dtype": "float32"},
         "train__logging_steps": 1,
         "train__epochs": 1,
         "train__batch_size": 4,

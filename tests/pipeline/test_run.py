@@ -99,6 +99,7 @@ def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules, shared_c
         evaluation__speed_batches=[1, 2],
         evaluation__speed_seconds=30,
         train__epochs=2,
+        train__schedule={"name": "cycles"},
         train__keep_students=8,
     )
     result = run(recipe, tmp_path / "run")

@@ -11,9 +11,8 @@ def cost_lines(job: Job, teacher: Teacher, loaded: ApiTeacher, missing: int) -> 
     """Describe tokens, cost, time and cap: of the `missing` texts of the corpus, and of those of the evaluation."""
     api, prompts = loaded.api, teacher.info.prompts
     texts = {(role, text) for task in job.tasks for role, part in embedded_texts(task) for text in part}
-    scored = {"teacher", "asymmetric", "untrained_asymmetric", "mixed"} & {
-        *job.recipe.evaluation.columns
-    } and teacher is job.teacher
+    with_teacher = {"teacher", "asymmetric", "untrained_asymmetric", "mixed"}
+    scored = with_teacher & {*job.recipe.evaluation.columns} and teacher is job.teacher
     found = [("tokens to pay for", missing, loaded.estimate(teacher.corpus, missing))]
     if scored and texts:
         tokens = sum(loaded.count([prompts.get(role, "") + text for role, text in texts]))

@@ -266,8 +266,8 @@ class Trainer:
     def _validate(self) -> dict[str, float]:
         """Validate; save the student if no earlier one is better, or its step is one of `keep_students`.
 
-        The start is the first candidate. Without a number to minimize the last student ships. A student that is further
-        from the teacher than at its start goes back there.
+        The start is the first candidate, but not on a labelled task. Without a number to minimize the last student
+        ships. A student that is further from the teacher than at its start goes back there.
         """
         self._refuse_failure(weights=True)
         state, module = self.state, self.module
@@ -275,11 +275,14 @@ class Trainer:
             module.encoder, module.objective, self.data, self.accelerator, self.train.batch_size
         )
         self.metrics.write(state.step, self._epochs(), "eval", metrics)
+        # The head of a labelled task begins at random: what it gets right by chance says nothing about the student
+        is_candidate = state.step > 0 or module.objective.head is None
         if monitored is None:
             is_best = state.step > 0
         else:
-            is_best = monitored < state.best_distance
-            state.best_distance = min(monitored, state.best_distance)
+            is_best = is_candidate and monitored < state.best_distance
+            if is_best:
+                state.best_distance = monitored
             state.last_distance = monitored
             if state.step == 0:
                 state.start_distance = monitored

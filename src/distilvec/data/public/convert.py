@@ -171,7 +171,7 @@ def _smart(part: Part, files: Files) -> Iterator[Row]:
 
 
 def _squad(part: Part, files: Files) -> Iterator[Row]:
-    """Questions and paragraphs of SQuAD's JSON. A repeated paragraph is one document; questions have their own id and a number."""
+    """Questions (with their id and a number) and paragraphs of SQuAD's JSON. A repeated paragraph is one document."""
     documents: dict[str, str] = {}
     questions = 0
     for path in files.values():

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ from experiments.distillmoe_tables import (
 from experiments.hardware import hardware_table
 from experiments.intents import intents_table
 from experiments.levers import levers_table
+from experiments.real_teachers import STARTS, TURKISH
+from experiments.real_teachers import table as teachers_table
 from experiments.score_table import modes_table, retained, score_table
 from experiments.sentence_level import STUDENTS, sharpness_table, shootout_tables
 from experiments.site.figures import figures
@@ -74,7 +77,13 @@ def pages() -> dict[str, dict[str, str]]:
             "alternatives": titled("", [("alternatives", alternatives_line), ("latency", latency_line)]),
         },
         "docs/speed.md": {"speed": speed()},
-        "docs/levers.md": {"levers": titled("", [("levers", levers_table)])},
+        "docs/levers.md": {
+            "levers": titled("", [("levers", levers_table)]),
+            "teachers": titled("", [("real_teachers", partial(teachers_table, names=STARTS))]),
+        },
+        "docs/language.md": {
+            "turkish": titled("", [("real_teachers_turkish", partial(teachers_table, names=TURKISH))]),
+        },
         "docs/clients.md": {"clients": titled("", [("clients", clients_table)])},
         "docs/demo.md": {"browser": titled("", [("browser", browser_table)])},
         "docs/export.md": {

@@ -1,0 +1,128 @@
+"""Rows of finished runs with real teachers: the student at its start and after training.
+
+    distilvec run recipes/sweeps/real_teachers.yaml
+    python -m experiments.real_teachers runs/real_teachers --json results/real_teachers.json
+
+    distilvec run recipes/sweeps/real_teachers_turkish.yaml
+    python -m experiments.real_teachers runs/real_teachers_turkish --json results/real_teachers_turkish.json
+
+The file keeps the rows of runs that are not in the folders, so that runs may be made one by one, on several machines.
+`python -m experiments.readme` writes the tables into docs/levers.md and docs/language.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from distilvec.core.files import write_json
+
+STARTS = {  # the variants of real_teachers.yaml, and what the student is before its training
+    "mpnet-ridge": "mpnet, fitted layer",
+    "mpnet-layer": "mpnet, fitted layer; the layer alone is trained",
+    "mpnet-random": "mpnet, random layer",
+    "e5-ridge": "e5, fitted layer",
+    "e5-random": "e5, random layer",
+    "e5-plain": "e5, no layer",
+}
+TURKISH = {  # the variants of real_teachers_turkish.yaml
+    "trim-12": "12 layers, trimmed to 14,000 tokens",
+    "trim-4": "4 layers, trimmed to 14,000 tokens",
+    "unigram-12": "12 layers, 16,000 Unigram tokens",
+    "unigram-4": "4 layers, 16,000 Unigram tokens",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path, help="folders of runs or sweeps")
+    parser.add_argument("--json", type=Path, required=True)
+    arguments = parser.parse_args()
+
+    rows: dict[str, dict[str, Any]] = {}
+    if arguments.json.exists():
+        rows = {row["run"]: row for row in json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]}
+    for folder in arguments.folders:
+        for path in sorted(folder.rglob("distillation.json")):
+            if (path.parent / "report.json").exists():
+                row = row_of(path.parent)
+                rows[row["run"]] = row
+    write_json(arguments.json, {"rows": [rows[name] for name in sorted(rows)]})
+    print(table({"rows": list(rows.values())}, {name: name for name in rows}))
+
+
+def row_of(run: Path) -> dict[str, Any]:
+    """Return what a finished run says of its student before and after training."""
+    record = json.loads((run / "distillation.json").read_text(encoding="utf-8"))
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    training = record["training"]
+    neighbors = report["neighbors"] or {}
+    return {
+        "run": run.name.split(",")[0],
+        "seed": training["seed"],
+        "teacher": record["teacher"].get("name") or Path(str(record["teacher"].get("model"))).name,
+        "parameters": record["student"]["parameters"],
+        "steps": training["steps"],
+        "minutes": training["minutes"],
+        "learning_rate": training["learning_rate"],
+        "shipped": training.get("shipped"),
+        "distance": {"start": record["metrics"]["untrained_distance"], "student": record["metrics"]["distance"]},
+        "neighbors": {name: neighbors.get(name) for name in ("start", "student", "gain")},
+        "scores": {
+            column: {score["task"]: round(score["value"], 3) for score in scores}
+            for column, scores in report["scores"].items()
+        },
+        "changes": report.get("changes", {}),
+    }
+
+
+def table(report: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """Return a line for each run: distance and neighbours found, and scores, before training and after it."""
+    rows = {row["run"]: row for row in report["rows"]}
+    tasks = list(dict.fromkeys(task for row in rows.values() for task in row["scores"]["student"]))
+    with_documents = any("asymmetric" in row["scores"] for row in rows.values())
+    columns = ["student", "parameters", "steps", "distance", "neighbours alone", "among the teacher's"]
+    columns += tasks
+    if with_documents:
+        columns += [f"{task}, asymmetric" for task in tasks]
+    lines = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
+    for name, title in names.items():
+        if name in rows:
+            lines.append("| " + " | ".join(cells_of(rows[name], title, tasks, with_documents)) + " |")
+    return "\n".join(lines)
+
+
+def cells_of(row: Mapping[str, Any], title: str, tasks: list[str], with_documents: bool) -> list[str]:
+    """Return the cells of a run's line; "before → after"."""
+    start, student = row["neighbors"]["start"], row["neighbors"]["student"]
+    cells = [
+        title,
+        f"{row['parameters'] / 1e6:.1f} M",
+        f"{row['steps']:,}",
+        f"{row['distance']['start']:.3f} → {row['distance']['student']:.3f}",
+        change(start, student, "alone"),
+        change(start, student, "among"),
+    ]
+    cells += [scores(row, "untrained", "student", task) for task in tasks]
+    if with_documents:
+        cells += [scores(row, "untrained_asymmetric", "asymmetric", task) for task in tasks]
+    return cells
+
+
+def change(start: Mapping[str, Any] | None, student: Mapping[str, Any] | None, kind: str) -> str:
+    """Return a share of neighbours before and after training."""
+    shares = [part[kind] if part else None for part in (start, student)]
+    return " → ".join("–" if share is None else f"{share['mean']:.3f}" for share in shares)
+
+
+def scores(row: Mapping[str, Any], before: str, after: str, task: str) -> str:
+    """Return a task's score before and after training."""
+    values = [row["scores"].get(column, {}).get(task) for column in (before, after)]
+    return " → ".join("–" if value is None else f"{value:.1f}" for value in values)
+
+
+if __name__ == "__main__":
+    main()

@@ -115,13 +115,13 @@ def cells_of(row: Mapping[str, Any], title: str, tasks: list[str], with_document
 def change(start: Mapping[str, Any] | None, student: Mapping[str, Any] | None, kind: str) -> str:
     """Return a share of neighbours before and after training."""
     shares = [part[kind] if part else None for part in (start, student)]
-    return " → ".join("–" if share is None else f"{share['mean']:.3f}" for share in shares)
+    return " → ".join("-" if share is None else f"{share['mean']:.3f}" for share in shares)
 
 
 def scores(row: Mapping[str, Any], before: str, after: str, task: str) -> str:
     """Return a task's score before and after training."""
     values = [row["scores"].get(column, {}).get(task) for column in (before, after)]
-    return " → ".join("–" if value is None else f"{value:.1f}" for value in values)
+    return " → ".join("-" if value is None else f"{value:.1f}" for value in values)
 
 
 if __name__ == "__main__":

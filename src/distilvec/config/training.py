@@ -68,7 +68,9 @@ class TrainSection(Section):
     learning_rate: float | None = key(
         None, "highest rate of the schedule; by default it follows from the student's distance at its start", gt=0
     )
-    final_learning_rate: float = key(0.0, "rate at the end of the schedule", ge=0)
+    final_learning_rate: float | None = key(
+        None, "rate at the end of the schedule; by default 0, of each cycle a tenth of the highest", ge=0
+    )
     learning_rate_factors: dict[str, Factor] = key({}, "multiply the rate of parameters whose name starts so")
     trainable: list[str] | None = key(None, "only parameters whose name starts so; all by default", min_length=1)
     schedule: ScheduleSection = ScheduleSection()

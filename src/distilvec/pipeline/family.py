@@ -15,6 +15,7 @@ from distilvec.config.student import StudentSection
 from distilvec.core.info import TeacherInfo
 from distilvec.formats.replace import read_record
 from distilvec.models.load import folder_of, load_backbone, resolve_model
+from distilvec.models.unreadable import readable
 
 
 def with_linear_layer(section: StudentSection, teacher: TeacherInfo) -> StudentSection:
@@ -43,7 +44,8 @@ def _model_folder(section: StudentSection) -> Path:
     """
     assert section.model is not None
     source = resolve_model(section.model)
-    folder = folder_of(source, section.revision)[0]
+    with readable(section.model, "student.model"):
+        folder = folder_of(source, section.revision)[0]
     if folder is None:
         load_backbone(source, "student.model", revision=section.revision, trust_remote_code=section.trust_remote_code)
         folder = folder_of(source, section.revision)[0]

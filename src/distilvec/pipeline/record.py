@@ -25,6 +25,7 @@ from distilvec.report.model_card import DataRecord, Distillation, TeacherRecord,
 from distilvec.teachers.model import model_name
 from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import SCORES, read_metrics, validation_metric
+from distilvec.train.optimizer import final_rate
 from distilvec.train.stages import Stage
 
 
@@ -87,7 +88,7 @@ def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> d
         "epochs": train.epochs,
         "batch_size": f"{train.max_tokens} tokens" if train.max_tokens else rows,
         "learning_rate": state.learning_rate,
-        "final_learning_rate": train.final_learning_rate,
+        "final_learning_rate": final_rate(train, state.learning_rate),
         "schedule": train.schedule.name,
         "weight_decay": train.weight_decay,
         **({} if train.optimizer == "adamw" else {"optimizer": train.optimizer}),

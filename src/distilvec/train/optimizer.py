@@ -82,7 +82,7 @@ def build_schedule(train: TrainSection, total_steps: int, learning_rate: float) 
       give 1e-4 - 9e-5 * e / 9 for e = 0 ... 9. A cycle of one epoch keeps the initial rate.
     - others: linear warm-up from 0, then low + (high - low) * shape(share of the remaining steps).
     """
-    high, low, warmup = learning_rate, train.final_learning_rate, train.schedule.warmup
+    high, low, warmup = learning_rate, final_rate(train, learning_rate), train.schedule.warmup
     warmup_steps = round(warmup if warmup >= 1 else warmup * total_steps)
     epochs_in_cycle = train.epochs_in_cycle
 
@@ -96,6 +96,16 @@ def build_schedule(train: TrainSection, total_steps: int, learning_rate: float) 
         return low + (high - low) * SHAPES[train.schedule.name](min(share, 1.0))
 
     return by_epoch if train.schedule.name == "cycles" else by_step
+
+
+def final_rate(train: TrainSection, learning_rate: float) -> float:
+    """The rate at the end of the schedule, whose highest rate is given.
+
+    Without one in the recipe it is 0; in cycles, whose last epoch would train nothing then, a tenth of the highest.
+    """
+    if train.final_learning_rate is not None:
+        return train.final_learning_rate
+    return learning_rate / 10 if train.schedule.name == "cycles" else 0.0
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -30,6 +30,8 @@ _API = ("cache_teacher", "compare", "distill", "evaluate", "export", "load_recip
 _MODULES = {"load": "models.load", "ModelOutputs": "core.outputs", "OutputSpec": "core.outputs"}
 _MODULES |= {"Objective": "core.objective", "TaskModel": "students.task_head", **dict.fromkeys(_API, "api")}
 
+__all__ = list(_MODULES)
+
 
 def __getattr__(name: str) -> Any:
     """A public name, imported when it is first used: torch is not loaded before."""
@@ -40,4 +42,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The public names."""
-    return sorted(_MODULES)
+    return sorted(__all__)

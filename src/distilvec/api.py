@@ -1,4 +1,4 @@
-"""The public door: everything that the command line does, as Python functions.
+"""The public Python API: everything that the command line does, as functions.
 
 `teacher`, `student` and `model` take a hub id, a folder or a SentenceTransformer; `texts` a path, a list of texts or a
 `datasets.Dataset`. `overrides` maps dotted keys of a recipe to values: {"train.epochs": 3}. Relative paths start at the
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_file
@@ -24,7 +25,7 @@ from distilvec.core.verbosity import quiet_libraries
 from distilvec.models.load import load as load
 from distilvec.pipeline.compare import Comparison, compare_runs
 from distilvec.pipeline.export import export_model
-from distilvec.pipeline.inputs import model_name, source_keys, teacher_keys
+from distilvec.pipeline.inputs import Model, Texts, model_name, source_keys, teacher_keys
 from distilvec.pipeline.prepare import cached_teachers, fill_cache
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
@@ -33,11 +34,6 @@ from distilvec.pipeline.scores import Scores, score_models
 from distilvec.pipeline.transplant import read_texts, stated_languages, transplant_folder
 from distilvec.students.task_head import predict as predict
 from distilvec.teachers.cache.store import TeacherCache
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
-
-    from distilvec.pipeline.inputs import Model, Texts
 
 Overrides = Mapping[str, Any]
 Callback = Callable[[int, dict[str, float]], None]

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import typing
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,8 @@ def assert_same(one, other):
 
 def test_the_public_names_are_these_and_nothing_heavy_is_imported():
     assert [name for name in dir(distilvec) if name[0].islower()] == NAMES
+    assert sorted(distilvec.__all__) == dir(distilvec)
+    assert all(typing.get_type_hints(getattr(distilvec, name)) for name in NAMES)
     assert {name for name in dir(distilvec) if name[0].isupper()} == {
         *("Objective", "ModelOutputs", "OutputSpec", "TaskModel")
     }

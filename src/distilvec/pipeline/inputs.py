@@ -6,20 +6,25 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError, explained
 from distilvec.core.files import remove, scratch
 from distilvec.teachers.indexes.address import is_index
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from sentence_transformers import SentenceTransformer
 
-    Texts: TypeAlias = str | Path | Sequence[str] | Dataset
-    Model: TypeAlias = str | Path | SentenceTransformer
+class TextDataset(Protocol):
+    """A `datasets.Dataset` with a column of texts; that library need not be installed."""
+
+    def to_parquet(self, path: str) -> Any:
+        """Write the rows as a Parquet file."""
+
+
+Texts: TypeAlias = str | Path | Sequence[str] | TextDataset
+Model: TypeAlias = str | Path | SentenceTransformer
 
 
 def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path) -> dict[str, Any]:
@@ -52,8 +57,6 @@ def model_name(model: Model, root: Path, key: str) -> str:
     """Return a model's id or folder; an object is saved below `root` by the content of its weights and settings."""
     if isinstance(model, (str, Path)):
         return str(model)
-    from sentence_transformers import SentenceTransformer
-
     from distilvec.teachers.cache.manifest import hash_modules
 
     if not isinstance(model, SentenceTransformer):

@@ -1,9 +1,10 @@
 """Where the minutes of a run go: caching, training, scores, speed and other parts, for one seed and for a second one.
 
     python -m benchmarks.phases --json FILE [--source FOLDER] [--teacher MODEL] [--texts 2000] [--suite FILE]
+        [KEY=VALUE...]
 
 Runs `distilvec run` in a process of its own and watches its folder, so that any version can be measured: `--source` is
-the `src` folder of another checkout. For each phase: seconds, seconds of processor time (with those of processes that
+the `src` folder of another checkout, KEY=VALUE a change of the recipe that it needs. For each phase: seconds, seconds of processor time (with those of processes that
 it starts, such as the measurement of memory) and the peak of the process's own memory (RssAnon, MB). On a busy machine
 compare processor time. A second run with another seed shows what is shared.
 """
@@ -46,12 +47,14 @@ def main() -> None:
     parser.add_argument("--suite", type=Path, default=ROOT / "recipes" / "suites" / "cranfield.yaml")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="changes of the recipe")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         recipe = write_recipe(path, arguments.teacher, arguments.texts, arguments.suite, arguments.epochs)
         runs = [
-            measure(arguments.source.resolve(), recipe, path / f"seed-{seed}", seed) for seed in range(arguments.seeds)
+            measure(arguments.source.resolve(), recipe, path / f"seed-{seed}", seed, arguments.changes)
+            for seed in range(arguments.seeds)
         ]
     report = {"texts": arguments.texts, "teacher": arguments.teacher, "machine": machine(), "seeds": runs}
     arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
@@ -70,7 +73,7 @@ def write_recipe(folder: Path, teacher: str, count: int, suite: Path, epochs: in
         "teacher": {"model": teacher},
         "student": {"model": "teacher", "layers": 3},
         "cache": {"root": str(folder / "cache")},
-        "corpus": {"sources": [{"path": str(folder / "texts.jsonl")}], "holdout_batches": 3},
+        "corpus": {"sources": [{"path": str(folder / "texts.jsonl")}]},
         "method": {"name": "redact"},
         "train": {"epochs": epochs, "learning_rate": 3e-4},
         "evaluation": {"suite": str(suite.resolve())},
@@ -80,9 +83,9 @@ def write_recipe(folder: Path, teacher: str, count: int, suite: Path, epochs: in
     return path
 
 
-def measure(source: Path, recipe: Path, run: Path, seed: int) -> Phases:
+def measure(source: Path, recipe: Path, run: Path, seed: int, changes: list[str]) -> Phases:
     """Run the recipe and return its phases, in order."""
-    command = [sys.executable, "-m", "distilvec", "run", str(recipe), f"train.seed={seed}", "--out", str(run)]
+    command = [sys.executable, "-m", "distilvec", "run", str(recipe), f"train.seed={seed}", *changes, "--out", str(run)]
     environment = {**os.environ, "PYTHONPATH": str(source)}
     with (run.parent / "log.txt").open("ab") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)

@@ -4,9 +4,10 @@
         [KEY=VALUE...]
 
 Runs `distilvec run` in a process of its own and watches its folder, so that any version can be measured: `--source` is
-the `src` folder of another checkout, KEY=VALUE a change of the recipe that it needs. For each phase: seconds, seconds of processor time (with those of processes that
-it starts, such as the measurement of memory) and the peak of the process's own memory (RssAnon, MB). On a busy machine
-compare processor time. A second run with another seed shows what is shared.
+the `src` folder of another checkout, KEY=VALUE a change of the recipe that it needs. For each phase: seconds, seconds
+of processor time (with those of processes that it starts, such as the measurement of memory) and the peak of the
+process's own memory (RssAnon, MB). On a busy machine compare processor time. A second run with another seed shows what
+is shared.
 """
 
 from __future__ import annotations

@@ -125,20 +125,6 @@ def _(world: World) -> list[str]:
     return ["run", "tiny.yaml", "--out", "run"]
 
 
-@case("a-users-file-called-lock-in-a-run-of-an-earlier-version", key=None)
-def _(world: World) -> list[str]:
-    folder = world.finished_run()
-    (folder / "distilvec-run.json").unlink()
-    (folder / "distilvec-run.lock").unlink()
-    world.file("run/lock", "a file of the user's\n")
-    world.checks.append(lambda found: _is_kept(world))
-    return ["run", "tiny.yaml", "--out", "run"]
-
-
-def _is_kept(world: World) -> None:
-    assert (world.root / "run/lock").read_text() == "a file of the user's\n"
-
-
 @case("another-recipe-in-the-folder-of-a-finished-run", key="--out")
 def _(world: World) -> list[str]:
     world.finished_run()
@@ -171,14 +157,6 @@ def _(world: World) -> list[str]:
     assert world.execute("run", first, "--out", "run").status == 2
     world.moved += ["run/recipe.yaml", "run/train.fingerprint"]
     return ["run", world.recipe("second.yaml"), "--out", "run"]
-
-
-@case("a-run-of-an-earlier-version-goes-on", key=None)
-def _(world: World) -> list[str]:
-    folder = world.finished_run()
-    (folder / "distilvec-run.json").unlink()
-    (folder / "distilvec-run.lock").unlink()
-    return ["run", "tiny.yaml", "--out", "run"]
 
 
 @case("sweep-into-the-folder-of-a-run", key="--out")

@@ -53,11 +53,6 @@ def _has(found: Outcome, *texts: str) -> None:
         assert text in found.out, found.out
 
 
-@case("runs-of-an-earlier-version-without-a-seal", key=None)
-def _(world: World) -> list[str]:
-    return ["compare", str(a_run(world, sealed=False)), str(a_run(world, "other", sealed=False))]
-
-
 @case("runs-without-samples", key=None)
 def _(world: World) -> list[str]:
     folders = [a_run(world), a_run(world, "other", value=75.0)]

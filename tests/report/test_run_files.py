@@ -9,7 +9,6 @@ import pytest
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.pipeline.record import best_distance
-from distilvec.report.earlier_formats import current_report
 from distilvec.report.run_files import RECORD, REPORT, SHARPNESS, read_run_file
 from distilvec.report.write import refresh_report
 from tests.report.report_sample import sample_report
@@ -27,7 +26,7 @@ def test_what_is_not_there(tmp_path):
 
 
 def test_a_whole_report_is_read_as_it_was_written(tmp_path):
-    report = json.loads(json.dumps(current_report(sample_report())))
+    report = json.loads(json.dumps(sample_report()))
     write_json(tmp_path / REPORT, report, sealed=True)
     write_json(tmp_path / RECORD, report["record"], sealed=True)
     found = read_run_file(tmp_path, REPORT)
@@ -63,7 +62,7 @@ def test_a_page_is_not_made_of_an_edited_report(tmp_path):
 
 
 def test_a_page_is_not_made_of_half_a_report(tmp_path):
-    """A file of an earlier version, without a seal, that lacks what pictures need."""
+    """A file that lacks what pictures need."""
     report = {
         "scores": {},
         "speed": {"rows": [{"texts_per_second": 1.0}]},

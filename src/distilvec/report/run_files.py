@@ -11,9 +11,9 @@ from pydantic import ConfigDict, FiniteFloat, ValidationError, create_model
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import read_json
-from distilvec.report.earlier_formats import current_record, current_report
 
 RECORD, REPORT, SHARPNESS = "distillation.json", "report.json", "sharpness.json"
+RECORD_FORMAT, REPORT_FORMAT = 2, 3
 RUN_AGAIN = "Delete it and run the same recipe again: it is made again, training is kept."
 MEASURE_AGAIN = "Delete it and measure again: distilvec sharpness."
 
@@ -48,11 +48,8 @@ _SHAPES = {
 }
 
 
-_CURRENT = {RECORD: current_record, REPORT: current_report}
-
-
 def read_run_file(folder: Path, name: str) -> dict[str, Any] | None:
-    """Return the content of a run's file (RECORD, REPORT, SHARPNESS) in its present form; None where there is no file.
+    """Return the content of a run's file (RECORD, REPORT, SHARPNESS); None where there is no file.
 
     Errors: DistilvecError for a file that is damaged, was changed by hand, or lacks a required key.
     """
@@ -67,4 +64,4 @@ def read_run_file(folder: Path, name: str) -> dict[str, Any] | None:
         key = ".".join(str(part) for part in first["loc"])
         found = "" if first["type"] == "missing" else f"; found {str(first['input'])[:80]!r}"
         raise DistilvecError(f"[{name}] {path}: {key}: {first['msg']}{found}. {fix}") from None
-    return _CURRENT.get(name, dict)(content)
+    return content

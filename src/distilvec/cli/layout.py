@@ -61,12 +61,6 @@ class Listed(TyperGroup):
         """The verb, with the options that it makes of config fields."""
         return with_config_options(super().get_command(ctx, cmd_name))
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the verb. In shell completion the line still has the options of EVERYWHERE."""
-        if ctx.resilient_parsing:
-            args = [text for text in args if text not in EVERYWHERE]
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of verbs: by `groups`, then those that are in none."""
         grouped = {name for names in self.groups.values() for name in names}

@@ -30,7 +30,6 @@ GROUPS = {  # the verbs of each group, with the arguments of an example
         "evaluate": "runs/first/student --suite suite.yaml --teacher all-MiniLM-L6-v2",
         "compare": "runs/first runs/second --out comparison.html",
         "speed": "all-MiniLM-L6-v2 runs/first/student",
-        "sharpness": "runs/first --figure sharpness.svg",
     },
     "Models": {
         "transplant": "BAAI/bge-m3 --texts texts.txt --vocab-size 16000 --out small-vocabulary",

@@ -18,7 +18,7 @@ from distilvec.core.files import check_output_file
 
 _OF_A_RUN = (
     "recipe.yaml", "train.fingerprint", "metrics.jsonl", "distillation.json", "report.json", "report.html",
-    "samples.npz", "sharpness.json", "sweep.json",
+    "samples.npz", "sweep.json",
 )  # fmt: skip
 _COLUMNS = re.compile(r"teacher\.columns='\{([^}]*)\}'")
 _SOURCE = re.compile(r"^\[corpus\.sources\.[0-9]+\.(\w+)[^\]\n]*\]", re.MULTILINE)

@@ -255,7 +255,7 @@ def extras() -> str:
         "openvino": "`export --to openvino`",
         "datasets": "data sets of the hub as texts", "dataframe": "`scores.to_dataframe()`",
         "api": "`teacher.api`", "serve": "`distilvec serve`", "finetune": "`finetune` with adapters, `student.lora`",
-        "causal": "`distilvec causal`", "tensorboard": "`train.trackers: [tensorboard]`",
+        "tensorboard": "`train.trackers: [tensorboard]`",
         "trackio": "`train.trackers: [trackio]`", "wandb": "`train.trackers: [wandb]`",
         "sentencepiece": "`transplant --tokenizer FILE.model`", "faiss": "FAISS indexes", "lancedb": "LanceDB tables",
         "qdrant": "Qdrant collections", "pgvector": "PostgreSQL with pgvector",

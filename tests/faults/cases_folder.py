@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 
-import yaml
-
 from faults.harness import Outcome, World, case
 
 NOT_OURS = {
@@ -57,18 +55,6 @@ for _kind in NOT_OURS:
 for _verb in ("restart", "sweep", "finetune"):
     for _kind in ("students", "a-report"):
         _foreign(_verb, _kind)
-
-
-@case("causal-into-a-folder-with-files", key="--out")
-def _(world: World) -> list[str]:
-    rows = "".join(json.dumps({"prompt": f"say {n}", "response": "yes"}) + "\n" for n in range(8))
-    tree = {
-        "name": "causal",
-        "student": {"model": str(world.model)},
-        "data": {"train": world.file("rows.jsonl", rows), "holdout_rows": 2},
-    }
-    world.file("mine/students/a.txt")
-    return ["causal", world.file("causal.yaml", yaml.safe_dump(tree)), "--out", "mine"]
 
 
 @case("run-into-the-recipes-own-folder", key="--out")

@@ -38,7 +38,6 @@ GROUPS = {  # the verbs of each group, with the arguments of an example
         "push": "runs/first/student OWNER/NAME --license apache-2.0",
         "serve": "runs/first/student --port 8000",
     },
-    "Experimental": {"causal": "recipes/causal/dolly.yaml --out runs/dolly"},
 }
 EVERYWHERE = frozenset({"--quiet", "--verbose", "--debug"})  # options at any position of the command line
 _WHOLE = 10_000  # characters of a summary: typer shortens longer ones

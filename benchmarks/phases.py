@@ -34,7 +34,7 @@ AFTER_PARTS = "page"
 # Keys of report.json that are no part of the evaluation; the second half is written with the page
 NO_PARTS = (
     "format", "fingerprint", "name", "created", "averages", "intervals", "failures", "seal",
-    "verdict", "history", "warnings", "sharpness", "exports", "record", "recipe",
+    "verdict", "history", "warnings", "exports", "record", "recipe",
 )  # fmt: skip
 Phases = dict[str, dict[str, float]]
 

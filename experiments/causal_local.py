@@ -6,7 +6,7 @@ minutes a run.
 
 Instructions are "Define the noun WORD.", responses WordNet's definitions. Rows are split by synset, so no response of
 the training rows is one of the others. A Qwen3-type teacher (from its config) is trained on the responses first; then,
-for every seed, a GPT-2-type student with another tokenizer: alone, and with the teacher (recipes/causal/dolly.yaml,
+for every seed, a GPT-2-type student with another tokenizer: alone, and with the teacher (experiments/causal/dolly.yaml,
 variants local-teacher, local-alone and local; `--set KEY=VALUE` changes the distilled students' recipe). In the JSON:
 
     rouge_l          ROUGE-L x 100 of greedy answers to the test rows: mean and every seed
@@ -27,12 +27,12 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from distilvec.config.builtin import recipe_folder
 from distilvec.core.files import write_json
-from distilvec.experimental.causal.run import run_causal
-from distilvec.experimental.causal.schema import load_causal
+from experiments.causal.run import run_causal
+from experiments.causal.schema import load_causal
 
 SOURCE = Path(__file__).parents[2] / "shared/data/wordnet_definitions/wordnet_definitions.jsonl.gz"
+RECIPE = Path(__file__).parent / "causal" / "dolly.yaml"
 PARTS = {"train": 4000, "holdout": 500, "test": 300}
 KINDS = {"n": "noun", "noun": "noun", "v": "verb", "verb": "verb"}
 
@@ -106,7 +106,7 @@ def measure(folder: Path, seeds: int, changes: list[str]) -> dict[str, Any]:
     def train(variant: str, name: str, *overrides: str) -> dict[str, Any]:
         kind = "teacher" if variant == "local-teacher" else "student"
         tokenizer = f"student.tokenizer={place / f'{kind}-tokenizer'}"
-        recipe = load_causal(recipe_folder() / "causal/dolly.yaml", variant, [*files, tokenizer, *overrides])
+        recipe = load_causal(RECIPE, variant, [*files, tokenizer, *overrides])
         report = run_causal(recipe, folder / name)
         assert report is not None
         return report

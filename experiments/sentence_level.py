@@ -173,7 +173,7 @@ def averages(rows: Rows, domain: str = "all") -> list[float]:
 
 
 def sharpness_table(runs: Sequence[Mapping[str, Any]]) -> str:
-    """What `distilvec sharpness` measured, an epoch a row, after the paper's table 4."""
+    """What `python -m experiments.sharpness` measured, an epoch a row, after the paper's table 4."""
     names = [run["update"]["name"].upper() if run["update"]["name"] != "plain" else "AdamW" for run in runs]
     head = ["epoch", *(f"{title}, {name}" for title in ("largest eigenvalue", "trace", "loss") for name in names)]
     epochs = sorted({round(point["epoch"], 2) for run in runs for point in run["points"]})

@@ -251,11 +251,11 @@ def extras() -> str:
     uses = {
         "quickstart": "`distilvec quickstart`: all-MiniLM-L6-v2 as a package, and the report",
         "report": "figures of the report", "mteb": "`evaluate --mteb`, `--benchmark`",
-        "onnx": "`export --to onnx`, `onnx-fp16`, `onnx-int8`, `onnx-int8-static`",
+        "onnx": "`export --to onnx`, `onnx-fp16`, `onnx-int8`",
         "openvino": "`export --to openvino`",
         "datasets": "data sets of the hub as texts", "dataframe": "`scores.to_dataframe()`",
         "api": "`teacher.api`", "serve": "`distilvec serve`", "finetune": "`finetune` with adapters, `student.lora`",
-        "causal": "`distilvec causal`", "tensorboard": "`train.trackers: [tensorboard]`",
+        "tensorboard": "`train.trackers: [tensorboard]`",
         "trackio": "`train.trackers: [trackio]`", "wandb": "`train.trackers: [wandb]`",
         "sentencepiece": "`transplant --tokenizer FILE.model`", "faiss": "FAISS indexes", "lancedb": "LanceDB tables",
         "qdrant": "Qdrant collections", "pgvector": "PostgreSQL with pgvector",

@@ -1,4 +1,4 @@
-"""The command line with every verb: `python -m distilvec`, and the command `distilvec`."""
+"""The command line: `python -m distilvec`, and the command `distilvec`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from collections.abc import Sequence
 
 from distilvec.cli.app import app
 from distilvec.cli.boundary import run_app
-from distilvec.cli.layout import example
-from distilvec.experimental.causal.cli import causal
-
-app.command(epilog=example("causal"))(causal)
 
 
 def run_command(arguments: Sequence[str]) -> int:

@@ -178,7 +178,7 @@ def transplant(
 @quiet_libraries()
 def export(
     model: Model,
-    to: Literal["onnx", "onnx-fp16", "onnx-int8", "onnx-int8-static", "openvino", "projected", "router"] = "onnx",
+    to: Literal["onnx", "onnx-fp16", "onnx-int8", "openvino", "projected", "router"] = "onnx",
     output: str | Path | None = None,
     *,
     suite: str | Path | None = None,

@@ -26,7 +26,7 @@ def test_verbs_with_json():
     found = {" ".join(words) for words in commands_with_json(get_command(app))}
     assert found == {
         "align", "compare", "data list", "evaluate", "finetune", "index check", "index distill", "plan", "recipes",
-        "run", "sharpness", "speed",
+        "run", "speed",
     }  # fmt: skip
 
 

@@ -11,7 +11,6 @@ from distilvec.config.builtin import recipe_file
 from distilvec.config.schema import CorpusSection
 from distilvec.config.yaml_dialect import dump_yaml
 from distilvec.core.errors import DistilvecError
-from distilvec.experimental.causal.schema import load_causal
 from distilvec.pipeline.sweep import expand
 
 MINIMAL = """
@@ -198,10 +197,7 @@ def test_members_of_sweeps_stay_inside_their_folder(file):
         ("evaluation.draws", 100_001),
         ("evaluation.speed_seconds", 10**6),
         ("cache.shard_rows", 10**9),
-        *(
-            (f"train.{key}", 10**12)
-            for key in ("epochs", "max_steps", "window", "max_tokens", "logging_steps", "keep_students")
-        ),
+        *((f"train.{key}", 10**12) for key in ("epochs", "window", "max_tokens", "keep_students")),
     ],
     ids=str,
 )
@@ -292,34 +288,6 @@ def test_what_is_no_path_stays_as_it_is(file, elsewhere):
         str(elsewhere / "saved"),
         "a/b",
     ]
-
-
-CAUSAL = """
-name: causal
-student: {model: ./student}
-data: {train: train.jsonl, tests: {own: test.jsonl}}
-variants: {two: {data.tests.second: second.jsonl}}
-"""
-
-
-def test_causal_recipes_follow_the_same_rules(tmp_path, elsewhere):
-    file = tmp_path / "causal.yaml"
-    file.write_text(CAUSAL)
-    loaded = load_causal(file, "two", ["data.holdout=held.jsonl", "data.tests.third=third.jsonl"])
-    assert loaded.student.model == str(tmp_path / "student") and loaded.data.train == tmp_path / "train.jsonl"
-    assert loaded.data.tests == {
-        "own": tmp_path / "test.jsonl", "second": tmp_path / "second.jsonl", "third": elsewhere / "third.jsonl"
-    }  # fmt: skip
-    assert loaded.data.holdout == elsewhere / "held.jsonl"
-    for change, key in (
-        ("data.tests={../x: a}", r"\[data.tests.\.\./x\] '../x' cannot name files"),
-        ("data.tests={'': a}", r"\[data.tests.''\] .*cannot name files"),
-        ("data.seed=-1", r"\[data.seed\]"),
-        ("generation.max_new_tokens=true", r"\[generation.max_new_tokens\] .*not a boolean"),
-        ("dta=1", r"\[dta\] unknown key; did you mean 'data'"),
-    ):
-        with pytest.raises(DistilvecError, match=f"^{key}"):
-            load_causal(file, None, [change])
 
 
 def test_dump_reads_back(file):

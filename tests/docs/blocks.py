@@ -23,8 +23,9 @@ from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.aggregate import PROTOCOLS
 from distilvec.evaluation.mteb import find_tasks
 from distilvec.evaluation.suite import read_suite
-from distilvec.experimental.causal.schema import load_causal
 from distilvec.pipeline.sweep import expand, has_sweep
+from experiments.causal.__main__ import app as causal_app
+from experiments.causal.schema import load_causal
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -72,6 +73,8 @@ def check_command(words: list[str], folder: Path) -> None:
         compile(rest[1], "-c", "exec")
     elif program == "python" and rest[0] == "-m":
         assert importlib.util.find_spec(rest[1]), f"no module {rest[1]}"
+        if rest[1] == "experiments.causal":
+            check_causal(rest[2:])
     elif program == "python":
         assert (ROOT / rest[0]).exists(), f"no script {rest[0]}"
     elif program == "make":
@@ -96,7 +99,7 @@ def check_verb(words: list[str], folder: Path) -> None:
         return
     given = found.make_context(found.name, list(words)).params
     if "recipe" in given:
-        check_recipe(found.name, given, folder)
+        check_recipe(given, folder)
     if found.name == "show" or found.name == "copy":
         load_recipe(str(given["name"]), None, None)
     if given.get("mteb") or given.get("benchmark"):
@@ -114,15 +117,19 @@ def check_verb(words: list[str], folder: Path) -> None:
         recipes.validate(tree)
 
 
-def check_recipe(verb: str, given: dict[str, Any], folder: Path) -> None:
+def check_causal(words: list[str]) -> None:
+    """Parse a line of `python -m experiments.causal`; load its recipe with its variants and changes."""
+    given = typer.main.get_command(causal_app).make_context("causal", words).params
+    load_causal(ROOT / given["recipe"], combined(given["variant"]), given["overrides"])
+
+
+def check_recipe(given: dict[str, Any], folder: Path) -> None:
     """Load the recipe of a command with its variants and changes, a sweep with all its runs."""
     name, variant, overrides = str(given["recipe"]), given.get("variant"), given.get("overrides")
     if name.endswith(".yaml") and not (folder / name).exists() and not (ROOT / name).exists():
         raise DistilvecError(f"[recipe] no file {name}.")
     path = name if not (ROOT / name).exists() else str(ROOT / name)
-    if verb == "causal":
-        load_causal(recipe_file(path), combined(variant), overrides)
-    elif has_sweep(recipe_file(path), overrides or []):
+    if has_sweep(recipe_file(path), overrides or []):
         expand(recipe_file(path), overrides or [], combined(variant))
     else:
         load_recipe(path, variant, overrides)

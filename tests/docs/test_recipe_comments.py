@@ -11,12 +11,12 @@ from typer.main import get_command
 from distilvec.__main__ import app
 from distilvec.core.errors import DistilvecError
 
-RECIPES = sorted((ROOT / "recipes").rglob("*.yaml"))
+RECIPES = [*sorted((ROOT / "recipes").rglob("*.yaml")), ROOT / "experiments" / "causal" / "dolly.yaml"]
 VERBS = "|".join(get_command(app).commands)
 MENTION = re.compile(rf"\b(?:distilvec (?:{VERBS})|python -m)\b")
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(ROOT / "recipes")))
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_in_comments_are_parsed(path, tmp_path):
     found = recipe_commands(path)
     comments = " ".join(line.strip() for line in comments_of(path))
@@ -39,7 +39,7 @@ def test_benchmark_of_redacts_first_table():
         ("distilvec evaluate MODEL --suite recipes/suites/nothing.yaml", "no file"),
         ("distilvec evaluate MODEL --suite recipes/suites/english.yaml --protocol nothing", "no protocol"),
         ("distilvec run recipes/pareto.yaml 'sweep.variants=[nothing]'", "nothing"),
-        ("distilvec causal recipes/causal/dolly.yaml --variant nothing", "nothing"),
+        ("python -m experiments.causal experiments/causal/dolly.yaml --variant nothing", "nothing"),
         ("distilvec finetune bge-m3 --task a.csv --type pair --out runs/a teacher.adapter=b", "adapter"),
     ],
 )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 
-import yaml
-
 from faults.harness import Outcome, World, case
 
 NOT_OURS = {
@@ -57,18 +55,6 @@ for _kind in NOT_OURS:
 for _verb in ("restart", "sweep", "finetune"):
     for _kind in ("students", "a-report"):
         _foreign(_verb, _kind)
-
-
-@case("causal-into-a-folder-with-files", key="--out")
-def _(world: World) -> list[str]:
-    rows = "".join(json.dumps({"prompt": f"say {n}", "response": "yes"}) + "\n" for n in range(8))
-    tree = {
-        "name": "causal",
-        "student": {"model": str(world.model)},
-        "data": {"train": world.file("rows.jsonl", rows), "holdout_rows": 2},
-    }
-    world.file("mine/students/a.txt")
-    return ["causal", world.file("causal.yaml", yaml.safe_dump(tree)), "--out", "mine"]
 
 
 @case("run-into-the-recipes-own-folder", key="--out")
@@ -125,20 +111,6 @@ def _(world: World) -> list[str]:
     return ["run", "tiny.yaml", "--out", "run"]
 
 
-@case("a-users-file-called-lock-in-a-run-of-an-earlier-version", key=None)
-def _(world: World) -> list[str]:
-    folder = world.finished_run()
-    (folder / "distilvec-run.json").unlink()
-    (folder / "distilvec-run.lock").unlink()
-    world.file("run/lock", "a file of the user's\n")
-    world.checks.append(lambda found: _is_kept(world))
-    return ["run", "tiny.yaml", "--out", "run"]
-
-
-def _is_kept(world: World) -> None:
-    assert (world.root / "run/lock").read_text() == "a file of the user's\n"
-
-
 @case("another-recipe-in-the-folder-of-a-finished-run", key="--out")
 def _(world: World) -> list[str]:
     world.finished_run()
@@ -171,14 +143,6 @@ def _(world: World) -> list[str]:
     assert world.execute("run", first, "--out", "run").status == 2
     world.moved += ["run/recipe.yaml", "run/train.fingerprint"]
     return ["run", world.recipe("second.yaml"), "--out", "run"]
-
-
-@case("a-run-of-an-earlier-version-goes-on", key=None)
-def _(world: World) -> list[str]:
-    folder = world.finished_run()
-    (folder / "distilvec-run.json").unlink()
-    (folder / "distilvec-run.lock").unlink()
-    return ["run", "tiny.yaml", "--out", "run"]
 
 
 @case("sweep-into-the-folder-of-a-run", key="--out")

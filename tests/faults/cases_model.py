@@ -236,51 +236,17 @@ VERBS: dict[str, tuple[str, Callable[[World, str], list[str]]]] = {
             "run",
         ],
     ),
-    "causal-teacher": (
-        "teacher.model",
-        lambda world, folder: ["causal", _causal(world, folder, {"model": folder}), "--out", "run"],
-    ),
-    "causal-student": (
-        "student.model",
-        lambda world, folder: ["causal", _causal(world, None, {"model": folder}), "--out", "run"],
-    ),
 }
 
 
-def _code_of_the_model_alone(world: World, folder: Path) -> None:
-    """Code that only the model's class needs: configuration and tokenizer are read without."""
-    classes = {"AutoModel": "evil.M", "AutoModelForCausalLM": "evil.M"}
-    (folder / "config.json").write_text(json.dumps({"model_type": "vit", "vocab_size": 200, "auto_map": classes}))
-    (folder / "evil.py").write_text(f"open({str(world.root / RAN)!r}, 'w').close()\n")
-
-
-def _causal(world: World, teacher: str | None, student: dict[str, Any]) -> str:
-    import yaml
-
-    rows = world.file(
-        "rows.jsonl", "\n".join(json.dumps({"instruction": f"Say {n}.", "response": str(n)}) for n in range(40))
-    )
-    tree = {
-        "name": "tiny",
-        "student": student,
-        "data": {"train": rows, "holdout_rows": 4},
-        "train": {"batch_size": 4, "device": "cpu"},
-    }
-    if teacher is not None:
-        tree |= {"teacher": {"model": teacher}, "student": {"model": str(world.model)}}
-    return world.file("causal.yaml", yaml.safe_dump(tree))
-
-
-def _answered(
-    name: str, key: str, command: Callable[[World, str], list[str]], harm: Callable[[World, Path], None] = evil_code
-) -> None:
+def _answered(name: str, key: str, command: Callable[[World, str], list[str]]) -> None:
     """Code in a model's folder is not run, though somebody types y."""
 
     @case(f"code-refused-though-answered-{name}", key=key)
     def _(world: World) -> list[str]:
         folder = world.root / "damaged"
         shutil.copytree(world.model, folder)
-        harm(world, folder)
+        evil_code(world, folder)
         before = sys.stdin
         world.undo.append(lambda: setattr(sys, "stdin", before))
         sys.stdin = io.StringIO("y\n" * 50)
@@ -298,7 +264,6 @@ def _says_how_to_allow(found: Outcome) -> None:
 
 for _name, (_key, _command) in VERBS.items():
     _answered(_name, _key, _command)
-_answered("causal-model", *VERBS["causal-teacher"], _code_of_the_model_alone)
 _answered("evaluate", "model", lambda world, folder: ["evaluate", folder, "--suite", _suite(world)])
 _answered(
     "evaluate-teacher",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from faults.harness import TEXTS, Outcome, World, case
@@ -95,16 +94,6 @@ def _(world: World) -> list[str]:
 @case("sweep-member-invalid", key="train.epochs")
 def _(world: World) -> list[str]:
     return ["run", world.recipe(sweep={"grid": {"train.epochs": [1, 0]}}), "--out", "runs"]
-
-
-@case("causal-test-leaves-the-folder", key="data.tests.?./x")
-def _(world: World) -> list[str]:
-    tree = {
-        "name": "c",
-        "student": {"model": str(world.model)},
-        "data": {"train": "train.jsonl", "tests": {"\t./x": "test.jsonl"}},
-    }
-    return ["causal", world.file("causal.yaml", json.dumps(tree))]
 
 
 @case("protocol-unknown", key="--protocol")

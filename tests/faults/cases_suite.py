@@ -31,7 +31,6 @@ for _name, _content in (
     ("limit-boolean", "- {name: a, type: classification, path: sts.csv, train_limit: true}\n"),
     ("deep", "- " * 5000),
     ("self-reference", "&a [*a]\n"),
-    ("bomb", "\n".join(["- &a0 [x, x, x, x]", *(f"- &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 30))])),
 ):
     suite(_name, _content)
 

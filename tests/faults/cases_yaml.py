@@ -20,10 +20,6 @@ for _name, _text in (
     ("repeated-key", "name: twice\n"),
     ("list-as-key", "{[a]: b}: c\n"),
     ("mapping-as-key", "? {a: b}\n: c\n"),
-    (
-        "bomb",
-        "\n".join(["a0: &a0 [x, x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 40))]),
-    ),
     ("self-reference", "paper: &a [*a]\n"),
     ("unknown-alias", "paper: *nothing\n"),
     ("lone-surrogate", 'paper: "\\ud800"\n'),

@@ -18,7 +18,6 @@ from distilvec.config.builtin import recipe_folder
 from distilvec.config.yaml_dialect import load_yaml
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.suite import read_suite
-from distilvec.experimental.causal.schema import load_causal
 from distilvec.pipeline.sweep import expand
 from faults.harness import LONGEST_MESSAGE
 
@@ -26,7 +25,6 @@ FOLDER = recipe_folder()
 SEEDS = {
     "load": ["quickstart.yaml", "small_english.yaml", "distillmoe.yaml", "baselines/jasper.yaml", "baselines/cdm.yaml"],
     "expand": ["sweeps/pooling.yaml", "sweeps/sentence_level.yaml", "sweeps/data_mix.yaml"],
-    "causal": ["causal/dolly.yaml"],
     "suite": ["suites/sentence_level.yaml", "suites/cranfield.yaml"],
 }
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml, where installed
@@ -241,18 +239,12 @@ def test_sweeps(tree, changes, variant):
 
 
 @settings(FEW, max_examples=100 * TIMES)
-@given(tree=damaged("causal"), changes=overrides)
-def test_causal_recipes(tmp_path, tree, changes):
-    refused_clearly(load_causal, written(tmp_path, tree), None, changes)
-
-
-@settings(FEW, max_examples=100 * TIMES)
 @given(tree=damaged("suite"))
 def test_suites(tmp_path, tree):
     refused_clearly(read_suite, written(tmp_path, tree))
 
 
-@pytest.mark.parametrize("read", [recipes.load, expand, load_causal, read_suite])
+@pytest.mark.parametrize("read", [recipes.load, expand, read_suite])
 @settings(FEW, max_examples=50 * TIMES)
 @given(text=yaml_texts())
 def test_texts(tmp_path, read, text):

@@ -18,7 +18,6 @@ from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.evaluation import parity
 from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, tokenize
 from distilvec.formats.sentence_transformers import save_student
-from distilvec.pipeline import export
 from distilvec.pipeline.export import FORMS, export_model
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
@@ -31,7 +30,6 @@ pytest.importorskip("onnxruntime")
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A model of distilvec's and a suite: find a text of two halves by its first half."""
     texts, folder = make_texts(40), tmp_path / "model"
-    monkeypatch.setattr(export, "passages", lambda: make_texts(20, seed=1))
     made = sentence_transformer(
         tmp_path / "plain",
         bert(tmp_path / "bert", num_hidden_layers=2, intermediate_size=256, initializer_range=0.1),

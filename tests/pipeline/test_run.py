@@ -132,7 +132,7 @@ def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules, shared_c
     assert arrays["student/sts/predicted"].shape == arrays["student/sts/gold"].shape == (20,)
 
     pages = (folder / "report.json").read_bytes()
-    del report["agreement"], report["seal"]  # an unfinished report of an earlier version
+    del report["agreement"], report["seal"]  # a report that lacks one part
     (folder / "report.json").write_text(json.dumps(report))
     monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)  # the page is as before
     run(recipe, folder)

@@ -30,7 +30,6 @@ from distilvec.pipeline.caches import open_cache
 from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.sharpness import Settings, measure_runs
 from distilvec.pipeline.train import train
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher, SeveralTeachers
@@ -38,6 +37,7 @@ from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model import LocalTeacher, load_teacher
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
+from experiments.sharpness.landscape import Settings, measure_runs
 
 
 @pytest.fixture(scope="module")

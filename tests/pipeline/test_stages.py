@@ -23,7 +23,6 @@ from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.prepare import prepare, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.sharpness import Landscapes
 from distilvec.pipeline.sweep import expand
 from distilvec.pipeline.train import train
 from distilvec.report.sections.training import STAGES as STAGE_COLUMNS
@@ -31,6 +30,7 @@ from distilvec.report.tables import make_table
 from distilvec.students.encoder import Encoder
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
+from experiments.sharpness.landscape import Landscapes
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 

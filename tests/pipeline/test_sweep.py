@@ -315,7 +315,7 @@ def test_folders_that_hold_something_else(sweep_of, tmp_path):
     (tmp_path / "run" / "recipe.yaml").write_text("name: x")
     with pytest.raises(DistilvecError, match=r"^\[--out\].*no folder of a distilvec run"):
         run_sweep(sweep_of(GRID), tmp_path / "run")
-    (tmp_path / "run" / "train.fingerprint").write_text("0123456789abcdef\n")  # a run of an earlier version
+    (tmp_path / "run" / "distilvec-run.json").write_text(json.dumps({"id": 32 * "0"}))
     with pytest.raises(DistilvecError, match=r"^\[--out\].*holds a single run"):
         run_sweep(sweep_of(GRID), tmp_path / "run")
     assert read_sweep(tmp_path / "run") is None

@@ -39,6 +39,7 @@ def sample_experts() -> dict[str, Any]:
         "cosines": [[1.0, 0.1, 0.05], [0.1, 1.0, 0.2], [0.05, 0.2, 1.0]],
         "plane": {
             "teacher": teacher.round(4).tolist(), "experts": sets[:3], "mixture": sets[3], "likeness": [0.91, 0.84, 0.77, 0.88],  # noqa: E501
+            "raw": sets,
             "axes": 9, "variance": 0.52, "groups": groups, "labels": [f"text {number}" for number in range(len(groups))],  # noqa: E501
         },
     }  # fmt: skip

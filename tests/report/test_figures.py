@@ -23,7 +23,7 @@ from tests.report.report_sample import TASKS, sample_report
 pytest.importorskip("matplotlib")
 
 NAMES = [
-    "scores", "texts", "compression", "margin", "speed", "vocabulary", "experts_training", "experts_gates", "experts", "sentences",  # noqa: E501
+    "scores", "texts", "compression", "margin", "speed", "vocabulary", "experts_training", "experts_gates", "experts", "experts_raw", "sentences",  # noqa: E501
     "tokens", "token_planes", "training",
 ]  # fmt: skip
 RUNS = [

@@ -23,7 +23,7 @@ from tests.report.report_sample import sample_judgement, sample_report
 
 VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}
 FIGURES = {
-    "scores", "compression", "margin", "speed", "vocabulary", "training", "experts_training", "experts_gates", "experts", "sentences",  # noqa: E501
+    "scores", "compression", "margin", "speed", "vocabulary", "training", "experts_training", "experts_gates", "experts", "experts_raw", "sentences",  # noqa: E501
     "tokens", "token_planes", "texts",
 }  # fmt: skip
 

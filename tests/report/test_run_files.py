@@ -9,47 +9,24 @@ import pytest
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.pipeline.record import best_distance
-from distilvec.report.earlier_formats import current_report
-from distilvec.report.run_files import RECORD, REPORT, SHARPNESS, read_run_file
+from distilvec.report.run_files import RECORD, REPORT, read_run_file
 from distilvec.report.write import refresh_report
 from tests.report.report_sample import sample_report
 
 DRAWN = {"compression", "margin", "speed", "experts", "projections", "tokens", "history", "vocabulary", "texts"}
-POINT = {"step": 1, "epoch": None, "loss": 0.5, "lambda_max": 2.0, "sam": 0.1, "asam": 0.1}
 
 
 def test_what_is_not_there(tmp_path):
-    assert (
-        read_run_file(tmp_path, REPORT) is None
-        and read_run_file(tmp_path, SHARPNESS) is None
-        and refresh_report(tmp_path) is None
-    )
+    assert read_run_file(tmp_path, REPORT) is None and refresh_report(tmp_path) is None
 
 
 def test_a_whole_report_is_read_as_it_was_written(tmp_path):
-    report = json.loads(json.dumps(current_report(sample_report())))
+    report = json.loads(json.dumps(sample_report()))
     write_json(tmp_path / REPORT, report, sealed=True)
     write_json(tmp_path / RECORD, report["record"], sealed=True)
     found = read_run_file(tmp_path, REPORT)
     assert found is not None and found.pop("seal") and found == report
     assert read_run_file(tmp_path, RECORD) is not None
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "{",
-        "[]",
-        "{}",
-        '{"points": [{"step": 1}]}',
-        json.dumps({"points": [{**POINT, "lambda_max": "2"}]}),
-        '{"points": 3}',
-    ],
-)
-def test_a_damaged_sharpness(tmp_path, content):
-    (tmp_path / "sharpness.json").write_text(content)
-    with pytest.raises(DistilvecError, match=r"^\[sharpness\.json\] .*measure again"):
-        read_run_file(tmp_path, SHARPNESS)
 
 
 def test_a_page_is_not_made_of_an_edited_report(tmp_path):
@@ -63,7 +40,7 @@ def test_a_page_is_not_made_of_an_edited_report(tmp_path):
 
 
 def test_a_page_is_not_made_of_half_a_report(tmp_path):
-    """A file of an earlier version, without a seal, that lacks what pictures need."""
+    """A file that lacks what pictures need."""
     report = {
         "scores": {},
         "speed": {"rows": [{"texts_per_second": 1.0}]},

@@ -13,7 +13,7 @@ from distilvec.cli.data import data_app
 from distilvec.cli.demo import demo
 from distilvec.cli.index import index_app
 from distilvec.cli.layout import Grouped, example
-from distilvec.cli.measure import compare, evaluate, sharpness, speed
+from distilvec.cli.measure import compare, evaluate, speed
 from distilvec.cli.models import align, export, finetune, push, transplant
 from distilvec.cli.options import (
     JsonFile,
@@ -152,7 +152,7 @@ def options(
 
 
 VERBS = (
-    quickstart, run, plan, finetune, align, evaluate, compare, speed, sharpness, transplant, export, push, demo, serve,
+    quickstart, run, plan, finetune, align, evaluate, compare, speed, transplant, export, push, demo, serve,
 )  # fmt: skip
 for verb in VERBS:
     app.command(epilog=example(verb.__name__))(verb)

@@ -24,11 +24,6 @@ class FillByDefault(Listed):
         verb = [] if not args or args[0] in self.commands or args[0].startswith("-") else ["fill"]
         return super().resolve_command(ctx, verb + args)
 
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Complete verbs, options and recipes."""
-        recipes = self.commands["fill"].params[0].shell_complete(ctx, incomplete)
-        return [*super().shell_complete(ctx, incomplete), *recipes]
-
 
 cache_app = typer.Typer(
     cls=FillByDefault,

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from distilvec.cli.completion import data_names
 from distilvec.cli.layout import Listed, example
 from distilvec.cli.options import JsonFile, argument, check_outputs, option
 from distilvec.cli.output import write_result
@@ -20,7 +19,7 @@ data_app = typer.Typer(
     help="Public data of the built-in recipes: list it, fetch it.",
     epilog=example("data", "list", "get banking77"),
 )
-Names = Annotated[list[str], argument("Names of data sets (see `distilvec data list`).", autocompletion=data_names)]
+Names = Annotated[list[str], argument("Names of data sets (see `distilvec data list`).")]
 DataFolder = Annotated[
     Path | None, option("The data folder; $DISTILVEC_DATA by default, else `data` in the current folder.")
 ]

@@ -30,7 +30,6 @@ GROUPS = {  # the verbs of each group, with the arguments of an example
         "evaluate": "runs/first/student --suite suite.yaml --teacher all-MiniLM-L6-v2",
         "compare": "runs/first runs/second --out comparison.html",
         "speed": "all-MiniLM-L6-v2 runs/first/student",
-        "sharpness": "runs/first --figure sharpness.svg",
     },
     "Models": {
         "transplant": "BAAI/bge-m3 --texts texts.txt --vocab-size 16000 --out small-vocabulary",
@@ -39,7 +38,6 @@ GROUPS = {  # the verbs of each group, with the arguments of an example
         "push": "runs/first/student OWNER/NAME --license apache-2.0",
         "serve": "runs/first/student --port 8000",
     },
-    "Experimental": {"causal": "recipes/causal/dolly.yaml --out runs/dolly"},
 }
 EVERYWHERE = frozenset({"--quiet", "--verbose", "--debug"})  # options at any position of the command line
 _WHOLE = 10_000  # characters of a summary: typer shortens longer ones
@@ -60,12 +58,6 @@ class Listed(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The verb, with the options that it makes of config fields."""
         return with_config_options(super().get_command(ctx, cmd_name))
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the verb. In shell completion the line still has the options of EVERYWHERE."""
-        if ctx.resilient_parsing:
-            args = [text for text in args if text not in EVERYWHERE]
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of verbs: by `groups`, then those that are in none."""

@@ -1,4 +1,4 @@
-"""The verbs that only measure: evaluate, compare, speed, sharpness."""
+"""The verbs that only measure: evaluate, compare, speed."""
 
 from __future__ import annotations
 
@@ -110,42 +110,3 @@ def speed(
         report = measure_speed(loaded, timing=timing, progress=note)
     write_result(json_file, report)
     print_result(speed_text(report))
-
-
-def sharpness(
-    runs: Annotated[list[Path], argument("Folders of finished runs, or of sweeps.")],
-    steps: Annotated[str | None, option("Steps of saved checkpoints, separated by commas; all by default.")] = None,
-    texts: Annotated[int, option("Training texts in the loss, in batches as in training.", min=1)] = 256,
-    seed: Annotated[int, option("Draws the texts, dropout masks and random vectors.", min=0)] = 0,
-    dropout: Annotated[bool | None, option("Same dropout masks in every pass; by default as the method needs.")] = None,
-    rho: Annotated[float, option("Radius of the SAM and ASAM perturbations.")] = 0.05,
-    trace: Annotated[bool, option("The Hessian's trace as well.")] = True,
-    json_file: JsonFile = None,
-    figure: Annotated[Path | None, option("Write the figure here as SVG, and as PNG.")] = None,
-) -> None:
-    """Measure how sharp the minimum is, over training: largest Hessian eigenvalue, trace, rise of the loss near by.
-
-    Of the full training objective, in fp32, at every saved checkpoint (train.keep_students). Run again to resume.
-    """
-    pictures = [figure.with_name(f"{figure.stem}{ending}") for ending in (".svg", ".png")] if figure else []
-    check_outputs([("--json", json_file), *(("--figure", path) for path in pictures)])
-    check_positive(rho, "--rho")
-    try:
-        chosen = None if steps is None else [int(part) for part in steps.split(",")]
-    except ValueError:
-        raise DistilvecError(f"[--steps] found {steps!r}. Give numbers separated by commas: 100,200.") from None
-    if figure is not None:
-        require_extra("report", "--figure")
-
-    from distilvec.cli.terminal import show_sharpness
-    from distilvec.pipeline.sharpness import Settings, measure_runs
-    from distilvec.report.sections.sharpness import draw_sharpness
-    from distilvec.report.write import refresh_report
-
-    found = measure_runs(runs, chosen, Settings(texts=texts, seed=seed, dropout=dropout, rho=rho), trace)
-    write_result(json_file, found)
-    show_sharpness(*found)
-    for run in found:
-        refresh_report(Path(run["folder"]))
-    for path in draw_sharpness(found, figure):
-        print(path)

@@ -221,7 +221,7 @@ def transplant(
 def export(
     model: Model,
     to: Annotated[
-        Literal["onnx", "onnx-fp16", "onnx-int8", "onnx-int8-static", "openvino", "projected", "router"],
+        Literal["onnx", "onnx-fp16", "onnx-int8", "openvino", "projected", "router"],
         option("A form of docs/export.md; projected, router: of RUN/student, with what its run has."),
     ] = "onnx",
     out: Annotated[

@@ -12,14 +12,13 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from distilvec.cli.completion import recipe_keys, recipe_names, variant_names
 from distilvec.cli.output import STANDARD_OUTPUT
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import check_output_file
 
 _OF_A_RUN = (
     "recipe.yaml", "train.fingerprint", "metrics.jsonl", "distillation.json", "report.json", "report.html",
-    "samples.npz", "sharpness.json", "sweep.json",
+    "samples.npz", "sweep.json",
 )  # fmt: skip
 _COLUMNS = re.compile(r"teacher\.columns='\{([^}]*)\}'")
 _SOURCE = re.compile(r"^\[corpus\.sources\.[0-9]+\.(\w+)[^\]\n]*\]", re.MULTILINE)
@@ -35,16 +34,9 @@ def option(text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, **more)
 
 
-RecipeFile = Annotated[
-    str, argument("A recipe file, or a built-in recipe (see `distilvec recipes`).", autocompletion=recipe_names)
-]
-Overrides = Annotated[
-    list[str] | None,
-    argument("Changes to the recipe, such as train.epochs=3", metavar="KEY=VALUE", autocompletion=recipe_keys),
-]
-Variant = Annotated[
-    list[str] | None, option("A variant of the recipe; repeat to combine several.", autocompletion=variant_names)
-]
+RecipeFile = Annotated[str, argument("A recipe file, or a built-in recipe (see `distilvec recipes`).")]
+Overrides = Annotated[list[str] | None, argument("Changes to the recipe, such as train.epochs=3", metavar="KEY=VALUE")]
+Variant = Annotated[list[str] | None, option("A variant of the recipe; repeat to combine several.")]
 Out = Annotated[Path | None, option("The run folder; <output>/<recipe's name> by default.")]
 Restart = Annotated[
     bool,

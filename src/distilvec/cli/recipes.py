@@ -9,14 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from distilvec.cli.completion import recipe_names
 from distilvec.cli.layout import Listed, example
 from distilvec.cli.options import JsonFile, argument, check_outputs, option
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError, explained, nearest
 from distilvec.core.files import check_output_file, write_file
 
-BuiltIn = Annotated[str, argument("The recipe's name.", autocompletion=recipe_names)]
+BuiltIn = Annotated[str, argument("The recipe's name.")]
 
 
 class OnlyVerbs(Listed):

@@ -132,10 +132,3 @@ def show_export(found: Exported) -> None:
     for problem in found.problems:
         print_result(f"distilvec: [--force] kept although out of tolerance: {problem}", error=True)
     print_result(str(found.path))
-
-
-def show_sharpness(*runs: Mapping[str, Any]) -> None:
-    """Print sharpness at the saved checkpoints, runs one below the other."""
-    from distilvec.report.sections.sharpness import note, sharpness_table
-
-    print_result(f"{to_text(sharpness_table(*runs))}\n{note(runs[0])}")

@@ -14,7 +14,7 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 # Upper bounds of sizes, each far above what any run takes: a larger number is a typing error.
-MOST_TOKENS, MOST_ROWS, MOST_STEPS = 1_000_000, 1_000_000, 1_000_000_000  # of a text; of a batch or shard; of training
+MOST_TOKENS, MOST_ROWS = 1_000_000, 1_000_000  # of a text; of a batch or shard
 MOST_DRAWS = 100_000  # of a bootstrap: an interval's third digit no longer changes
 MOST_NAME_BYTES = 200  # file systems allow 255, of which scratch names and endings take some
 
@@ -34,7 +34,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def excerpt(value: Any) -> str:
-    """A value for a message: its first part where it is long, deep or an expanded alias."""
+    """A value for a message: its first part where it is long or deep."""
     return _EXCERPT.repr(value)
 
 
@@ -70,7 +70,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Tokens = Annotated[int, Field(gt=0, le=MOST_TOKENS)]
 BatchTokens = Annotated[int, Field(gt=0, le=10_000_000)]  # vectors of 1,024 numbers take 40 GB
 Rows = Annotated[int, Field(gt=0, le=MOST_ROWS)]
-Steps = Annotated[int, Field(gt=0, le=MOST_STEPS)]
+Steps = Annotated[int, Field(gt=0)]
 Epochs = Annotated[int, Field(gt=0, le=1_000_000)]
 Units = Annotated[int, Field(gt=0, le=65_536)]  # of a layer: the largest published ones have 53,248
 VocabularySize = Annotated[int, Field(gt=0, le=10_000_000)]  # forty times the largest published ones

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from distilvec.config.base import CHANGES, MOST_STEPS, BatchTokens, Epochs, Rows, Section, Seed, Steps, key, refused
+from distilvec.config.base import CHANGES, BatchTokens, Epochs, Rows, Section, Seed, Steps, key, refused
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Factor = Annotated[float, Field(ge=0)]
@@ -20,7 +20,7 @@ class ScheduleSection(Section):
         "cosine", "linear falls within each cycle, a constant rate, linear, cosine, or constant with a fall at the end"
     )
     cycles: Epochs = key(1, "'cycles' only: how often the rate is reset")
-    warmup: float = key(0.05, "steps if at least 1, else a share of all steps; not for 'cycles'", ge=0, le=MOST_STEPS)
+    warmup: float = key(0.05, "steps if at least 1, else a share of all steps; not for 'cycles'", ge=0)
 
 
 class UpdateSection(Section):
@@ -90,7 +90,7 @@ class TrainSection(Section):
     gradient_steps: Steps | None = key(
         None, "log the norm of each term's gradient every n steps; a backward pass a term"
     )
-    checkpoint_minutes: float = key(5.0, "time between checkpoints; one follows every epoch too", gt=0, le=MOST_STEPS)
+    checkpoint_minutes: float = key(5.0, "time between checkpoints; one follows every epoch too", gt=0)
     checkpoint_steps: Steps | None = key(None, "a checkpoint every n steps as well")
     validation_steps: Steps | None = key(
         None, "validate every n steps and after every epoch; by default as often as takes 5% of the time"

@@ -2,7 +2,7 @@
 
 Of YAML 1.2: 1e-5 is a number; on, off, yes and no are words; dates are text; 010 is ten and 1:30 is text. Of YAML 1.1:
 underscores in numbers (1_000) and merge keys (<<). Refused are repeated keys, keys that are lists or mappings, tags but
-!!str, control characters, deep nesting and aliases that expand to very many values.
+!!str, control characters and deep nesting.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import yaml
 from distilvec.config.base import excerpt
 from distilvec.core.errors import DistilvecError, explained, first_line
 
-MOST_VALUES = 100_000  # of a document, aliases expanded
 MOST_LEVELS = 64  # lists and mappings inside each other
 MOST_BYTES = 4_000_000  # of a file
 
@@ -69,7 +68,7 @@ def load_yaml(text: str, key: str, origin: str) -> Any:
         text.encode()
         _check_levels(text)
         node = yaml.compose(text, Loader=_Loader)
-        return None if node is None else _Values().value(node)
+        return None if node is None else _value(node)
     except yaml.MarkedYAMLError as error:
         problem, mark = error.problem or error.context or "unknown syntax", error.problem_mark
     except yaml.YAMLError as error:  # control characters
@@ -98,44 +97,36 @@ def _check_levels(text: str) -> None:
             raise _refused(f"more than {MOST_LEVELS} lists and mappings inside each other", event)
 
 
-class _Values:
-    """Makes plain data of YAML's nodes. Aliases become copies."""
+def _value(node: Any, level: int = 0) -> Any:
+    """Return plain data of a node, with a copy for every alias. `level`: the number of lists and mappings around it."""
+    if level > MOST_LEVELS:  # only an alias to a list around it comes this far: `_check_levels` has seen the text
+        raise _refused(f"more than {MOST_LEVELS} lists and mappings inside each other", node)
+    if node.tag not in (_PLAIN, f"{_TAG}str", f"{_TAG}seq", f"{_TAG}map"):
+        raise _refused(f"tag {excerpt(node.tag)} is not allowed here", node)
+    if isinstance(node, yaml.ScalarNode):
+        return _scalar(node)
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(item, level + 1) for item in node.value]
+    return _mapping(node, level + 1)
 
-    def __init__(self) -> None:
-        self.count = 0
 
-    def value(self, node: Any, level: int = 0) -> Any:
-        """The value of a node; `level` is the number of lists and mappings around it."""
-        self.count += 1
-        if self.count > MOST_VALUES:
-            raise _refused(f"more than {MOST_VALUES:,} values (aliases expanded)", node)
-        if level > MOST_LEVELS:
-            raise _refused(f"more than {MOST_LEVELS} lists and mappings inside each other (aliases expanded)", node)
-        if node.tag not in (_PLAIN, f"{_TAG}str", f"{_TAG}seq", f"{_TAG}map"):
-            raise _refused(f"tag {excerpt(node.tag)} is not allowed here", node)
-        if isinstance(node, yaml.ScalarNode):
-            return _scalar(node)
-        if isinstance(node, yaml.SequenceNode):
-            return [self.value(item, level + 1) for item in node.value]
-        return self.mapping(node, level + 1)
-
-    def mapping(self, node: Any, level: int) -> dict[Any, Any]:
-        """A mapping with what its merge key (<<) brings; keys of its own win."""
-        own: dict[Any, Any] = {}
-        merged: dict[Any, Any] | None = None
-        for key_node, value_node in node.value:
-            merges = key_node.tag == _PLAIN and key_node.value == "<<"
-            key = self.value(key_node, level)
-            if isinstance(key, (list, dict)):
-                raise _refused(f"a {'list' if isinstance(key, list) else 'mapping'} as a key; expected a word", node)
-            if merged is not None if merges else key in own:
-                raise _refused(f"key {excerpt(key)} is repeated", key_node)
-            value = self.value(value_node, level)
-            if merges:
-                merged = _merged(value, key_node)
-            else:
-                own[key] = value
-        return {**(merged or {}), **own}
+def _mapping(node: Any, level: int) -> dict[Any, Any]:
+    """Return a mapping with what its merge key (<<) brings; its own keys win."""
+    own: dict[Any, Any] = {}
+    merged: dict[Any, Any] | None = None
+    for key_node, value_node in node.value:
+        merges = key_node.tag == _PLAIN and key_node.value == "<<"
+        key = _value(key_node, level)
+        if isinstance(key, (list, dict)):
+            raise _refused(f"a {'list' if isinstance(key, list) else 'mapping'} as a key; expected a word", node)
+        if merged is not None if merges else key in own:
+            raise _refused(f"key {excerpt(key)} is repeated", key_node)
+        value = _value(value_node, level)
+        if merges:
+            merged = _merged(value, key_node)
+        else:
+            own[key] = value
+    return {**(merged or {}), **own}
 
 
 def _merged(value: Any, node: Any) -> dict[Any, Any]:

@@ -139,11 +139,11 @@ def _opened(folder: Path, fingerprint: str, what: str, load: Callable[[Path], Co
         if not (folder / meta).exists():
             return None
         content = json.loads((folder / meta).read_text(encoding="utf-8"))
-        if content.get(FINGERPRINT, fingerprint) != fingerprint:
+        if content[FINGERPRINT] != fingerprint:
             return None
         if not is_sealed(content):
             raise ValueError(f"the content of {meta} does not match its checksum")
-        for name, expected in content.get(CHECKSUMS, {}).items():  # none in folders of earlier versions
+        for name, expected in content[CHECKSUMS].items():
             if checksum_once(folder / name) != expected:
                 raise ValueError(f"{name} does not match its checksum")
         return load(folder)

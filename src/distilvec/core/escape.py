@@ -84,7 +84,7 @@ def csv_cell(value: object) -> object:
 
 
 def latex(text: object) -> str:
-    """LaTeX that prints the text, also inside a comment."""
+    """LaTeX that prints the text."""
     line = re.sub("-(?=-)", "-\0", one_line(text))  # "--" would be printed as a dash
     return "".join(_LATEX.get(letter, letter) for letter in line)
 

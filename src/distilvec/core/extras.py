@@ -18,7 +18,6 @@ PACKAGES = {
     "serve": ("starlette", "uvicorn", "prometheus_client"),
     "finetune": ("peft",),
     "quantize": ("bitsandbytes",),
-    "causal": ("rouge_score",),
     "tensorboard": ("tensorboard",),
     "trackio": ("trackio",),
     "wandb": ("wandb",),

@@ -139,7 +139,7 @@ def seal(content: dict[str, Any]) -> str:
 
 
 def is_sealed(content: dict[str, Any]) -> bool:
-    """Return whether a mapping has the seal of its content, or none (files of earlier versions)."""
+    """Return whether a mapping is as it was sealed. Files that are written without a seal count as unchanged."""
     return SEAL not in content or content[SEAL] == seal({key: content[key] for key in content if key != SEAL})
 
 

@@ -14,7 +14,7 @@ from distilvec.core.errors import DistilvecError, first_line
 from distilvec.formats.onnx import INPUTS, OUTPUTS
 
 
-def to_openvino(source: Path, target: Path, batches: Sequence[Any] = ()) -> None:
+def to_openvino(source: Path, target: Path) -> None:
     """Write the ONNX file `source` as `target` (.xml) and the .bin next to it."""
     import openvino
 

@@ -1,4 +1,4 @@
-"""Smaller ONNX files from an fp32 one: fp16, int8 with activations scaled at run time, int8 with calibrated scales.
+"""Smaller ONNX files from an fp32 one: fp16, and int8 with activations scaled at run time.
 
 In an int8 file:
 
@@ -15,20 +15,18 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Batch = Mapping[str, npt.NDArray[np.int64]]
 _ENDS = "_int8", "_scales"  # of the names of stored weights
 _LINEAR = ["MatMul"]  # Gemm nodes are made MatMul nodes; products without constants are left out
 
 
-def to_half(source: Path, target: Path, batches: Sequence[Batch] = ()) -> None:
+def to_half(source: Path, target: Path) -> None:
     """Write the file `source` with weights and activations in fp16; inputs and outputs keep their types."""
     import onnx
     from onnxruntime.transformers.float16 import convert_float_to_float16
@@ -37,7 +35,7 @@ def to_half(source: Path, target: Path, batches: Sequence[Batch] = ()) -> None:
         onnx.save(convert_float_to_float16(onnx.load(str(source)), keep_io_types=True), str(target))
 
 
-def to_int8(source: Path, target: Path, batches: Sequence[Batch] = ()) -> None:
+def to_int8(source: Path, target: Path) -> None:
     """Write the file `source` in int8; the scale of an activation is computed at run time, one per layer and batch."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -55,50 +53,11 @@ def to_int8(source: Path, target: Path, batches: Sequence[Batch] = ()) -> None:
         )
 
 
-def to_static_int8(source: Path, target: Path, batches: Sequence[Batch]) -> None:
-    """Write the file `source` in int8; the scales of activations are those of the `batches`, input_ids and mask."""
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-
-    class Reader(CalibrationDataReader):
-        def __init__(self) -> None:
-            self.batches = iter(batches)
-
-        def get_next(self) -> dict[str, Any] | None:
-            found = next(self.batches, None)
-            return None if found is None else dict(found)
-
-    with _quiet():
-        _prepare(source, target)
-        _store_weights(target)
-        quantize_static(
-            str(target),
-            str(target),
-            Reader(),
-            quant_format=QuantFormat.QDQ,
-            op_types_to_quantize=_LINEAR,
-            per_channel=True,
-            reduce_range=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-            nodes_to_exclude=_products(target),
-            extra_options={"MatMulConstBOnly": True},
-        )
-
-
 def _prepare(source: Path, target: Path) -> None:
     """Write the graph with constants folded and shapes inferred."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     quant_pre_process(str(source), str(target), skip_symbolic_shape=True)
-
-
-def _products(path: Path) -> list[str]:
-    """Return names of MatMul nodes without a constant factor."""
-    import onnx
-
-    graph = onnx.load(str(path)).graph
-    constants = {tensor.name for tensor in graph.initializer}
-    return [node.name for node in graph.node if node.op_type == "MatMul" and not constants.intersection(node.input)]
 
 
 def _store_weights(path: Path) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
+from collections.abc import Mapping
 from functools import cache
 from itertools import chain, count
 from pathlib import Path
@@ -23,13 +23,6 @@ from distilvec.core.log import log
 RECORD = "distillation.json"
 FILES = "files"  # the record's key
 CHANGED = ".yours"  # suffix of a carried-over file if the new model has a file of the same name
-_EARLIER = re.compile(  # files of versions whose record lists none
-    r"[0-9]+_[A-Za-z]+/.*|README\.md|distilvec_experts\.py"
-    r"|(?:model|head|pytorch_model)(?:-[0-9]+-of-[0-9]+)?\.(?:safetensors|safetensors\.index\.json|bin)"
-    r"|(?:config|config_sentence_transformers|sentence_bert_config|generation_config|modules|head|vocabulary)\.json"
-    r"|(?:tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json"
-    r"|vocab\.txt|merges\.txt|chat_template\.jinja|[a-z.]*\.model"
-)
 
 
 def is_ours(folder: Path) -> bool:
@@ -67,29 +60,28 @@ def is_unchanged(folder: Path, record: dict[str, Any]) -> bool:
 
 def carry_over(old: Path, new: Path) -> None:
     """Link the files of others in the folder `old`, and files changed there by hand, into `new`."""
-    listed: Any = (read_record(old) or {}).get(FILES)
+    written = (read_record(old) or {}).get(FILES) or {}
     stale = []
     for name in _names(old):
         path, target = old / name, new / name
-        ours = name == RECORD or (name in listed if isinstance(listed, dict) else bool(_EARLIER.fullmatch(name)))
-        if ours and not (isinstance(listed, dict) and name in listed and _is_edited(path, target, listed[name])):
+        is_written = name in written
+        if name == RECORD or (is_written and not _is_edited(path, target, written[name])):
             continue
         numbered = (new / f"{name}{CHANGED}{number if number > 1 else ''}" for number in count(1))
         target = next(free for free in chain([target], numbered) if not (free.is_symlink() or free.exists()))
-        if ours:
+        if is_written:
             _log_once(f"{path} was changed by hand; the file is kept as {target.name}")
         elif path.suffix == ".onnx":
             stale.append(name)
         _link(path, target)
-    if stale and not _same_model(listed, new):
+    if stale and not _same_model(written, new):
         _log_once(f"kept, of the earlier model: {', '.join(stale)} in {old}; `distilvec export` makes files again")
 
 
-def _same_model(listed: Any, new: Path) -> bool:
-    """Return whether `new` has the weights and the tokenizer that an earlier record lists."""
-    names = [name for name in listed or () if name.endswith((".safetensors", "tokenizer.json"))]
-    known = isinstance(listed, dict) and bool(names)
-    return known and all((new / name).is_file() and checksum_once(new / name) == listed[name] for name in names)
+def _same_model(written: Mapping[str, str], new: Path) -> bool:
+    """Return whether `new` has the weights and the tokenizer that the record of the earlier model lists."""
+    names = [name for name in written if name.endswith((".safetensors", "tokenizer.json"))]
+    return bool(names) and all((new / name).is_file() and checksum_once(new / name) == written[name] for name in names)
 
 
 def replace_folder(new: Path, folder: Path) -> None:

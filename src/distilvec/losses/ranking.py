@@ -11,24 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def relative_triplet_reference(
-    student: Float[Tensor, "prefixes batch batch"], teacher: Float[Tensor, "batch batch"], margin: float
-) -> Float[Tensor, " batch"]:
-    """Return the value of `relative_triplet` by definition: O(B^4) in time and memory, as the public class."""
-    first, second = torch.triu_indices(len(teacher), len(teacher), 1)
-    order = teacher[first, second].argsort(stable=True)
-    texts = torch.stack([first[order], second[order]], 1)  # of each pair, in ascending order of the teacher
-    similarity = student[:, texts[:, 0], texts[:, 1]]
-    less, more = torch.triu_indices(len(order), len(order), 1)
-    hinge = (margin - (similarity[:, more] - similarity[:, less])).relu().mean(0)
-    four = torch.cat([texts[less], texts[more]], 1).flatten()
-    return (
-        hinge.new_zeros(len(teacher)).index_add(0, four, hinge.repeat_interleave(4))
-        * len(teacher)
-        / (4 * max(1, len(hinge)))
-    )
-
-
 def relative_triplet(
     student: Float[Tensor, "prefixes batch batch"], teacher: Float[Tensor, "batch batch"], margin: float
 ) -> Float[Tensor, " batch"]:

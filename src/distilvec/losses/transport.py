@@ -21,15 +21,6 @@ NOTHING = -1e9  # the logarithm of 0: finite, so that a difference of two is nev
 BETWEEN_CHECKS = 10  # iterations
 
 
-def sinkhorn_reference(cost: Cost, nu: Nu, mu: Mu, epsilon: float = 0.1, iterations: int = 100) -> Cost:
-    """Return the plan of `transport_plan` as Cuturi writes it, for marginals above 0: T = diag(u) K diag(v)."""
-    kernel, u = (-cost / epsilon).exp(), torch.ones_like(nu)
-    for _ in range(iterations):
-        v = mu / torch.einsum("bst,bs->bt", kernel, u)
-        u = nu / torch.einsum("bst,bt->bs", kernel, v)
-    return u[:, :, None] * kernel * v[:, None]
-
-
 def transport_cost(
     cost: Cost,
     nu: Nu,

@@ -28,7 +28,7 @@ from distilvec.models.unreadable import check_model, check_outputs, check_tokeni
 
 EXPERTS_FILE = "distilvec_experts.py"  # the copy of models/experts.py in a student's folder; saved students name it
 EXPERTS_TYPE = "distilvec_experts.Experts"
-OURS = (EXPERTS_TYPE, "distilvec.models.experts.Experts", "distilvec.students.experts.Experts")  # the last one: 0.1
+OURS = (EXPERTS_TYPE, "distilvec.models.experts.Experts")
 BUILTIN = "all-MiniLM-L6-v2"
 _PROMPT_NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 _COPY_AGAIN = "Copy the whole model again, or save it again from its run."

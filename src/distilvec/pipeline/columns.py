@@ -27,7 +27,7 @@ from distilvec.evaluation.evaluator import (
 from distilvec.evaluation.exported import TextEncoder
 from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.tasks import Task, TaskFailure, embedded_texts
-from distilvec.report.earlier_formats import REPORT_FORMAT
+from distilvec.report.run_files import REPORT_FORMAT
 from distilvec.teachers.model import LocalTeacher
 from distilvec.teachers.precomputed import VectorsTeacher
 from distilvec.teachers.teacher import OpenTeacher

@@ -33,8 +33,7 @@ from distilvec.pipeline.projected import projected_student, trains_projection
 from distilvec.pipeline.run_dir import saved_folders
 from distilvec.pipeline.start import find_start
 from distilvec.pipeline.texts import test_split
-from distilvec.report.earlier_formats import REPORT_FORMAT
-from distilvec.report.run_files import REPORT, read_run_file
+from distilvec.report.run_files import REPORT, REPORT_FORMAT, read_run_file
 from distilvec.students.task_head import load_head
 from distilvec.teachers.api import ApiTeacher
 from distilvec.teachers.model import LocalTeacher, wrap_model

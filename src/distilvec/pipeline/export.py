@@ -6,13 +6,11 @@ one gate that compares the form with PyTorch, and one move to the files' final l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
@@ -23,15 +21,14 @@ from distilvec.core.extras import require_extra
 from distilvec.core.files import remove, remove_scratch, scratch, sync_folder, write_file
 from distilvec.core.log import log
 from distilvec.core.task_head import TaskHead
-from distilvec.data.docstrings import passages
-from distilvec.evaluation.exported import BATCH, Runnable
+from distilvec.evaluation.exported import Runnable
 from distilvec.evaluation.memory import machine_info
-from distilvec.evaluation.parity import TOKENS, Tolerance, measure_parity
+from distilvec.evaluation.parity import Tolerance, measure_parity
 from distilvec.evaluation.suite import read_suite
 from distilvec.evaluation.tasks import RetrievalTask
-from distilvec.formats.onnx import Graph, OnnxEmbedder, check_onnx_place, export_copy, export_onnx, tokenize
+from distilvec.formats.onnx import Graph, OnnxEmbedder, check_onnx_place, export_copy, export_onnx
 from distilvec.formats.openvino import OpenvinoEmbedder, to_openvino
-from distilvec.formats.quantize import Batch, to_half, to_int8, to_static_int8
+from distilvec.formats.quantize import to_half, to_int8
 from distilvec.formats.replace import read_record, real
 from distilvec.models.load import load_model
 from distilvec.models.unreadable import check_place
@@ -45,30 +42,26 @@ from distilvec.report.run_files import RECORD, read_run_file
 from distilvec.report.write import refresh_report
 from distilvec.students.task_head import load_head
 
-_CALIBRATION = 64  # passages of the standard library's docstrings, none of which the gate's tasks have
-
 
 @dataclass(frozen=True)
 class Form:
     """A form: its file below the model's folder, the function that makes it of the fp32 file, and its tolerance."""
 
     file: str
-    write: Callable[[Path, Path, Sequence[Batch]], Any]
+    write: Callable[[Path, Path], Any]
     tolerance: Tolerance
     extra: str = "onnx"
-    calibrated: bool = False
 
 
-def _as_it_is(source: Path, target: Path, batches: Sequence[Batch]) -> None:
+def keep_fp32(source: Path, target: Path) -> None:
+    """Take the fp32 file as it is."""
     source.rename(target)
 
 
-INT8 = Tolerance(mean_cosine=0.99, ndcg_loss=0.5, labels=0.97)
 FORMS = {  # names of files as transformers.js, fastembed, TEI and sentence-transformers look for them
-    "onnx": Form("onnx/model.onnx", _as_it_is, Tolerance(0.99999, 0.05, 0.999)),
+    "onnx": Form("onnx/model.onnx", keep_fp32, Tolerance(0.99999, 0.05, 0.999)),
     "onnx-fp16": Form("onnx/model_fp16.onnx", to_half, Tolerance(0.999, 0.2, 0.99)),
-    "onnx-int8": Form("onnx/model_quantized.onnx", to_int8, INT8),
-    "onnx-int8-static": Form("onnx/model_int8.onnx", to_static_int8, INT8, calibrated=True),
+    "onnx-int8": Form("onnx/model_quantized.onnx", to_int8, Tolerance(0.99, 0.5, 0.97)),
     "openvino": Form("openvino/openvino_model.xml", to_openvino, Tolerance(0.9999, 0.1, 0.999), "openvino"),
 }
 FOLDERS = {"projected": export_projected, "router": export_router}  # forms of a run's student that are model folders
@@ -150,7 +143,6 @@ def _write(
     """Make the form's files in a scratch folder, compare them, move them; the row of exports.json, and problems."""
     form, target = FORMS[to], real(place)
     graph = Graph(export_copy(model), head).eval()
-    batches = _calibration(graph.model) if form.calibrated else ()
     with explained("--out", place):
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_scratch(target.parent)
@@ -159,7 +151,7 @@ def _write(
         try:
             made = folder / "made" / target.name
             made.parent.mkdir()
-            form.write(export_onnx(model, folder / "model.onnx", head), made, batches)
+            form.write(export_onnx(model, folder / "model.onnx", head), made)
             size = sum(file.stat().st_size for file in made.parent.iterdir()) / 1e6
             parity = measure_parity(graph, _open(made), task, size)
             problems = parity.problems(form.tolerance)
@@ -179,14 +171,6 @@ def _write(
 
 def _open(path: Path) -> Runnable:
     return OpenvinoEmbedder(path) if path.suffix == ".xml" else OnnxEmbedder(path)
-
-
-def _calibration(model: SentenceTransformer) -> list[Batch]:
-    """Return batches of tokens of texts that no task of the gate has."""
-    texts, prompt = list(islice(passages(), _CALIBRATION)), model.prompts.get("document") or ""
-    size = BATCH if model[0].tokenizer.pad_token is not None else 1
-    batches = [[prompt + text for text in texts[start : start + size]] for start in range(0, len(texts), size)]
-    return [{name: np.asarray(values) for name, values in tokenize(model, batch, TOKENS).items()} for batch in batches]
 
 
 def _single_text_head(folder: Path) -> TaskHead | None:

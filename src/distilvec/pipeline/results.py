@@ -18,7 +18,6 @@ from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
 from distilvec.evaluation.evaluator import Sample
 from distilvec.pipeline.run_dir import SWEEP_FILE
 from distilvec.pipeline.sweep import read_sweep
-from distilvec.report.earlier_formats import sample_model
 from distilvec.report.run_files import RECORD, REPORT, read_run_file
 
 _UNTRAINED = (  # no effect on weights
@@ -62,8 +61,7 @@ class RunSummary:
         try:
             with np.load(path, allow_pickle=False) as kept:
                 for task in (task for task in tasks if task in scores):
-                    name = column if "format" in kept else sample_model(column, scores[task]["type"])
-                    keys = [f"{name}/{task}/{part}" for part in ("predicted", "gold")]
+                    keys = [f"{column}/{task}/{part}" for part in ("predicted", "gold")]
                     if all(key in kept for key in keys):
                         arrays = [kept[key] for key in keys]
                         if not _fit(*arrays):

@@ -15,13 +15,11 @@ import re
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from distilvec.config import recipe as recipes
 from distilvec.config.base import Section
@@ -37,7 +35,6 @@ LOCK = "distilvec-run.lock"
 FINGERPRINT = "train.fingerprint"
 SWEEP_FILE = "sweep.json"
 FORMAT = 1
-ENTRY = {"name", "group", "folder", "state"}  # of a run in sweep.json
 # Not "student": it is saved before the first step, as the first candidate for the student that ships.
 RESULTS = ("last", "students", "report.json", "distillation.json")
 
@@ -131,17 +128,10 @@ def saved_folders(folder: Path) -> dict[int, Path]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether the folder has our marker, or is a run or a sweep that an earlier version made."""
-    if not folder.is_dir():
-        return False
+    """Return whether the folder has the marker of a run or a sweep."""
     try:
-        if (folder / MARKER).is_file():
-            identity = json.loads((folder / MARKER).read_text(encoding="utf-8"))["id"]
-            return re.fullmatch(r"[0-9a-f]{32}", identity) is not None
-        if (folder / FINGERPRINT).is_file() and (folder / "recipe.yaml").is_file():
-            return re.fullmatch(r"[0-9a-f]{16}\s*", (folder / FINGERPRINT).read_text(errors="replace")) is not None
-        sweep = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))
-        return sweep["format"] == FORMAT and all(ENTRY.issubset(entry) for entry in sweep["members"])
+        identity = json.loads((folder / MARKER).read_text(encoding="utf-8"))["id"]
+        return re.fullmatch(r"[0-9a-f]{32}", identity) is not None
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -163,8 +153,5 @@ def _changed_keys(path: Path, recipe: Section) -> list[str]:
             return {prefix: tree}
         return {k: v for name, part in tree.items() for k, v in flat(part, f"{prefix}.{name}".lstrip(".")).items()}
 
-    tree = recipes.read_tree(path)
-    with suppress(ValidationError):  # of an earlier version's recipe, with keys that are gone
-        tree = type(recipe).model_validate(tree).model_dump(mode="json")  # keys that are new since have their default
-    before, now = flat(tree), flat(recipe.model_dump(mode="json"))
+    before, now = flat(recipes.read_tree(path)), flat(recipe.model_dump(mode="json"))
     return sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))

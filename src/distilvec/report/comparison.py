@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PureWindowsPath
 from typing import Any
 
@@ -244,6 +244,5 @@ def _averages(comparison: Part) -> list[str]:
 
 
 def _at(row: Part, key: str, task: str = AVERAGE) -> Any:
-    """A row's value for a task; earlier comparisons have the average's alone."""
-    found = row.get(key)
-    return found.get(task) if isinstance(found, Mapping) else found if task == AVERAGE else None
+    """Return a row's value for a task."""
+    return (row.get(key) or {}).get(task)

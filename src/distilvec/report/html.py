@@ -15,7 +15,7 @@ from distilvec.report.tables import Part, number, templates
 
 ORDER = (
     "problems", "use", "neighbors", "scores", "mistakes", "queries", "texts", "compression", "margin", "speed",
-    "exports", "vocabulary", "experts", "projections", "training", "sharpness", "record",
+    "exports", "vocabulary", "experts", "projections", "training", "record",
 )  # fmt: skip
 TILES = {  # key of the verdict: what follows the number; the first key of a group is its tile, the others its notes
     "task_score": ("", "{task_metric} on {task}"),

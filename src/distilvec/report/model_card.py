@@ -11,7 +11,6 @@ from jinja2 import Environment, Template
 
 from distilvec.core.escape import code_block, code_span, markdown, markdown_cell, quoted
 from distilvec.core.info import UNLIMITED
-from distilvec.models.origin import is_hub_id
 from distilvec.report.card_data import card_data, eval_results
 from distilvec.report.exports import export_note, export_table
 from distilvec.report.neighbors import compatibility_note
@@ -178,10 +177,7 @@ def read_teachers(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def front_matter(record: Mapping[str, Any]) -> str:
     """Return the card's metadata as YAML; base models, data, languages and license only if they are known."""
-    hub = record.get("hub")
-    if hub is None:  # records of earlier versions
-        base = (record.get("student") or {}).get("base_model")
-        hub = {"base_model": base} if is_hub_id(base) else {}
+    hub = record.get("hub") or {}
     sources = (record.get("data") or {}).get("sources") or []
     languages = {source["language"] for source in sources if source.get("language")}
     name = record.get("name") or "student"

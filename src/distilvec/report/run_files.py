@@ -11,11 +11,10 @@ from pydantic import ConfigDict, FiniteFloat, ValidationError, create_model
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import read_json
-from distilvec.report.earlier_formats import current_record, current_report
 
-RECORD, REPORT, SHARPNESS = "distillation.json", "report.json", "sharpness.json"
+RECORD, REPORT = "distillation.json", "report.json"
+RECORD_FORMAT, REPORT_FORMAT = 2, 3
 RUN_AGAIN = "Delete it and run the same recipe again: it is made again, training is kept."
-MEASURE_AGAIN = "Delete it and measure again: distilvec sharpness."
 
 
 def _shape(required: Mapping[str, Any], **optional: Any) -> Any:
@@ -39,32 +38,26 @@ _PARTS = dict.fromkeys(("teacher", "student", "data", "method", "training", "met
 _RECORD = _shape({}, name=str, scores=_SCORES, more_teachers=_list(_PART), **_PARTS)
 _TIMING, _MODEL = _shape({"texts_per_second": FiniteFloat}, median_ms=FiniteFloat), _shape({}, megabytes=FiniteFloat)
 _SPEED = _shape({}, rows=_list(_TIMING), models=GenericAlias(dict, (str, _MODEL)))
-_NUMBERS = dict.fromkeys(("loss", "lambda_max", "sam", "asam"), FiniteFloat)
-_POINT = _shape({"step": int, "epoch": FiniteFloat | None, **_NUMBERS}, trace=FiniteFloat, trace_error=FiniteFloat)
 _SHAPES = {
-    RECORD: (_RECORD, RUN_AGAIN),
-    REPORT: (_shape({}, scores=_SCORES, failures=list[dict[str, Any]], speed=_SPEED, record=_RECORD), RUN_AGAIN),
-    SHARPNESS: (_shape({"points": _list(_POINT)}), MEASURE_AGAIN),
+    RECORD: _RECORD,
+    REPORT: _shape({}, scores=_SCORES, failures=list[dict[str, Any]], speed=_SPEED, record=_RECORD),
 }
 
 
-_CURRENT = {RECORD: current_record, REPORT: current_report}
-
-
 def read_run_file(folder: Path, name: str) -> dict[str, Any] | None:
-    """Return the content of a run's file (RECORD, REPORT, SHARPNESS) in its present form; None where there is no file.
+    """Return the content of a run's file (RECORD, REPORT); None where there is no file.
 
     Errors: DistilvecError for a file that is damaged, was changed by hand, or lacks a required key.
     """
-    path, (shape, fix) = folder / name, _SHAPES[name]
+    path = folder / name
     if not path.exists():
         return None
-    content = read_json(path, fix)
+    content = read_json(path, RUN_AGAIN)
     try:
-        shape.model_validate(content)
+        _SHAPES[name].model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         key = ".".join(str(part) for part in first["loc"])
         found = "" if first["type"] == "missing" else f"; found {str(first['input'])[:80]!r}"
-        raise DistilvecError(f"[{name}] {path}: {key}: {first['msg']}{found}. {fix}") from None
-    return _CURRENT.get(name, dict)(content)
+        raise DistilvecError(f"[{name}] {path}: {key}: {first['msg']}{found}. {RUN_AGAIN}") from None
+    return content

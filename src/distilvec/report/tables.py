@@ -170,7 +170,7 @@ def to_latex(table: Table, notes: Sequence[str] = ()) -> str:
         shown = rf"\textbf{{{latex(cell.text)}}}" if cell.kind == "best" else latex(cell.text)
         return f"{shown} {latex(cell.note)}".rstrip()
 
-    head = [r"% needs \usepackage{booktabs}", *(f"% {latex(note)}" for note in notes)]
+    head = [r"% needs \usepackage{booktabs}", *(f"% {one_line(note)}" for note in notes)]
     columns = "l" * table.words + "r" * (len(table.header) - table.words)
     rows = [map(latex, table.header), *(map(text, row) for row in (*table.rows, *table.foot))]
     header, *body = [" & ".join(row) + r" \\" for row in rows]

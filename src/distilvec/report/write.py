@@ -17,7 +17,7 @@ from distilvec.report.comparison import render_comparison
 from distilvec.report.exports import read_exports
 from distilvec.report.figures import write_figure
 from distilvec.report.html import render_page
-from distilvec.report.run_files import REPORT, RUN_AGAIN, SHARPNESS, read_run_file
+from distilvec.report.run_files import REPORT, RUN_AGAIN, read_run_file
 from distilvec.report.scores import make_verdict
 from distilvec.report.section import get
 from distilvec.train.metrics import read_metrics, validation_metric
@@ -31,7 +31,6 @@ def write_report(folder: Path, found: dict[str, Any], record: Mapping[str, Any],
         "verdict": make_verdict(found.get("scores"), found.get("intervals"), found.get("speed"), record),
         "history": history(folder / "metrics.jsonl"),
         "warnings": warnings(folder),
-        "sharpness": read_run_file(folder, SHARPNESS),
         "exports": read_exports(folder / "student"),
         "record": dict(record),
         "recipe": recipe,
@@ -42,14 +41,14 @@ def write_report(folder: Path, found: dict[str, Any], record: Mapping[str, Any],
 
 
 def refresh_report(folder: Path) -> Path | None:
-    """Write the page of a run again, with sharpness.json and exports.json as they are; None without a report.
+    """Write the page of a run again, with exports.json as it is; None without a report.
 
     Errors: DistilvecError for a report.json that is damaged or was changed by hand.
     """
     content = read_run_file(folder, REPORT)
     if content is None:
         return None
-    found = content | {"sharpness": read_run_file(folder, SHARPNESS), "exports": read_exports(folder / "student")}
+    found = content | {"exports": read_exports(folder / "student")}
     if found.get("verdict"):
         found["verdict"] = make_verdict(
             found.get("scores"), found.get("intervals"), found.get("speed"), found.get("record")

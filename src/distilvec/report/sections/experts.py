@@ -28,9 +28,8 @@ def section(report: Part) -> Section | None:
         notes = {name: f"likeness {value:.2f}" for name, value in zip(sets, plane["likeness"], strict=True)}
         outputs = plane_figure("experts", "Texts by each expert", {"teacher": plane["teacher"], **sets}, notes, plane)
         text = LIKENESS.format(**plane)
-        if plane.get("raw"):  # earlier reports have none
-            own = {"teacher": plane["teacher"], **dict(zip(sets, plane["raw"], strict=True))}
-            raw = plane_figure("experts_raw", "Texts by each expert, own axes", own, {}, plane, raw=True)
+        own = {"teacher": plane["teacher"], **dict(zip(sets, plane["raw"], strict=True))}
+        raw = plane_figure("experts_raw", "Texts by each expert, own axes", own, {}, plane, raw=True)
     return make_section("Experts", training, gates_figure(experts, names), outputs, text, raw)
 
 

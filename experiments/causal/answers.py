@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import progress
-from distilvec.experimental.causal.data import prompt_ids, read_pairs
-from distilvec.experimental.causal.schema import CausalRecipe, GenerationSection
+from experiments.causal.data import prompt_ids, read_pairs
+from experiments.causal.schema import CausalRecipe, GenerationSection
 
 
 def score_tests(recipe: CausalRecipe, folder: Path) -> dict[str, Any]:

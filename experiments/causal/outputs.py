@@ -13,8 +13,8 @@ from torch.func import functional_call
 from transformers import PreTrainedModel
 
 from distilvec.core.outputs import ModelOutputs
-from distilvec.experimental.causal.data import IGNORED
 from distilvec.students.pooling import full_precision
+from experiments.causal.data import IGNORED
 
 PerToken = Float[Tensor, "batch responses dim"]
 

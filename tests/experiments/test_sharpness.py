@@ -1,4 +1,4 @@
-"""Sharpness against exact Hessians and known spectra, through the real attention, and the verb from end to end."""
+"""Sharpness against exact Hessians and known spectra, through the real attention, and the command from end to end."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from distilvec.__main__ import main as cli_main
 from distilvec.core.errors import DistilvecError
 from distilvec.core.registry import method_names
-from distilvec.evaluation.curvature import (
+from distilvec.pipeline.evaluate import saved_students
+from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.run import run
+from distilvec.pipeline.run_dir import saved_folders
+from distilvec.students.encoder import Encoder
+from distilvec.train.distillation import Distillation
+from experiments.sharpness.__main__ import main
+from experiments.sharpness.curvature import (
     gradient,
     hessian_product,
     hutchinson_trace,
@@ -23,15 +30,8 @@ from distilvec.evaluation.curvature import (
     loss_value,
     rise,
 )
-from distilvec.pipeline.evaluate import saved_students
-from distilvec.pipeline.prepare import prepare, untrained_student
-from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
-from distilvec.pipeline.run import run
-from distilvec.pipeline.run_dir import saved_folders
-from distilvec.pipeline.sharpness import Landscape, Landscapes, Settings, measure_runs
-from distilvec.report.write import draw_report
-from distilvec.students.encoder import Encoder
-from distilvec.train.distillation import Distillation
+from experiments.sharpness.figure import draw_sharpness, sharpness_figure, sharpness_table
+from experiments.sharpness.landscape import Landscape, Landscapes, Settings, measure_runs
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 QUICK = Settings(texts=32, draws=2, tolerance=0.05)
@@ -283,21 +283,14 @@ def assert_differences_of_gradients(landscape):
     assert product.norm() == pytest.approx(difference.norm().item(), rel=0.02)
 
 
-def test_the_verb_from_end_to_end(views_run, monkeypatch, capsys, tmp_path):
+def test_the_command_from_end_to_end(views_run, monkeypatch, capsys, tmp_path):
     folder, _ = views_run
-    monkeypatch.setattr("distilvec.report.write.draw_report", draw_report)  # the pages that `views_run` leaves out
-    (folder / "report.json").write_text(json.dumps({"name": "tiny", "scores": {}, "record": {}}))
     monkeypatch.setattr("distilvec.teachers.model.load_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
     monkeypatch.setattr("distilvec.pipeline.describe.open_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
 
-    def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["distilvec", "sharpness", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli_main()
-        return stopped.value.code, capsys.readouterr()
-
-    code, printed = call(folder, "--texts", 32, "--steps", "7,20", "--json", tmp_path / "out.json")
-    assert code == 0 and "eigenvalue" in printed.out and "±" in printed.out and "figures/sharpness.svg" in printed.out
+    main([str(folder), "--texts", "32", "--steps", "7,20", "--json", str(tmp_path / "out.json")])
+    printed = capsys.readouterr().out
+    assert "eigenvalue" in printed and "±" in printed and "figures/sharpness.svg" in printed
     content = json.loads((folder / "sharpness.json").read_text())
     assert json.loads((tmp_path / "out.json").read_text())[0]["points"] == content["points"]
     assert [point["step"] for point in content["points"]] == [7, 20] and content["dropout"] and content["rows"] == 32
@@ -309,13 +302,24 @@ def test_the_verb_from_end_to_end(views_run, monkeypatch, capsys, tmp_path):
     for point in content["points"]:
         assert point["residual"] <= 0.01 * point["lambda_max"] and point["asam"] > 0 and point["trace_error"] > 0
         assert point["loss"] > 0 and point["lambda_max"] > point["lambda_min"] and point["products"] > 2
-    page = (folder / "report.html").read_text()
-    assert "Largest eigenvalue" in page and "sharpness-" in page
     for name in ("sharpness.svg", "sharpness.png"):
         assert (folder / "figures" / name).exists()
 
-    assert call(folder, "--steps", "9")[0] == 2
-    assert call(folder, "--steps", "a")[0] == 2
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--steps", "9"], "has no checkpoint of step 9; it has 7, 13, 20"),
+        (["--steps", "last"], "argument --steps"),
+        (["--rho", "0"], "argument --rho"),
+        (["--rho", "nan"], "argument --rho"),
+        (["--figure", "nowhere/sharp.svg"], "--figure"),
+    ],
+)
+def test_mistakes_in_the_command(views_run, capsys, words, message):
+    with pytest.raises(SystemExit) as stopped:
+        main([str(views_run[0]), *words])
+    assert stopped.value.code == 2 and message in capsys.readouterr().err
 
 
 def test_resumes_where_it_was_left_and_starts_anew_for_other_settings(views_run, monkeypatch):
@@ -327,16 +331,13 @@ def test_resumes_where_it_was_left_and_starts_anew_for_other_settings(views_run,
     both = measure_runs([folder], [7, 13], QUICK, trace=True)[0]["points"]
     assert both[0] == whole[0] and both[1]["step"] == 13
     with monkeypatch.context() as patched:
-        patched.setattr("distilvec.pipeline.sharpness.measure_curvature", lambda *a: pytest.fail("measured again"))
+        patched.setattr("experiments.sharpness.landscape.measure_curvature", lambda *a: pytest.fail("measured again"))
         assert measure_runs([folder], [7, 13], QUICK, trace=True)[0]["points"] == both
     assert len(measure_runs([folder], [7], Settings(texts=16, draws=2), trace=False)[0]["points"]) == 1
     assert [point["step"] for point in json.loads((folder / "sharpness.json").read_text())["points"]] == [7]
 
 
-def test_runs_side_by_side(tiny_recipe, tmp_path, capsys, no_pages):
-    from distilvec.cli.terminal import show_sharpness
-    from distilvec.report.sections.sharpness import draw_sharpness, sharpness_figure, sharpness_table
-
+def test_runs_side_by_side(tiny_recipe, tmp_path, no_pages):
     folders = []
     for name, update in (("adamw", {"name": "plain"}), ("asam", {"name": "asam", "rho": 0.05})):
         folders.append(tmp_path / name)
@@ -350,8 +351,6 @@ def test_runs_side_by_side(tiny_recipe, tmp_path, capsys, no_pages):
     line = axes[0].containers[1][0]
     assert np.allclose(line.get_ydata(), [point["lambda_max"] for point in found[1]["points"]])
     assert [row[0].text for row in sharpness_table(*found).rows][-1] == "tiny (asam)"
-    show_sharpness(*found)
-    assert "adamw" in capsys.readouterr().out
     assert draw_sharpness(found, None) == [tmp_path / "sharpness.svg", tmp_path / "sharpness.png"]
 
 

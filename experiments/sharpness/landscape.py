@@ -30,24 +30,25 @@ from distilvec.config import recipe as recipes
 from distilvec.core.batch import TextBatch
 from distilvec.core.device import keep_memory, pick_device
 from distilvec.core.errors import DistilvecError
-from distilvec.core.files import write_json
+from distilvec.core.files import read_json, write_json
 from distilvec.core.log import progress
 from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import ModelOutputs
 from distilvec.data.sampler import epoch_batches
-from distilvec.evaluation import curvature
 from distilvec.models.load import load
 from distilvec.pipeline.prepare import prepare
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.results import RunSummary, distinct_names, load_runs
 from distilvec.pipeline.run_dir import saved_folders
-from distilvec.report.run_files import SHARPNESS, read_run_file
 from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import load_objective, objective_file
 from distilvec.train.distillation import Distillation, seed_step
 from distilvec.train.metrics import read_metrics
 from distilvec.train.optimizer import freeze_others
+from experiments.sharpness import curvature
 
+SHARPNESS = "sharpness.json"
+MEASURE_AGAIN = "Delete it and measure again."
 FORMAT = 1
 USUAL_PASSES = 19  # over the texts at a checkpoint without the trace, for the time left
 Point = dict[str, Any]
@@ -156,7 +157,8 @@ class Measurement:
         self.landscapes = Landscapes(run.folder, run.record, settings.texts, settings.seed, settings.dropout)
         trained, values = run.folder / "train.fingerprint", asdict(settings)
         key = recipes.fingerprint(FORMAT, trained.read_text() if trained.exists() else "", values)
-        self.content = read_run_file(run.folder, SHARPNESS) or {}
+        path = run.folder / SHARPNESS
+        self.content = read_json(path, MEASURE_AGAIN) if path.exists() else {}
         if self.content.get("fingerprint") != key:
             recipe = self.landscapes.recipe
             update = recipe.train.model_dump(mode="json")["update"]

@@ -7,6 +7,7 @@ run folder
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -21,7 +22,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError, first_line
-from distilvec.core.extras import require_extra
 from distilvec.core.files import remove, scratch, write_json
 from distilvec.core.hashing import hash_files
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
@@ -31,12 +31,6 @@ from distilvec.core.outputs import OutputSpec
 from distilvec.core.processes import is_main, join, main_first
 from distilvec.data.corpus import validation_size
 from distilvec.data.readers import check_readable
-from distilvec.experimental.causal.align import align_responses, common_tokens
-from distilvec.experimental.causal.answers import score_tests
-from distilvec.experimental.causal.data import IGNORED, CausalData, Pair, read_pairs, tokenise
-from distilvec.experimental.causal.methods import METHODS, CausalContext
-from distilvec.experimental.causal.model import CausalEncoder, CausalObjective, CausalTeacher, build_causal_objective
-from distilvec.experimental.causal.schema import CausalRecipe
 from distilvec.formats.replace import replace_folder
 from distilvec.models.experts import Experts
 from distilvec.models.load import load_tokenizer
@@ -44,6 +38,12 @@ from distilvec.models.unreadable import check_weights, readable
 from distilvec.pipeline.run_dir import check_training, claim_folder, refuse_foreign
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer, TrainingHooks
+from experiments.causal.align import align_responses, common_tokens
+from experiments.causal.answers import score_tests
+from experiments.causal.data import IGNORED, CausalData, Pair, read_pairs, tokenise
+from experiments.causal.methods import METHODS, CausalContext
+from experiments.causal.model import CausalEncoder, CausalObjective, CausalTeacher, build_causal_objective
+from experiments.causal.schema import CausalRecipe
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 # change no weight
@@ -61,7 +61,7 @@ def run_causal(recipe: CausalRecipe, folder: Path, restart: bool = False) -> dic
     if recipe.train.shard:
         raise DistilvecError("[train.shard] next-token models cannot be sharded. Remove the key.")
     if recipe.data.tests:
-        require_extra("causal", "data.tests")
+        check_rouge()
     join(recipe.train.device)
     fingerprint = training_fingerprint(recipe)
     with ExitStack() as stack:
@@ -71,6 +71,14 @@ def run_causal(recipe: CausalRecipe, folder: Path, restart: bool = False) -> dic
         trainer = build_trainer(recipe, folder, fingerprint)
         trainer.finish()
         return _report(recipe, folder, trainer) if is_main() else None
+
+
+def check_rouge() -> None:
+    """DistilvecError if the package that scores answers is missing."""
+    if importlib.util.find_spec("rouge_score") is None:
+        raise DistilvecError(
+            "[data.tests] needs the package rouge-score, which scores answers. Install it (pip install rouge-score)."
+        )
 
 
 def build_trainer(recipe: CausalRecipe, folder: Path, fingerprint: str) -> Trainer:

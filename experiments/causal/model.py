@@ -17,15 +17,15 @@ from distilvec.core.objective import LossTerms, Objective, Weights
 from distilvec.core.options import check_options, option_error
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.core.registry import build_objective
-from distilvec.experimental.causal.data import IGNORED, Tokens
-from distilvec.experimental.causal.methods import METHODS
-from distilvec.experimental.causal.outputs import CausalOutputs, NextTokens
-from distilvec.experimental.causal.schema import CausalMethodSection
 from distilvec.methods.base.terms import task_shares
 from distilvec.models.experts import Experts
 from distilvec.students.dropout import install_fast_dropout
 from distilvec.students.encoder import Encoder
 from distilvec.students.pooling import full_precision, pool_states, pooling_weights
+from experiments.causal.data import IGNORED, Tokens
+from experiments.causal.methods import METHODS, ON_PREDICTIONS, OnPredictions
+from experiments.causal.outputs import CausalOutputs, NextTokens
+from experiments.causal.schema import CausalMethodSection
 
 _UNANSWERED = ("second_view", "attention_layers", "projection_layers", "pooled_layers", "pre_dense")
 
@@ -180,6 +180,8 @@ def build_causal_objective(section: CausalMethodSection, context: ObjectiveConte
     if section.name in METHODS:
         check_options(section.name, METHODS[section.name].__init__, options)
         method: Objective = METHODS[section.name](context, own, **options)
+    elif section.name in ON_PREDICTIONS:
+        method = OnPredictions(build_objective(section.name, {**options, "on": "hidden"}, own, context))
     else:
         method = build_objective(section.name, options, own, context)
     return CausalObjective(context, method, section.weights, distillation_weight)

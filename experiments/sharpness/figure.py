@@ -1,4 +1,4 @@
-"""Sharpness over training (TALAS, table 4): of one run on its page, of several runs by the verb `sharpness`."""
+"""Table and figure of sharpness over training (TALAS, table 4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distilvec.core.escape import visible_tree
 from distilvec.core.extras import require_extra
 from distilvec.core.log import log
 from distilvec.report.figures import lines_figure, write_figure
-from distilvec.report.section import Figure, Section, get, make_section
+from distilvec.report.section import Figure
 from distilvec.report.tables import Part, Table, make_table
 
 QUANTITIES = {"lambda_max": "largest eigenvalue", "trace": "trace", "sam": "rise by SAM", "asam": "rise by ASAM"}
@@ -24,12 +24,6 @@ NOTE = (
     "Largest eigenvalue and trace (with one standard error) of the Hessian of the training objective, and the rise of "
     "the loss under the perturbations of SAM and ASAM, on {rows} training texts; dropout: {dropout}."
 )
-
-
-def section(report: Part) -> Section | None:
-    """Return the figure of a sharpness.json."""
-    content = get(report, "sharpness")
-    return make_section("Sharpness", note(content), sharpness_figure(content)) if content.get("points") else None
 
 
 def note(content: Part) -> str:

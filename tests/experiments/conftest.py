@@ -11,7 +11,7 @@ from causal_samples import STUDENT, TEACHER, word_rows, write_rows
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from distilvec.config.yaml_dialect import dump_yaml
-from distilvec.experimental.causal.schema import load_causal
+from experiments.causal.schema import load_causal
 
 
 @pytest.fixture(scope="package")

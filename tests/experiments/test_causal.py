@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,25 +16,28 @@ from safetensors.torch import load_file
 from several import finish, start
 from transformers import AutoModelForCausalLM
 
+from distilvec.cli.boundary import run_app
 from distilvec.config import recipe as recipes
-from distilvec.config.builtin import recipe_folder
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import OutputSpec
-from distilvec.experimental.causal.answers import answer, rouge_l
-from distilvec.experimental.causal.data import IGNORED, read_pairs, tokenise
-from distilvec.experimental.causal.model import CausalEncoder, CausalTeacher, build_causal_objective
-from distilvec.experimental.causal.run import build_trainer, load_causal_model, run_causal, training_fingerprint
-from distilvec.experimental.causal.schema import (
+from distilvec.models.experts import Experts
+from distilvec.train.checkpoint import read_checkpoint
+from experiments.causal.__main__ import app
+from experiments.causal.answers import answer, rouge_l
+from experiments.causal.data import IGNORED, read_pairs, tokenise
+from experiments.causal.model import CausalEncoder, CausalTeacher, build_causal_objective
+from experiments.causal.run import build_trainer, load_causal_model, run_causal, training_fingerprint
+from experiments.causal.schema import (
     CausalDataSection,
     CausalMethodSection,
     GenerationSection,
     load_causal,
 )
-from distilvec.models.experts import Experts
-from distilvec.train.checkpoint import read_checkpoint
+
+RECIPE = Path(__file__).parents[2] / "experiments" / "causal" / "dolly.yaml"
 
 # -- the losses of one step ------------------------------------------------------------------------------------------
 
@@ -233,7 +238,7 @@ def test_rows_in_several_spellings(tmp_path):
 
 
 def test_a_prompt_begins_as_the_tokenizer_begins_and_a_response_ends(models):
-    from distilvec.experimental.causal.data import Pair, prompt_ids
+    from experiments.causal.data import Pair, prompt_ids
 
     tokenizer = metaspace("<s> $A </s>", ["<unk>", "<s>", "</s>"])
     tokens = tokenise([Pair("Say red.", ("the red fox",), "")], tokenizer, 60)
@@ -306,9 +311,39 @@ def test_other_errors_name_the_key(causal_recipe, models, tmp_path):
             causal_recipe(change)
 
 
-@pytest.mark.parametrize("variant", [None, *recipes.variants(recipe_folder() / "causal" / "dolly.yaml")])
+CAUSAL = """
+name: causal
+student: {model: ./student}
+data: {train: train.jsonl, tests: {own: test.jsonl}}
+variants: {two: {data.tests.second: second.jsonl}}
+"""
+
+
+def test_the_rules_of_other_recipes_hold(tmp_path, monkeypatch):
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
+    file = tmp_path / "causal.yaml"
+    file.write_text(CAUSAL)
+    loaded = load_causal(file, "two", ["data.holdout=held.jsonl", "data.tests.third=third.jsonl"])
+    assert loaded.student.model == str(tmp_path / "student") and loaded.data.train == tmp_path / "train.jsonl"
+    assert loaded.data.tests == {
+        "own": tmp_path / "test.jsonl", "second": tmp_path / "second.jsonl", "third": elsewhere / "third.jsonl"
+    }  # fmt: skip
+    assert loaded.data.holdout == elsewhere / "held.jsonl"
+    for change, key in (
+        ("data.tests={../x: a}", r"\[data.tests.\.\./x\] '../x' cannot name files"),
+        ("data.tests={'': a}", r"\[data.tests.''\] .*cannot name files"),
+        ("data.seed=-1", r"\[data.seed\]"),
+        ("generation.max_new_tokens=true", r"\[generation.max_new_tokens\] .*not a boolean"),
+        ("dta=1", r"\[dta\] unknown key; did you mean 'data'"),
+    ):
+        with pytest.raises(DistilvecError, match=f"^{key}"):
+            load_causal(file, None, [change])
+
+
+@pytest.mark.parametrize("variant", [None, *recipes.variants(RECIPE)])
 def test_the_recipe_and_its_variants_hold_together(variant):
-    recipe = load_causal(recipe_folder() / "causal" / "dolly.yaml", variant)
+    recipe = load_causal(RECIPE, variant)
     assert (recipe.teacher is None) == (variant in ("teacher", "alone", "local-teacher", "local-alone"))
     experts = 3 if recipe.method.name == "distillmoe" else 0
     assert recipe.teacher is None or (recipe.student.experts.count if recipe.student.experts else 0) == experts
@@ -316,7 +351,7 @@ def test_the_recipe_and_its_variants_hold_together(variant):
 
 def test_missing_files_are_named_with_their_origin(tmp_path, monkeypatch):
     monkeypatch.setenv("DISTILVEC_DATA", str(tmp_path))
-    recipe = load_causal(recipe_folder() / "causal" / "dolly.yaml", "alone")
+    recipe = load_causal(RECIPE, "alone")
     with pytest.raises(DistilvecError, match=r"^\[data.train\] .*dolly/train.jsonl: not found.*databricks-dolly-15k"):
         run_causal(recipe, tmp_path / "run")
 
@@ -413,17 +448,36 @@ def test_a_missing_test_file_is_named_before_any_training(causal_recipe, tmp_pat
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_the_verb(causal_recipe, models, tmp_path):
-    from typer.testing import CliRunner
-
-    from distilvec.__main__ import app
-
+def test_the_command(causal_recipe, tmp_path, capsys):
     causal_recipe()
-    found = CliRunner().invoke(
-        app, ["causal", str(tmp_path / "recipe.yaml"), "train.epochs=1", "--out", str(tmp_path / "run")]
-    )
-    assert found.exit_code == 0, found.output
-    assert "ROUGE-L, own" in found.output and (tmp_path / "run" / "student" / "config.json").exists()
+    recipe, folder = str(tmp_path / "recipe.yaml"), tmp_path / "run"
+    assert run_app(app, [recipe, "train.epochs=1", "--out", str(folder)]) == 0
+    assert "ROUGE-L, own" in capsys.readouterr().out and (folder / "student" / "config.json").exists()
+    assert run_app(app, [recipe, "train.epochs=2", "--out", str(folder)]) == 2
+    assert "[--out]" in capsys.readouterr().err
+
+
+def test_a_folder_with_other_files_is_refused(causal_recipe, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(DistilvecError, match=r"^\[--out\] .*no folder of a distilvec run"):
+        run_causal(causal_recipe(), tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("key", ["teacher.model", "student.model"])
+def test_code_in_a_models_folder_is_not_run(causal_recipe, models, tmp_path, monkeypatch, key):
+    """Not even where somebody answers yes to transformers' question."""
+    folder = tmp_path / "other"
+    shutil.copytree(models["teacher"], folder)
+    classes = {"AutoModel": "own.Model", "AutoModelForCausalLM": "own.Model"}
+    (folder / "config.json").write_text(json.dumps({"model_type": "vit", "vocab_size": 200, "auto_map": classes}))
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 50))
+    chosen = "student={model: %s}" if key == "student.model" else "teacher={model: %s}"
+    with pytest.raises(DistilvecError, match=rf"^\[{key}\]"):
+        run_causal(causal_recipe(chosen % folder), tmp_path / "run")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_wants_without_an_answer_are_refused(models):
@@ -440,7 +494,7 @@ def test_two_processes_train_as_one_does(causal_recipe, tmp_path):
     rates = [f"student.config.{name}=0.0" for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop")]
     changes = ("method.name=dskd", "student.experts=null", "train.max_steps=6", "train.batch_size=5", *rates)
     run_causal(causal_recipe(*changes), tmp_path / "one")
-    finish(start("causal", tmp_path / "recipe.yaml", *changes, "--out", tmp_path / "two", module="distilvec"))
+    finish(start(tmp_path / "recipe.yaml", *changes, "--out", tmp_path / "two", module="experiments.causal"))
     one, two = (load_file(tmp_path / name / "checkpoint" / "state.safetensors") for name in ("one", "two"))
     way = 6 * 3e-3  # steps times rate; the bounds are those of test_processes.py
     for key, value in one.items():

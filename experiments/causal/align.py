@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerBase
 from distilvec.alignment.edit_distance import warped_pairs
 from distilvec.alignment.offsets import Numbers, Placed, plain_pieces
 from distilvec.core.batch import Alignment
-from distilvec.experimental.causal.data import Tokens
 from distilvec.vocabulary.pieces import Pieces
+from experiments.causal.data import Tokens
 
 
 def common_tokens(student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:

@@ -17,8 +17,8 @@ from distilvec.core.batch import Alignment, TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.data.readers import Row, read_rows
 from distilvec.data.task_rows import some_of, text_of
-from distilvec.experimental.causal.schema import CausalDataSection
 from distilvec.teachers.cached import BatchTeacher
+from experiments.causal.schema import CausalDataSection
 
 IGNORED = -100  # transformers' label of a token without a loss
 FIELDS = {"instruction": ("prompt", "instruction"), "input": ("input", "context"), "response": ("response", "output")}

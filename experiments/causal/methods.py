@@ -1,6 +1,8 @@
 """Baselines on next-token predictions (paper 001, table 16): ULD, MinED, MultiLevelOT, DSKD.
 
 Row k of both models' predictions is that of the k-th response token. Every term is a mean over a text's tokens.
+ULD and MultiLevelOT are the package's methods; MinED and DSKD have a form of their own here, since a prediction has
+targets, and both models have output layers.
 """
 
 from __future__ import annotations
@@ -17,15 +19,12 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.info import ObjectiveContext
 from distilvec.core.objective import LossTerms, Objective, Weights
-from distilvec.core.options import Count, Positive
+from distilvec.core.options import Positive
 from distilvec.core.outputs import ModelOutputs, OutputSpec
-from distilvec.experimental.causal.outputs import CausalOutputs, NextTokens
-from distilvec.losses.logits import absolute_gaps, heaviest_columns, scaled_probabilities, soft_kl, sorted_probabilities
+from distilvec.losses.logits import soft_kl
 from distilvec.losses.tokens import cross_attention, token_mean
 from distilvec.methods.base.terms import bibtex
-from distilvec.methods.multilevel_ot import LEVELS, LOSSES
-
-PerText = Float[Tensor, " batch"]
+from experiments.causal.outputs import CausalOutputs, NextTokens
 
 
 @dataclass(frozen=True)
@@ -55,33 +54,30 @@ class NextTokenKD(Objective):
         raise NotImplementedError
 
 
-class Uld(NextTokenKD):
-    """uld: sum over ranks of |sorted p_s - sorted p_t|, k-th token with k-th token, up to the shorter response.
+class OnPredictions(Objective):
+    """A method on token states (`uld`, `multilevel_ot`) that compares the logits of the response's tokens instead.
 
-    Args:
-        student_temperature, teacher_temperature: of the two softmaxes
-
-    Note: the official weights are 1 and 1.5, that is alpha 0.4.
+    Every dimension of a state is a class to these methods. Of logits it is one: that is the papers' own form.
     """
 
-    default_weights: ClassVar[Weights] = {"uld": 1.0}
-    citation = bibtex("boizard2024uld")
+    in_teacher_space = False
+    student_outputs = teacher_outputs = OutputSpec(logits=True)
 
-    def __init__(
-        self,
-        context: ObjectiveContext,
-        weights: Weights,
-        student_temperature: Positive = 1.0,
-        teacher_temperature: Positive = 1.0,
-    ) -> None:
-        super().__init__(context, weights)
-        self.temperatures = (student_temperature, teacher_temperature)
+    def __init__(self, method: Objective) -> None:
+        super().__init__(method.context, {}, method.weights)
+        self.method, self.needs_fixed_batch, self.citation = method, method.needs_fixed_batch, method.citation
 
-    def terms(self, batch: TextBatch, student: NextTokens, teacher: NextTokens) -> LossTerms:
-        """Return the one term."""
-        both = zip((student, teacher), self.temperatures, strict=True)
-        ours, theirs = (sorted_probabilities(model.logits, temperature) for model, temperature in both)
-        return {"uld": absolute_gaps(ours, theirs, student.mask, teacher.mask)}
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
+        """Return the method's terms."""
+        ours, theirs = _logits_as_states(student), _logits_as_states(teacher)
+        with torch.autocast(batch.rows.device.type, enabled=False):
+            terms: LossTerms = self.method(batch, ours, theirs)
+        return terms
+
+
+def _logits_as_states(model: ModelOutputs) -> ModelOutputs:
+    assert isinstance(model, CausalOutputs) and model.next_tokens is not None
+    return ModelOutputs(hidden_layers={-1: model.next_tokens.logits}, mask=model.next_tokens.mask)
 
 
 class Mined(NextTokenKD):
@@ -125,36 +121,6 @@ class Mined(NextTokenKD):
         theirs = (teacher.logits[text, other][:, self.theirs] / self.temperature).log_softmax(-1)
         mapped = (theirs.exp() * (theirs - found[text, own][:, self.ours])).sum(-1)
         return {"mined": token_mean(gaps.index_put((text, own), mapped), student.mask) * self.temperature**2}
-
-
-class MultilevelOt(NextTokenKD):
-    """absolute, cross_entropy, sinkhorn: the three levels, on the most probable tokens, as in the official code.
-
-    Args:
-        kept: number of tokens, the most probable ones of the whole batch, for student and teacher separately
-        temperature: of the softmax, after logits are divided by their standard deviation
-
-    Note: a text's value depends on the other texts of the batch. sinkhorn is averaged over the batch; the official
-    code sums. Padding takes no part.
-    """
-
-    default_weights: ClassVar[Weights] = LEVELS
-    needs_fixed_batch = True
-    citation = bibtex("cui2025multilevelot")
-
-    def __init__(
-        self, context: ObjectiveContext, weights: Weights, kept: Count = 50, temperature: Positive = 1.0
-    ) -> None:
-        super().__init__(context, weights)
-        self.kept, self.temperature = kept, temperature
-
-    def terms(self, batch: TextBatch, student: NextTokens, teacher: NextTokens) -> LossTerms:
-        """Return the three levels."""
-        ours, theirs = (
-            heaviest_columns(scaled_probabilities(model.logits, self.temperature), model.mask, self.kept)
-            for model in (student, teacher)
-        )
-        return {name: loss(ours, theirs, student.mask, teacher.mask) for name, loss in LOSSES.items()}
 
 
 class Dskd(NextTokenKD):
@@ -207,4 +173,5 @@ def _scaled(values: Float[Tensor, "batch responses dim"], mask: Bool[Tensor, "ba
     return values / values[mask].std()
 
 
-METHODS: dict[str, type[NextTokenKD]] = {"uld": Uld, "mined": Mined, "multilevel_ot": MultilevelOt, "dskd": Dskd}
+ON_PREDICTIONS = ("uld", "multilevel_ot")
+METHODS: dict[str, type[NextTokenKD]] = {"mined": Mined, "dskd": Dskd}

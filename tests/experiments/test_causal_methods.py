@@ -14,10 +14,10 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from distilvec.core.errors import DistilvecError
 from distilvec.core.info import StudentInfo, TeacherInfo
 from distilvec.core.objective import weighted_loss
-from distilvec.experimental.causal.align import common_tokens
-from distilvec.experimental.causal.methods import CausalContext, Mined
-from distilvec.experimental.causal.run import build_trainer, run_causal
 from distilvec.models.load import load_tokenizer
+from experiments.causal.align import common_tokens
+from experiments.causal.methods import CausalContext, Mined
+from experiments.causal.run import build_trainer, run_causal
 
 ROWS = range(6)
 METHODS = ["uld", "mined", "multilevel_ot", "dskd"]

@@ -1,0 +1,1 @@
+"""How sharp the minimum is at the saved checkpoints of a run (TALAS, table 4)."""

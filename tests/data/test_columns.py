@@ -93,13 +93,6 @@ def test_damage_is_logged_and_built_again(made, name, kind, capsys):
     assert made.open() == "1" and made.builds == 2 and capsys.readouterr().err == ""
 
 
-def test_folders_made_before_there_were_checksums_stay(made):
-    content = json.loads((made.path / META).read_text())
-    (made.path / META).write_text(json.dumps({"fingerprint": content["fingerprint"], "rows": 50}))
-    (made.path / "inner" / "text.txt").write_text("older")
-    assert made.open() == "older" and made.builds == 1
-
-
 def test_what_is_not_ours_is_refused_or_stays(made, tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
     with pytest.raises(DistilvecError, match=r"^\[cache.root\].*is no corpus folder"):

@@ -138,7 +138,7 @@ def test_every_picture_has_a_text(opened, name):
         "img, svg, [role=img]", "(all) => all.map((one) => one.getAttribute('aria-label') || one.alt || '')"
     )
     figures = page.locator("figure")
-    assert figures.count() == len(labels) == (13 if name == "report" else 3) and all(
+    assert figures.count() == len(labels) == (14 if name == "report" else 3) and all(
         len(label) > 10 for label in labels
     )
     for number_ in range(figures.count()):

@@ -184,7 +184,7 @@ def _squad(part: Part, files: Files) -> Iterator[Row]:
                 if part.rows == "documents" and new:
                     yield _named(part, cells)
                 for asked in paragraph["qas"] if part.rows == "questions" else ():
-                    cells |= {"query": f"q{questions}", "id": asked["id"], "question": asked["question"], "one": 1}
+                    cells |= {"query": f"q{questions}", "id": asked.get("id"), "question": asked["question"], "one": 1}
                     questions += 1
                     yield _named(part, cells)
 

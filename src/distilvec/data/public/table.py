@@ -114,6 +114,9 @@ def how_to_get(path: Path) -> str | None:
     for name, entry in data_sets().items():
         for file in entry.files:
             parts = Path(file).parts
-            if path.parts[-len(parts) :] == parts or (len(parts) > 1 and path.name == parts[0]):
+            folder = parts[:-1]
+            is_file = path.parts[-len(parts) :] == parts
+            is_folder = bool(folder) and path.parts[-len(folder) :] == folder
+            if is_file or is_folder:
                 return entry.manual or f"Get it with: distilvec data get {name}"
     return None

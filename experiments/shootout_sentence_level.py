@@ -98,7 +98,7 @@ def rows_of(recipe: Recipe, result: RunResult) -> list[dict[str, Any]]:
     """
     if result.problems:
         listed = "; ".join(f"{problem.task}: {problem.message}" for problem in result.problems)
-        raise DistilvecError(f"{result.folder}: not every task could be scored ({listed}).")
+        raise DistilvecError("run folder", f"{result.folder}: not every task could be scored ({listed}).")
     found = []
     for column, scores in result.scores.items():
         figures = [with_protocol(score, "talas") for score in scores]

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.batch import Alignment, TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.data.readers import Row, read_rows
+from distilvec.data.readers import Location, Row, read_rows
 from distilvec.data.task_rows import some_of, text_of
 from distilvec.teachers.cached import BatchTeacher
 from experiments.causal.schema import CausalDataSection
@@ -30,7 +30,7 @@ class Pair:
 
     prompt: str
     responses: tuple[str, ...]
-    where: str
+    where: Location
 
 
 def read_pairs(
@@ -43,7 +43,7 @@ def read_pairs(
     """
     pairs = [_pair(row, where, section) for where, row in read_rows(path, key)]
     if not pairs:
-        raise DistilvecError(f"[{key}] {path} has no rows. Expected rows with an instruction and a response.")
+        raise DistilvecError(key, f"{path} has no rows. Expected rows with an instruction and a response.")
     texts = [pair.prompt for pair in pairs]
     lengths = np.array([[len(ids) for ids in prompt_ids(texts, tokenizer)] for tokenizer in tokenizers] or [[0]]).max(0)
     fits = np.broadcast_to(lengths <= section.max_prompt, len(pairs))
@@ -52,22 +52,24 @@ def read_pairs(
     if section.long_prompts == "refuse" or not fits.any():
         first = int(np.argmin(fits))
         problem = f"the prompt has {lengths[first]} tokens, at most {section.max_prompt} are allowed"
-        raise DistilvecError(f"{pairs[first].where}: {problem}. Raise data.max_prompt, or set data.long_prompts: drop.")
+        where = pairs[first].where
+        fix = "Raise data.max_prompt, or set data.long_prompts: drop."
+        raise DistilvecError(where.key, f"{where.place}: {problem}.", fix)
     return [pair for pair, fit in zip(pairs, fits, strict=True) if fit], int((~fits).sum())
 
 
-def _pair(row: Row, where: str, section: CausalDataSection) -> Pair:
+def _pair(row: Row, where: Location, section: CausalDataSection) -> Pair:
     instruction, context = _field(row, "instruction", where), _field(row, "input", where)
     responses = _field(row, "response", where)
     if len(instruction) > 1:
-        raise DistilvecError(f"{where}: several instructions. Keep one of them.")
+        raise DistilvecError(where.key, f"{where.place}: several instructions.", "Keep one of them.")
     values = {"{instruction}": instruction[0], "{input}": "".join(context)}
     template = section.template_with_input if context else section.template
     prompt = re.sub("|".join(map(re.escape, values)), lambda found: values[found[0]], template)  # not in the texts
     return Pair(prompt, responses, where)
 
 
-def _field(row: Row, name: str, where: str) -> tuple[str, ...]:
+def _field(row: Row, name: str, where: Location) -> tuple[str, ...]:
     """The texts of a field under any of its names; () for an input that is missing or empty."""
     value = next((row[known] for known in FIELDS[name] if row.get(known) is not None), None)
     values = value if isinstance(value, list) else [] if value is None else [value]
@@ -77,7 +79,8 @@ def _field(row: Row, name: str, where: str) -> tuple[str, ...]:
     if name == "input":
         return ()
     problem = f"the {name} is empty" if texts else f"no {name} in the columns {some_of(row)}"
-    raise DistilvecError(f"{where}: {problem}. Expected a text in {' or '.join(FIELDS[name])}.")
+    expected = f"Expected a text in {' or '.join(FIELDS[name])}."
+    raise DistilvecError(where.key, f"{where.place}: {problem}. {expected}")
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ def tokenise(pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase, max_leng
     if end is None:
         problem = f"{tokenizer.name_or_path} has no end-of-text token"
         raise DistilvecError(
-            f"[tokenizer] {problem}. Take another model, or set eos_token in its tokenizer_config.json."
+            "tokenizer", f"{problem}.", "Take another model, or set eos_token in its tokenizer_config.json."
         )
     prompts = prompt_ids([pair.prompt for pair in pairs], tokenizer)
     responses = tokenizer([pair.responses[0] for pair in pairs], add_special_tokens=False)["input_ids"]

@@ -74,7 +74,7 @@ class CausalEncoder(Encoder):
         """One pass over prompts and responses; `batch.tokens` has `labels`, which are -100 but at the response."""
         if asked := [name for name in _UNANSWERED if getattr(required, name)]:
             raise DistilvecError(
-                f"[method.name] a causal language model has no {', '.join(asked)}. Use another method."
+                "method.name", f"a causal language model has no {', '.join(asked)}.", "Use another method."
             )
         tokens = dict(batch.tokens)
         labels = tokens.pop("labels")

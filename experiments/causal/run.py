@@ -59,7 +59,7 @@ def run_causal(recipe: CausalRecipe, folder: Path, restart: bool = False) -> dic
     refuse_foreign(folder)
     check_training(recipe.train)
     if recipe.train.shard:
-        raise DistilvecError("[train.shard] next-token models cannot be sharded. Remove the key.")
+        raise DistilvecError("train.shard", "next-token models cannot be sharded.", "Remove the key.")
     if recipe.data.tests:
         check_rouge()
     join(recipe.train.device)
@@ -77,7 +77,9 @@ def check_rouge() -> None:
     """DistilvecError if the package that scores answers is missing."""
     if importlib.util.find_spec("rouge_score") is None:
         raise DistilvecError(
-            "[data.tests] needs the package rouge-score, which scores answers. Install it (pip install rouge-score)."
+            "data.tests",
+            "needs the package rouge-score, which scores answers.",
+            "Install it (pip install rouge-score).",
         )
 
 
@@ -97,7 +99,7 @@ def build_trainer(recipe: CausalRecipe, folder: Path, fingerprint: str) -> Train
     encoder, objective = _modules(recipe, student, teacher, common)
     if objective.needs_fixed_batch and train.max_tokens:
         raise DistilvecError(
-            f"[train.max_tokens] {recipe.method.name} compares texts within a batch. Set train.batch_size instead."
+            "train.max_tokens", f"{recipe.method.name} compares texts within a batch.", "Set train.batch_size instead."
         )
     tokens = tokenise(pairs, tokenizer, section.max_length)
     if tokens.cut:
@@ -198,7 +200,7 @@ def _build_student(recipe: CausalRecipe) -> Loaded:
             return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False), tokenizer
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, ZeroDivisionError) as error:
         reason = first_line(error).rstrip(".")
-        raise DistilvecError(f"[student.config] no causal language model: {reason}. Check its keys.") from None
+        raise DistilvecError("student.config", f"no causal language model: {reason}.", "Check its keys.") from None
 
 
 def _check_fit(key: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
@@ -206,10 +208,10 @@ def _check_fit(key: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerB
     config = model.config.get_text_config()
     if len(tokenizer) > config.vocab_size:
         problem = f"the tokenizer has {len(tokenizer):,} tokens, the model {config.vocab_size:,}"
-        raise DistilvecError(f"[{key}] {problem}. They do not belong together.")
+        raise DistilvecError(key, f"{problem}. They do not belong together.")
     if max_length > (getattr(config, "max_position_embeddings", None) or max_length):
         problem = f"{max_length} tokens; the {key} has {config.max_position_embeddings} positions"
-        raise DistilvecError(f"[data.max_length] {problem}. Lower data.max_length.")
+        raise DistilvecError("data.max_length", f"{problem}.", "Lower data.max_length.")
 
 
 def _rows(recipe: CausalRecipe, tokenizers: list[PreTrainedTokenizerBase]) -> tuple[list[Pair], np.ndarray, np.ndarray]:
@@ -222,7 +224,7 @@ def _rows(recipe: CausalRecipe, tokenizers: list[PreTrainedTokenizerBase]) -> tu
         more, _ = read_pairs(section.holdout, "data.holdout", section, tokenizers)
         return pairs + more, np.arange(len(pairs)), np.arange(len(pairs), len(pairs) + len(more))
     if len(pairs) < 2:
-        raise DistilvecError("[data.train] found a single row. Give at least two: one is for validation.")
+        raise DistilvecError("data.train", "found a single row.", "Give at least two: one is for validation.")
     count = validation_size(section.holdout_rows, len(pairs), "data.holdout_rows")
     drawn = np.random.Generator(np.random.PCG64(section.seed)).permutation(len(pairs))
     return pairs, np.sort(drawn[count:]), np.sort(drawn[:count])

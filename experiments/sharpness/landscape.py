@@ -122,7 +122,7 @@ class Landscapes:
         folder, train = self.students[step], self.recipe.train
         if not (folder / "modules.json").exists():
             raise DistilvecError(
-                f"[run folder] {folder} is missing. Run the recipe again (--restart) to save checkpoints."
+                "run folder", f"{folder} is missing.", "Run the recipe again (--restart) to save checkpoints."
             )
         keep_memory()
         device = torch.device(pick_device(train.device))
@@ -170,8 +170,9 @@ class Measurement:
         known = sorted(self.landscapes.students)
         if absent := [step for step in steps or () if step not in known]:
             raise DistilvecError(
-                f"[--steps] {self.folder} has no checkpoint of step {absent[0]}; it has {', '.join(map(str, known))}. "
-                "Choose one of these; train.keep_students in the recipe saves more."
+                "--steps",
+                f"{self.folder} has no checkpoint of step {absent[0]}; it has {', '.join(map(str, known))}.",
+                "Choose one of these; train.keep_students in the recipe saves more.",
             )
         return known if steps is None else sorted(set(steps))
 
@@ -229,7 +230,7 @@ def measure_curvature(landscape: Landscape, settings: Settings, report: Report) 
     loss = curvature.loss_value(parts)
     if not math.isfinite(loss):
         raise DistilvecError(
-            f"[run folder] the loss at this checkpoint is {loss}: no curvature. Leave its step out (--steps)."
+            "run folder", f"the loss at this checkpoint is {loss}: no curvature.", "Leave its step out (--steps)."
         )
     size = sum(parameter.numel() for parameter in parameters)
     start = torch.randn(size, generator=torch.Generator().manual_seed(settings.seed)).to(parameters[0])

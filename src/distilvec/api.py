@@ -83,7 +83,9 @@ def distill(
     tree["evaluation"] = {"suite": str(suite)} if suite is not None else {}
     tree = changed(resolve_tree(tree, Path.cwd(), Recipe), overrides)
     if tree["student"].get("model") == "teacher" and set(tree["student"]) == {"model"}:
-        raise DistilvecError("[layers] the student has all of the teacher's layers. Give layers=3 or another student.")
+        raise DistilvecError(
+            "layers", "the student has all of the teacher's layers.", "Give layers=3 or another student."
+        )
     result = run_recipe(recipes.validate(tree, origin="distilvec.distill"), Path(output_dir), restart, callbacks)
     if result is None:
         return load(Path(output_dir) / "student")
@@ -119,7 +121,7 @@ def cache_teacher(
 ) -> TeacherCache:
     """Compute the teacher's vectors of the texts, or go on with them; the cache, filled."""
     if isinstance(teacher, np.ndarray):
-        raise DistilvecError("[teacher] an array of vectors is a cache already. Give a model.")
+        raise DistilvecError("teacher", "an array of vectors is a cache already.", "Give a model.")
     tree = {**recipe_keys(teacher, texts, "teacher"), "name": "cache", "method": {"name": "redact"}}
     job = resolve(recipes.validate(changed(tree, overrides), origin="distilvec.cache_teacher"), Path())
     return fill_cache(job, cached_teachers(job)[0])

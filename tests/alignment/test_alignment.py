@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -353,9 +354,9 @@ def test_slow_tokenizers_and_short_limits_are_refused():
 
     with pytest.raises(DistilvecError, match=r"\[teacher.model\].*Slow"):
         Aligner(tokenizer("wordpiece"), 64, Slow(), 64)
-    with pytest.raises(DistilvecError, match=r"\[student.max_length\] 2 leaves no room.*2 tokens"):
+    with refused("student.max_length"):
         Aligner(tokenizer("wordpiece"), 2, tokenizer("unigram"), 64)
-    with pytest.raises(DistilvecError, match=r"\[teacher.max_length\] 4 leaves no room.*4 tokens"):
+    with refused("teacher.max_length"):
         Aligner(tokenizer("wordpiece"), 64, tokenizer("unigram"), 4, paired=True)
 
 

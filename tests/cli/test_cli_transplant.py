@@ -12,6 +12,7 @@ import pytest
 import torch
 from architectures import ARCHITECTURES, sentence_transformer
 from huggingface_hub import ModelCard
+from refusals import refused
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer, BertConfig, BertModel, ByT5Tokenizer
@@ -84,7 +85,7 @@ def test_a_longer_reach_where_positions_allow_it(teachers, texts, tmp_path):
     assert model[0].auto_model.config.max_position_embeddings == 8192
     long = " ".join(TEXTS[:80])
     assert len(model.tokenizer(long, truncation=True)["input_ids"]) > 512 and np.isfinite(model.encode(long)).all()
-    with pytest.raises(DistilvecError, match=r"maximum length of 8192 is more than the model's \d+ learned positions"):
+    with refused("max_length", "8192"):
         transplant(teachers["bert"], "--texts", texts, "--max-length", 8192, "--out", tmp_path / "bert")
     assert not (tmp_path / "bert").exists()
 
@@ -199,10 +200,7 @@ def test_bad_tokenizers_are_named_and_leave_nothing(teachers, tmp_path):
         with pytest.raises(DistilvecError, match=message):
             transplant(teachers["bert"], "--tokenizer", tmp_path / name, "--out", tmp_path / "out")
     (tmp_path / "amharic.txt").write_text("የአማርኛ ጽሑፍ\nሰላም ለዓለም\n", encoding="utf-8")
-    with pytest.raises(
-        DistilvecError,
-        match=r"^\[--kind\] 100% of the texts' tokens are unknown",
-    ):
+    with refused("--kind", "100%"):
         transplant(teachers["bert"], "--texts", tmp_path / "amharic.txt", "--out", tmp_path / "out")
     assert not list(tmp_path.glob("*out*"))
 

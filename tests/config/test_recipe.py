@@ -4,6 +4,7 @@ import os
 
 import pytest
 import yaml
+from refusals import refused
 
 from distilvec.api import load_recipe
 from distilvec.config import recipe
@@ -79,9 +80,7 @@ def test_missing_and_broken_files(tmp_path, file):
     ):
         with pytest.raises(DistilvecError, match=rf"^\[recipe\] .*{message}"):
             recipe.load(path)
-    with pytest.raises(
-        DistilvecError, match=r"^\[variant\] no variant 'lng'; did you mean 'long'\? Known here: long\."
-    ):
+    with refused("variant", "'long'?"):
         recipe.load(file, "lng")
     for content, message in (
         (b"\xff\xfe\x00", "UTF-8"),
@@ -166,7 +165,7 @@ def test_names_stay_inside_their_folder(file, name):
     ):
         with pytest.raises(DistilvecError, match=rf"^\[{key}\] "):
             recipe.validate(changed)
-    with pytest.raises(DistilvecError, match=r"^\[name\] "):
+    with refused("name"):
         expand({**tree, "name": name, "sweep": {"seeds": [0]}})
 
 
@@ -306,7 +305,7 @@ def test_on_and_off_are_words():
 
 
 def test_an_unknown_key_where_several_types_are_allowed():
-    with pytest.raises(DistilvecError, match=r"\[student.layers.coun\] unknown key; did you mean 'count'"):
+    with refused("student.layers.coun", "'count'"):
         recipe.validate({"name": "x", "teacher": {"model": "t"}, "student": {"model": "t", "layers": {"coun": 2}}})
 
 

@@ -2,46 +2,52 @@
 
 from __future__ import annotations
 
-import ast
 import errno
-from pathlib import Path
+import pickle
 
 import pytest
+from refusals import refused
 
-from distilvec.core.errors import DistilvecError, explain, explained
-
-SOURCES = sorted((Path(__file__).parents[2] / "src" / "distilvec").rglob("*.py"))
-
-
-def _beginnings(path):
-    """(line, first characters) of every message where a DistilvecError is made; "" where it begins with a value."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if (
-            isinstance(node, ast.Call)
-            and getattr(node.func, "id", None) in ("DistilvecError", "Stopped", "Busy")
-            and node.args
-        ):
-            first = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
-            if isinstance(first, ast.Constant):
-                yield node.lineno, str(first.value)
+from distilvec.config.messages import Problems
+from distilvec.core.errors import ColumnError, DistilvecError, Stopped, explain, explained
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(SOURCES[0].parent)))
-def test_every_message_begins_with_a_key(path):
-    assert [line for line, text in _beginnings(path) if not text.startswith("[")] == []
+def test_the_line_has_key_problem_and_fix():
+    error = DistilvecError("teacher.model", "found 3.", "Give a name.")
+    assert str(error) == "[teacher.model] found 3. Give a name."
+    assert str(DistilvecError("suite", "there is no task.")) == "[suite] there is no task."
+    assert (error.key, error.problem, error.fix) == ("teacher.model", "found 3.", "Give a name.")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DistilvecError("--out", "is full.", fix="Free space."),
+        Stopped("train", "stopped at step 3.", "Run it again.", 15),
+        ColumnError("corpus.sources.0.column", "has no text.", "Set 'column'.", "Give --column."),
+        Problems("recipe", "a.yaml", [DistilvecError("name", "is missing."), DistilvecError("train", "is missing.")]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_cross_processes_and_take_another_key(error):
+    for other, key in ((pickle.loads(pickle.dumps(error)), error.key), (error.renamed("--model"), "--model")):
+        assert type(other) is type(error)
+        assert str(other) == str(error).replace(f"[{error.key}]", f"[{key}]", 1)
+        assert str(pickle.loads(pickle.dumps(other))) == str(other)
+        assert repr(vars(other)) == repr({**vars(error), "key": key})
 
 
 @pytest.mark.parametrize(
     "number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EBUSY]
 )
 def test_errors_of_the_file_system_name_key_and_path(number):
-    message = explain(OSError(number, "reason", "/some/file"), "--out")
-    assert message.startswith("[--out] ") and "/some/file" in message and message.endswith(".")
+    error = explain(OSError(number, "reason", "/some/file"), "--out")
+    assert error.key == "--out" and "/some/file" in error.problem and error.fix.endswith(".")
 
 
 def test_what_is_not_expected_stays_as_it_is():
     assert explain(KeyError("x")) is None
     with pytest.raises(KeyError), explained("--out"):
         raise KeyError("x")
-    with pytest.raises(DistilvecError, match=r"^\[mine\] "), explained("--out"):
-        raise DistilvecError("[mine] stays.")
+    with refused("mine"), explained("--out"):
+        raise DistilvecError("mine", "stays.")

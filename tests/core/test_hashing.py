@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 
-import pytest
+from refusals import refused
 
 from distilvec.core import hashing
-from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import checksum, checksum_once, hash_files
 
 
@@ -30,7 +29,7 @@ def test_names_and_order_count(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(DistilvecError, match=r"^\[task.path\] .*missing.txt does not exist"):
+    with refused("task.path", "missing.txt"):
         hash_files([tmp_path / "missing.txt"], key="task.path")
 
 

@@ -1,8 +1,8 @@
 import json
 
 import pytest
+from refusals import refused
 
-from distilvec.core.errors import DistilvecError
 from distilvec.data import docstrings as subject
 from distilvec.data.docstrings import (
     Docstring,
@@ -51,7 +51,7 @@ def test_order_and_names_of_a_folder(tmp_path):
 
 
 def test_a_folder_without_sources_is_refused(tmp_path):
-    with pytest.raises(DistilvecError, match=r"^\[corpus\.sources\]"):
+    with refused("corpus.sources"):
         subject.docstrings(tmp_path)
 
 

@@ -45,9 +45,9 @@ def test_every_format_gives_the_same_texts(tmp_path, ending):
 
 def test_rows_come_with_their_locations(tmp_path):
     path = write(tmp_path / "a.jsonl", ["a", "b"])
-    assert [where for where, _ in read_rows(path, "key")] == [f"[key] {path}, line 1", f"[key] {path}, line 3"]
+    assert [where for where, _ in read_rows(path, "key")] == [("key", f"{path}, line 1"), ("key", f"{path}, line 3")]
     path = write(tmp_path / "a.parquet", ["a"])
-    assert [where for where, _ in read_rows(path, "key")] == [f"[key] {path}, row 1"]
+    assert [where for where, _ in read_rows(path, "key")] == [("key", f"{path}, row 1")]
 
 
 def test_txt_keeps_windows_line_ends_apart_and_drops_the_byte_order_mark(tmp_path):

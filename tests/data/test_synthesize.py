@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 from commands import Command
+from refusals import refused
 from servers import BAD_ANSWERS, GOOD_FORMS, FaultyChat
 
 from distilvec.__main__ import run_command
@@ -79,7 +80,7 @@ def test_the_cap_is_exceeded_by_less_than_a_request_and_what_was_answered_is_in_
     out = tmp_path / "v.json"
     with FaultyChat() as server:
         name = next(iter(cap))
-        with pytest.raises(DistilvecError, match=rf"^\[synthesize.{name}\] the cap of .* is reached: .* written"):
+        with refused(f"synthesize.{name}", "written"):
             synthesize(WORDS, section_to(server, answer_tokens=400, **cap), out)
         assert 12_000 - max(server.sizes) < server.tokens < 12_000 + max(server.sizes)
         assert [*json.loads(out.read_text())] == [word for word in WORDS if server.given[word]] != WORDS
@@ -146,13 +147,13 @@ def test_the_key_is_in_no_file_and_no_message(tmp_path, monkeypatch, capsys):
 
 def test_a_model_that_never_writes_json_ends_the_work(tmp_path):
     with FaultyChat(lambda number: "prose") as server:
-        with pytest.raises(DistilvecError, match=r"^\[--model\] none of the last 20 answers .*'Certainly!"):
+        with refused("--model", "'Certainly!"):
             synthesize(WORDS, section_to(server, words=1, concurrency=2), tmp_path / "v.json")
         assert _HOPELESS <= server.requests <= _HOPELESS + 4
         server.faults = {}
         synthesize(WORDS, section_to(server, model="better"), tmp_path / "v.json")  # nothing there to be mixed with
         for change, words in [({"model": "served"}, "model"), ({"model": "better", "kind": "texts"}, "prompt")]:
-            with pytest.raises(DistilvecError, match=rf"^\[--out\] .* was begun with another {words}\. Give the same"):
+            with refused("--out", words):
                 synthesize(WORDS, section_to(server, **change), tmp_path / "v.json")
 
 
@@ -194,7 +195,7 @@ def test_prompts_have_one_gap_for_words(tmp_path):
 def test_words_of_tables(tmp_path):
     (tmp_path / "w.csv").write_text('word,n\n" big  river ",1\nstone,2\nstone,3\n')
     assert read_words(tmp_path / "w.csv", "word") == ["big river", "stone"]
-    with pytest.raises(DistilvecError, match=r"^\[corpus.sources.0.column\]"):
+    with refused("corpus.sources.0.column"):
         read_words(tmp_path / "w.csv")
 
 

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from distilvec.core.errors import DistilvecError
 from distilvec.data.task_rows import TableOptions, load_labelled
@@ -40,16 +41,12 @@ def test_columns_of_other_names(write_jsonl):
 @pytest.mark.parametrize("score", ["high", None, float("nan"), float("inf"), True])
 def test_a_score_that_is_no_number_is_named(write_jsonl, score):
     path = write_jsonl("a.jsonl", [*STS[:2], {**STS[2], "score": score}])
-    with pytest.raises(
-        DistilvecError, match=r"^\[suite\] /.*a\.jsonl, line 3 has .* in column score\. Expected a finite number"
-    ):
+    with refused("suite", "a.jsonl, line 3"):
         load_sts("t", path)
 
 
 def test_wrong_columns_texts_and_constant_scores(write_jsonl):
-    with pytest.raises(
-        DistilvecError, match="no column sentence1, score; expected sentence1, sentence2, score, found text, sentence2"
-    ):
+    with refused("suite", "no column sentence1, score"):
         load_sts("t", write_jsonl("a.jsonl", [{"text": "a", "sentence2": "b"}]))
     with pytest.raises(DistilvecError, match="line 1 has None in column sentence1"):
         load_sts("t", write_jsonl("b.jsonl", [{**STS[0], "sentence1": None}, STS[1]]))
@@ -68,7 +65,7 @@ def test_pair_labels_however_they_are_written(write_jsonl, labels, positive_labe
 
 def test_pairs_of_one_kind_are_refused(write_jsonl):
     path = write_jsonl("a.jsonl", [{"sentence1": "a", "sentence2": "b", "label": label} for label in "en"])
-    with pytest.raises(DistilvecError, match=r"0 of 2 rows have the positive label '1'.*Labels found: e, n"):
+    with refused("suite", "found: e, n"):
         load_pairs("t", path)
 
 
@@ -155,10 +152,10 @@ def test_retrieval_refuses_what_cannot_be_scored(write_jsonl, tmp_path):
         load_retrieval("t", folder)
     with pytest.raises(DistilvecError, match="no pair has a score above 0"):
         load_retrieval("t", retrieval_folder(write_jsonl, tmp_path, [("q0", "d1", 0)]))
-    with pytest.raises(DistilvecError, match=r"qrels\.tsv, line 2 has 'x' in column score"):
+    with refused("suite", "qrels.tsv, line 2"):
         load_retrieval("t", retrieval_folder(write_jsonl, tmp_path, [("q0", "d1", "x")]))
     (folder / "qrels.tsv").unlink()
-    with pytest.raises(DistilvecError, match=r"no judgements\. Expected qrels\.tsv or qrels/test\.tsv"):
+    with refused("suite", "qrels.tsv or qrels/test.tsv"):
         load_retrieval("t", folder)
     write_jsonl("r/corpus.jsonl", [{"id": "d1", "text": "a"}, {"id": "d1", "text": "b"}])
     with pytest.raises(DistilvecError, match="line 2 repeats the id 'd1'"):
@@ -183,20 +180,20 @@ def test_lone_surrogates_are_named(write_jsonl, tmp_path):
         (tmp_path / "bad.jsonl").write_text(json.dumps(row) + "\n")
         return tmp_path / "bad.jsonl"
 
-    with pytest.raises(DistilvecError, match=r"line 1: the text in column sentence2 is no Unicode"):
+    with refused("suite", "column sentence2"):
         load_sts("t", bad({"sentence1": "a", "sentence2": "b\ud800", "score": 1}))
-    with pytest.raises(DistilvecError, match=r"line 1: the text in column label is no Unicode"):
+    with refused("suite", "column label"):
         load_pairs("t", bad({"sentence1": "a", "sentence2": "b", "label": "b\ud800"}))
     folder = retrieval_folder(write_jsonl, tmp_path, [("q0", "d1", 1)])
     for name in ("id", "title", "text"):
         (folder / "corpus.jsonl").write_text(json.dumps({"id": "d1", "text": "a", name: "x\ud800"}) + "\n")
-        with pytest.raises(DistilvecError, match=rf"corpus\.jsonl, line 1: the text in column {name} is no Unicode"):
+        with refused("suite", f"column {name}"):
             load_retrieval("t", folder)
 
 
 @pytest.mark.parametrize("score", [10**400, [], {}, "1e999"])
 def test_scores_beyond_numbers(write_jsonl, score):
-    with pytest.raises(DistilvecError, match=r"line 1 has .* in column score\. Expected a finite number"):
+    with refused("suite", "in column score"):
         load_sts("t", write_jsonl("a.jsonl", [{**STS[0], "score": score}]))
 
 
@@ -220,10 +217,10 @@ def test_judgements_that_contradict_each_other_are_told(write_jsonl, tmp_path):
 
 def test_qrels_anywhere(write_jsonl, tmp_path):
     folder = retrieval_folder(write_jsonl, tmp_path, [("q0", "d1", 1)])
-    with pytest.raises(DistilvecError, match=r"no judgements\. Expected \.\./absent\.tsv"):
+    with refused("suite", "../absent.tsv"):
         load_retrieval("t", folder, qrels=str(tmp_path / "absent.tsv"))
 
 
 def test_a_labelled_task_has_a_key_of_its_own(write_jsonl):
-    with pytest.raises(DistilvecError, match=r"^\[task\.path\] .*line 1 has None in column text"):
+    with refused("task.path", "line 1"):
         load_labelled(write_jsonl("a.jsonl", [{"text": None, "label": 1}]), "classification", "test")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 from scipy.stats import linregress
 from scipy.stats import t as student_t
 
@@ -217,5 +218,5 @@ def test_a_task_some_checkpoints_lack_is_fitted_to_the_others():
     )
     with pytest.raises(DistilvecError, match=r"^\[margin\] c: found 0"):
         margin_report(points, {"a": 78.0, "c": 70.0})
-    with pytest.raises(DistilvecError, match=r"^\[margin\]"):
+    with refused("margin"):
         margin_report(points, {})

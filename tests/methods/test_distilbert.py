@@ -6,8 +6,8 @@ import pytest
 import torch
 from contexts import make_context
 from layer_signals import CONTEXT, LENGTHS, signals, text_batch
+from refusals import refused
 
-from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.registry import build_objective
@@ -72,5 +72,5 @@ def test_without_the_cosine_it_is_redact():
 
 
 def test_other_widths_need_the_projection():
-    with pytest.raises(DistilvecError, match=r"^\[method.options.projection\].* 12 .* 24"):
+    with refused("method.options.projection", "24"):
         build_objective("distilbert", {"projection": False}, {}, CONTEXT)

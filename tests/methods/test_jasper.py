@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from contexts import make_context
+from refusals import refused
 
 from distilvec.core.batch import TextBatch
-from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import ModelOutputs
 from distilvec.core.registry import build_objective
@@ -85,7 +85,7 @@ def test_the_widths_that_fit_are_the_default(width, expected):
 
 @pytest.mark.parametrize("prefixes", [[], [0, 4], [5]])
 def test_prefixes_outside_the_student_are_refused(prefixes):
-    with pytest.raises(DistilvecError, match=r"^\[method.options.prefixes\]"):
+    with refused("method.options.prefixes"):
         build_objective("jasper", {"prefixes": prefixes}, {}, make_context(student_hidden_size=4, teacher_dim=4))
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from contexts import make_context
 from layer_signals import CONTEXT, signals, text_batch
+from refusals import refused
 
-from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.registry import build_objective
@@ -90,11 +90,11 @@ def test_without_relations_it_is_redact_and_needs_nothing_of_the_teachers_inside
 
 @pytest.mark.parametrize("heads", [0, 5, 24])
 def test_relation_heads_must_divide_both_widths(heads):
-    with pytest.raises(DistilvecError, match=rf"^\[method.options.relation_heads\] found {heads}"):
+    with refused("method.options.relation_heads", f"found {heads}"):
         build_objective("minilm", {"relation_heads": heads}, {}, CONTEXT)
 
 
 @pytest.mark.parametrize("layer", [0, 5, -5])
 def test_the_teachers_layer_must_be_there(layer):
-    with pytest.raises(DistilvecError, match=rf"teacher_layer\] found {layer}; expected 1 to 4"):
+    with refused("method.options.teacher_layer", f"found {layer}"):
         build_objective("minilm", {"teacher_layer": layer}, {}, CONTEXT)

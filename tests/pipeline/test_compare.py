@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import yaml
+from refusals import refused
 from scipy.stats import spearmanr
 from sklearn.metrics import f1_score
 
@@ -342,7 +343,7 @@ def test_the_reference_by_name_folder_or_mistake(write_run):
     assert compare_runs(folders)["reference"] == "first-run"
     for name in ("second-run", "second", str(folders[1])):
         assert compare_runs(folders, reference=name)["reference"] == "second-run"
-    with pytest.raises(DistilvecError, match="no run 'secnd-run'; did you mean 'second-run'"):
+    with refused("--reference", "'second-run'"):
         compare_runs(folders, reference="secnd-run")
 
 
@@ -358,7 +359,7 @@ def test_other_suites_share_tasks_or_are_refused(write_run):
         and comparison["notes"][0] == "Compared on the tasks that all runs share; left out: b, c."
     )
     assert row_of(comparison, "one")["mean"] == pytest.approx({"a": value(sts(1)), "average": value(sts(1))})
-    with pytest.raises(DistilvecError, match=r"share no task \(.*one: a, b; .*three: c\)"):
+    with refused("run folder", "one: a, b"):
         compare_runs([one, three])
     other_metric = write_run("metric", {"a": classes(0.5)})
     with pytest.raises(DistilvecError, match="share no task"):
@@ -384,7 +385,7 @@ def test_folders_that_are_no_runs(write_run, tmp_path):
     for place in ("empty", "absent"):
         with pytest.raises(DistilvecError, match=rf"^\[run folder\] .*{place}: neither"):
             load_runs([tmp_path / place])
-    with pytest.raises(DistilvecError, match=r"^\[run folder\]"):
+    with refused("run folder"):
         compare_runs([])
     (tmp_path / "empty" / "recipe.yaml").write_text("name: x")
     with pytest.raises(DistilvecError, match="has not finished"):
@@ -398,11 +399,11 @@ def test_folders_that_are_no_runs(write_run, tmp_path):
 def test_damaged_files_are_named(write_run):
     folder, other = write_run("run", {"a": sts(1)}), write_run("other", {"a": sts(2)})
     (folder / "samples.npz").write_bytes((folder / "samples.npz").read_bytes()[:200])
-    with pytest.raises(DistilvecError, match=r"^\[samples.npz\] .*samples.npz is damaged"):
+    with refused("samples.npz"):
         compare_runs([folder, other], draws=20)
     for content in ("{", "[]", "[" * 100_000):
         (folder / "report.json").write_text(content)
-        with pytest.raises(DistilvecError, match=r"^\[report.json\] .*report.json (is damaged|holds a JSON list)"):
+        with refused("report.json"):
             compare_runs([folder])
 
 
@@ -447,5 +448,5 @@ def test_files_of_another_shape_are_named(write_run, name, change):
 def test_samples_that_do_not_fit(write_run, arrays):
     folder, other = write_run("run", {"a": sts(1)}), write_run("other", {"a": sts(2)})
     np.savez(folder / "samples.npz", **{f"student/a/{name}": values for name, values in arrays.items()})
-    with pytest.raises(DistilvecError, match=r"^\[samples.npz\]"):
+    with refused("samples.npz"):
         compare_runs([folder, other], draws=20)

@@ -6,10 +6,9 @@ import io
 import json
 import sys
 
-import pytest
+from refusals import refused
 
 from distilvec.cli.terminal import show_result
-from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline import run_result
@@ -112,5 +111,5 @@ def test_of_a_run(tiny_recipe, tmp_path, monkeypatch, capsys):
 
 
 def test_a_student_that_is_gone(tmp_path):
-    with pytest.raises(DistilvecError, match=r"^\[student\]"):
+    with refused("student"):
         _ = made(tmp_path).student

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
@@ -168,10 +169,10 @@ def test_prompts_of_a_file_are_those_of_its_model(exported, tmp_path):
 
 
 def test_exported_files_that_cannot_be_scored(exported, suite, tmp_path):
-    with pytest.raises(DistilvecError, match=r"^\[model\] there is no file .*absent\.onnx"):
+    with refused("model", "absent.onnx"):
         score_models(tmp_path / "absent.onnx", suite)
     alone = Path(shutil.copy(exported, tmp_path / "alone.onnx"))
-    with pytest.raises(DistilvecError, match=r"^\[model\] .*alone\.onnx is in no model folder"):
+    with refused("model", "alone.onnx"):
         score_models(alone, suite)
     with pytest.raises(DistilvecError, match=r"^\[model\] .*not on MTEB"):
         score_models(exported, mteb="STSBenchmark")

@@ -12,13 +12,13 @@ from pathlib import Path
 import architectures
 import pytest
 from labelled import write_task
+from refusals import refused
 from samples import make_texts
 
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_files, recipe_folder
 from distilvec.config.schema import TaskSection
 from distilvec.config.yaml_dialect import load_yaml
-from distilvec.core.errors import DistilvecError
 from distilvec.core.registry import method_class
 from distilvec.core.task_head import TaskHead
 from distilvec.data.labeled import build_examples
@@ -280,7 +280,7 @@ def test_a_wrong_domain_is_refused(name, tmp_path):
     )
     path = next(path for path in recipe_files() if path.stem == "out_of_domain")
     recipe = recipes.load(path, "dskd", [f"evaluation.suite={wrong}"])
-    with pytest.raises(DistilvecError, match=rf"^\[evaluation.suite\] .*task '{name}' has domain: out, but the run"):
+    with refused("evaluation.suite", f"'{name}'"):
         check_domains(recipe)
 
 

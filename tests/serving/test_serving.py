@@ -19,6 +19,7 @@ import pytest
 from architectures import bert, sentence_transformer
 from commands import Command
 from openai import OpenAI
+from refusals import refused
 from sentence_transformers import SentenceTransformer
 from servers import serving
 
@@ -277,11 +278,10 @@ def test_an_exported_file_is_served(tmp_path):
 
 
 def test_a_port_in_use_is_named_before_the_model_is_loaded(tiny_model):
-    from distilvec.core.errors import DistilvecError
 
     with take_address("127.0.0.1", 0) as place:
         place.listen()
-        with pytest.raises(DistilvecError, match=r"\[--port\] cannot listen on 127.0.0.1.*Choose another --port"):
+        with refused("--port", "127.0.0.1"):
             take_address("127.0.0.1", place.getsockname()[1])
 
 

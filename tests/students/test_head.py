@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from refusals import refused
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
@@ -52,7 +53,7 @@ def test_predicts_from_a_folder_behind_the_prompt(tiny_model, tmp_path):
     assert SentenceTransformer(str(tmp_path / "student"), device="cpu").encode("a text").shape == (32,)
     with pytest.raises(DistilvecError, match="single texts"):
         predict(tmp_path / "student", [("a", "b")])
-    with pytest.raises(DistilvecError, match=r"\[head\.json\]"):
+    with refused("head.json"):
         predict(tiny_model, ["a"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from refusals import refused
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
@@ -73,18 +74,18 @@ def test_scores_have_no_probabilities(student):
     ],
 )
 def test_texts_that_do_not_fit_the_task(kind, texts, student):
-    with pytest.raises(DistilvecError, match=r"^\[texts\] expected .*(single texts|pairs of texts).*\.$"):
+    with refused("texts"):
         TaskModel(student(kind)).predict(texts)
 
 
 def test_folders_that_cannot_be_used(student, tiny_model, tmp_path):
     with pytest.raises(DistilvecError, match=r"^\[model\] .*absent is no folder"):
         TaskModel(tmp_path / "absent")
-    with pytest.raises(DistilvecError, match=r"^\[head\.json\]"):
+    with refused("head.json"):
         TaskModel(tiny_model)
     folder = student()
     next(folder.rglob("model.safetensors")).write_bytes(b"nothing")
-    with pytest.raises(DistilvecError, match=r"^\[model\]"):
+    with refused("model"):
         TaskModel(folder)
 
 

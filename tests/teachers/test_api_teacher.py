@@ -8,6 +8,7 @@ from email.utils import formatdate
 
 import numpy as np
 import pytest
+from refusals import refused
 from samples import WORDS, make_texts
 from servers import FAULTS, FaultyApi
 from test_vectors import corpus_of, unit
@@ -112,7 +113,7 @@ def test_a_server_that_stays_broken_ends_the_work_and_what_was_answered_is_kept(
     with FaultyApi(table, lambda number: "500" if number > 9 else None) as server:
         with teacher_of(server, retries=2, concurrency=1) as teacher:
             cache = cache_of(tmp_path, teacher)
-            with pytest.raises(DistilvecError, match=r"^\[teacher.api\] 127.0.0.1 .* after 2 retries.*status 500"):
+            with refused("teacher.api", "after 2 retries"):
                 teacher.fill(cache, corpus)
         assert 0 < len(cache) == sum(server.given.values()) - len(_PROBE) < 300 and server.requests == 13
         server.faults = {}
@@ -147,7 +148,7 @@ def test_a_changed_model_is_refused_at_the_next_start(tmp_path):
         server.table = table_of(TEXTS, seed=1)
         with (
             teacher_of(server) as teacher,
-            pytest.raises(DistilvecError, match=r"^\[teacher.api\] served at 127.0.0.1 has changed .* of 32 cached .*"),
+            refused("teacher.api", "of 32 cached"),
         ):
             teacher.fill(TeacherCache.open(cache.folder), corpus)
         assert len(TeacherCache.open(cache.folder)) == 150
@@ -160,13 +161,13 @@ def test_a_changed_model_is_refused_at_the_next_start(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("status", "words"), [(401, r"status 401.*Check the key \(SOME_KEY\)"), (400, "Check teacher.model"), (307, "307")]
+    ("status", "words"), [(401, "Check the key (SOME_KEY)"), (400, "Check teacher.model"), (307, "307")]
 )
 def test_what_cannot_help_is_not_repeated_and_no_message_holds_the_key(status, words, monkeypatch):
     monkeypatch.setenv("SOME_KEY", KEY)
     with FaultyApi(table_of(TEXTS)) as server, teacher_of(server, key_variable="SOME_KEY") as teacher:
         server.refusal = status
-        with pytest.raises(DistilvecError, match=rf"^\[teacher.api\] 127.0.0.1 has refused.*{words}") as found:
+        with refused("teacher.api", words) as found:
             teacher.info()
         assert server.requests == 1 and KEY not in str(found.value) and "Bearer ***" in str(found.value)
         assert KEY not in repr(vars(teacher.client)["_client"].headers)
@@ -183,7 +184,7 @@ def test_a_failure_is_named_after_the_last_retry(fault, words):
         FaultyApi(table_of([]), lambda number: fault, slow=1) as server,
         teacher_of(server, retries=1, timeout=wait) as teacher,
     ):
-        with pytest.raises(DistilvecError, match=rf"^\[teacher.api\] .* after 1 retries.*{words}"):
+        with refused("teacher.api", words):
             teacher.info()
         deadline = time.monotonic() + 20
         while server.requests < 2 and time.monotonic() < deadline:  # a late thread of the server
@@ -333,6 +334,6 @@ def test_sections_that_are_refused(teacher, words):
 @pytest.mark.parametrize("value", ["", "  ", "schlüssel", "a\x01b"])
 def test_a_key_that_cannot_be_sent(value, monkeypatch):
     monkeypatch.setenv("SOME_KEY", value)
-    with pytest.raises(DistilvecError, match=r"^\[teacher.api.key_variable\] SOME_KEY (is not set|holds)") as found:
+    with refused("teacher.api.key_variable", "SOME_KEY") as found:
         ApiTeacher(TeacherSection(model="m", api={"key_variable": "SOME_KEY"}))
     assert "schl" not in str(found.value)

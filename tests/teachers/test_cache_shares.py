@@ -12,6 +12,7 @@ import psutil
 import pytest
 import yaml
 from commands import Command
+from refusals import refused
 from test_precompute import content, make_corpus
 
 from distilvec.config.schema import TeacherSection
@@ -144,15 +145,15 @@ def test_damaged_and_foreign_shares_are_refused(work):
     part = work.share(cache, "1/2")
     file = part.folder / "00002.embedding.npy"
     file.write_bytes(file.read_bytes()[:-1] + b"!")
-    with pytest.raises(DistilvecError, match=r"^\[cache.path\].*00002.embedding.npy is damaged.*verify .*1-of-2"):
+    with refused("cache.path", "00002.embedding.npy"):
         merge(work.cache("cache"), [part.folder])
     TeacherCache.verify_folder(part.folder, repair=True)
     work.share(cache, "1/2")
     TeacherCache.create_or_open(work.folder / "another", work.teacher.manifest("float32"))
-    with pytest.raises(DistilvecError, match=r"^\[cache.path\].*another holds other vectors"):
+    with refused("cache.path", "another"):
         merge(work.cache("cache"), [work.folder / "another"])
     fill_cache(work.cache("cache"), make_corpus(work.folder / "small", 45), work)
-    with pytest.raises(DistilvecError, match=r"^\[cache.path\] 5 of the 20 texts of shard 2 .* already"):
+    with refused("cache.path", "5 of the 20"):
         merge(work.cache("cache"), [part.folder])
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from refusals import refused
 from samples import make_texts
 
 from benchmarks.indexes import KINDS, lacking, stored
@@ -50,7 +51,7 @@ def test_every_kind_gives_its_texts_and_vectors(kind, tmp_path):
         drawn = some.documents()[0]
         assert len(drawn) == 50 and set(drawn) < set(TEXTS) and drawn != texts[:50]
         assert table.lacking(["absent", TEXTS[0]]) == 1
-        with pytest.raises(DistilvecError, match=r"\[teacher.vectors\] 1 of 2 texts have no vector.*'absent'"):
+        with refused("teacher.vectors", "'absent'"):
             table.embed([TEXTS[0], "absent"])
 
 
@@ -88,7 +89,7 @@ def test_a_metric_that_is_not_scored_is_refused_unless_another_is_stated(tmp_pat
     import faiss
 
     section = faiss_index(tmp_path, faiss.IndexFlat(8, faiss.METRIC_L1))
-    with pytest.raises(DistilvecError, match=r"^\[teacher.vectors\].*by FAISS's metric 2; .*--similarity"):
+    with refused("teacher.vectors", "metric 2"):
         local_table(section, tmp_path)
     assert local_table(section.model_copy(update={"similarity": "euclidean"}), tmp_path).similarity == "euclidean"
 
@@ -202,7 +203,7 @@ def test_a_copy_that_was_killed_goes_on_and_ends_alike(kind, tmp_path, monkeypat
 
 
 def refuse(*_):
-    raise DistilvecError("[teacher.vectors] the server is down.")
+    raise DistilvecError("teacher.vectors", "the server is down.")
 
 
 def test_a_copy_is_used_again_until_the_file_changes_or_a_refresh(tmp_path, monkeypatch):
@@ -244,7 +245,7 @@ def test_rows_without_text_or_vector_are_left_out(tmp_path):
     ],
 )
 def test_passwords_in_addresses_are_refused_and_not_repeated(address):
-    with pytest.raises(DistilvecError, match=r"^\[x\].*holds a password.*environment variable") as caught:
+    with refused("x", "password") as caught:
         read_address(address, "x")
     assert "secret" not in str(caught.value)
 
@@ -284,7 +285,7 @@ def test_an_index_that_is_not_there_is_explained(kind, tmp_path):
         "npy": tmp_path / "t.npy",
         "arrow": tmp_path / "t.arrow",
     }[kind]
-    with pytest.raises(DistilvecError, match=r"^\[teacher.vectors\]"):
+    with refused("teacher.vectors"):
         local_table(TeacherSection(vectors=str(address)), tmp_path / "cache")
 
 
@@ -294,15 +295,13 @@ def test_arrays_need_their_texts(tmp_path):
     section = TeacherSection(vectors=tmp_path / "v.npy")
     with pytest.raises(DistilvecError, match=r"^\[teacher.texts\].*no texts"):
         local_table(section, tmp_path)
-    with pytest.raises(DistilvecError, match=r"^\[teacher.texts\].*100 texts.*120 vectors"):
+    with refused("teacher.texts", "100 texts"):
         local_table(section.model_copy(update={"texts": tmp_path / "texts.txt"}), tmp_path)
 
 
 def test_columns_are_named_or_found(tmp_path):
     pq.write_table(pa.table({"one": TEXTS, "two": list(VECTORS)}), tmp_path / "t.parquet")
-    with pytest.raises(
-        DistilvecError, match=r"\[teacher.vectors\].*columns one, two; .*teacher.columns='\{text: NAME, "
-    ):
+    with refused("teacher.vectors", "teacher.columns='{text: NAME, "):
         VectorsTeacher(TeacherSection(vectors=tmp_path / "t.parquet"))
     with pytest.raises(DistilvecError, match="no column 'tow'.*did you mean 'two'"):
         VectorsTeacher(TeacherSection(vectors=tmp_path / "t.parquet", columns={"text": "one", "embedding": "tow"}))

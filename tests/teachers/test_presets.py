@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import TEXTS
+from refusals import refused
 from transformers import AutoModel, AutoTokenizer
 
 from distilvec.config import recipe
@@ -90,7 +91,7 @@ def test_embeddinggemma_has_prompts_and_its_own_layers(tmp_path):
         np.testing.assert_allclose(teacher.embed(TEXTS), expected, atol=1e-6)
         expected = bare.embed([f"task: search result | query: {text}" for text in TEXTS])
         np.testing.assert_allclose(teacher.embed(TEXTS, "query"), expected, atol=1e-6)
-    with pytest.raises(DistilvecError, match=r"^\[teacher.pooling\] .* plain Hugging Face model"):
+    with refused("teacher.pooling", "plain Hugging Face model"):
         load_teacher(section(plain, preset="embeddinggemma"), "cpu")
 
 
@@ -153,7 +154,7 @@ def test_a_saved_model_of_several_modules_is_placed_as_a_whole(tmp_path):
 
 def test_a_missing_package_and_settings_that_do_not_go_together_are_named(large, monkeypatch):
     monkeypatch.setattr("distilvec.core.extras._is_there", lambda name: name != "bitsandbytes")
-    with pytest.raises(DistilvecError, match=r"^\[teacher.quantize\] needs the package bitsandbytes. Install it .*pip"):
+    with refused("teacher.quantize", "bitsandbytes"):
         load_teacher(section(large[0], preset="qwen3-embedding", quantize="4bit"), "cpu")
     for teacher, words in [
         ({"model": "m", "quantize": "4bit", "adapters": ["a"]}, r"^\[teacher.quantize\] adapters cannot be merged"),

@@ -8,9 +8,9 @@ import pytest
 import torch
 from loops import make_loop
 from pydantic import ValidationError
+from refusals import refused
 
 from distilvec.config.training import TrainSection
-from distilvec.core.errors import DistilvecError
 from distilvec.train.optimizer import (
     MuonAndAdamW,
     build_optimizer,
@@ -79,7 +79,7 @@ def test_refusals(module, monkeypatch):
     with pytest.raises(ValidationError, match="Muon takes whole matrices"):
         TrainSection(optimizer="muon", shard=True)
     monkeypatch.delattr(torch.optim, "Muon")
-    with pytest.raises(DistilvecError, match=r"\[train.optimizer\] 'muon' needs torch 2.9"):
+    with refused("train.optimizer", "torch 2.9"):
         build_optimizer(module, TRAIN)
 
 

@@ -116,8 +116,9 @@ class SpanReader:
         special = self._tokenizer.num_special_tokens_to_add(paired)
         if max_length <= special:
             raise DistilvecError(
-                f"[{key}.max_length] {max_length} leaves no room for text: the tokenizer adds {special} tokens. "
-                f"Give at least {special + 1}."
+                f"{key}.max_length",
+                f"{max_length} leaves no room for text: the tokenizer adds {special} tokens.",
+                f"Give at least {special + 1}.",
             )
         self._around = special_around(self._tokenizer)
         self.pieces, self.spelled = plain_pieces(pieces), np.array(pieces.tokens, dtype=object)
@@ -195,7 +196,7 @@ def special_around(tokenizer: Tokenizer) -> tuple[int, int]:
         if 0 in mask:
             return mask.index(0), mask[::-1].index(0)
     raise DistilvecError(
-        "[student.tokenizer] a tokenizer gives no token for any text. Take a model whose tokenizer works."
+        "student.tokenizer", "a tokenizer gives no token for any text.", "Take a model whose tokenizer works."
     )
 
 

@@ -111,7 +111,7 @@ def plan(
     from distilvec.pipeline.sweep import expand, has_sweep
 
     if hourly_price is not None and workers is None:
-        raise DistilvecError("[--hourly-price] needs the number of workers. Give --workers.")
+        raise DistilvecError("--hourly-price", "needs the number of workers.", "Give --workers.")
     swept = has_sweep(recipe_file(recipe), overrides or [])
     runs = expand(recipe_file(recipe), overrides or [], combined(variant)) if swept else []
     loaded = runs[0].recipe if swept else load_recipe(recipe, variant, overrides)

@@ -73,7 +73,7 @@ def take_options(arguments: Sequence[str]) -> tuple[list[str], frozenset[str]]:
 
 def _level(given: frozenset[str]) -> Level:
     if {"--quiet", "--verbose"} <= given:
-        raise DistilvecError("[--quiet] found --verbose as well. Leave out one of both.")
+        raise DistilvecError("--quiet", "found --verbose as well.", "Leave out one of both.")
     return Level.QUIET if "--quiet" in given else Level.VERBOSE if "--verbose" in given else Level.NORMAL
 
 
@@ -123,11 +123,11 @@ def _failed(error: Exception, arguments: Sequence[str], debug: bool) -> int:
     if isinstance(error, BrokenPipeError):  # the reader of our output, such as `head`, has ended
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - nothing is printed at exit
         return 128 + signal.SIGPIPE
-    message = str(error) if isinstance(error, DistilvecError) else explain(error)
+    problem = error if isinstance(error, DistilvecError) else explain(error)
     if debug:
         traceback.print_exception(error, file=sys.stderr)
-    if message is not None:
-        _print_error(message)
+    if problem is not None:
+        _print_error(str(problem))
         return 128 + error.number if isinstance(error, Stopped) else LOST if isinstance(error, ProcessLost) else 2
     _print_error(
         f"[internal] unexpected {type(error).__name__}: {first_line(error)}. Finished work is kept. Please report this "

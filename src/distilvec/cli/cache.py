@@ -54,9 +54,11 @@ def cache_fill(
 ) -> None:
     """Compute the teacher's vectors for a recipe's corpus; run again after a kill to resume."""
     if ray is not None and shard is not None:
-        raise DistilvecError("[--shard] found with --ray, which divides the shards itself. Give one of the two.")
+        raise DistilvecError("--shard", "found with --ray, which divides the shards itself.", "Give one of the two.")
     if ray is None and (workers > 1 or gpus_per_worker):
-        raise DistilvecError("[--workers] needs --ray, and so does --gpus-per-worker. Give --ray local or an address.")
+        raise DistilvecError(
+            "--workers", "needs --ray, and so does --gpus-per-worker.", "Give --ray local or an address."
+        )
     if ray is not None:
         require_extra("ray", "--ray")
     loaded = load_recipe(recipe, variant, overrides)
@@ -104,7 +106,7 @@ def cache_verify(
         print(problem)
     if problems and not repair:
         fix = f"`distilvec cache verify {folder} --repair` drops them."
-        raise DistilvecError(f"[cache.path] {len(problems)} damaged shard(s) in {folder}. {fix}")
+        raise DistilvecError("cache.path", f"{len(problems)} damaged shard(s) in {folder}.", fix)
     print("repaired" if problems else "every shard matches its checksum")
 
 

@@ -159,7 +159,7 @@ def _section(
 def _part(text: str) -> tuple[str, str]:
     part, equals, name = text.partition("=")
     if not equals or not name or part not in _PARTS:
-        raise DistilvecError(f"[--column] {text!r} is not PART=NAME. Parts: {', '.join(_PARTS)}; as in text=content.")
+        raise DistilvecError("--column", f"{text!r} is not PART=NAME. Parts: {', '.join(_PARTS)}; as in text=content.")
     return part, name
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from distilvec.cli.options import JsonFile, ModelOrFile, argument, check_outputs, check_positive, option
+from distilvec.cli.options import JsonFile, ModelOrFile, argument, check_outputs, check_positive, named_options, option
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
@@ -30,9 +30,12 @@ def evaluate(
 
     from dataclasses import asdict
 
-    from distilvec.pipeline.scores import score_models
+    from distilvec.pipeline.scores import check_arguments, score_models
 
-    scores = score_models(model, suite, teacher, mteb, benchmark, data, protocol, mixed, prefix="--")
+    with named_options({name: f"--{name}" for name in ("suite", "teacher", "mteb", "benchmark", "data", "protocol")}):
+        check_arguments(suite, teacher, mteb, benchmark, data, protocol)
+    with named_options({"teacher": "--teacher"}):
+        scores = score_models(model, suite, teacher, mteb, benchmark, data, protocol, mixed)
 
     from distilvec.cli.terminal import show_problems, show_scores
 
@@ -91,7 +94,7 @@ def speed(
     check_outputs([("--json", json_file)])
     check_positive(seconds, "--seconds")
     if twice := next((name for name in models if models.count(name) > 1), None):
-        raise DistilvecError(f"[models] {twice} is named twice. Name each model once.")
+        raise DistilvecError("models", f"{twice} is named twice.", "Name each model once.")
 
     from distilvec.cli.terminal import print_result
     from distilvec.config.schema import TeacherSection

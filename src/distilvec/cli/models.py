@@ -201,7 +201,7 @@ def transplant(
         )
 
         if sum(one is not None for one in (rank, budget, budget_mb)) > 1:
-            raise DistilvecError("[--budget] found several of --rank, --budget and --budget-mb. Give one.")
+            raise DistilvecError("--budget", "found several of --rank, --budget and --budget-mb.", "Give one.")
         if budget_mb is not None:
             check_positive(budget_mb, "--budget-mb")
         parameters = parameter_budget(budget) if budget else int(budget_mb * 1e6 / 4) if budget_mb else None

@@ -13,15 +13,14 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from distilvec.cli.output import STANDARD_OUTPUT
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import ColumnError, DistilvecError
 from distilvec.core.files import check_output_file
 
 _OF_A_RUN = (
     "recipe.yaml", "train.fingerprint", "metrics.jsonl", "distillation.json", "report.json", "report.html",
     "samples.npz", "sweep.json",
 )  # fmt: skip
-_COLUMNS = re.compile(r"teacher\.columns='\{([^}]*)\}'")
-_SOURCE = re.compile(r"^\[corpus\.sources\.[0-9]+\.(\w+)[^\]\n]*\]", re.MULTILINE)
+_SOURCE = re.compile(r"corpus\.sources\.[0-9]+\.(\w+)")
 
 
 def argument(text: str, **more: Any) -> Any:
@@ -123,29 +122,23 @@ def with_config_options(command: Any) -> Any:
 
 @contextmanager
 def named_options(options: Mapping[str, str]) -> Iterator[None]:
-    """Errors inside name options: `options` by the recipe's key; keys of corpus.sources are --column and --texts.
-
-    Where the fix of an error names columns in a recipe, it names them with --column.
-    """
+    """Errors inside name options: `options` by the recipe's key; keys of corpus.sources are --column and --texts."""
     try:
         yield
+    except ColumnError as error:
+        raise DistilvecError(_option_of(error.key, options), error.problem, error.option_fix) from error
     except DistilvecError as error:
-        if type(error) is not DistilvecError:  # a stop by a signal has an exit status of its own
-            raise
-        text = str(error)
-        key = re.match(r"\[([^\]\n]+)\]", text)
-        if key is not None and key[1] in options:
-            text = f"[{options[key[1]]}]{text[key.end() :]}"
-        text = _SOURCE.sub(lambda found: "[--column]" if found[1] == "column" else "[--texts]", text)
-        text = _COLUMNS.sub(_as_options, text).replace("teacher.columns", "--column")
-        text = text.replace("with 'column'", "with --column").replace("another 'column'", "another --column")
-        raise DistilvecError(text) from error
+        raise error.renamed(_option_of(error.key, options)) from error
 
 
-def _as_options(columns: re.Match[str]) -> str:
-    """Return "--column text=NAME --column embedding=NAME" for "teacher.columns='{text: NAME, embedding: NAME}'"."""
-    pairs = [pair.split(": ") for pair in columns[1].split(", ")]
-    return " ".join(f"--column {part}={name}" for part, name in pairs)
+def _option_of(key: str, options: Mapping[str, str]) -> str:
+    """Return the option that sets a recipe's key; the key itself where there is none."""
+    if key in options:
+        return options[key]
+    source = _SOURCE.match(key)
+    if source is None:
+        return key
+    return "--column" if source[1] == "column" else "--texts"
 
 
 def check_outputs(files: Sequence[tuple[str, Path | None]], inputs: Iterable[Path | None] = ()) -> None:
@@ -158,14 +151,14 @@ def check_outputs(files: Sequence[tuple[str, Path | None]], inputs: Iterable[Pat
         check_output_file(path, key)
         file = path.resolve()
         if file in known:
-            raise DistilvecError(f"[{key}] {path} is written by {known[file]} as well. Give each a file of its own.")
+            raise DistilvecError(key, f"{path} is written by {known[file]} as well.", "Give each a file of its own.")
         in_a_run = any((file.parent / name).exists() for name in ("recipe.yaml", "sweep.json"))
         if file in read or (file.name in _OF_A_RUN and in_a_run):
-            raise DistilvecError(f"[{key}] {path} is read here, and would be lost. Choose another path.")
+            raise DistilvecError(key, f"{path} is read here, and would be lost.", "Choose another path.")
         known[file] = key
 
 
 def check_positive(value: float, key: str) -> None:
     """DistilvecError for a number that is not above 0, or not finite."""
     if not (math.isfinite(value) and value > 0):
-        raise DistilvecError(f"[{key}] found {value:g}. Give a number above 0.")
+        raise DistilvecError(key, f"found {value:g}.", "Give a number above 0.")

@@ -25,7 +25,7 @@ class OnlyVerbs(Listed):
         """Find the verb. Errors: DistilvecError for a word that is none."""
         if args[0] not in self.commands and not ctx.resilient_parsing:
             hint = nearest(args[0], self.commands) or "."
-            raise DistilvecError(f"[recipes] no verb {args[0]!r}{hint} Verbs: {', '.join(self.commands)}, or none.")
+            raise DistilvecError("recipes", f"no verb {args[0]!r}{hint} Verbs: {', '.join(self.commands)}, or none.")
         return super().resolve_command(ctx, args)
 
 
@@ -87,7 +87,7 @@ def copy_recipe(
     target = out or Path(path.name)
     check_output_file(target, "--out")
     if target.exists():
-        raise DistilvecError(f"[--out] {target} exists already. Choose another file with --out.")
+        raise DistilvecError("--out", f"{target} exists already.", "Choose another file with --out.")
     write_file(target, moved_text(path), "--out")
     print(target)
 

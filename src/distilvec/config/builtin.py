@@ -49,7 +49,9 @@ def recipe_file(name: str) -> Path:
     known = {path.stem: path for path in recipe_files()}
     if name not in known:
         hint = unknown(name, known)
-        raise DistilvecError(f"[recipe] no recipe {excerpt(name)}{hint} Give one of these, or a path ending in .yaml.")
+        raise DistilvecError(
+            "recipe", f"no recipe {excerpt(name)}{hint}", "Give one of these, or a path ending in .yaml."
+        )
     return known[name]
 
 

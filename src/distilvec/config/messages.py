@@ -15,26 +15,40 @@ _LONGEST_LIST = 2200  # characters of all problems of a message
 _LONGEST_PATH = 300  # characters of a file's name in front of them
 
 
-def refusal(key: str, origin: str, problems: Sequence[str]) -> DistilvecError:
-    """One error for all problems of a file or section: `[key] ORIGIN: 2 problems.`, then each on a line of its own."""
-    lines: list[str] = []
-    for problem in problems:
-        if sum(map(len, lines)) > _LONGEST_LIST - _LONGEST:
-            lines.append(f"and {len(problems) - len(lines)} more.")
-            break
-        lines.append(_short(problem, _LONGEST))
-    count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-    return DistilvecError("\n  ".join([f"[{key}] {_short(origin, _LONGEST_PATH)}: {count}.", *lines]))
+class Problems(DistilvecError):
+    """All problems of a file or section: "[key] ORIGIN: 2 problems.", then each on a line of its own.
+
+    Args:
+        key: the file's or the section's
+        origin: the file, for the message
+        problems: errors, each with a key of its own, or lines of text
+    """
+
+    def __init__(self, key: str, origin: str, problems: Sequence[DistilvecError | str]) -> None:
+        lines: list[str] = []
+        for problem in problems:
+            if sum(map(len, lines)) > _LONGEST_LIST - _LONGEST:
+                lines.append(f"and {len(problems) - len(lines)} more.")
+                break
+            lines.append(_short(str(problem), _LONGEST))
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        super().__init__(key, "\n  ".join([f"{_short(origin, _LONGEST_PATH)}: {count}.", *lines]))
+        self.problems = tuple(problems)
 
 
-def invalid(key: str, origin: str | None, problems: Sequence[str]) -> DistilvecError:
+def invalid(key: str, origin: str | None, problems: Sequence[DistilvecError]) -> DistilvecError:
     """The error for a recipe or section: its one problem under the problem's own key, or a list of them under `key`."""
     if len(problems) > 1:
-        return refusal(key, origin or "the recipe", problems)
-    return DistilvecError(_short(problems[0], _LONGEST) + (f" In {_short(origin, _LONGEST_PATH)}." if origin else ""))
+        return Problems(key, origin or "the recipe", problems)
+    error = problems[0]
+    room = _LONGEST - len(f"[{error.key}] ")
+    problem = _short(f"{error.problem} {error.fix}".rstrip(), room)
+    if origin:
+        problem += f" In {_short(origin, _LONGEST_PATH)}."
+    return DistilvecError(error.key, problem)
 
 
-def explain(error: ValidationError, section: type[Section], before: str = "") -> list[str]:
+def explain(error: ValidationError, section: type[Section], before: str = "") -> list[DistilvecError]:
     """Every problem that pydantic found in a section; `before` precedes every key."""
     problems: dict[str, str] = {}
     for problem in error.errors():
@@ -45,7 +59,7 @@ def explain(error: ValidationError, section: type[Section], before: str = "") ->
             earlier, found, value = problems[key].rpartition("; found ")
             problems[key] = f"{earlier}, or {problem['msg'].removeprefix('Input should be ')}{found}{value}"
     inside = {key for key in problems if any(other.startswith(f"{key}.") for other in problems)}  # of another type
-    return [f"[{key}] {problem}" for key, problem in problems.items() if key not in inside]
+    return [DistilvecError(key, problem) for key, problem in problems.items() if key not in inside]
 
 
 def unknown(name: Any, known: Iterable[str]) -> str:

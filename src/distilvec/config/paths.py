@@ -52,13 +52,13 @@ def resolve_key(dotted: str, value: Any, folder: Path, section: type[Section]) -
 def absolute(text: str, folder: Path, key: str) -> str:
     """A path below `folder`; DistilvecError for one that is empty or that the system cannot have."""
     if not text.strip():
-        raise DistilvecError(f"[{key}] the path is empty. Give a file or a folder, or leave the key out.")
+        raise DistilvecError(key, "the path is empty.", "Give a file or a folder, or leave the key out.")
     try:
         if text.split("/")[0] == DATA:
             return str(data_path(text[len(DATA) + 1 :]).resolve())
         return str((folder / Path(text).expanduser()).resolve())
     except (OSError, RuntimeError, ValueError) as error:
-        raise DistilvecError(f"[{key}] {excerpt(text)} is no path: {first_line(error)}. Give another one.") from None
+        raise DistilvecError(key, f"{excerpt(text)} is no path: {first_line(error)}.", "Give another one.") from None
 
 
 def data_folders() -> list[Path]:

@@ -65,10 +65,10 @@ def take_variants(tree: dict[str, Any], origin: str) -> dict[str, dict[str, Any]
     found = tree.pop("variants", None) or {}
     expected = f"a mapping of dotted keys to values. In {origin}."
     if not isinstance(found, dict):
-        raise DistilvecError(f"[variants] found {excerpt(found)}; expected names, each with {expected}")
+        raise DistilvecError("variants", f"found {excerpt(found)}; expected names, each with {expected}")
     for name, changes in found.items():
         if not isinstance(changes or {}, dict) or any(not isinstance(key, str) for key in changes or {}):
-            raise DistilvecError(f"[variants.{key_text(name)}] found {excerpt(changes)}; expected {expected}")
+            raise DistilvecError(f"variants.{key_text(name)}", f"found {excerpt(changes)}; expected {expected}")
     return {str(name): changes or {} for name, changes in found.items()}
 
 
@@ -77,7 +77,7 @@ def find_variant(known: Mapping[str, dict[str, Any]], name: str, key: str, origi
     found: dict[str, Any] = {}
     for part in [name] if name in known else name.split("+"):
         if part not in known:
-            raise DistilvecError(f"[{key}] no variant {excerpt(part)}{unknown(part, known)} In {origin}.")
+            raise DistilvecError(key, f"no variant {excerpt(part)}{unknown(part, known)} In {origin}.")
         found = {old: value for old, value in found.items() if old not in known[part]} | known[part]
     return found
 
@@ -87,7 +87,7 @@ def read_tree(path: Path) -> dict[str, Any]:
     tree = read_yaml(path, "recipe", "A recipe is a YAML file; `distilvec recipes` lists the built-in ones.")
     if not isinstance(tree, dict):
         keys = ", ".join(Recipe.model_fields)
-        raise DistilvecError(f"[recipe] {path}: expected a mapping with keys {keys}; found {type(tree).__name__}.")
+        raise DistilvecError("recipe", f"{path}: expected a mapping with keys {keys}; found {type(tree).__name__}.")
     return tree
 
 
@@ -98,7 +98,7 @@ def read_overrides(overrides: Sequence[str], section: type[Section] = Recipe) ->
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise DistilvecError(f"[override] {excerpt(text)} is not key=value. An example: train.epochs=3.")
+            raise DistilvecError("override", f"{excerpt(text)} is not key=value. An example: train.epochs=3.")
         found[key] = resolve_key(key, load_yaml(value, key_text(key), f"value {excerpt(value)}"), Path.cwd(), section)
     return found
 
@@ -172,11 +172,11 @@ def set_key(tree: dict[str, Any], dotted: str, value: Any) -> None:
             parent = parent[_index(name)] if isinstance(parent, list) else parent.setdefault(name, {})
             if not isinstance(parent, (dict, list)):
                 key = key_text(dotted)
-                raise DistilvecError(f"[{key}] cannot be set: '{key_text(name)}' holds a value, not a section.")
+                raise DistilvecError(key, f"cannot be set: '{key_text(name)}' holds a value, not a section.")
         parent[_index(last) if isinstance(parent, list) else last] = value
     except (IndexError, ValueError):
         problem = "cannot be set: items of a list are addressed by a number within it, from 0."
-        raise DistilvecError(f"[{key_text(dotted)}] {problem}") from None
+        raise DistilvecError(key_text(dotted), problem) from None
 
 
 def _index(text: str) -> int:
@@ -186,7 +186,7 @@ def _index(text: str) -> int:
     return int(text)
 
 
-def _try(tree: dict[str, Any], before: str = "") -> tuple[Recipe | None, list[str]]:
+def _try(tree: dict[str, Any], before: str = "") -> tuple[Recipe | None, list[DistilvecError]]:
     """The recipe, or its problems; `before` precedes every key."""
     try:
         return Recipe.model_validate(tree), []
@@ -194,7 +194,7 @@ def _try(tree: dict[str, Any], before: str = "") -> tuple[Recipe | None, list[st
         return None, explain(error, Recipe, before)
 
 
-def _try_stage(recipe: Recipe, stage: StageSection) -> tuple[Recipe | None, list[str]]:
+def _try_stage(recipe: Recipe, stage: StageSection) -> tuple[Recipe | None, list[DistilvecError]]:
     """The recipe as it is in a stage, or the stage's problems. Students are saved in the last one only."""
     before, last = f"stages.{stage.name}.", stage.name == recipe.stages[-1].name
     tree = recipe.model_dump(mode="json", exclude={"stages", "sweep"})
@@ -203,12 +203,12 @@ def _try_stage(recipe: Recipe, stage: StageSection) -> tuple[Recipe | None, list
     problems = []
     for key, value in stage.set.items():
         if refusal := _refuse_in_stage(key, last):
-            problems.append(f"[{before}{key_text(key)}] {refusal}")
+            problems.append(DistilvecError(f"{before}{key_text(key)}", refusal))
             continue
         try:
             set_key(tree, key, copy.deepcopy(value))
         except DistilvecError as error:
-            problems.append(f"[{before}{str(error).removeprefix('[')}")
+            problems.append(error.renamed(f"{before}{error.key}"))
     return (None, problems) if problems else _try(tree, before)
 
 

@@ -48,16 +48,16 @@ def read_yaml(path: Path, key: str, fix: str) -> Any:
     """The content of a YAML file; DistilvecError with `key` for one that cannot be read, or is no UTF-8 or no YAML."""
     with explained(key, path):
         if not path.exists() and not path.is_symlink():
-            raise DistilvecError(f"[{key}] {key} not found: {path}. {fix}")
+            raise DistilvecError(key, f"{key} not found: {path}.", fix)
         if path.exists() and not path.is_file():
-            raise DistilvecError(f"[{key}] {path} is {'a folder' if path.is_dir() else 'no regular file'}. {fix}")
+            raise DistilvecError(key, f"{path} is {'a folder' if path.is_dir() else 'no regular file'}.", fix)
         if path.stat().st_size > MOST_BYTES:
-            raise DistilvecError(f"[{key}] {path} has more than {MOST_BYTES:,} bytes. {fix}")
+            raise DistilvecError(key, f"{path} has more than {MOST_BYTES:,} bytes.", fix)
         content = path.read_bytes()
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DistilvecError(f"[{key}] {path} is not a UTF-8 text file: {first_line(error)}. {fix}") from None
+        raise DistilvecError(key, f"{path} is not a UTF-8 text file: {first_line(error)}.", fix) from None
     return load_yaml(text, key, str(path))
 
 
@@ -76,7 +76,7 @@ def load_yaml(text: str, key: str, origin: str) -> Any:
     except UnicodeEncodeError as error:
         problem = f"text that is not valid Unicode at character {error.start}"
     line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-    raise DistilvecError(f"[{key}] {origin} is not valid YAML: {line}{problem.rstrip('.')}.")
+    raise DistilvecError(key, f"{origin} is not valid YAML: {line}{problem.rstrip('.')}.")
 
 
 def dump_yaml(content: Any) -> str:

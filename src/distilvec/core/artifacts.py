@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.core.errors import UNREADABLE, DistilvecError, explain, explained, first_line
+from distilvec.core.errors import UNREADABLE, DistilvecError, explained, first_line
 from distilvec.core.files import full_disk_explained, is_scratch, is_sealed, locked, remove, scratch, write_json
 from distilvec.core.hashing import checksum_once
 from distilvec.core.log import log
@@ -149,7 +149,8 @@ def _opened(folder: Path, fingerprint: str, what: str, load: Callable[[Path], Co
         return load(folder)
     except UNREADABLE as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
-            raise DistilvecError(str(explain(error, KEY, folder))) from error
+            with explained(KEY, folder):
+                raise
         log(f"{what} {folder} is damaged ({first_line(error)}); it is built again")
         return None
 
@@ -159,7 +160,7 @@ def _new_folder(folder: Path, needed: int, what: str, meta: str) -> Iterator[Pat
     """A scratch folder to fill, whose files replace those of `folder` at the end. The caller holds the lock."""
     if folder.exists() and not (folder / meta).is_file() and (not folder.is_dir() or any(folder.iterdir())):
         raise DistilvecError(
-            f"[{KEY}] {folder} exists and is no {what} folder: it has no {meta}. Move it away or choose another folder."
+            KEY, f"{folder} exists and is no {what} folder: it has no {meta}.", "Move it away or choose another folder."
         )
     for path in folder.parent.iterdir():  # of killed processes: whoever builds this folder holds the lock
         if is_scratch(path) and path.name.startswith(f".{folder.name}.distilvec-"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import errno
 import os
@@ -31,17 +32,50 @@ _FIXES = {
 
 
 class DistilvecError(Exception):
-    """A problem in what the user gave us (recipe, files, vectors, machine), never a bug of ours: "[key] problem. Fix."
+    """A problem that the user can fix: in a recipe, files, vectors or the machine. Printed as "[key] problem. Fix."
 
-    The command line prints its message without a traceback and exits with status 2.
+    The command line prints that line without a traceback and exits with status 2. Defects of ours stay other errors.
+
+    Args:
+        key: the recipe key, option or argument that is wrong: "teacher.model", "--suite"
+        problem: one sentence or several, with the value that was found and the one that was expected
+        fix: what to do about it; may be empty
     """
+
+    def __init__(self, key: str, problem: str, fix: str = "") -> None:
+        # Exception.__init__ is not called: `args` stay those of the subclass, which pickle calls it with again.
+        self.key = key
+        self.problem = problem
+        self.fix = fix
+
+    def __str__(self) -> str:
+        line = f"[{self.key}] {self.problem}"
+        return f"{line} {self.fix}" if self.fix else line
+
+    def renamed(self, key: str) -> DistilvecError:
+        """Return the same error for another key, such as the option that set it."""
+        error = copy.copy(self)
+        error.key = key
+        error.args = (key, *self.args[1:])
+        return error
+
+
+class ColumnError(DistilvecError):
+    """A column of texts or vectors that is missing or unfit.
+
+    `option_fix` is the fix for commands, which name columns with the option --column instead of a recipe's key.
+    """
+
+    def __init__(self, key: str, problem: str, fix: str, option_fix: str) -> None:
+        super().__init__(key, problem, fix)
+        self.option_fix = option_fix
 
 
 class Stopped(DistilvecError):
     """Work that a signal (Ctrl-C, SIGTERM) ended after everything was saved. The exit status is 128 + `number`."""
 
-    def __init__(self, message: str, number: int = signal.SIGINT) -> None:
-        super().__init__(message)
+    def __init__(self, key: str, problem: str, fix: str = "", number: int = signal.SIGINT) -> None:
+        super().__init__(key, problem, fix)
         self.number = int(number)
 
 
@@ -73,8 +107,8 @@ def first_line(error: BaseException) -> str:
     return text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "…"
 
 
-def explain(error: BaseException, key: str | None = None, path: Path | None = None) -> str | None:
-    """An expected failure of the system or a library as "[key] problem. Fix."; None for one that is not expected.
+def explain(error: BaseException, key: str | None = None, path: Path | None = None) -> DistilvecError | None:
+    """Return the error for users in place of one of the system or a library; None for one that is not expected.
 
     `path` names the file where the error itself does not. Expected are the file system, full disks, too little memory
     and text that is not Unicode.
@@ -82,18 +116,20 @@ def explain(error: BaseException, key: str | None = None, path: Path | None = No
     if path is None and isinstance(getattr(error, "filename", None), (str, bytes)):
         path = Path(os.fsdecode(error.filename))  # type: ignore[attr-defined]
     if disk_is_full(error):
-        room = f"no space left on the disk{f' for {path}' if path is not None else ''}"
-        return f"[{key or 'disk'}] {room}. Free space and run the same command again, or choose another path."
+        place = f" for {path}" if path is not None else ""
+        fix = "Free space and run the same command again, or choose another path."
+        return DistilvecError(key or "disk", f"no space left on the disk{place}.", fix)
     if isinstance(error, OSError) and error.errno is not None:
         other = (f"cannot be used: {error.strerror or first_line(error)}", "Check the path.")
         problem, fix = _FIXES.get(error.errno, other)
-        return f"[{key or 'path'}] {path if path is not None else 'a file'} {problem}. {fix}"
+        return DistilvecError(key or "path", f"{path if path is not None else 'a file'} {problem}.", fix)
     if isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error):
         fix = "Lower batch sizes or the length of texts, or free memory."
-        return f"[{key or 'memory'}] not enough memory: {first_line(error)}. {fix}"
+        return DistilvecError(key or "memory", f"not enough memory: {first_line(error)}.", fix)
     if isinstance(error, UnicodeError):
-        file = f"{path}: " if path is not None else ""
-        return f"[{key or 'text'}] {file}text that is not valid Unicode: {first_line(error)}. Convert it to UTF-8."
+        place = f"{path}: " if path is not None else ""
+        problem = f"{place}text that is not valid Unicode: {first_line(error)}."
+        return DistilvecError(key or "text", problem, "Convert it to UTF-8.")
     return None
 
 
@@ -105,10 +141,10 @@ def explained(key: str, path: Path | None = None) -> Iterator[None]:
     except DistilvecError:
         raise
     except Exception as error:
-        message = explain(error, key, path)
-        if message is None:
+        explanation = explain(error, key, path)
+        if explanation is None:
             raise
-        raise DistilvecError(message) from error
+        raise explanation from error
 
 
 def disk_is_full(error: BaseException) -> bool:

@@ -99,7 +99,7 @@ def full_disk_explained(key: str, path: Path, needed: int, kept: str) -> Iterato
             raise
         free = shutil.disk_usage(next(parent for parent in path.absolute().parents if parent.exists())).free
         room = f"About {needed / 1e6:,.1f} MB were needed, {free / 1e6:,.1f} MB were free at the end."
-        raise DistilvecError(f"{error} {room} {kept}") from error.__cause__
+        raise DistilvecError(error.key, error.problem, f"{error.fix} {room} {kept}".lstrip()) from error.__cause__
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
@@ -124,11 +124,11 @@ def read_json(path: Path, fix: str, key: str | None = None) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DistilvecError(f"[{key}] {path} is damaged: {error}. {fix}") from None
+        raise DistilvecError(key, f"{path} is damaged: {error}.", fix) from None
     if not isinstance(content, dict):
-        raise DistilvecError(f"[{key}] {path} holds a JSON {type(content).__name__}; expected a mapping. {fix}")
+        raise DistilvecError(key, f"{path} holds a JSON {type(content).__name__}; expected a mapping.", fix)
     if not is_sealed(content):
-        raise DistilvecError(f"[{key}] {path} was changed after distilvec wrote it. {fix}")
+        raise DistilvecError(key, f"{path} was changed after distilvec wrote it.", fix)
     return content
 
 
@@ -169,7 +169,7 @@ def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
                 file.seek(0)
                 holder = f"process {file.read().decode(errors='replace').strip() or 'unknown'}"
             if not wait:
-                raise Busy(f"[{key}] {holder} is writing {what}. Wait for its end, then run the command again.")
+                raise Busy(key, f"{holder} is writing {what}.", "Wait for its end, then run the command again.")
             if attempt == 0:
                 from distilvec.core.log import log
 
@@ -190,7 +190,7 @@ def check_output_file(path: Path | None, key: str) -> None:
         return
     with explained(key, path):
         if path.is_dir():
-            raise DistilvecError(f"[{key}] {path} is a folder. Give a file.")
+            raise DistilvecError(key, f"{path} is a folder.", "Give a file.")
         _try_to_write(path, path.absolute().parent, key)
         if path.exists():
             path.open("ab").close()
@@ -209,7 +209,7 @@ def _try_to_write(path: Path, folder: Path, key: str) -> None:
     if path.is_symlink():
         path.stat()
     if not folder.is_dir():
-        raise DistilvecError(f"[{key}] {folder} is no folder. Make it, or choose another path.")
+        raise DistilvecError(key, f"{folder} is no folder.", "Make it, or choose another path.")
     trial = scratch(folder / "trial")
     try:
         trial.touch()

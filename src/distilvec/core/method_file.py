@@ -30,7 +30,7 @@ def method_path(name: str) -> Path:
     """Return the file that method.name leads to; DistilvecError if there is none."""
     path = Path(name).expanduser().absolute()
     if not path.is_file():
-        raise DistilvecError(f"[method.name] no such file: {path}. Relative paths begin in the current folder.")
+        raise DistilvecError("method.name", f"no such file: {path}. Relative paths begin in the current folder.")
     return path
 
 
@@ -102,7 +102,7 @@ def blamed(path: Path | None = None) -> Iterator[None]:
         if line is None or explain(error) is not None:
             raise
         problem = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
-        raise DistilvecError(f"[method.name] {line}: {problem}. Correct that file.") from error
+        raise DistilvecError("method.name", f"{line}: {problem}.", "Correct that file.") from error
 
 
 def _line(error: BaseException) -> str | None:

@@ -87,17 +87,20 @@ class Objective(nn.Module):
         name, found = type(self).__name__, len(context.teachers)
         if self.max_teachers is not None and found > self.max_teachers:
             raise DistilvecError(
-                f"[more_teachers] {name} learns from {self.max_teachers} teacher; found {found}. Remove more_teachers, "
-                "or take redact, offline_cosine or distillmoe."
+                "more_teachers",
+                f"{name} learns from {self.max_teachers} teacher; found {found}.",
+                "Remove more_teachers, or take redact, offline_cosine or distillmoe.",
             )
         defaults = self.default_weights if defaults is None else defaults
         if not defaults:
-            raise DistilvecError(f"[method.name] {name} has no loss terms. Give the class default_weights.")
+            raise DistilvecError("method.name", f"{name} has no loss terms.", "Give the class default_weights.")
         refuse_unknown(weights, defaults, "method.weights", f"{name} has no term")
         self.weights = {**defaults, **weights}
         if not any(self.weights.values()):
             raise DistilvecError(
-                f"[method.weights] every term of {name} has weight 0: {', '.join(defaults)}. Give one of them a weight."
+                "method.weights",
+                f"every term of {name} has weight 0: {', '.join(defaults)}.",
+                "Give one of them a weight.",
             )
 
     def add_task_head(self) -> None:
@@ -109,7 +112,7 @@ class Objective(nn.Module):
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
         """Return named, unweighted terms, one value per example (or per text); terms of weight 0 may be left out."""
         raise DistilvecError(
-            f"[method.name] {type(self).__name__} does not implement forward. Add it to the method's file."
+            "method.name", f"{type(self).__name__} does not implement forward.", "Add it to the method's file."
         )
 
     def weighted_terms(self, **terms: Callable[[], Tensor]) -> LossTerms:
@@ -158,6 +161,8 @@ def check_terms(objective: Objective, terms: Any, lengths: set[int]) -> None:
         found = str({name: list(getattr(value, "shape", [type(value).__name__])) for name, value in terms.items()})
     file, name = type(objective).forward.__code__.co_filename, type(objective).__name__
     raise DistilvecError(
-        f"[method.name] {file}: forward of {name} returned {found}; expected tensors of shape {sorted(lengths)}, named "
-        f"as in weights ({', '.join(objective.weights)}). Correct that file."
+        "method.name",
+        f"{file}: forward of {name} returned {found}; expected tensors of shape {sorted(lengths)}, named as in "
+        f"weights ({', '.join(objective.weights)}).",
+        "Correct that file.",
     )

@@ -65,12 +65,15 @@ class OutputSpec:
         kinds = {required.layer_pooling for required in (self, other) if required.pooled_layers}
         if len(kinds) > 1:
             raise DistilvecError(
-                f"[method.options.layer_pooling] layers are pooled in one way; found {sorted(kinds)}. Give one of them."
+                "method.options.layer_pooling",
+                f"layers are pooled in one way; found {sorted(kinds)}.",
+                "Give one of them.",
             )
         if self.tokens and other.tokens and self.tokens != other.tokens:
             raise DistilvecError(
-                f"[stages] all stages need the same outputs of teacher tokens; found {self.tokens} and {other.tokens}. "
-                "Take methods, or options, that need the same."
+                "stages",
+                f"all stages need the same outputs of teacher tokens; found {self.tokens} and {other.tokens}.",
+                "Take methods, or options, that need the same.",
             )
 
         def union(name: str) -> Any:

@@ -46,10 +46,12 @@ def join(device: str) -> None:
     """
     name, several = pick_device(device), int(os.environ.get("WORLD_SIZE", "1")) > 1
     if several and name == "mps":
-        raise DistilvecError("[train.device] mps serves one process. Set train.device=cpu, or start one process.")
+        raise DistilvecError("train.device", "mps serves one process.", "Set train.device=cpu, or start one process.")
     here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count() if name == "cuda" else 0
     if several and name == "cuda" and here > gpus:
-        raise DistilvecError(f"[processes] {here} on a machine with {gpus} GPUs. Start one process per GPU at most.")
+        raise DistilvecError(
+            "processes", f"{here} on a machine with {gpus} GPUs.", "Start one process per GPU at most."
+        )
     with exchange():
         alone = PartialState(cpu=name == "cpu", timeout=LONGEST_WAIT).num_processes == 1
     AcceleratorState._reset_state(reset_partial_state=alone)
@@ -245,6 +247,8 @@ def exchange(only: bool = True) -> Iterator[None]:
         if not (only or isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
         raise ProcessLost(
-            f"[processes] another process of this run ended, or cannot be reached ({first_line(error)}). Its own error "
-            "is above or below. Run the same command again to go on from the last checkpoint."
+            "processes",
+            f"another process of this run ended, or cannot be reached ({first_line(error)}). Its own error is above "
+            "or below.",
+            "Run the same command again to go on from the last checkpoint.",
         ) from error

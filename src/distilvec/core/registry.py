@@ -26,7 +26,9 @@ def build_objective(name: str, options: dict[str, Any], weights: Weights, contex
         objective = make(context, weights, **options)
         if context.task is not None and objective.head is None:
             raise DistilvecError(
-                f"[method.name] {name} does not train on labels. Remove [task] from the recipe, or take another method."
+                "method.name",
+                f"{name} does not train on labels.",
+                "Remove [task] from the recipe, or take another method.",
             )
     return objective
 
@@ -37,14 +39,15 @@ def method_class(name: str) -> type[Objective]:
     if not is_file(name) and name not in known:
         hint = nearest(name, known) or "."
         raise DistilvecError(
-            f"[method.name] no method '{name}'{hint} Known: {', '.join(known)}, or a path to a .py file."
+            "method.name", f"no method '{name}'{hint} Known: {', '.join(known)}, or a path to a .py file."
         )
     module = load_method_file(name) if is_file(name) else importlib.import_module(f"distilvec.methods.{name}")
     own = (c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__)
     found = [c for c in own if issubclass(c, Objective)]
     if len(found) != 1:
         raise DistilvecError(
-            f"[method.name] {name}: a method's file defines exactly one Objective; found {[c.__name__ for c in found]}."
+            "method.name",
+            f"{name}: a method's file defines exactly one Objective; found {[c.__name__ for c in found]}.",
         )
     return found[0]
 

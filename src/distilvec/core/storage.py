@@ -35,11 +35,12 @@ def check_address(address: str, key: str) -> None:
     """DistilvecError for text that is no address, and for an address with a password or a query."""
     parts = urlsplit(address)
     if not parts.scheme or "://" not in address:
-        raise DistilvecError(f"[{key}] found '{address}'; expected an address. Give for example s3://bucket/folder.")
+        raise DistilvecError(key, f"found '{address}'; expected an address.", "Give for example s3://bucket/folder.")
     if "@" in parts.netloc or parts.query:
         raise DistilvecError(
-            f"[{key}] the {parts.scheme}:// address holds a password or a query, which would end up in recipes and "
-            "logs. Remove it, and set environment variables instead (docs/cluster.md)."
+            key,
+            f"the {parts.scheme}:// address holds a password or a query, which would end up in recipes and logs.",
+            "Remove it, and set environment variables instead (docs/cluster.md).",
         )
 
 
@@ -82,7 +83,7 @@ class Remote:
                     self._fetch(system, name, target, size=system.info(name)["size"])
                 files.append(target)
         if not files:
-            raise DistilvecError(f"[{self.key}] {self.address}: no readable file there. Check the address.")
+            raise DistilvecError(self.key, f"{self.address}: no readable file there.", "Check the address.")
         return files
 
     def pull(self, folder: Path) -> int:
@@ -145,8 +146,9 @@ class Remote:
 
     def _conflict(self, folder: Path) -> DistilvecError:
         return DistilvecError(
-            f"[{self.key}] {self.address} and {folder} have both changed: another machine writes there. Let one "
-            f"machine write at a time; to take what is at the address, move {folder} away."
+            self.key,
+            f"{self.address} and {folder} have both changed: another machine writes there.",
+            f"Let one machine write at a time; to take what is at the address, move {folder} away.",
         )
 
     def _fetch(
@@ -162,8 +164,10 @@ class Remote:
             if bytes_found != size if versions is None else [bytes_found, checksum_once(new)] not in versions:
                 expected = "its size" if versions is None else INDEX
                 raise DistilvecError(
-                    f"[{self.key}] {self.address}: {target.name} does not match {expected}: found {bytes_found:,} "
-                    "bytes. It is damaged, or was replaced by hand. Put the right file there."
+                    self.key,
+                    f"{self.address}: {target.name} does not match {expected}: found {bytes_found:,} bytes. It is "
+                    "damaged, or was replaced by hand.",
+                    "Put the right file there.",
                 )
             new.replace(target)
         finally:
@@ -184,14 +188,15 @@ class Remote:
             raise
         except ImportError as error:
             fix = install_command(_EXTRAS[scheme]) if scheme in _EXTRAS else f"the package of fsspec for {scheme}://"
-            raise DistilvecError(f"[{self.key}] {scheme}:// needs another package. Install it ({fix}).") from error
+            raise DistilvecError(self.key, f"{scheme}:// needs another package.", f"Install it ({fix}).") from error
         except FileNotFoundError:
-            raise DistilvecError(f"[{self.key}] {self.address} does not exist. Check the address.") from None
+            raise DistilvecError(self.key, f"{self.address} does not exist.", "Check the address.") from None
         except Exception as error:  # each file system has its own
             problem = f"{type(error).__name__}: {first_line(error)}"
             raise DistilvecError(
-                f"[{self.key}] {self.address} cannot be used ({problem}). Check the address, the network and the "
-                "credentials in the environment (docs/cluster.md)."
+                self.key,
+                f"{self.address} cannot be used ({problem}).",
+                "Check the address, the network and the credentials in the environment (docs/cluster.md).",
             ) from error
 
 

@@ -203,8 +203,9 @@ def validation_size(asked: int | None, rows: int, key: str = "corpus.validation_
         return by_size
     if asked > rows // 2:
         raise DistilvecError(
-            f"[{key}] {asked:,} rows are more than half of {rows:,}. Give at most {rows // 2:,}, or leave the key out: "
-            f"{by_size:,} are taken then."
+            key,
+            f"{asked:,} rows are more than half of {rows:,}.",
+            f"Give at most {rows // 2:,}, or leave the key out: {by_size:,} are taken then.",
         )
     return asked
 
@@ -225,9 +226,10 @@ def _check_rows(section: CorpusSection, totals: Mapping[str, Any]) -> None:
     if totals["excluded"] and totals["excluded"] == totals["read"] - totals["empty"]:
         documents_alone = section.exclude_evaluation == "documents" and excluded.get("documents", 0) > 1
         raise DistilvecError(
-            f"[corpus.exclude_evaluation] all {totals['excluded']:,} texts are {' or '.join(excluded)} of the "
-            "evaluation suite, which are left out of training. To train on them, set corpus.exclude_evaluation="
-            f"{'true' if documents_alone else 'false'}; or add other texts."
+            "corpus.exclude_evaluation",
+            f"all {totals['excluded']:,} texts are {' or '.join(excluded)} of the evaluation suite, which are left "
+            "out of training. To train on them, set "
+            f"corpus.exclude_evaluation={'true' if documents_alone else 'false'}; or add other texts.",
         )
     causes = [f"{totals['read']:,} rows read", f"{totals['empty']:,} of them empty"]
     if totals["duplicates"]:
@@ -237,7 +239,7 @@ def _check_rows(section: CorpusSection, totals: Mapping[str, Any]) -> None:
     conditions = any(source.where for source in section.sources)
     fix = "Add texts, or look at 'where'." if conditions else "Add texts."
     problem = "a single text, of which none is left for validation" if totals["kept"] else "no text to train on"
-    raise DistilvecError(f"[corpus.sources] {problem}: {', '.join(causes)}. {fix}")
+    raise DistilvecError("corpus.sources", f"{problem}: {', '.join(causes)}.", fix)
 
 
 def describe(report: dict[str, Any], prompts: Mapping[Role, str], sources: Sequence[Any]) -> dict[str, Any]:

@@ -93,8 +93,9 @@ def docstrings(folder: Path | None = None) -> tuple[Docstring, ...]:
         found += _docstrings_of(tree, ".".join(parts[:-1] if parts[-1] == "__init__" else parts))
     if not found:
         raise DistilvecError(
-            f"[corpus.sources] no Python sources with docstrings in {folder}: this interpreter comes without sources. "
-            "Give texts with 'path'."
+            "corpus.sources",
+            f"no Python sources with docstrings in {folder}: this interpreter comes without sources.",
+            "Give texts with 'path'.",
         )
     return tuple(found)
 

@@ -161,19 +161,19 @@ def _write_corpus(
 
 def _check(section: TaskSection, texts: list[tuple[str, ...]], classes: list[str], scale: Scale) -> None:
     """DistilvecError for a task on which nothing can be learnt or measured."""
-    place = f"[task.path] {section.path}: split '{section.train_split}'"
+    key, split = "task.path", f"{section.path}: split '{section.train_split}'"
     if len(texts) < 2:
-        raise DistilvecError(f"{place} has {len(texts)} row. Give at least 2.")
+        raise DistilvecError(key, f"{split} has {len(texts)} row.", "Give at least 2.")
     if len(classes) == 1:
-        raise DistilvecError(f"{place} has one label only, '{classes[0]}'. Give rows of two.")
+        raise DistilvecError(key, f"{split} has one label only, '{classes[0]}'.", "Give rows of two.")
     if scale is not None and scale[0] == scale[1]:
-        raise DistilvecError(f"{place}: all scores are {scale[0]:g}. Give scores that differ.")
+        raise DistilvecError(key, f"{split}: all scores are {scale[0]:g}.", "Give scores that differ.")
     test, targets = _read(section, section.test_split)
     _numbers(section, section.test_split, targets, classes, scale)
     if section.test_split == section.train_split or test == texts:
         problem = f"{section.path}: training and test rows are the same"
         fix = "Add a column split (train, test), or name a folder with the files train and test, such as train.csv."
-        raise DistilvecError(f"[task.test_split] {problem}. {fix}")
+        raise DistilvecError("task.test_split", f"{problem}.", fix)
 
 
 def _read(section: TaskSection, split: str) -> tuple[list[tuple[str, ...]], list[Any]]:
@@ -185,7 +185,7 @@ def _draw(section: TaskSection, count: int) -> tuple[Rows, Rows]:
     order = np.random.Generator(np.random.PCG64(section.seed)).permutation(count)[: section.limit]
     drawn = 0 if section.validation_split is not None else max(1, len(order) // VALIDATION)
     if drawn == len(order):
-        raise DistilvecError("[task.limit] 1 example is too few: one is for validation. Give at least 2.")
+        raise DistilvecError("task.limit", "1 example is too few: one is for validation.", "Give at least 2.")
     return order[drawn:], order[:drawn]
 
 
@@ -195,7 +195,7 @@ def _numbers(section: TaskSection, split: str, targets: list[Any], classes: list
         return np.clip((np.array(targets) - scale[0]) / (scale[1] - scale[0]), 0, 1).astype(np.float32)
     if unknown := sorted(set(targets) - set(classes)):
         problem = f"split '{split}' has labels that split '{section.train_split}' lacks: {some_of(unknown)}"
-        raise DistilvecError(f"[task.path] {section.path}: {problem}. Add training rows for them.")
+        raise DistilvecError("task.path", f"{section.path}: {problem}.", "Add training rows for them.")
     numbers = {name: number for number, name in enumerate(classes)}
     return np.array([numbers[label] for label in targets], dtype=np.int64)
 

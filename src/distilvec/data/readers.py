@@ -2,7 +2,7 @@
 
 Formats: .txt, .jsonl, .csv and .tsv (each also as .gz), and .parquet. Nothing is read whole: lines stream, Parquet is
 read by record batch. A .json that is named, not found in a folder, maps words to lists of texts; it is read whole.
-Every problem is a DistilvecError "[key] FILE, line N: problem. Fix."
+Every problem is a DistilvecError with the key of the file, and with the line: "[key] FILE, line N: problem. Fix."
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import DistilvecError, explain, explained, first_line
@@ -24,8 +24,16 @@ from distilvec.data.public.table import how_to_get
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
+
+class Location(NamedTuple):
+    """Where a row is, for messages: the key that names its file, and the place, "FILE, line 3"."""
+
+    key: str
+    place: str
+
+
 Row = Mapping[str, Any]
-Rows = Iterator[tuple[str, Row]]  # each row with its location, "[key] FILE, line N"
+Rows = Iterator[tuple[Location, Row]]
 Choose = Callable[[list[str]], Collection[str]]  # of the columns, those to read
 
 TABLES = (*(f".{name}{gz}" for name in ("jsonl", "csv", "tsv") for gz in ("", ".gz")), ".parquet")
@@ -33,14 +41,14 @@ READABLE = (".txt", ".txt.gz", *TABLES)
 MAPPING = ".json"
 _PARQUET_ROWS = 1024
 _LONGEST_FIELD = 1 << 30  # characters; the csv module's own limit of 131072 is below the length of some documents
-_DAMAGE: dict[type[Exception], str] = {  # the first that fits
-    UnicodeDecodeError: "not UTF-8 ({}). Convert it, for example with iconv -f latin1 -t utf-8.",
-    gzip.BadGzipFile: "not gzip data ({}). Rename or compress it.",
-    EOFError: "truncated ({}). Fetch it again.",
-    zlib.error: "damaged ({}). Fetch it again.",
-    csv.Error: "not valid CSV ({}). Check the quotes.",
-    RecursionError: "not JSON ({}). Expected one object a line.",
-    ValueError: "not JSON ({}). Expected one object a line.",
+_DAMAGE: dict[type[Exception], tuple[str, str]] = {  # problem and fix; the first that fits
+    UnicodeDecodeError: ("not UTF-8", "Convert it, for example with iconv -f latin1 -t utf-8."),
+    gzip.BadGzipFile: ("not gzip data", "Rename or compress it."),
+    EOFError: ("truncated", "Fetch it again."),
+    zlib.error: ("damaged", "Fetch it again."),
+    csv.Error: ("not valid CSV", "Check the quotes."),
+    RecursionError: ("not JSON", "Expected one object a line."),
+    ValueError: ("not JSON", "Expected one object a line."),
 }
 
 
@@ -63,7 +71,7 @@ def check_readable(path: Path, key: str) -> None:
             f"unknown extension '{path.suffix}'" if path.is_file() else "a folder" if path.is_dir() else "not found"
         )
         fix = (None if path.exists() else how_to_get(path)) or f"Give a file: {', '.join(READABLE)}."
-        raise DistilvecError(f"[{key}] {path}: {problem}. {fix}")
+        raise DistilvecError(key, f"{path}: {problem}.", fix)
 
 
 def extension(path: Path) -> str:
@@ -79,11 +87,18 @@ class _Lines:
     """The lines of a text file with their line ends; `where` is the location of the last one."""
 
     def __init__(self, path: Path, key: str) -> None:
-        self.path, self.line, self.number = path, f"[{key}] {path}, line ", 0
+        self.path = path
+        self.key = key
+        self.number = 0
+        self._before_number = f"{path}, line "
 
     @property
-    def where(self) -> str:
-        return f"{self.line}{self.number}"
+    def where(self) -> Location:
+        return Location(self.key, f"{self._before_number}{self.number}")
+
+    def error(self, problem: str, fix: str = "") -> DistilvecError:
+        """Return the error for a problem in the last line."""
+        return DistilvecError(self.key, f"{self.where.place}: {problem}", fix)
 
     def __iter__(self) -> Iterator[str]:
         with self.path.open("rb") as raw:
@@ -91,7 +106,7 @@ class _Lines:
             lines = cast(Iterable[bytes], gzip.GzipFile(fileobj=raw) if zipped else raw)
             for self.number, line in enumerate(lines, 1):
                 if b"\0" in line:
-                    raise DistilvecError(f"{self.where}: NUL bytes: not UTF-8 text. Convert it, or name it .gz.")
+                    raise self.error("NUL bytes: not UTF-8 text.", "Convert it, or name it .gz.")
                 yield str(line, "utf-8") if self.number > 1 else line.decode("utf-8-sig")
 
 
@@ -100,12 +115,12 @@ def _line_rows(path: Path, key: str, kind: str) -> Rows:
     lines = _Lines(path, key)
     try:
         for row in {"txt": _text_rows, "jsonl": _json_rows, "csv": _csv_rows, "tsv": _tsv_rows}[kind](lines):
-            yield f"{lines.line}{lines.number}", row
+            yield lines.where, row
     except tuple(_DAMAGE) as error:
-        problem = next(text for kind_of_error, text in _DAMAGE.items() if isinstance(error, kind_of_error))
-        raise DistilvecError(f"{lines.where}: {problem.format(first_line(error))}") from None
+        problem, fix = next(damage for kind_of_error, damage in _DAMAGE.items() if isinstance(error, kind_of_error))
+        raise lines.error(f"{problem} ({first_line(error)}).", fix) from None
     except OSError as error:
-        raise DistilvecError(explain(error, key, path) or f"{lines.where}: {first_line(error)}.") from None
+        raise (explain(error, key, path) or lines.error(f"{first_line(error)}.")) from None
 
 
 def _text_rows(lines: _Lines) -> Iterator[Row]:
@@ -117,7 +132,7 @@ def _json_rows(lines: _Lines) -> Iterator[Row]:
         if line.strip():
             row = json.loads(line)
             if not isinstance(row, dict):
-                raise DistilvecError(f"{lines.where}: a JSON {type(row).__name__}. Expected one object a line.")
+                raise lines.error(f"a JSON {type(row).__name__}. Expected one object a line.")
             yield row
 
 
@@ -142,11 +157,11 @@ def _records(table: Iterator[list[str]], lines: _Lines) -> Iterator[Row]:
     """The rows of a table below its header."""
     header = [name.strip() for name in next(table, [])]
     if twice := [name for number, name in enumerate(header) if name and name in header[:number]]:
-        raise DistilvecError(f"{lines.where}: column '{twice[0]}' occurs twice. Rename or remove one.")
+        raise lines.error(f"column '{twice[0]}' occurs twice.", "Rename or remove one.")
     for fields in table:
         if len(fields) != len(header):
             problem = f"{len(fields)} fields, the header has {len(header)} ({', '.join(header)[:200]})"
-            raise DistilvecError(f"{lines.where}: {problem}. Quote fields that hold the separator.")
+            raise lines.error(f"{problem}.", "Quote fields that hold the separator.")
         yield dict(zip(header, fields, strict=True))
 
 
@@ -159,14 +174,15 @@ def _mapping_rows(path: Path, key: str) -> Rows:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise DistilvecError(
-            f"[{key}] {path}: not JSON ({first_line(error)}); {expected}. Name JSON Lines .jsonl."
+            key, f"{path}: not JSON ({first_line(error)}); {expected}.", "Name JSON Lines .jsonl."
         ) from None
     if not isinstance(found, dict):
-        raise DistilvecError(f"[{key}] {path}: a JSON {type(found).__name__}; {expected}. Name JSON Lines .jsonl.")
+        raise DistilvecError(key, f"{path}: a JSON {type(found).__name__}; {expected}.", "Name JSON Lines .jsonl.")
     for word, texts in found.items():
-        where = f"[{key}] {path}, word {word[:40]!r}"
+        where = Location(key, f"{path}, word {word[:40]!r}")
         if not isinstance(texts, list):
-            raise DistilvecError(f"{where}: a JSON {type(texts).__name__}; {expected}. Name JSON Lines .jsonl.")
+            problem = f"{where.place}: a JSON {type(texts).__name__}; {expected}."
+            raise DistilvecError(key, problem, "Name JSON Lines .jsonl.")
         yield from ((where, {"word": word, "text": text}) for text in texts)
 
 
@@ -184,8 +200,8 @@ def open_parquet(path: Path, key: str) -> Iterator[ParquetFile]:
             yield file
     except (pa.ArrowException, OSError, UnicodeError) as error:
         system = explain(error, key, path) if isinstance(error, OSError) else None
-        problem = f"not a readable Parquet file ({first_line(error)}). Fetch it again."
-        raise DistilvecError(system or f"[{key}] {path}: {problem}") from None
+        problem = f"{path}: not a readable Parquet file ({first_line(error)})."
+        raise (system or DistilvecError(key, problem, "Fetch it again.")) from None
 
 
 def _parquet_rows(path: Path, key: str, choose: Choose | None) -> Rows:
@@ -195,7 +211,7 @@ def _parquet_rows(path: Path, key: str, choose: Choose | None) -> Rows:
         for batch in file.iter_batches(_PARQUET_ROWS, columns=columns):
             for row in batch.to_pylist():
                 number += 1
-                yield f"[{key}] {path}, row {number}", row
+                yield Location(key, f"{path}, row {number}"), row
 
 
 # -- Hugging Face datasets -------------------------------------------------------------------------------------------
@@ -206,16 +222,16 @@ def read_dataset(source: SourceSection, key: str, choose: Choose) -> Rows:
     require_extra("datasets", key)
     import datasets
 
-    place = f"[{key}] dataset {source.dataset}"
+    place = f"dataset {source.dataset}"
     try:
-        data = _load_dataset(source, place)
+        data = _load_dataset(source, key)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         problem = f"{type(error).__name__}: {first_line(error)}".rstrip(".")
-        raise DistilvecError(f"{place}: split '{source.split}' cannot be loaded ({problem}).") from None
+        raise DistilvecError(key, f"{place}: split '{source.split}' cannot be loaded ({problem}).") from None
     if data.column_names is not None:  # unknown for some streams
         data = data.select_columns(sorted(choose(data.column_names)))
     for number, row in enumerate(data, 1):
-        yield f"{place}, row {number}", row
+        yield Location(key, f"{place}, row {number}"), row
 
 
 def is_saved_dataset(folder: Path) -> bool:
@@ -223,7 +239,7 @@ def is_saved_dataset(folder: Path) -> bool:
     return (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file()
 
 
-def _load_dataset(source: SourceSection, place: str) -> Any:
+def _load_dataset(source: SourceSection, key: str) -> Any:
     import datasets
 
     if not is_saved_dataset(Path(str(source.dataset))):
@@ -233,5 +249,6 @@ def _load_dataset(source: SourceSection, place: str) -> Any:
     if not isinstance(data, datasets.DatasetDict):
         return data
     if source.split not in data:
-        raise DistilvecError(f"{place}: no split '{source.split}'; found: {', '.join(data)}. Set 'split'.")
+        problem = f"dataset {source.dataset}: no split '{source.split}'; found: {', '.join(data)}."
+        raise DistilvecError(key, problem, "Set 'split'.")
     return data[source.split]

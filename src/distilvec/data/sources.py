@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.config.schema import SourceSection
-from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.errors import ColumnError, DistilvecError, nearest
 from distilvec.core.storage import Remote
 from distilvec.data import docstrings, readers
 from distilvec.data.readers import READABLE, extension
@@ -74,7 +74,7 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
             if readers.is_saved_dataset(path)
             else f"Readable: {', '.join(READABLE)}"
         )
-        raise DistilvecError(f"[{key}] {path}: no readable file in the folder. {fix}.")
+        raise DistilvecError(key, f"{path}: no readable file in the folder.", f"{fix}.")
     return files
 
 
@@ -97,13 +97,18 @@ def text_columns(names: list[str], source: SourceSection, key: str, place: str) 
     for option, required in (("where", [*source.where]), ("column", given)):
         for name in required:
             if name not in names:
-                raise DistilvecError(f"[{key}.{option}] {place} has no column '{name}'; {_found(name, names)}")
+                raise DistilvecError(f"{key}.{option}", f"{place} has no column '{name}'; {_found(name, names)}")
     group = given or next((group for group in COLUMNS if all(name in names for name in group)), [])
     if not group:
         hint = next((hint for name in ("text", "sentence") if (hint := nearest(name, names))), ".")
         tried = ", ".join(" and ".join(group) for group in COLUMNS)
         problem = f"no column with a known name of texts ({tried}); found: {', '.join(names) or 'none'}"
-        raise DistilvecError(f"[{key}.column] {place} has {problem}. Name the right one with 'column'{hint}")
+        raise ColumnError(
+            f"{key}.column",
+            f"{place} has {problem}.",
+            f"Name the right one with 'column'{hint}",
+            f"Name the right one with --column{hint}",
+        )
     return [source.role] if group == ["query"] and not given and source.role in names else group
 
 
@@ -124,15 +129,16 @@ def _texts(
             continue
         for column in columns:
             if column not in row:
-                raise DistilvecError(f"{where}: no '{column}'; {_found(column, list(row))}")
+                raise DistilvecError(where.key, f"{where.place}: no '{column}'; {_found(column, list(row))}")
             text = row[column]
             if "title" in row and column == "text" and source.column is None and not str(text or "").strip():
                 text = row["title"]
             if text is not None and not isinstance(text, str):
-                place = f"[{key}.column] {where.partition('] ')[2]}: '{column}'"
-                raise DistilvecError(f"{place} holds {found_value(text)}. Convert it to text, or set another 'column'.")
+                problem = f"{where.place}: '{column}' holds {found_value(text)}."
+                fix = "Convert it to text, or set another {}."
+                raise ColumnError(f"{key}.column", problem, fix.format("'column'"), fix.format("--column"))
             if text and "\0" in text:
-                raise DistilvecError(f"{where}: '{column}' holds a NUL character. Remove it.")
+                raise DistilvecError(where.key, f"{where.place}: '{column}' holds a NUL character.", "Remove it.")
             yield text or ""
 
 

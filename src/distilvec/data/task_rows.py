@@ -1,6 +1,6 @@
 """Rows of labelled tables: one split, with the columns that a task needs, as texts, labels and scores.
 
-Every row comes with its location, "[key] FILE, line N", which begins each error message.
+Every row comes with its location, the key and "FILE, line N", which begins each error message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.core.errors import DistilvecError, explained
-from distilvec.data.readers import TABLES, Row, extension, read_rows
+from distilvec.data.readers import TABLES, Location, Row, extension, read_rows
 
 
 @dataclass(frozen=True)
@@ -34,29 +34,29 @@ def find_table(folder: Path, stem: str, key: str) -> Path | None:
     found = [path for ending in TABLES if (path := folder / (stem + ending)).is_file()]
     if len(found) > 1:
         names = some_of([path.name for path in found])
-        raise DistilvecError(f"[{key}] {folder}: several files for '{stem}': {names}. Keep one of them.")
+        raise DistilvecError(key, f"{folder}: several files for '{stem}': {names}.", "Keep one of them.")
     return found[0] if found else None
 
 
-def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list[tuple[str, Row]]:
+def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list[tuple[Location, Row]]:
     """The rows of a split and its subsets with their locations, columns renamed, every needed column present.
 
     `path` is a file whose rows may have a column `split` (without the column every row belongs to the split), or a
     folder with one file a split (`test.jsonl`, `train.csv`, ...) or a single table.
     Errors: DistilvecError if the split or a subset is missing (it lists those that exist), or a row has no split.
     """
-    place = f"[{options.key}] {path}"
     with explained(options.key, path):
         file = _split_file(path, options) if path.is_dir() else path
     rows = list(read_rows(file, options.key))
     if not rows:
-        raise DistilvecError(f"{place}: no rows. Expected the rows of split '{options.split}'.")
+        raise DistilvecError(options.key, f"{path}: no rows. Expected the rows of split '{options.split}'.")
     if any("split" in row for _, row in rows):
         if lacking := [where for where, row in rows if row.get("split") in (None, "")]:
-            raise DistilvecError(f"{lacking[0]}: no split, though other rows have one. Name the split of every row.")
-        rows = _chosen(rows, "split", (options.split,), place)
+            problem = f"{lacking[0].place}: no split, though other rows have one."
+            raise DistilvecError(options.key, problem, "Name the split of every row.")
+        rows = _chosen(rows, "split", (options.split,), Location(options.key, str(path)))
     if options.subset is not None:
-        rows = _chosen(rows, "subset", options.subset, place)
+        rows = _chosen(rows, "subset", options.subset, Location(options.key, str(path)))
     names = ", ".join(f"{name}: ITS_NAME" for name in needed)
     fix = f"Name yours: task.columns='{{{names}}}'." if options.key == "task.path" else f"Add columns: {{{names}}}."
     for number, (where, row) in enumerate(rows):
@@ -84,20 +84,19 @@ def load_labelled(
     return texts, [label_of(row["label"], where) for where, row in rows]
 
 
-def need_columns(row: Row, needed: Sequence[str], where: str, fix: str = "Rename the file's columns.") -> None:
+def need_columns(row: Row, needed: Sequence[str], where: Location, fix: str = "Rename the file's columns.") -> None:
     """DistilvecError that names the columns which a row lacks, and the way out."""
     if missing := [name for name in needed if name not in row]:
-        raise DistilvecError(
-            f"{where} has no column {some_of(missing)}; expected {', '.join(needed)}, found {some_of(row)}. {fix}"
-        )
+        problem = f"no column {some_of(missing)}; expected {', '.join(needed)}, found {some_of(row)}."
+        raise DistilvecError(where.key, f"{where.place} has {problem}", fix)
 
 
-def texts_of(rows: Sequence[tuple[str, Row]], column: str) -> list[str]:
+def texts_of(rows: Sequence[tuple[Location, Row]], column: str) -> list[str]:
     """The texts of a column."""
     return [text_of(row[column], where, column) for where, row in rows]
 
 
-def text_of(value: Any, where: str, column: str) -> str:
+def text_of(value: Any, where: Location, column: str) -> str:
     """A cell as text; DistilvecError for anything else, and for text that is no Unicode."""
     if not isinstance(value, str):
         raise _wrong(value, where, column, "a text")
@@ -106,11 +105,11 @@ def text_of(value: Any, where: str, column: str) -> str:
             value.encode()
         except UnicodeEncodeError as error:
             problem = f"the text in column {column} is no Unicode ({error.reason} at {error.start})"
-            raise DistilvecError(f"{where}: {problem}. Fix the text.") from None
+            raise DistilvecError(where.key, f"{where.place}: {problem}.", "Fix the text.") from None
     return value
 
 
-def number_of(value: Any, where: str, column: str) -> float:
+def number_of(value: Any, where: Location, column: str) -> float:
     """A cell as a finite number; DistilvecError for anything else."""
     try:
         number = float(value)
@@ -121,7 +120,7 @@ def number_of(value: Any, where: str, column: str) -> float:
     return number
 
 
-def label_of(value: Any, where: str) -> str:
+def label_of(value: Any, where: Location) -> str:
     """A label as text: 1, 1.0, True and "1" are the same label, as the file formats write them differently."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -142,15 +141,19 @@ def some_of(names: Iterable[str]) -> str:
     return ", ".join(found[:10]) + (f" and {len(found) - 10} more" if len(found) > 10 else "")
 
 
-def _wrong(value: Any, where: str, column: str, expected: str) -> DistilvecError:
-    return DistilvecError(f"{where} has {found_value(value)} in column {column}. Expected {expected}.")
+def _wrong(value: Any, where: Location, column: str, expected: str) -> DistilvecError:
+    problem = f"{where.place} has {found_value(value)} in column {column}. Expected {expected}."
+    return DistilvecError(where.key, problem)
 
 
-def _chosen(rows: list[tuple[str, Row]], column: str, values: Sequence[str], place: str) -> list[tuple[str, Row]]:
-    """The rows with one of the values in a column, each of which must occur."""
+def _chosen(
+    rows: list[tuple[Location, Row]], column: str, values: Sequence[str], table: Location
+) -> list[tuple[Location, Row]]:
+    """The rows with one of the values in a column, each of which must occur in the table."""
     present = sorted({str(row.get(column)) for _, row in rows})
     if missing := [value for value in values if value not in present]:
-        raise DistilvecError(f"{place}: no {column} '{some_of(missing)}'; found {some_of(present)}. Name one of these.")
+        problem = f"{table.place}: no {column} '{some_of(missing)}'; found {some_of(present)}."
+        raise DistilvecError(table.key, problem, "Name one of these.")
     return [(where, row) for where, row in rows if str(row.get(column)) in values]
 
 
@@ -163,6 +166,7 @@ def _split_file(folder: Path, options: TableOptions) -> Path:
         return files[0]
     names = some_of([file.name for file in files]) or "no table"
     raise DistilvecError(
-        f"[{options.key}] {folder}: found {names}; expected {options.split}{TABLES[0]} (or another of "
-        f"{', '.join(TABLES)}), or a single file."
+        options.key,
+        f"{folder}: found {names}; expected {options.split}{TABLES[0]} (or another of {', '.join(TABLES)}), or a "
+        "single file.",
     )

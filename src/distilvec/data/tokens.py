@@ -98,7 +98,7 @@ def build_tokens(
     special = tokenizer.num_special_tokens_to_add(pair=corpus.paired)
     if max_length <= special:
         problem = f"{max_length} leaves no room for text: the tokenizer adds {special} special tokens"
-        raise DistilvecError(f"[student.max_length] {problem}. Give at least {special + 1}.")
+        raise DistilvecError("student.max_length", f"{problem}.", f"Give at least {special + 1}.")
     padding = int(tokenizer.pad_token_id or 0)
     unknown = padding if tokenizer.unk_token_id is None else int(tokenizer.unk_token_id)
     typed = corpus.paired and token_types and "token_type_ids" in tokenizer.model_input_names

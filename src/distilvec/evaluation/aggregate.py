@@ -52,7 +52,7 @@ def average(scores: Scores) -> float:
     """
     values = list(scores.values()) if isinstance(scores, Mapping) else [_entry(score)["value"] for score in scores]
     if not values:
-        raise DistilvecError("[scores] there is no average of no scores. Evaluate at least one task.")
+        raise DistilvecError("scores", "there is no average of no scores.", "Evaluate at least one task.")
     return sum(values) / len(values)
 
 
@@ -130,8 +130,9 @@ def with_protocol(score: Score, protocol: str) -> Score:
     metric = main if main in score.metrics else _MTEB_NAMES.get(main, main)
     if metric not in score.metrics:
         raise DistilvecError(
-            f"[--protocol] task '{score.task}': protocol {protocol} reports {main}, but the score holds "
-            f"{', '.join(score.metrics)}. Evaluate the task again."
+            "--protocol",
+            f"task '{score.task}': protocol {protocol} reports {main}, but the score holds {', '.join(score.metrics)}.",
+            "Evaluate the task again.",
         )
     return replace(score, metric=metric, value=score.metrics[metric])
 

@@ -39,8 +39,10 @@ def ranking_agreement(
     others = [name for name in models if name != "teacher"]
     if "teacher" not in models or not others:
         raise DistilvecError(
-            f"[evaluation.columns] {task.name}: ranking agreement needs a column 'teacher' and another one; found "
-            f"{', '.join(models) or 'none'}. Name both."
+            "evaluation.columns",
+            f"{task.name}: ranking agreement needs a column 'teacher' and another one; found "
+            f"{', '.join(models) or 'none'}.",
+            "Name both.",
         )
     vectors = {}
     for name, pair in models.items():

@@ -165,7 +165,7 @@ def evaluate(
     Errors: DistilvecError for no tasks, an embedder's faulty vectors, or two different dims.
     """
     if not tasks:
-        raise DistilvecError("[suite] there is nothing to evaluate. Name at least one task in the suite.")
+        raise DistilvecError("suite", "there is nothing to evaluate.", "Name at least one task in the suite.")
     memo, document = memo if memo is not None else EmbeddingCache(), document if document is not None else query
     scores = []
     for done, task in enumerate(tasks):
@@ -261,11 +261,11 @@ def embed_checked(embedder: Embedder, texts: Sequence[str], role: Role, progress
     vectors = np.asarray(found, dtype=np.float32)
     if vectors.ndim != 2 or len(vectors) != len(texts):
         problem = f"an array of shape {vectors.shape} for {len(texts)} texts; expected a row each. Check its modules"
-        raise DistilvecError(f"[model] '{embedder.name}' gave {problem}.")
+        raise DistilvecError("model", f"'{embedder.name}' gave {problem}.")
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(bad):
         problem = f"NaN or infinite numbers for {len(bad)} of {len(texts)} texts; the first is {texts[bad[0]][:80]!r}"
-        raise DistilvecError(f"[model] '{embedder.name}' gave {problem}. Check its weights, or compute in float32.")
+        raise DistilvecError("model", f"'{embedder.name}' gave {problem}.", "Check its weights, or compute in float32.")
     return vectors
 
 
@@ -287,7 +287,7 @@ Result = tuple[dict[str, float], tuple[str, ...], Array, Array]
 
 def _score_pairs(task: StsTask | PairTask, query: Embedder, document: Embedder, memo: EmbeddingCache) -> Result:
     if len(task.first) < 3:
-        raise DistilvecError(f"[suite] the task has {len(task.first)} pairs. Add pairs: at least three are needed.")
+        raise DistilvecError("suite", f"the task has {len(task.first)} pairs.", "Add pairs: at least three are needed.")
     left, right = memo.vectors(query, task.first, task.role), memo.vectors(document, task.second, task.role)
     _check_dims(left.shape[1], right.shape[1], query, document)
     similarities = metrics.similarity_pairs(left, right, document.similarity)
@@ -362,6 +362,8 @@ def retrieval_vectors(
 def _check_dims(queries: int, documents: int, query: Embedder, document: Embedder) -> None:
     if documents != queries:
         raise DistilvecError(
-            f"[model] '{query.name}' gives vectors of dim {queries}, '{document.name}' of dim {documents}; an "
-            "asymmetric evaluation needs one space. Evaluate each alone, or give the student a Dense layer."
+            "model",
+            f"'{query.name}' gives vectors of dim {queries}, '{document.name}' of dim {documents}; an asymmetric "
+            "evaluation needs one space.",
+            "Evaluate each alone, or give the student a Dense layer.",
         )

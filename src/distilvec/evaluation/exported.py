@@ -101,11 +101,12 @@ def open_exported(path: Path, key: str) -> TextEncoder:
 def folder_around(path: Path, key: str) -> Path:
     """Return the model folder that an exported file is in; DistilvecError with the key if there is none."""
     if not path.is_file():
-        raise DistilvecError(f"[{key}] there is no file {path}. Export the model first.")
+        raise DistilvecError(key, f"there is no file {path}.", "Export the model first.")
     folder = next((parent for parent in path.resolve().parents if (parent / "modules.json").is_file()), None)
     if folder is None:
         raise DistilvecError(
-            f"[{key}] {path} is in no model folder, and its tokenizer is not in the file. Name the file that "
-            "`distilvec export` wrote below the model's folder."
+            key,
+            f"{path} is in no model folder, and its tokenizer is not in the file.",
+            "Name the file that `distilvec export` wrote below the model's folder.",
         )
     return folder

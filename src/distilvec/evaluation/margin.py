@@ -16,7 +16,6 @@ from scipy.stats import t as student_t
 
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.aggregate import average
-from distilvec.evaluation.tasks import TaskFailure
 
 LEAST_POINTS = 3
 
@@ -99,7 +98,7 @@ def margin_report(
     """
     tasks = [task for task in teacher if task != "average"]
     if not tasks:
-        raise DistilvecError("[margin] the teacher has no score on any task. Evaluate the teacher first.")
+        raise DistilvecError("margin", "the teacher has no score on any task.", "Evaluate the teacher first.")
     kept = [{**point, "scores": _with_average(point["scores"], tasks)} for point in points]
     references, fits = _with_average(teacher, tasks), {}
     for task in [*tasks, "average"]:
@@ -107,7 +106,7 @@ def margin_report(
         try:
             fits[task] = fit_margin([x for x, _ in pairs], [y for _, y in pairs], references[task])
         except DistilvecError as error:
-            raise DistilvecError(f"[margin] {task}: {TaskFailure(task, str(error)).text}") from None
+            raise DistilvecError("margin", f"{task}: {error.problem}", error.fix) from None
     return {"points": kept, "left_out": list(left_out), "fits": fits}
 
 
@@ -120,7 +119,7 @@ def _check_points(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], teacher: flo
         problem = f"distances from {x.min():g} to {x.max():g}; a line needs different ones of 0 or more. Save others"
     else:
         return
-    raise DistilvecError(f"[margin] found {problem}.")
+    raise DistilvecError("margin", f"found {problem}.")
 
 
 def _with_average(scores: Mapping[str, float], tasks: Sequence[str]) -> dict[str, float]:

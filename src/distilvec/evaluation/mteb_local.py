@@ -42,14 +42,17 @@ def load_local(task: Any, folder: Path) -> LocalData:
     if task.metadata.type not in TYPES or task.is_aggregate:
         kind = "is an aggregate" if task.is_aggregate else f"has type {task.metadata.type}"
         raise DistilvecError(
-            f"[--data] {folder}: mteb task '{name}' {kind}; local data serve tasks of type {', '.join(TYPES)}. Remove "
-            "the folder to load its data from the hub, or leave the task out."
+            "--data",
+            f"{folder}: mteb task '{name}' {kind}; local data serve tasks of type {', '.join(TYPES)}.",
+            "Remove the folder to load its data from the hub, or leave the task out.",
         )
     paths = {subset: folder / subset for subset in subsets if (folder / subset).is_dir()}
     if not paths and len(subsets) > 1:
         some = ", ".join(subsets[:8])
         raise DistilvecError(
-            f"[--data] {folder}: mteb task '{name}' has {len(subsets)} subsets ({some}, ...). Make a folder for each."
+            "--data",
+            f"{folder}: mteb task '{name}' has {len(subsets)} subsets ({some}, ...).",
+            "Make a folder for each.",
         )
     paths = paths or {subsets[0]: folder}
     read = {(subset, split): _read(task, path, split) for subset, path in paths.items() for split in task.eval_splits}
@@ -92,7 +95,9 @@ def _converted(task: Any, ours: Task, split: str) -> dict[str, Any]:
         return {key: table({text: texts, label: [codes[name] for name in own]}) for key, (texts, own) in parts.items()}
     if isinstance(ours, RetrievalTask):
         if (ours.gains % 1).any():
-            raise DistilvecError(f"[--data] {ours.name}: some judgements have scores that are not whole. Round them.")
+            raise DistilvecError(
+                "--data", f"{ours.name}: some judgements have scores that are not whole.", "Round them."
+            )
         relevant: dict[str, dict[str, int]] = {query: {} for query in ours.query_ids}
         for (query, document), gain in zip(ours.judged.tolist(), ours.gains.tolist(), strict=True):
             relevant[ours.query_ids[query]][ours.document_ids[document]] = int(gain)

@@ -47,7 +47,9 @@ def fit_plane(vectors: Array, name: str, axes: int = 2) -> Plane:
     """Plane of vectors [n, dim]. Errors: DistilvecError for fewer than 3, equal or not finite vectors."""
     found = _checked(vectors, name)
     if not np.ptp(found, axis=0).any():
-        raise DistilvecError(f"[projections] all {len(found)} vectors of '{name}' are equal. Choose different texts.")
+        raise DistilvecError(
+            "projections", f"all {len(found)} vectors of '{name}' are equal.", "Choose different texts."
+        )
     components = PCA(n_components=min(axes, len(found)), svd_solver="full").fit(found)
     return Plane(found, components, components.transform(found))
 
@@ -290,7 +292,9 @@ def _checked(vectors: Array, name: str) -> Array:
     bad = int((~np.isfinite(found)).reshape(len(found), -1).any(axis=1).sum())
     if found.ndim != 2 or len(found) < 3 or found.shape[1] < 2 or bad:
         problem = f"an array of shape {found.shape} with NaN or infinite numbers in {bad} rows"
-        raise DistilvecError(f"[projections] '{name}' has {problem}. Give at least 3 finite vectors of 2 dimensions.")
+        raise DistilvecError(
+            "projections", f"'{name}' has {problem}.", "Give at least 3 finite vectors of 2 dimensions."
+        )
     return found
 
 

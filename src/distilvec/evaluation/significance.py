@@ -55,7 +55,7 @@ def average_interval(
     if interval is None:
         metrics = ", ".join(dict.fromkeys(ours.metric for ours, _ in pairs))
         raise DistilvecError(
-            f"[samples] the difference in {metrics} is undefined: all gold values are equal. Check them."
+            "samples", f"the difference in {metrics} is undefined: all gold values are equal.", "Check them."
         )
     return interval
 
@@ -125,8 +125,10 @@ def _differences(ours: Sample, theirs: Sample, draws: int, generator: np.random.
         or not rows
     ):
         raise DistilvecError(
-            f"[samples] a paired bootstrap needs two results on the same rows; found {ours.metric} on {rows} and "
-            f"{theirs.metric} on {len(theirs.gold)} rows, or other gold values. Evaluate both on one task."
+            "samples",
+            f"a paired bootstrap needs two results on the same rows; found {ours.metric} on {rows} and "
+            f"{theirs.metric} on {len(theirs.gold)} rows, or other gold values.",
+            "Evaluate both on one task.",
         )
     left, right = _metric(ours), _metric(theirs)
     blocks = [np.ones((1, rows), dtype=np.int64), *draw_rows(rows, draws, generator)]
@@ -151,7 +153,7 @@ def _metric(sample: Sample) -> Metric:
         case "macro_f1":
             return _macro_f1(predicted, gold)
     raise DistilvecError(
-        f"[samples] cannot resample '{sample.metric}'. Choose spearman, average_precision, accuracy or macro_f1."
+        "samples", f"cannot resample '{sample.metric}'.", "Choose spearman, average_precision, accuracy or macro_f1."
     )
 
 

@@ -54,8 +54,9 @@ def draw_stored(texts: Sequence[str], count: int, path: str) -> tuple[Array, Arr
     """
     if len(texts) < FEWEST:
         raise DistilvecError(
-            f"[evaluation.stored] {path} has {len(texts)} distinct texts; expected at least {FEWEST}. "
-            "Give more, or remove the key."
+            "evaluation.stored",
+            f"{path} has {len(texts)} distinct texts; expected at least {FEWEST}.",
+            "Give more, or remove the key.",
         )
     order = sorted(range(len(texts)), key=lambda row: text_key("stored", texts[row]))
     count = min(count, len(texts) // LARGEST_SHARE)

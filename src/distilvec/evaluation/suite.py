@@ -19,7 +19,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from distilvec.config.base import LABELS, Label, Section, Seed, excerpt
-from distilvec.config.messages import explain, refusal
+from distilvec.config.messages import Problems, explain
 from distilvec.config.paths import absolute, resolve_tree
 from distilvec.config.schema import Role
 from distilvec.config.yaml_dialect import read_yaml
@@ -121,7 +121,7 @@ def load_suite(path: Path, problems: list[TaskFailure] | None = None) -> list[Ta
         if notes and getattr(section, "gaps", "refuse") == "refuse":
             found.append(TaskFailure(task.name, f"{'; '.join(notes)}. Correct the files, or set gaps: accept."))
     if problems is None and found:
-        raise refusal("suite", str(path), [f"task '{problem.task}': {problem.text}" for problem in found])
+        raise Problems("suite", str(path), [f"task '{problem.task}': {problem.text}" for problem in found])
     if problems is not None:
         problems += found
     return tasks
@@ -132,21 +132,22 @@ def read_suite(path: Path) -> list[TaskSection]:
     entries = read_yaml(path, "suite", "A suite is a YAML list of tasks, each with name, type and path.")
     if not isinstance(entries, list) or not entries:
         found = "an empty suite" if not entries else f"a {type(entries).__name__}"
-        raise DistilvecError(f"[suite] {path}: expected a list of tasks, each with name, type and path; found {found}.")
+        raise DistilvecError(
+            "suite", f"{path}: expected a list of tasks, each with name, type and path; found {found}."
+        )
     sections: list[TaskSection] = []
-    problems: list[str] = []
+    problems: list[DistilvecError] = []
     for number, entry in enumerate(entries):
         section = _section(number, entry, path.parent)
         if isinstance(section, list):
             problems += section
         elif section.name in AVERAGES or section.name in {other.name for other in sections}:
-            problems.append(
-                f"[{number}.name] '{section.name}' is a second task of this name, or the name of an average."
-            )
+            problem = f"'{section.name}' is a second task of this name, or the name of an average."
+            problems.append(DistilvecError(f"{number}.name", problem))
         else:
             sections.append(section)
     if problems:
-        raise refusal("suite", str(path), problems)
+        raise Problems("suite", str(path), problems)
     return sections
 
 
@@ -188,18 +189,20 @@ def suite_fingerprint(tasks: Iterable[Task]) -> str:
     return digest.hexdigest()
 
 
-def _section(number: int, entry: Any, folder: Path) -> TaskSection | list[str]:
+def _section(number: int, entry: Any, folder: Path) -> TaskSection | list[DistilvecError]:
     """Section of one entry with its path below `folder`, or the problems of the entry."""
     if not isinstance(entry, dict):
-        return [f"[{number}] expected a mapping with name, type and path; found {excerpt(entry)}."]
+        problem = f"expected a mapping with name, type and path; found {excerpt(entry)}."
+        return [DistilvecError(str(number), problem)]
     kind = entry.get("type")
     if not isinstance(kind, str) or kind not in _SECTIONS:
         hint = nearest(str(kind)[:100], _SECTIONS) or "."
-        return [f"[{number}.type] found {excerpt(kind)}{hint} Expected one of {', '.join(_SECTIONS)}."]
+        problem = f"found {excerpt(kind)}{hint} Expected one of {', '.join(_SECTIONS)}."
+        return [DistilvecError(f"{number}.type", problem)]
     model = _SECTIONS[kind][0]
     try:
         return model.model_validate(resolve_tree(entry, folder, model))
     except ValidationError as error:
         return explain(error, model, str(number))
     except DistilvecError as error:
-        return [str(error).replace("[", f"[{number}.", 1)]
+        return [error.renamed(f"{number}.{error.key}")]

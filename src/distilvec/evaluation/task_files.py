@@ -1,6 +1,6 @@
 """Readers of local tasks. Texts are kept as the files have them.
 
-Every reader raises DataError with the file, the line, the expected and the found value.
+Every reader raises DistilvecError with the file, the line, the expected and the found value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from distilvec.config.schema import Role
-from distilvec.core.errors import explained
+from distilvec.core.errors import DistilvecError, explained
 from distilvec.data.public.table import how_to_get
 from distilvec.data.readers import TABLES, read_rows
 from distilvec.data.task_rows import (
@@ -29,7 +29,7 @@ from distilvec.data.task_rows import (
     text_of,
     texts_of,
 )
-from distilvec.evaluation.tasks import ClassificationTask, DataError, PairTask, RetrievalTask, StsTask, make_retrieval
+from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, make_retrieval
 
 KEY = "suite"
 Titles = Literal["always", "unless_repeated", "never"]
@@ -42,7 +42,9 @@ def load_sts(name: str, path: Path, options: TableOptions = TEST_SPLIT, role: Ro
     first, second = texts_of(rows, "sentence1"), texts_of(rows, "sentence2")
     gold = np.array([number_of(row["score"], line, "score") for line, row in rows])
     if np.ptp(gold) == 0:
-        raise DataError(f"{path}: all {len(rows)} scores are {gold[0]:g}. A correlation needs scores that differ.")
+        raise DistilvecError(
+            KEY, f"{path}: all {len(rows)} scores are {gold[0]:g}. A correlation needs scores that differ."
+        )
     return StsTask(name, first, second, gold, role)
 
 
@@ -58,9 +60,11 @@ def load_pairs(
     labels = [label_of(row["label"], line) for line, row in rows]
     positive = np.array([label == str(positive_label) for label in labels])
     if positive.all() or not positive.any():
-        raise DataError(
+        raise DistilvecError(
+            KEY,
             f"{path}: {int(positive.sum())} of {len(labels)} rows have the positive label '{positive_label}'; need "
-            f"both kinds. Labels found: {some_of(sorted(set(labels)))}. Set positive_label in the suite."
+            f"both kinds. Labels found: {some_of(sorted(set(labels)))}.",
+            "Set positive_label in the suite.",
         )
     return PairTask(name, texts_of(rows, "sentence1"), texts_of(rows, "sentence2"), positive, role)
 
@@ -77,27 +81,31 @@ def load_classification(
     """Classification task from columns text and label, in a training and a test split of one file or folder.
 
     `train_limit` keeps that many training rows, drawn by `seed`, with at least one row of every label.
-    Errors: DataError also for a label of the test split that the training split lacks.
+    Errors: DistilvecError also for a label of the test split that the training split lacks.
     """
     if train_split == options.split:
-        raise DataError(
-            f"{path}: training and test rows both come from split '{train_split}'. Name two different splits."
+        raise DistilvecError(
+            KEY, f"{path}: training and test rows both come from split '{train_split}'.", "Name two different splits."
         )
     test = table_rows(path, options, ("text", "label"))
     train = table_rows(path, replace(options, split=train_split), ("text", "label"))
     if train[0] == test[0]:
-        raise DataError(
-            f"{path} has no column split: training and test rows are the same. Add it, or one file a split."
+        raise DistilvecError(
+            KEY, f"{path} has no column split: training and test rows are the same.", "Add it, or one file a split."
         )
     train_labels, test_labels = ([label_of(row["label"], line) for line, row in rows] for rows in (train, test))
     known = set(train_labels)
     if unseen := Counter(label for label in test_labels if label not in known):
         found = some_of([f"'{label}' ({count} rows)" for label, count in sorted(unseen.items())])
-        raise DataError(
-            f"{path}: split '{options.split}' has labels that split '{train_split}' lacks: {found}. Add training rows."
+        raise DistilvecError(
+            KEY,
+            f"{path}: split '{options.split}' has labels that split '{train_split}' lacks: {found}.",
+            "Add training rows.",
         )
     if len(known) < 2:
-        raise DataError(f"{path}: split '{train_split}' has one label only, '{train_labels[0][:80]}'. Add another.")
+        raise DistilvecError(
+            KEY, f"{path}: split '{train_split}' has one label only, '{train_labels[0][:80]}'.", "Add another."
+        )
     keep = _training_rows(train_labels, train_limit, seed, path)
     texts = texts_of(train, "text")
     return ClassificationTask(
@@ -116,13 +124,13 @@ def load_retrieval(
     with explained(KEY, path):
         if not path.is_dir():
             fix = how_to_get(path) or "Expected a folder with corpus, queries and qrels.tsv."
-            raise DataError(f"folder not found: {path}. {fix}")
+            raise DistilvecError(KEY, f"folder not found: {path}.", fix)
         corpus, queries = _texts_by_id(path, "corpus"), _texts_by_id(path, "queries")
         files = [path / qrels] if qrels else [path / "qrels.tsv", path / "qrels" / f"{split}.tsv"]
         file = next((candidate for candidate in files if candidate.is_file()), None)
         if file is None:
             expected = " or ".join(os.path.relpath(candidate, path) for candidate in files)
-            raise DataError(f"{path} has no judgements. Expected {expected}.")
+            raise DistilvecError(KEY, f"{path} has no judgements. Expected {expected}.")
         judgements: dict[tuple[str, str], float] = {}
         differing = set()
         for line, row in read_rows(file, KEY):
@@ -159,7 +167,9 @@ def _training_rows(labels: list[str], limit: int | None, seed: int, path: Path) 
     if limit is None or limit >= len(labels):
         return list(range(len(labels)))
     if limit < count:
-        raise DataError(f"{path}: train_limit is {limit}, but there are {count} labels. Keep at least one row of each.")
+        raise DistilvecError(
+            KEY, f"{path}: train_limit is {limit}, but there are {count} labels.", "Keep at least one row of each."
+        )
     order = np.random.default_rng(seed).permutation(len(labels)).tolist()
     first: dict[str, int] = {}
     for row in order:
@@ -172,18 +182,22 @@ def _texts_by_id(folder: Path, stem: str) -> dict[str, tuple[str, str]]:
     """Title and text of every row of a corpus or queries file, by id."""
     file = find_table(folder, stem, KEY)
     if file is None:
-        raise DataError(f"{folder} has no {stem} file. Expected {stem} with an ending of {', '.join(TABLES)}.")
+        raise DistilvecError(
+            KEY, f"{folder} has no {stem} file. Expected {stem} with an ending of {', '.join(TABLES)}."
+        )
     texts: dict[str, tuple[str, str]] = {}
     for line, row in read_rows(file, KEY):
         key, title = row.get("id", row.get("_id")), row.get("title")
         if not isinstance(key, (str, int, float)) or "text" not in row:
-            raise DataError(f"{line} needs columns id (or _id) and text; found {some_of(row)}. Add them.")
+            raise DistilvecError(
+                KEY, f"{line.place} needs columns id (or _id) and text; found {some_of(row)}.", "Add them."
+            )
         if isinstance(title, (dict, list)):
-            raise DataError(f"{line} has {found_value(title)} in column title. Expected a text.")
+            raise DistilvecError(KEY, f"{line.place} has {found_value(title)} in column title. Expected a text.")
         if str(key) in texts:
-            raise DataError(f"{line} repeats the id '{key}'. Ids must be distinct.")
+            raise DistilvecError(KEY, f"{line.place} repeats the id '{key}'. Ids must be distinct.")
         title, text = text_of(str(title or ""), line, "title"), text_of(row["text"], line, "text")
         texts[text_of(str(key), line, "id")] = (title, text)
     if not texts:
-        raise DataError(f"{file} holds no rows. Expected one a line.")
+        raise DistilvecError(KEY, f"{file} holds no rows. Expected one a line.")
     return texts

@@ -12,14 +12,6 @@ import numpy as np
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
 
-
-class DataError(DistilvecError):
-    """A task whose data cannot be used: "[suite] problem. Fix."."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(f"[suite] {problem}")
-
-
 Array = np.ndarray[Any, Any]
 NEIGHBORS, KNOWN_ITEM = "index-neighbors", "index-known-item"  # tasks of stored texts (evaluation/stored.py)
 
@@ -141,18 +133,22 @@ def make_retrieval(
     """Retrieval task from texts by id and gains by (query id, document id).
 
     Queries without a relevant document (gain above 0) are left out: they have no nDCG. Judgements of unknown ids are
-    left out and counted in the task's `warnings`. Errors: DataError if none is left, or all documents are empty.
+    left out and counted in the task's `warnings`. Errors: DistilvecError if none is left, or all documents are empty.
     """
     known = {pair: gain for pair, gain in judgements.items() if pair[0] in queries and pair[1] in documents}
     relevant = {query for (query, _), gain in known.items() if gain > 0}
     if not relevant:
         reason = "no pair has a score above 0" if known else f"none of {len(judgements)} pairs names known ids"
         example = f" (first pair: {next(iter(judgements))})" if judgements else ""
-        raise DataError(
-            f"{origin or name}: no query has a relevant document: {reason}{example}. Check that the ids match."
+        raise DistilvecError(
+            "suite",
+            f"{origin or name}: no query has a relevant document: {reason}{example}.",
+            "Check that the ids match.",
         )
     if not any(text.strip() for text in documents.values()):
-        raise DataError(f"{origin or name}: all {len(documents)} documents are empty. Expected texts in column text.")
+        raise DistilvecError(
+            "suite", f"{origin or name}: all {len(documents)} documents are empty. Expected texts in column text."
+        )
     document_ids, query_ids = sorted(documents, reverse=True), [query for query in queries if query in relevant]
     document_rows, query_rows = ({key: row for row, key in enumerate(keys)} for keys in (document_ids, query_ids))
     pairs = [pair for pair in known if pair[0] in relevant]

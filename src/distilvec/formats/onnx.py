@@ -57,7 +57,7 @@ def check_onnx_place(path: Path, key: str) -> None:
     with path.open("rb") as file:
         start = file.read(3)
     if start and not _BEGINS.match(start):
-        raise DistilvecError(f"[{key}] {path} exists and is no ONNX file. Choose another path.")
+        raise DistilvecError(key, f"{path} exists and is no ONNX file.", "Choose another path.")
 
 
 class Graph(nn.Module):
@@ -112,7 +112,7 @@ class OnnxEmbedder:
             self.session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own classes share no base
             raise DistilvecError(
-                f"[{path.name}] cannot read {path} as an ONNX model: {first_line(error)}. Export it again."
+                path.name, f"cannot read {path} as an ONNX model: {first_line(error)}.", "Export it again."
             ) from error
         self.inputs: tuple[str, ...] = tuple(entry.name for entry in self.session.get_inputs())
         self.output: str = self.session.get_outputs()[0].name
@@ -125,7 +125,7 @@ class OnnxEmbedder:
         """Return the named outputs as float32."""
         if missing := [name for name in self.inputs if name not in tokens]:
             raise DistilvecError(
-                f"[tokens] the ONNX model needs {', '.join(self.inputs)}; found no {', '.join(missing)}. Add it."
+                "tokens", f"the ONNX model needs {', '.join(self.inputs)}; found no {', '.join(missing)}.", "Add it."
             )
         feed = {name: np.asarray(tokens[name], dtype=np.int64) for name in self.inputs}
         return [np.asarray(found, dtype=np.float32) for found in self.session.run(list(outputs), feed)]
@@ -145,20 +145,23 @@ def export_onnx(model: SentenceTransformer, path: Path, head: TaskHead | None = 
     size = sum(weight.nbytes for weight in plain.parameters())
     if size > LARGEST:
         raise DistilvecError(
-            f"[model] the model has {size / 1e9:.1f} GB of weights in fp32; one ONNX file holds at most 2. "
-            "Export a smaller model."
+            "model",
+            f"the model has {size / 1e9:.1f} GB of weights in fp32; one ONNX file holds at most 2.",
+            "Export a smaller model.",
         )
     if any(getattr(module, "include_prompt", True) is False for module in model) and any(model.prompts.values()):
         raise DistilvecError(
-            "[model] the model leaves its prompt's tokens out of its pooling (include_prompt false), which a graph of "
-            "token ids cannot do. Remove its prompts, or serve it with sentence-transformers."
+            "model",
+            "the model leaves its prompt's tokens out of its pooling (include_prompt false), which a graph of token "
+            "ids cannot do.",
+            "Remove its prompts, or serve it with sentence-transformers.",
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return _write_checked(plain, path, head)
     except OSError as error:
         raise DistilvecError(
-            f"[--out] cannot write {path}: {first_line(error)}. Free space or choose another path."
+            "--out", f"cannot write {path}: {first_line(error)}.", "Free space or choose another path."
         ) from error
 
 
@@ -187,8 +190,10 @@ def _write_checked(plain: SentenceTransformer, path: Path, head: TaskHead | None
     finally:
         remove(folder)
     raise DistilvecError(
-        f"[model] {type(plain[0].auto_model).__name__} cannot be exported to ONNX: {problems[0]}; with torch's newer "
-        f"exporter: {problems[1]}. Serve it with PyTorch, or try other versions of torch and transformers."
+        "model",
+        f"{type(plain[0].auto_model).__name__} cannot be exported to ONNX: {problems[0]}; with torch's newer "
+        f"exporter: {problems[1]}.",
+        "Serve it with PyTorch, or try other versions of torch and transformers.",
     )
 
 
@@ -223,7 +228,7 @@ def export_copy(model: SentenceTransformer) -> SentenceTransformer:
     first = model[0]
     if not isinstance(getattr(first, "auto_model", None), nn.Module):
         raise DistilvecError(
-            f"[model] its first module is a {type(first).__name__}; expected a transformer. Take another model."
+            "model", f"its first module is a {type(first).__name__}; expected a transformer.", "Take another model."
         )
     weights = [*model.parameters(), *model.buffers()]
     shared = all(weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.int64) for weight in weights)

@@ -35,7 +35,7 @@ class OpenvinoEmbedder:
             self.model = openvino.Core().compile_model(str(path), "CPU", settings)
         except RuntimeError as error:
             raise DistilvecError(
-                f"[{path.name}] cannot read {path} as an OpenVINO model: {first_line(error)}. Export it again."
+                path.name, f"cannot read {path} as an OpenVINO model: {first_line(error)}.", "Export it again."
             ) from error
 
     def run(self, tokens: Mapping[str, Any], outputs: Sequence[str] = OUTPUTS[:1]) -> list[npt.NDArray[np.float32]]:

@@ -35,7 +35,7 @@ def check_replaceable(folder: Path, key: str) -> None:
     check_output_folder(folder, key)
     if folder.is_dir() and any(folder.iterdir()) and not is_ours(folder):
         raise DistilvecError(
-            f"[{key}] {folder} exists and is no model that distilvec wrote. Choose a new or empty folder."
+            key, f"{folder} exists and is no model that distilvec wrote.", "Choose a new or empty folder."
         )
 
 

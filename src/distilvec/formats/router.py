@@ -51,14 +51,14 @@ def save_router(
 def _write_tower(tower: SentenceTransformer, folder: Path, role: str, key: str) -> None:
     if any(isinstance(module, Experts) for module in tower):
         raise DistilvecError(
-            f"[{key}] the {role} tower has experts, which sentence-transformers cannot load in a Router. Use both "
-            "models by themselves."
+            key,
+            f"the {role} tower has experts, which sentence-transformers cannot load in a Router.",
+            "Use both models by themselves.",
         )
     try:
         write_modules(in_float32(tower), folder)
     except DistilvecError as error:
-        problem = str(error).partition("] ")[2]
-        raise DistilvecError(f"[{key}] the {role} tower cannot be saved: {problem}") from error
+        raise DistilvecError(key, f"the {role} tower cannot be saved: {error.problem}", error.fix) from error
 
 
 def _config(folder: Path, towers: Mapping[str, SentenceTransformer]) -> dict[str, Any]:

@@ -101,8 +101,9 @@ def save_folder(
         replace.replace_folder(new, target)
     except (OSError, SafetensorError) as error:
         raise DistilvecError(
-            f"[{key}] cannot write the student to {folder}: {first_line(error)}. The earlier content is kept. "
-            "Free space or choose another folder."
+            key,
+            f"cannot write the student to {folder}: {first_line(error)}. The earlier content is kept.",
+            "Free space or choose another folder.",
         ) from error
     finally:
         remove(new)
@@ -132,9 +133,10 @@ def write_modules(model: SentenceTransformer, folder: Path, layout: Layout = "po
         kind, ours = type(module).__name__, isinstance(module, Experts)
         if (kind == "Transformer") != (number == 0) or kind not in _WRITERS or (kind == "Experts" and not ours):
             raise DistilvecError(
-                f"[student.model] module {number} is a {kind} of {type(module).__module__}; the portable layout is "
-                "Transformer, then Pooling, Experts, Dense, Normalize. Save with layout 'current', or load a student "
-                "with experts by distilvec.load."
+                "student.model",
+                f"module {number} is a {kind} of {type(module).__module__}; the portable layout is Transformer, then "
+                "Pooling, Experts, Dense, Normalize.",
+                "Save with layout 'current', or load a student with experts by distilvec.load.",
             )
         path = f"{number}_{kind}" if number else ""
         (folder / path).mkdir(exist_ok=True)
@@ -170,7 +172,9 @@ def _write_transformer(transformer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(str(folder))
     if not (folder / "tokenizer.json").exists():
         raise DistilvecError(
-            "[student.tokenizer] the student's tokenizer is slow, without tokenizer.json. Take a model with a fast one."
+            "student.tokenizer",
+            "the student's tokenizer is slow, without tokenizer.json.",
+            "Take a model with a fast one.",
         )
     state = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     state["truncation"] = state["padding"] = None  # settings of the last call
@@ -199,8 +203,9 @@ def _write_dense(dense: Any, folder: Path) -> None:
     names = {config.pop(f"module_{end}_name", "sentence_embedding") for end in ("input", "output")}
     if names != {"sentence_embedding"} or any(config.values()):
         raise DistilvecError(
-            f"[student.dense] the portable layout cannot hold a Dense module with {config or names}. "
-            "Save with layout 'current'."
+            "student.dense",
+            f"the portable layout cannot hold a Dense module with {config or names}.",
+            "Save with layout 'current'.",
         )
     write_json(folder / "config.json", kept)
     weights = {name: value.detach().cpu().contiguous() for name, value in dense.state_dict().items()}

@@ -135,8 +135,9 @@ class DistillMoE(Objective):
         found, expected = self.context.student.experts, len(self.names)
         if mixture and (not found or (moe and found != expected)):
             raise DistilvecError(
-                f"[student.experts] distillmoe needs {expected} experts: {', '.join(self.names)}; found {found}. Set "
-                f"count: {expected}, or method.options.manual, or method.weights: {{moe: 0, diversity: 0}}."
+                "student.experts",
+                f"distillmoe needs {expected} experts: {', '.join(self.names)}; found {found}.",
+                f"Set count: {expected}, or method.options.manual, or method.weights: {{moe: 0, diversity: 0}}.",
             )
         projected = [facet for facet in ("pointwise", "contrastive") if moe and facet in self.facets]
         for number, teacher in enumerate(self.context.teachers):
@@ -160,8 +161,9 @@ class DistillMoE(Objective):
         """Return the hidden size of a teacher that has the layers of dynamic_cka."""
         if teacher.hidden_size is None or teacher.layers is None:
             raise DistilvecError(
-                "[method.name] dynamic_cka reads a teacher's hidden states, and a table of vectors or an API has none. "
-                "Give a local model as teacher.model, or set method.weights.dynamic_cka=0 for cached vectors alone."
+                "method.name",
+                "dynamic_cka reads a teacher's hidden states, and a table of vectors or an API has none.",
+                "Give a local model as teacher.model, or set method.weights.dynamic_cka=0 for cached vectors alone.",
             )
         most = min(self.context.student.layers, teacher.layers)
         if self.layers > most:

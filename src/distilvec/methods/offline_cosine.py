@@ -41,12 +41,15 @@ def _check_pre_dense(context: ObjectiveContext) -> None:
     for number, teacher in enumerate(context.teachers, 1):
         if teacher.pre_dense_dim is None:
             raise DistilvecError(
-                f"[method.options.target] 'pre_dense' needs vectors before a Dense layer; teacher {number} has no such "
-                "layer, or its table no column teacher_embedding_pre_dense. Set target to final."
+                "method.options.target",
+                f"'pre_dense' needs vectors before a Dense layer; teacher {number} has no such layer, or its table no "
+                "column teacher_embedding_pre_dense.",
+                "Set target to final.",
             )
     ours, theirs = context.student.hidden_size, context.teacher.pre_dense_dim
     if ours != theirs:
         raise DistilvecError(
-            f"[method.options.target] 'pre_dense' needs equal hidden sizes; found {ours} (student), {theirs} (teacher)."
-            " Take a student of the teacher's hidden size (student.model=teacher), or set target to final."
+            "method.options.target",
+            f"'pre_dense' needs equal hidden sizes; found {ours} (student), {theirs} (teacher).",
+            "Take a student of the teacher's hidden size (student.model=teacher), or set target to final.",
         )

@@ -84,8 +84,9 @@ class Talas(Objective):
         simcse, tamd, lasd = (bool(self.weights[name]) for name in ("simcse", "tamd", "lasd"))
         if lasd and len(self.related) < 2:
             raise DistilvecError(
-                f"[method.weights.lasd] lasd compares adjacent layers; found {last} layer in the student. "
-                "Give lasd weight 0, or set [method.options] include_embeddings: true."
+                "method.weights.lasd",
+                f"lasd compares adjacent layers; found {last} layer in the student.",
+                "Give lasd weight 0, or set [method.options] include_embeddings: true.",
             )
         layers = {*(self.anchored if tamd else ()), *(self.related if lasd else ())}
         self.student_outputs = OutputSpec(

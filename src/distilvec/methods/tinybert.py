@@ -45,8 +45,9 @@ class TinyBert(LayerwiseObjective):
         if theirs % ours:
             fitting = [number for number in range(1, theirs + 1) if theirs % number == 0]
             raise DistilvecError(
-                f"[student.layers] layers are compared at equal steps; found {ours} (student) and {theirs} (teacher) "
-                f"layers. Give the student a number of layers among {', '.join(map(str, fitting))}."
+                "student.layers",
+                f"layers are compared at equal steps; found {ours} (student) and {theirs} (teacher) layers.",
+                f"Give the student a number of layers among {', '.join(map(str, fitting))}.",
             )
         layers = {layer: other for layer, other in uniform_map(ours, theirs).items() if layer or include_embeddings}
         self.hidden = layers if "hidden" in self.terms else {}

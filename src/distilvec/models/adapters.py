@@ -33,14 +33,16 @@ def _merge(backbone: PreTrainedModel, name: str) -> None:
     if config.is_prompt_learning or not hasattr(config, "r"):
         kind = str(config.peft_type).rpartition(".")[2]
         raise DistilvecError(
-            f"[{KEY}] {name} is a {kind} adapter, which has no weights to merge. Expected one of low rank (LoRA)."
+            KEY, f"{name} is a {kind} adapter, which has no weights to merge. Expected one of low rank (LoRA)."
         )
     model = PeftModel(backbone, config)
     found = model.load_adapter(name, "default", torch_device=str(backbone.device))
     if strange := [*found.unexpected_keys, *found.missing_keys]:
         raise DistilvecError(
-            f"[{KEY}] {name} does not fit {type(backbone).__name__}: {len(strange)} of its weights and the network's "
-            f"layers do not meet, such as {strange[0]}. Name an adapter of the network without its output layer."
+            KEY,
+            f"{name} does not fit {type(backbone).__name__}: {len(strange)} of its weights and the network's layers "
+            f"do not meet, such as {strange[0]}.",
+            "Name an adapter of the network without its output layer.",
         )
     model.merge_and_unload(safe_merge=True)  # type: ignore[operator]
     vars(backbone).pop("peft_config", None)

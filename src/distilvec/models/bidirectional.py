@@ -25,9 +25,9 @@ def lift_causal_mask(backbone: nn.Module, name: str, section: str = "teacher") -
     Note: a layer with a sliding window W lets a token see those that are at most W away, on either side, as
     transformers makes such windows; the causal window is W - 1 tokens back.
     """
-    key = f"[{section}.attention] found 'bidirectional';"
+    key, found = f"{section}.attention", f"found 'bidirectional'; {name}"
     if not isinstance(backbone, PreTrainedModel):
-        raise DistilvecError(f"{key} {name} is a {type(backbone).__name__}, which has no attention. Remove the key.")
+        raise DistilvecError(key, f"{found} is a {type(backbone).__name__}, which has no attention.", "Remove the key.")
     config = backbone.config.get_text_config()
     odd = sorted({*(getattr(config, "layer_types", None) or ())} - _KINDS)
     if not odd:
@@ -35,7 +35,9 @@ def lift_causal_mask(backbone: nn.Module, name: str, section: str = "teacher") -
         if _sees_the_last(backbone, padded=False):
             if before is False:
                 return
-            raise DistilvecError(f"{key} {name} has no causal mask: its tokens see each other already. Remove the key.")
+            raise DistilvecError(
+                key, f"{found} has no causal mask: its tokens see each other already.", "Remove the key."
+            )
         config.is_causal = False
         layers = sum(hasattr(module, "is_causal") for module in backbone.modules())
         if layers == config.num_hidden_layers and all(_sees_the_last(backbone, padded) for padded in (False, True)):
@@ -45,8 +47,10 @@ def lift_causal_mask(backbone: nn.Module, name: str, section: str = "teacher") -
             config.is_causal = before
     reason = f"layers of {', '.join(odd)}" if odd else "masks that are not from transformers' masking functions"
     raise DistilvecError(
-        f"{key} the causal mask of {name} ({type(backbone).__name__}) cannot be lifted: it has {reason}. "
-        "Remove the key, or take a decoder such as Mistral, Qwen 3 or Llama."
+        key,
+        f"found 'bidirectional'; the causal mask of {name} ({type(backbone).__name__}) cannot be lifted: it has "
+        f"{reason}.",
+        "Remove the key, or take a decoder such as Mistral, Qwen 3 or Llama.",
     )
 
 

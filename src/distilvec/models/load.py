@@ -46,7 +46,7 @@ def load_model(
     with readable(name, key):
         if not is_sentence_transformer_model(with_owner(source), revision=revision):
             AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)  # absent: raises
-            raise DistilvecError(no_pooling(name, key))
+            raise no_pooling(name, key)
     model = load_backbone(name, key, revision=revision, trust_remote_code=trust_remote_code, **kwargs)
     if len({values.dtype for values in model.parameters() if values.is_floating_point()}) == 1:  # mixed: no CPU kernels
         check_outputs(partial(model.encode, show_progress_bar=False), model, name, key)
@@ -125,12 +125,13 @@ def folder_of(source: str, revision: str | None) -> tuple[Path | None, str | Non
     return None, revision
 
 
-def no_pooling(name: str, key: str) -> str:
-    """Return the message for a plain Hugging Face model if a SentenceTransformer is expected."""
-    return (
-        f"[{key}] {name} is a plain Hugging Face model without a pooling of tokens to one vector. Save it as a "
-        "SentenceTransformer with its pooling, or set teacher.pooling to mean, cls or lasttoken: as a key of a recipe, "
-        "or after the options of `distilvec finetune` (teacher.pooling=mean)."
+def no_pooling(name: str, key: str) -> DistilvecError:
+    """Return the error for a plain Hugging Face model if a SentenceTransformer is expected."""
+    return DistilvecError(
+        key,
+        f"{name} is a plain Hugging Face model without a pooling of tokens to one vector.",
+        "Save it as a SentenceTransformer with its pooling, or set teacher.pooling to mean, cls or lasttoken: as a key "
+        "of a recipe, or after the options of `distilvec finetune` (teacher.pooling=mean).",
     )
 
 
@@ -147,8 +148,10 @@ def load(path_or_id: str | Path, device: str | None = None, **kwargs: Any) -> Se
         given = getattr(before, "get_embedding_dimension", lambda: None)()
         if isinstance(module, Experts) and given not in (None, module.dim):
             raise DistilvecError(
-                f"[model] {path_or_id} holds experts for vectors of dim {module.dim}, and the modules before them give "
-                f"dim {given}. {_COPY_AGAIN}"
+                "model",
+                f"{path_or_id} holds experts for vectors of dim {module.dim}, and the modules before them give dim "
+                f"{given}.",
+                _COPY_AGAIN,
             )
     return model
 
@@ -163,8 +166,10 @@ class _SavedExperts(Experts):
             return Experts.load(input_path)
         except (*UNREADABLE, SafetensorError) as error:
             raise DistilvecError(
-                f"[model] {input_path or 'a missing folder'} does not hold the experts that modules.json names: "
-                f"{type(error).__name__}: {first_line(error)} Expected {CONFIG} and {WEIGHTS}. {_COPY_AGAIN}"
+                "model",
+                f"{input_path or 'a missing folder'} does not hold the experts that modules.json names: "
+                f"{type(error).__name__}: {first_line(error)} Expected {CONFIG} and {WEIGHTS}.",
+                _COPY_AGAIN,
             ) from error
 
 

@@ -25,7 +25,7 @@ _PROBE = "a text"
 
 @contextmanager
 def readable(name: str, key: str, kind: Kind = "model") -> Iterator[None]:
-    """Turn the libraries' errors inside, while they read the model `name`, into "[key] cannot load NAME: reason. Fix."
+    """Turn the libraries' errors inside, while they read the model `name`, into "[key] cannot load NAME: reason."
 
     A name that cannot be a model is refused first.
     """
@@ -33,31 +33,32 @@ def readable(name: str, key: str, kind: Kind = "model") -> Iterator[None]:
     try:
         yield
     except DistilvecError as error:
-        if not str(error).startswith("[model] ") or key == "model":
+        if error.key != "model" or key == "model":
             raise
-        raise DistilvecError(f"[{key}] {str(error).removeprefix('[model] ')}") from error
+        raise error.renamed(key) from error
     except Exception as error:
         if not isinstance(error, _RAISED) and type(error) is not Exception:  # tokenizers raises bare ones
             raise
         machine = not isinstance(error, UnicodeError) and not (isinstance(error, OSError) and error.errno in _ABSENT)
-        message = explain(error, key) if machine else None
+        explanation = explain(error, key) if machine else None
         untrusted = how_to_trust(key) if "trust_remote_code" in str(error) else None
-        raise DistilvecError(message or _message(name, key, kind, _reason(error), untrusted)) from error
+        raise (explanation or _unreadable(name, key, kind, _reason(error), untrusted)) from error
 
 
 def check_place(name: str, key: str, kind: Kind = "model") -> None:
     """Raise DistilvecError for a name that is no model's folder and no id: a file, another folder, a dangling link."""
     with explained(key, Path(name)):
         if reason := _no_model(name, kind):
-            raise DistilvecError(_message(name, key, kind, reason))
+            raise _unreadable(name, key, kind, reason)
 
 
 def check_model(model: Any, name: str, key: str) -> None:
     """Raise DistilvecError for non-finite weights, an empty tokenizer, tokens without a row in the table, a Router."""
     if type(model[0]).__name__ == "Router":
         raise DistilvecError(
-            f"[{key}] {name} is a Router with several models, one for each role. Name one of them, such as its folder "
-            "query or document."
+            key,
+            f"{name} is a Router with several models, one for each role.",
+            "Name one of them, such as its folder query or document.",
         )
     check_weights(model, name, key)
     backbone: Any = getattr(model[0], "auto_model", None)
@@ -73,8 +74,10 @@ def check_model(model: Any, name: str, key: str) -> None:
     beyond = [token for token, number in tokenizer.get_vocab().items() if number >= rows and number not in added]
     if beyond:
         raise DistilvecError(
-            f"[{key}] the tokenizer of {name} has {len(tokenizer):,} tokens, its embedding table {rows:,} rows: "
-            f"'{beyond[0]}' has none. Take the tokenizer that belongs to the model."
+            key,
+            f"the tokenizer of {name} has {len(tokenizer):,} tokens, its embedding table {rows:,} rows: '{beyond[0]}' "
+            "has none.",
+            "Take the tokenizer that belongs to the model.",
         )
 
 
@@ -85,14 +88,14 @@ def check_weights(model: Any, name: str, key: str) -> None:
             continue
         if not torch.isfinite(values.detach().sum(dtype=torch.float32)):
             raise DistilvecError(
-                f"[{key}] {name} has weights that are not finite numbers: {weight}. Copy or train the model again."
+                key, f"{name} has weights that are not finite numbers: {weight}.", "Copy or train the model again."
             )
 
 
 def check_tokenizer(tokenizer: Any, name: str, key: str) -> None:
     """Raise DistilvecError for a tokenizer of special tokens alone, which transformers makes if files are missing."""
     if len(tokenizer) <= len(set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", ()))):
-        raise DistilvecError(_message(name, key, "tokenizer", "its files are missing or hold special tokens alone"))
+        raise _unreadable(name, key, "tokenizer", "its files are missing or hold special tokens alone")
 
 
 def check_outputs(embed: Callable[[list[str]], Any], model: Any, name: str, key: str) -> None:
@@ -101,20 +104,23 @@ def check_outputs(embed: Callable[[list[str]], Any], model: Any, name: str, key:
         vector = torch.as_tensor(embed([_PROBE]))
     except UNREADABLE as error:
         kinds = ", ".join(type(module).__name__ for module in model)
-        raise DistilvecError(
-            explain(error, key)
-            or f"[{key}] {name} gives no vector for a text: {type(error).__name__}: {first_line(error)}. Found modules "
-            f"{kinds}; expected a transformer, then a pooling. Copy or save the model again."
-        ) from error
+        no_vector = DistilvecError(
+            key,
+            f"{name} gives no vector for a text: {type(error).__name__}: {first_line(error)}. Found modules {kinds}; "
+            "expected a transformer, then a pooling.",
+            "Copy or save the model again.",
+        )
+        raise (explain(error, key) or no_vector) from error
     if not torch.isfinite(vector).all():
         raise DistilvecError(
-            f"[{key}] {name} gives vectors that are not finite numbers. Copy or train the model again."
+            key, f"{name} gives vectors that are not finite numbers.", "Copy or train the model again."
         )
     stated, width = _stated_width(model), vector.shape[-1]
     if stated is not None and width not in (stated, model.get_embedding_dimension()):
         raise DistilvecError(
-            f"[{key}] {name} states vectors of {stated} dimensions and gives {width}, which would be cut in silence. "
-            "Correct the dimension of its pooling (1_Pooling/config.json), or save the model again."
+            key,
+            f"{name} states vectors of {stated} dimensions and gives {width}, which would be cut in silence.",
+            "Correct the dimension of its pooling (1_Pooling/config.json), or save the model again.",
         )
 
 
@@ -167,7 +173,8 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)}".rstrip(" .:!…")
 
 
-def _message(name: str, key: str, kind: Kind, reason: str, fix: str | None = None) -> str:
+def _unreadable(name: str, key: str, kind: Kind, reason: str, fix: str | None = None) -> DistilvecError:
     problem = {"model": "cannot load", "tokenizer": "no tokenizer in"}.get(kind, f"no {kind} in")
     shown = name if len(name) <= _LONGEST else f"{name[:60]}…"
-    return f"[{key}] {problem} {shown or 'no name'}: {reason}. {fix or 'Expected a folder or an id on the hub'}."
+    fix = fix or "Expected a folder or an id on the hub"
+    return DistilvecError(key, f"{problem} {shown or 'no name'}: {reason}.", f"{fix}.")

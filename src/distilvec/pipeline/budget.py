@@ -50,7 +50,7 @@ def parameter_budget(text: str) -> int:
     """Read a number of parameters such as 5M, 800k or 5000000. DistilvecError for anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)", text.strip().lower())
     if found is None or float(found[1]) == 0:
-        raise DistilvecError(f"[--budget] found '{text}'; expected a number of parameters. Give for example 5M.")
+        raise DistilvecError("--budget", f"found '{text}'; expected a number of parameters.", "Give for example 5M.")
     return int(float(found[1]) * _UNITS[found[2]])
 
 
@@ -79,7 +79,7 @@ def within_budget(
     """
     if section.kind != "trim" or section.tokenizer is not None or section.size is not None:
         raise DistilvecError(
-            "[--budget] chooses how many tokens are kept. Leave out --kind, --vocab-size, --tokenizer."
+            "--budget", "chooses how many tokens are kept.", "Leave out --kind, --vocab-size, --tokenizer."
         )
     check_factorizable(model[0].auto_model)
     read = list(islice(chain.from_iterable(one() for one in texts.values()), TEXTS))
@@ -100,8 +100,10 @@ def within_budget(
     if best is None:
         least = _fixed(model, RANKS[0]) + everything.figures["least"] * RANKS[0]
         raise DistilvecError(
-            f"[--budget] found {parameters / 1e6:.2f} M parameters; the model's layers and the smallest table have "
-            f"{least / 1e6:.2f} M. Give more, or prune layers first (student.layers of a recipe)."
+            "--budget",
+            f"found {parameters / 1e6:.2f} M parameters; the model's layers and the smallest table have "
+            f"{least / 1e6:.2f} M.",
+            "Give more, or prune layers first (student.layers of a recipe).",
         )
     return best
 

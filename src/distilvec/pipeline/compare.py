@@ -62,10 +62,10 @@ def compare_runs(
     """
     if column not in MODELS:
         hint = nearest(column, MODELS) or "."
-        raise DistilvecError(f"[--column] no column '{column}'{hint} Known: {', '.join(MODELS)}.")
+        raise DistilvecError("--column", f"no column '{column}'{hint} Known: {', '.join(MODELS)}.")
     runs = load_runs(folders)
     if not runs:
-        raise DistilvecError("[run folder] found no run to compare. Name the folder of at least one run or sweep.")
+        raise DistilvecError("run folder", "found no run to compare.", "Name the folder of at least one run or sweep.")
     groups = _group(runs)
     reference = _find_reference(reference, groups)
     tasks, notes = _shared_tasks(runs, column)
@@ -115,7 +115,7 @@ def _find_reference(reference: str | None, groups: Groups) -> str:
         if reference in (name, *(folder.name for folder in folders)) or Path(reference).resolve() in folders:
             return name
     hint = nearest(reference, groups) or "."
-    raise DistilvecError(f"[--reference] no run '{reference}'{hint} Runs: {', '.join(groups)}.")
+    raise DistilvecError("--reference", f"no run '{reference}'{hint} Runs: {', '.join(groups)}.")
 
 
 def _shared_tasks(runs: Sequence[RunSummary], column: str) -> tuple[list[str], list[str]]:
@@ -125,13 +125,15 @@ def _shared_tasks(runs: Sequence[RunSummary], column: str) -> tuple[list[str], l
         return [], ["No run was evaluated: they are compared by distance and cost."]
     if bare := [str(run.folder) for run, pairs in zip(runs, scored, strict=True) if not pairs]:
         raise DistilvecError(
-            f"[--column] no scores in column '{column}': {', '.join(bare)}. Evaluate them on the others' suite or "
-            "leave them out. The asymmetric column needs a student of its teacher's dim."
+            "--column",
+            f"no scores in column '{column}': {', '.join(bare)}.",
+            "Evaluate them on the others' suite or leave them out. The asymmetric column needs a student of its "
+            "teacher's dim.",
         )
     shared = set.intersection(*scored)
     if not shared:
         listed = "; ".join(f"{run.folder}: {', '.join(run.scores(column))}" for run in runs)
-        raise DistilvecError(f"[run folder] the runs share no task ({listed}). Evaluate them on one suite.")
+        raise DistilvecError("run folder", f"the runs share no task ({listed}).", "Evaluate them on one suite.")
     tasks = [task for task, score in runs[0].scores(column).items() if (task, score["metric"]) in shared]
     rest = sorted({task for pairs in scored for task, _ in pairs} - set(tasks))
     return tasks, [f"Compared on the tasks that all runs share; left out: {', '.join(rest)}."] if rest else []

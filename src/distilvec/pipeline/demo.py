@@ -82,7 +82,7 @@ def write_demo(
     model, record = _student(run)
     check_output_folder(out, "--out")
     if out.is_dir() and any(out.iterdir()) and not (out / ABOUT).is_file():
-        raise DistilvecError(f"[--out] {out} exists and is no demo. Choose a new or empty folder.")
+        raise DistilvecError("--out", f"{out} exists and is no demo.", "Choose a new or empty folder.")
     recipe = recipes.load(run / "recipe.yaml")
     store = ArtifactStore(cache_root(recipe))
     recipe = with_local_tables(recipe, store.root)
@@ -133,15 +133,18 @@ def _student(run: Path) -> tuple[Path, dict[str, Any]]:
     """Return the model of a run whose vectors are in the teacher's space, and distillation.json."""
     record = read_run_file(run, RECORD) if run.is_dir() else None
     if record is None or not (run / "recipe.yaml").is_file():
-        raise DistilvecError(f"[demo] {run} is no finished run: no {RECORD}. Give the folder of `distilvec run`.")
+        raise DistilvecError("demo", f"{run} is no finished run: no {RECORD}.", "Give the folder of `distilvec run`.")
     model = run / ("student" if record.get("teacher_compatible") else "projected")
     if not model.is_dir():
         raise DistilvecError(
-            f"[demo] the student of {run} is not in its teacher's space, so it cannot search the teacher's vectors. "
-            f"Write it behind its projection: distilvec export {run / 'student'} --to projected."
+            "demo",
+            f"the student of {run} is not in its teacher's space, so it cannot search the teacher's vectors.",
+            f"Write it behind its projection: distilvec export {run / 'student'} --to projected.",
         )
     if missing := [name for name in _MODEL_FILES if not (model / name).is_file()]:
-        raise DistilvecError(f"[demo] {model} has no {', '.join(missing)}, which transformers.js reads. Save it again.")
+        raise DistilvecError(
+            "demo", f"{model} has no {', '.join(missing)}, which transformers.js reads.", "Save it again."
+        )
     return model, record
 
 
@@ -163,7 +166,7 @@ def _texts(recipe: Recipe, store: ArtifactStore, count: int, texts: Path | None,
     tasks = load_tasks(recipe.evaluation, store, recipe.teacher)
     task = next((one for one in tasks if isinstance(one, RetrievalTask)), None)
     if task is None:
-        raise DistilvecError("[demo] the run has no retrieval task. Give a file of documents with --texts.")
+        raise DistilvecError("demo", "the run has no retrieval task.", "Give a file of documents with --texts.")
     sample = sample_task(task, QUERIES, count)
     return Texts(
         task.name, task.query_role, [text for text in sample.documents if text.strip()], asked or sample.queries
@@ -179,8 +182,9 @@ def _embed(recipe: Recipe, found: Texts) -> tuple[Array, Similarity]:
         similarity = teacher.similarity
         if similarity == "euclidean":
             raise DistilvecError(
-                f"[demo] {teacher.name} compares vectors by their distance; the page searches by cosine or inner "
-                "product. Show another run."
+                "demo",
+                f"{teacher.name} compares vectors by their distance; the page searches by cosine or inner product.",
+                "Show another run.",
             )
         log(f"{teacher.name} embeds {len(found.documents):,} documents and {len(found.queries):,} queries")
         memo = EmbeddingCache()
@@ -193,7 +197,7 @@ def _read(path: Path, limit: int | None, key: str) -> list[str]:
     """Read the distinct texts of a file."""
     found = list(islice(dict.fromkeys(text for read in read_texts([str(path)]).values() for text in read()), limit))
     if not found:
-        raise DistilvecError(f"[{key}] {path} has no texts. Give a file of texts.")
+        raise DistilvecError(key, f"{path} has no texts.", "Give a file of texts.")
     return found
 
 

@@ -100,7 +100,7 @@ def export_model(
     """
     known = (*FORMS, *FOLDERS)
     if to not in known:
-        raise DistilvecError(f"[--to] no form '{to}'{nearest(to, known) or '.'} Forms: {', '.join(known)}.")
+        raise DistilvecError("--to", f"no form '{to}'{nearest(to, known) or '.'} Forms: {', '.join(known)}.")
     if to in FOLDERS:
         return Exported(FOLDERS[to](Path(model), out), {})
     form = FORMS[to]
@@ -108,7 +108,7 @@ def export_model(
         require_extra(extra, f"--to {to}")
     check_place(model, "model")
     if out is None and not Path(model).is_dir():
-        raise DistilvecError(f"[--out] {model} is a hub id, no folder. Give the path of the {to} file with --out.")
+        raise DistilvecError("--out", f"{model} is a hub id, no folder.", f"Give the path of the {to} file with --out.")
     place = out or Path(model) / form.file
     check_onnx_place(place, "--out")
     if suite is not None:
@@ -132,7 +132,7 @@ def parity_task(model: Path, suite: Path | None) -> RetrievalTask:
     store = ArtifactStore(cache_root())
     tasks = [task for task in load_tasks(section, store) if isinstance(task, RetrievalTask)]
     if not tasks and suite is not None:
-        raise DistilvecError(f"[--suite] {suite} has no retrieval task. Name a suite with one.")
+        raise DistilvecError("--suite", f"{suite} has no retrieval task.", "Name a suite with one.")
     builtin = EvaluationSection(builtin="python-docstrings")
     return next(iter(tasks or [task for task in load_tasks(builtin, store) if isinstance(task, RetrievalTask)]))
 
@@ -157,8 +157,9 @@ def _write(
             problems = parity.problems(form.tolerance)
             if problems and not force:
                 raise DistilvecError(
-                    f"[--to] {to} is out of tolerance, and was not written: {'; '.join(problems)}. "
-                    "Take another form, or keep it with --force."
+                    "--to",
+                    f"{to} is out of tolerance, and was not written: {'; '.join(problems)}.",
+                    "Take another form, or keep it with --force.",
                 )
             for file in sorted(made.parent.iterdir(), key=lambda file: file == made):  # the main file last
                 file.replace(target.parent / file.name)

@@ -86,8 +86,10 @@ def check_index(
     index, student = open_index(section, refresh), load_teacher(TeacherSection(model=str(model)), key="model")
     if student.dim != index.dim:
         raise DistilvecError(
-            f"[model] {model} gives vectors of {student.dim} dimensions, the index has {index.dim}: it cannot search "
-            "this index. Train one that can: distilvec index distill."
+            "model",
+            f"{model} gives vectors of {student.dim} dimensions, the index has {index.dim}: it cannot search this "
+            "index.",
+            "Train one that can: distilvec index distill.",
         )
     log_similarity(index.section, index.normalized)
     judgement = judge_encoder(student, index, queries)
@@ -104,7 +106,7 @@ def read_check(result: RunResult) -> IndexCheck:
     """
     judgement = read_judgement(result.record.get("neighbors"))
     if judgement is None:
-        raise DistilvecError(f"[--out] {result.folder} has no judgement. Start over: --restart.")
+        raise DistilvecError("--out", f"{result.folder} has no judgement.", "Start over: --restart.")
     return IndexCheck(result.record["teacher"]["name"], judgement, result.scores, result.problems)
 
 

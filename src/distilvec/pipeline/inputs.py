@@ -40,11 +40,11 @@ def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path
     import pyarrow.parquet as pq
 
     if isinstance(texts, (str, Path)) or hasattr(texts, "to_parquet"):
-        raise DistilvecError("[texts] an array of vectors needs the list of its texts; found a file or a data set.")
+        raise DistilvecError("texts", "an array of vectors needs the list of its texts; found a file or a data set.")
     listed = _listed(texts)
     if teacher.ndim != 2 or len(teacher) != len(listed):
         raise DistilvecError(
-            f"[teacher] expected vectors [{len(listed)}, dim], one for each text; found shape {list(teacher.shape)}."
+            "teacher", f"expected vectors [{len(listed)}, dim], one for each text; found shape {list(teacher.shape)}."
         )
     values = np.ascontiguousarray(teacher, dtype=np.float32)
     name = _digest([values.tobytes(), "\0".join(listed).encode("utf-8", "surrogatepass")])
@@ -61,7 +61,7 @@ def model_name(model: Model, root: Path, key: str) -> str:
 
     if not isinstance(model, SentenceTransformer):
         expected = "a model's id, folder or SentenceTransformer"
-        raise DistilvecError(f"[{key}] expected {expected}; found {type(model).__name__}.")
+        raise DistilvecError(key, f"expected {expected}; found {type(model).__name__}.")
     settings = [type(module).__name__ for module in model], model.prompts, model.max_seq_length, model.truncate_dim
     name = f"model-{hash_modules(model, *settings)[:16]}"
     return _store(root, name, lambda path: model.save_pretrained(str(path), create_model_card=False))
@@ -94,7 +94,7 @@ def _listed(texts: Any) -> list[str]:
     wrong = [type(item).__name__ for item in listed if not isinstance(item, str)]
     if wrong or not listed:
         found = f"{wrong[0]} among them" if wrong else "no texts"
-        raise DistilvecError(f"[texts] expected a file, a folder, a list of texts or a data set; found {found}.")
+        raise DistilvecError("texts", f"expected a file, a folder, a list of texts or a data set; found {found}.")
     return listed
 
 

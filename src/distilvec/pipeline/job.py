@@ -153,6 +153,7 @@ def errors_of(key: str) -> Iterator[None]:
     try:
         yield
     except DistilvecError as error:
-        if "[teacher." not in str(error) or key == "teacher":
+        section, _, name = error.key.partition(".")
+        if section != "teacher" or not name or key == "teacher":
             raise
-        raise DistilvecError(str(error).replace("[teacher.", f"[{key}.")) from error
+        raise error.renamed(f"{key}.{name}") from error

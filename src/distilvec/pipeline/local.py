@@ -47,7 +47,7 @@ def _own_texts(source: SourceSection, position: int, teacher: TeacherSection) ->
         return source
     if teacher.vectors is None:
         raise DistilvecError(
-            f"[corpus.sources.{position}.builtin] the teacher is a model, without texts of its own. Give a path."
+            f"corpus.sources.{position}.builtin", "the teacher is a model, without texts of its own.", "Give a path."
         )
     found = VectorsTeacher(teacher)
     changes: dict[str, object] = {"builtin": None, "path": Path(teacher.vectors), "column": found.table.names["text"]}

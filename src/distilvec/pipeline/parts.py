@@ -152,8 +152,10 @@ def margin(models: Models) -> dict[str, Any] | None:
     left_out = [saved.step for saved in models.saved if saved.in_first_epoch]
     if len(later) < LEAST_POINTS:
         raise DistilvecError(
-            f"[train.keep_students] {len(left_out)} of {len(models.saved)} saved checkpoints are of a cycle's first "
-            f"epoch, which the margin leaves out, and a line needs {LEAST_POINTS}. Save more, or train more epochs."
+            "train.keep_students",
+            f"{len(left_out)} of {len(models.saved)} saved checkpoints are of a cycle's first epoch, which the margin "
+            f"leaves out, and a line needs {LEAST_POINTS}.",
+            "Save more, or train more epochs.",
         )
     tasks, points = models.quick_tasks, list[dict[str, Any]]()
     with progress("saved checkpoints", len(later), "students") as advance:

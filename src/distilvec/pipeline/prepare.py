@@ -153,7 +153,9 @@ def cached_teachers(job: Job) -> list[Teacher]:
     found = [teacher for teacher in job.teachers if not teacher.live]
     if not found:
         names = ", ".join(teacher.info.name for teacher in job.teachers)
-        raise DistilvecError(f"[teacher.live] {job.recipe.name} runs {names} in every step: there is nothing to cache.")
+        raise DistilvecError(
+            "teacher.live", f"{job.recipe.name} runs {names} in every step: there is nothing to cache."
+        )
     return found
 
 
@@ -197,8 +199,9 @@ def check_shards(job: Job) -> None:
         for name in ("quantize", "device_map"):
             if teacher.live and getattr(teacher.section, name) is not None:
                 raise DistilvecError(
-                    f"[{teacher.key}.{name}] a live teacher of this kind cannot be sharded. Remove the key, or set "
-                    "train.shard=false."
+                    f"{teacher.key}.{name}",
+                    "a live teacher of this kind cannot be sharded.",
+                    "Remove the key, or set train.shard=false.",
                 )
 
 

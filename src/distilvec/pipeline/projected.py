@@ -45,7 +45,9 @@ def finished_job(student: Path, to: str) -> tuple[Job, dict[str, Any]]:
     run = student.resolve().parent
     record = read_run_file(run, RECORD)
     if record is None or student.resolve() != run / "student" or not (run / "recipe.yaml").exists():
-        raise DistilvecError(f"[model] {student} is not the student of a finished run. Give RUN/student for --to {to}.")
+        raise DistilvecError(
+            "model", f"{student} is not the student of a finished run.", f"Give RUN/student for --to {to}."
+        )
     return resolve(recipes.load(run / "recipe.yaml"), run, record), record
 
 
@@ -58,8 +60,9 @@ def export_projected(student: Path, out: Path | None) -> Path:
     made = projected_student(job, load(student, device="cpu"))
     if made is None:
         raise DistilvecError(
-            f"[--to] method '{job.stages[-1].recipe.method.name}' trains no projection of the student's vectors. "
-            "Use the student itself."
+            "--to",
+            f"method '{job.stages[-1].recipe.method.name}' trains no projection of the student's vectors.",
+            "Use the student itself.",
         )
     about = describe_student(made, f"{record['name']}-projected", record["student"].get("base_model"))
     width = record["teacher"].get("width")

@@ -29,9 +29,6 @@ _PUSHED = re.compile(  # names of a model's files, in any folder of it that is n
 # A line of our cards that loads the model from its folder, from there on
 _LOADED = re.compile(r"""\("\."(.*)  # in this folder, or its path$""", re.MULTILINE)
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
-_NO_LICENSE = (
-    "[--license] the card of {} states no license{}. Give its id with --license, such as apache-2.0, mit or other."
-)
 
 
 @dataclass(frozen=True)
@@ -71,20 +68,20 @@ def push_model(
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
-        raise DistilvecError(f"[repo_id] {first_line(error)} Expected OWNER/NAME.") from None
+        raise DistilvecError("repo_id", f"{first_line(error)} Expected OWNER/NAME.") from None
     files = model_files(model)
     card = checked_card(model, license)
     if constants.is_offline_mode():
-        raise DistilvecError("[HF_HUB_OFFLINE] is set, so that the hub is not reached. Unset it to push.")
+        raise DistilvecError("HF_HUB_OFFLINE", "is set, so that the hub is not reached.", "Unset it to push.")
     if get_token() is None:
-        raise DistilvecError("[token] no token of the hub was found. Log in with `hf auth login`, or set HF_TOKEN.")
+        raise DistilvecError("token", "no token of the hub was found.", "Log in with `hf auth login`, or set HF_TOKEN.")
     api = HfApi()
     with _refusals(repo):
         _validate(card)
         repo = api.create_repo(repo, private=not public, exist_ok=update).repo_id
         private = bool(api.repo_info(repo).private)
         if not (private or public):
-            raise DistilvecError(f"[--public] {repo} exists and is public. Push into it with --public.")
+            raise DistilvecError("--public", f"{repo} exists and is public.", "Push into it with --public.")
         if revision is not None:
             api.create_branch(repo, branch=revision, exist_ok=True)
         content: dict[str, Any] = {name: model / name for name in files}
@@ -102,18 +99,24 @@ def model_files(model: Path) -> list[str]:
     Errors: DistilvecError for a folder without a model, weights in safetensors or a card.
     """
     if (model / "student" / "modules.json").is_file():
-        raise DistilvecError(f"[model] {model} is the folder of a run. Give the model in it, such as {model}/student.")
+        raise DistilvecError(
+            "model", f"{model} is the folder of a run.", f"Give the model in it, such as {model}/student."
+        )
     if not (model / "modules.json").is_file():
-        raise DistilvecError(f"[model] {model} is no SentenceTransformer's folder: it has no modules.json. Give one.")
+        raise DistilvecError(
+            "model", f"{model} is no SentenceTransformer's folder: it has no modules.json.", "Give one."
+        )
     root = model.resolve()
     names = sorted(path.relative_to(model).as_posix() for path in model.rglob("*") if path.is_file())
     files = [name for name in names if _PUSHED.fullmatch(name) and (root / name).resolve().is_relative_to(root)]
     if left := sorted({*names} - {*files}):
         log(f"not pushed, since no files of a model: {', '.join(left)}")
     if not any(name.endswith(".safetensors") for name in files):
-        raise DistilvecError(f"[model] {model} has no weights in safetensors; pickles are not pushed. Save it again.")
+        raise DistilvecError(
+            "model", f"{model} has no weights in safetensors; pickles are not pushed.", "Save it again."
+        )
     if CARD not in files:
-        raise DistilvecError(f"[model] {model} has no model card. Write a {CARD} with its base model and license.")
+        raise DistilvecError("model", f"{model} has no model card.", f"Write a {CARD} with its base model and license.")
     return files
 
 
@@ -127,19 +130,20 @@ def checked_card(model: Path, license: str | None) -> ModelCard:
         card = ModelCard((model / CARD).read_text(encoding="utf-8"))
     except (ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
         problem = f"the metadata of {model}/{CARD} is damaged: {first_line(error)}"
-        raise DistilvecError(f"[{CARD}] {problem}. Correct it.") from error
+        raise DistilvecError(CARD, f"{problem}.", "Correct it.") from error
     bases = card.data.get("base_model") or []
     for base in [bases] if isinstance(bases, str) else bases:
         if not is_hub_id(base):
             fix = "Correct the card; a run's card is written again if the same recipe runs again."
-            raise DistilvecError(f"[{CARD}] base_model {base!r} is no id of a model on the hub. {fix}")
+            raise DistilvecError(CARD, f"base_model {base!r} is no id of a model on the hub.", fix)
     if license is not None:
         if not _LICENSE.fullmatch(license):
-            raise DistilvecError(f"[--license] found {license!r}. Give an id of the hub, such as apache-2.0.")
+            raise DistilvecError("--license", f"found {license!r}.", "Give an id of the hub, such as apache-2.0.")
         card.data["license"] = license
     if not card.data.get("license"):
         based = f"; it is based on {bases if isinstance(bases, str) else ', '.join(bases)}" if bases else ""
-        raise DistilvecError(_NO_LICENSE.format(model, based))
+        problem = f"the card of {model} states no license{based}."
+        raise DistilvecError("--license", problem, "Give its id with --license, such as apache-2.0, mit or other.")
     return card
 
 
@@ -154,21 +158,24 @@ def _refusals(repo: str) -> Iterator[None]:
         status = getattr(error.response, "status_code", None)
         if status == 401:
             raise DistilvecError(
-                f"[token] {constants.ENDPOINT} refuses the token. Log in again (`hf auth login`), or correct HF_TOKEN."
+                "token",
+                f"{constants.ENDPOINT} refuses the token.",
+                "Log in again (`hf auth login`), or correct HF_TOKEN.",
             ) from error
         if status == 403:
             raise DistilvecError(
-                f"[token] the token may not write to {repo}. Take a token with write access, or another owner."
+                "token", f"the token may not write to {repo}.", "Take a token with write access, or another owner."
             ) from error
         if status == 409:
             raise DistilvecError(
-                f"[repo_id] {repo} exists on the hub. Choose another name, or push into it with --update."
+                "repo_id", f"{repo} exists on the hub.", "Choose another name, or push into it with --update."
             ) from error
-        raise DistilvecError(f"[hub] {repo} was not pushed: {_reason(error)}. Push again with --update.") from error
+        raise DistilvecError("hub", f"{repo} was not pushed: {_reason(error)}.", "Push again with --update.") from error
     except Exception as error:  # of the HTTP client, and of storage
         raise DistilvecError(
-            f"[hub] {constants.ENDPOINT} cannot be reached, or the upload failed: {_reason(error)}. Check network and "
-            "HF_ENDPOINT, then push again, with --update if the repository was made."
+            "hub",
+            f"{constants.ENDPOINT} cannot be reached, or the upload failed: {_reason(error)}.",
+            "Check network and HF_ENDPOINT, then push again, with --update if the repository was made.",
         ) from error
 
 
@@ -179,7 +186,7 @@ def _validate(card: ModelCard) -> None:
     except HfHubHTTPError:
         raise
     except ValueError as error:
-        raise DistilvecError(f"[{CARD}] the hub refuses the card: {_reason(error)}. Correct the card.") from error
+        raise DistilvecError(CARD, f"the hub refuses the card: {_reason(error)}.", "Correct the card.") from error
 
 
 def _reason(error: Exception) -> str:

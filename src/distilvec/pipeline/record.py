@@ -165,7 +165,7 @@ def best_distance(metrics: Sequence[Path]) -> dict[str, float]:
     )
     if not first or not last:
         raise DistilvecError(
-            f"[metrics.jsonl] {metrics[-1 if first else 0]} has no validation metrics. Start over: --restart."
+            "metrics.jsonl", f"{metrics[-1 if first else 0]} has no validation metrics.", "Start over: --restart."
         )
     name = validation_metric(last[0])
     best = last[-1]

@@ -172,13 +172,16 @@ def make_objective(stage: Stage, context: ObjectiveContext) -> Objective:
         objective = build_objective(method.name, method.options, method.weights, context)
         if objective.needs_fixed_batch and train.max_tokens:
             raise DistilvecError(
-                f"[train.max_tokens] {method.name} compares the texts of a batch with each other, so batches need a "
-                "fixed number of rows. Remove max_tokens and set batch_size."
+                "train.max_tokens",
+                f"{method.name} compares the texts of a batch with each other, so batches need a fixed number of rows.",
+                "Remove max_tokens and set batch_size.",
             )
         if objective.student_outputs.second_view and not context.student.dropout:
             raise DistilvecError(
-                f"[student.dropout] {method.name} compares two views of a text under dropout; every rate of the "
-                "student is 0, so that both are equal. Give a rate above 0, such as 0.1."
+                "student.dropout",
+                f"{method.name} compares two views of a text under dropout; every rate of the student is 0, so that "
+                "both are equal.",
+                "Give a rate above 0, such as 0.1.",
             )
     return objective
 
@@ -209,7 +212,7 @@ def _head_info(recipe: Recipe) -> HeadInfo:
         return HeadInfo()
     if recipe.task is None:
         raise DistilvecError(
-            "[student.head] is the head of a labelled task. Give the recipe a task, or remove the key."
+            "student.head", "is the head of a labelled task.", "Give the recipe a task, or remove the key."
         )
     return HeadInfo(section.dropout or 0.0, section.hidden)
 
@@ -222,10 +225,11 @@ def _head(section: TeacherSection, key: str, examples: Examples | None) -> TaskH
     head, classes = found
     if head.task != examples.info or classes != examples.classes:
         raise DistilvecError(
-            f"[{key}.model] {section.model} was fine-tuned for {head.task.kind} with classes {_listed(classes)}; the "
-            f"recipe's task is {examples.info.kind} with classes {_listed(examples.classes)}, texts per example: "
-            f"{head.task.texts_per_example} and {examples.info.texts_per_example}. "
-            "Fine-tune the teacher on the same task: distilvec finetune."
+            f"{key}.model",
+            f"{section.model} was fine-tuned for {head.task.kind} with classes {_listed(classes)}; the recipe's task "
+            f"is {examples.info.kind} with classes {_listed(examples.classes)}, texts per example: "
+            f"{head.task.texts_per_example} and {examples.info.texts_per_example}.",
+            "Fine-tune the teacher on the same task: distilvec finetune.",
         )
     return head
 
@@ -243,8 +247,9 @@ def _manifest(
         if info.pre_dense_dim is None:
             asked = "the method requires" if required.pre_dense else "cache.pre_dense asks for"
             raise DistilvecError(
-                f"[{key}] {info.name} has no vectors from before a Dense layer, which {asked}. "
-                "Take another teacher, or another method and cache.pre_dense=false."
+                key,
+                f"{info.name} has no vectors from before a Dense layer, which {asked}.",
+                "Take another teacher, or another method and cache.pre_dense=false.",
             )
         made = replace(made, pre_dense_width=info.pre_dense_dim)
     if required.logits or required.vector:
@@ -291,31 +296,33 @@ def _refuse(recipe: Recipe, teachers: Sequence[Teacher], required: OutputSpec) -
         if inside and teacher.section.local_model is None:
             kind, what = ("vectors", "a table of vectors") if teacher.section.api is None else ("api", "behind an API")
             raise DistilvecError(
-                f"[{teacher.key}.{kind}] {name} is {what}; {method} also requires outputs from inside the "
-                f"model. Set {teacher.key}.model alone, or choose a method that learns from embeddings alone."
+                f"{teacher.key}.{kind}",
+                f"{name} is {what}; {method} also requires outputs from inside the model.",
+                f"Set {teacher.key}.model alone, or choose a method that learns from embeddings alone.",
             )
         if teacher.section.api is not None and teacher.corpus.paired:
             raise DistilvecError(
-                f"[task.encode] found 'joint'; {name} is behind an API, which embeds single texts. Set 'separate'."
+                "task.encode", f"found 'joint'; {name} is behind an API, which embeds single texts.", "Set 'separate'."
             )
         if len(teachers) == 1:  # the method has checked the rest
             return
         if required.logits and teacher.head is None:
             raise DistilvecError(
-                f"[{teacher.key}.model] {name} has no head for the recipe's task, and {method} requires every "
-                "teacher's "
-                "logits. Fine-tune it on the task (distilvec finetune), or leave it out."
+                f"{teacher.key}.model",
+                f"{name} has no head for the recipe's task, and {method} requires every teacher's logits.",
+                "Fine-tune it on the task (distilvec finetune), or leave it out.",
             )
         if required.tokens and required.tokens.alignment is not None:
             raise DistilvecError(
-                f"[more_teachers] {method} aligns the student's tokens with those of one teacher; found "
-                f"{len(teachers)}. "
-                "Remove more_teachers, or choose another method."
+                "more_teachers",
+                f"{method} aligns the student's tokens with those of one teacher; found {len(teachers)}.",
+                "Remove more_teachers, or choose another method.",
             )
         if (other := known.setdefault(teacher.embeddings.fingerprint, teacher)) is not teacher:
             raise DistilvecError(
-                f"[{teacher.key}] {name} gives the same vectors as {other.info.name} ({other.key}). "
-                f"Leave one of them out, or change its weight ({other.key}.weight)."
+                teacher.key,
+                f"{name} gives the same vectors as {other.info.name} ({other.key}).",
+                f"Leave one of them out, or change its weight ({other.key}.weight).",
             )
 
 

@@ -69,7 +69,7 @@ class RunSummary:
                             raise ValueError(f"{column}/{task}: expected two lists of finite numbers; found {shapes}")
                         found[task] = Sample(scores[task]["type"], scores[task]["metric"], *arrays)
         except (*UNREADABLE, zlib.error) as error:
-            raise DistilvecError(f"[samples.npz] {path} is damaged: {first_line(error)}. {_SCORE_AGAIN}") from None
+            raise DistilvecError("samples.npz", f"{path} is damaged: {first_line(error)}.", _SCORE_AGAIN) from None
         return found
 
 
@@ -98,7 +98,7 @@ def load_runs(folders: Sequence[Path]) -> list[RunSummary]:
         else:
             runs, problem = [], f"neither a run nor a sweep. Name a folder with {RECORD} or {SWEEP_FILE}."
         if not runs:
-            raise DistilvecError(f"[run folder] {folder}: {problem}")
+            raise DistilvecError("run folder", f"{folder}: {problem}")
         for run in runs:
             found.setdefault(run.folder.resolve(), run)
     return list(found.values())
@@ -134,7 +134,7 @@ def _load_run(folder: Path, sweep: Path, group: str | None) -> RunSummary:
     train = recipe.get("train") or {}
     if not isinstance(train, dict):
         raise DistilvecError(
-            f"[recipe.yaml] {path}: train is no mapping. Run the recipe again: it writes the file again."
+            "recipe.yaml", f"{path}: train is no mapping.", "Run the recipe again: it writes the file again."
         )
     with suppress(ValidationError):  # keys that are newer than the run get their default: seeds of two versions group
         recipe = Recipe.model_validate(recipe).model_dump(mode="json")

@@ -29,8 +29,10 @@ def export_router(student: Path, out: Path | None) -> Path:
     section = job.teacher.section
     if section.vectors is not None:
         raise DistilvecError(
-            f"[--to] the teacher of {job.folder} is a table of vectors ({job.teacher.info.name}), not a model that "
-            "embeds documents. Use the student alone for queries to the index."
+            "--to",
+            f"the teacher of {job.folder} is a table of vectors ({job.teacher.info.name}), not a model that embeds "
+            "documents.",
+            "Use the student alone for queries to the index.",
         )
     compatible = bool(record.get("teacher_compatible"))
     query = _query_tower(job, load(student, device="cpu"), compatible)
@@ -43,8 +45,9 @@ def export_router(student: Path, out: Path | None) -> Path:
     with load_teacher(section.model_copy(update={"dtype": "float32"}), "cpu") as teacher:
         if teacher.manifest().weights != job.teacher.manifest.weights:
             raise DistilvecError(
-                f"[--to] {section.model} is another model than the one that {job.folder} was trained with. Restore the "
-                "teacher, or run the recipe again with --restart."
+                "--to",
+                f"{section.model} is another model than the one that {job.folder} was trained with.",
+                "Restore the teacher, or run the recipe again with --restart.",
             )
         save_router(query, document_tower(teacher), out, routed, model_card(routed), "--out")
     return out
@@ -55,8 +58,10 @@ def _query_tower(job: Job, student: SentenceTransformer, compatible: bool) -> Se
     found = student if compatible else projected_student(job, student)
     if found is None or found.get_embedding_dimension() != job.teacher.info.dim:
         raise DistilvecError(
-            f"[--to] the student of {job.folder} has a vector space of its own: its queries cannot be compared with "
-            "the teacher's documents. Use the student for both, or train it with a method in the teacher's space."
+            "--to",
+            f"the student of {job.folder} has a vector space of its own: its queries cannot be compared with the "
+            "teacher's documents.",
+            "Use the student for both, or train it with a method in the teacher's space.",
         )
     return found
 

@@ -45,7 +45,9 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
     join(recipe.train.device)
     if recipe.train.shard and count() == 1:
         raise DistilvecError(
-            "[train.shard] found one process; expected several. Start them with --processes, or set train.shard=false."
+            "train.shard",
+            "found one process; expected several.",
+            "Start them with --processes, or set train.shard=false.",
         )
     with ExitStack() as stack:
         with main_first():
@@ -68,5 +70,5 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
 def _fetch(remote: Remote, folder: Path, restart: bool) -> None:
     """Fetch the earlier run that the address holds. Errors: DistilvecError if it is to be started over."""
     if restart and remote.exists():
-        raise DistilvecError(f"[--restart] {remote.address} has an earlier run. Choose another folder with --out.")
+        raise DistilvecError("--restart", f"{remote.address} has an earlier run.", "Choose another folder with --out.")
     remote.pull(folder)

@@ -66,8 +66,9 @@ def refuse_foreign(folder: Path) -> None:
         if not folder.exists() or _is_ours(folder) or not any(folder.iterdir()):
             return
     raise DistilvecError(
-        f"[--out] {folder} holds files and is no folder of a distilvec run: it has no {MARKER}. Nothing was changed. "
-        "Choose a new or empty folder."
+        "--out",
+        f"{folder} holds files and is no folder of a distilvec run: it has no {MARKER}. Nothing was changed.",
+        "Choose a new or empty folder.",
     )
 
 
@@ -88,8 +89,9 @@ def claim_folder(folder: Path, recipe: Section, fingerprint: str, restart: bool)
         if known.exists() and known.read_text().strip() != fingerprint and has_trained(folder):
             changed = ", ".join(_changed_keys(path, recipe)) or _changed_files(recipe)
             raise DistilvecError(
-                f"[--out] {folder} holds a run of another recipe or other data ({changed}). "
-                "Choose another folder, or start over with --restart, which moves that run aside."
+                "--out",
+                f"{folder} holds a run of another recipe or other data ({changed}).",
+                "Choose another folder, or start over with --restart, which moves that run aside.",
             )
         write_file(path, recipes.dump(recipe), "--out")
         write_file(known, fingerprint + "\n", "--out")

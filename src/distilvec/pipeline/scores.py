@@ -71,7 +71,6 @@ def score_models(
     data: str | os.PathLike[str] | None = None,
     protocol: str = "mteb-like",
     mixed: bool = False,
-    prefix: str = "",
 ) -> Scores:
     """Score a model, and optionally its teacher, on the tasks of a suite file, or on tasks or a benchmark of MTEB.
 
@@ -85,11 +84,10 @@ def score_models(
         data: A folder with <MTEB task>/ folders, read instead of the hub.
         protocol: Chooses the main metrics.
         mixed: A further column, with both models in pairs, STS and classification too.
-        prefix: Precedes the arguments' names in messages.
 
     Failed tasks are `problems`. Errors: DistilvecError for arguments and models that cannot be used.
     """
-    _check_arguments(suite, teacher, mteb, benchmark, data, protocol, prefix)
+    check_arguments(suite, teacher, mteb, benchmark, data, protocol)
     from distilvec.evaluation.aggregate import ALSO, with_protocol
     from distilvec.evaluation.evaluator import EmbeddingCache
     from distilvec.evaluation.mteb import find_tasks, import_mteb, mteb_scores
@@ -110,9 +108,9 @@ def score_models(
     elif of_mteb:
         import_mteb(cache)
         find_tasks(names, benchmark)  # so that unknown names are reported before models are loaded
-    table = _table(teacher, f"{prefix}teacher") if is_table(teacher) else None
+    table = _table(teacher) if is_table(teacher) else None
     student = _student(model, of_mteb)
-    other = table if table is not None or teacher is None else _embedder(teacher, f"{prefix}teacher", "teacher")
+    other = table if table is not None or teacher is None else _embedder(teacher, "teacher", "teacher")
     if table is not None and suite is None:
         tasks = list(stored_tasks(table, STORED))
     if isinstance(other, LocalTeacher) and not of_mteb:  # scores on MTEB are stored themselves
@@ -131,9 +129,7 @@ def score_models(
     return Scores(scores, problems, ALSO.get(protocol, {}))
 
 
-def _check_arguments(
-    suite: Any, teacher: Any, mteb: Any, benchmark: Any, data: Any, protocol: str, prefix: str
-) -> None:
+def check_arguments(suite: Any, teacher: Any, mteb: Any, benchmark: Any, data: Any, protocol: str) -> None:
     """DistilvecError for unknown names and for arguments that contradict each other, before anything is loaded."""
     table, of_mteb = is_table(teacher), mteb is not None or benchmark is not None
     wrong = [
@@ -152,14 +148,14 @@ def _check_arguments(
     ]
     for key, applies, problem in wrong:
         if applies:
-            raise DistilvecError(f"[{prefix}{key}] {problem}.")
+            raise DistilvecError(key, f"{problem}.")
     if of_mteb:
-        require_extra("mteb", f"{prefix}benchmark" if benchmark else f"{prefix}mteb")
+        require_extra("mteb", "benchmark" if benchmark else "mteb")
     from distilvec.evaluation.aggregate import PROTOCOLS
 
     if protocol not in PROTOCOLS:
         known = f"{nearest(protocol, PROTOCOLS) or '.'} Protocols: {', '.join(PROTOCOLS)}"
-        raise DistilvecError(f"[{prefix}protocol] no protocol '{protocol}'{known}.")
+        raise DistilvecError("protocol", f"no protocol '{protocol}'{known}.")
 
 
 def is_table(teacher: Any) -> bool:
@@ -169,8 +165,8 @@ def is_table(teacher: Any) -> bool:
     return isinstance(teacher, (str, os.PathLike)) and is_index(teacher)
 
 
-def _table(teacher: Any, key: str) -> VectorsTeacher:
-    """Open a table of vectors or an index. Errors have `key`."""
+def _table(teacher: Any) -> VectorsTeacher:
+    """Open a table of vectors or an index."""
     from distilvec.config.schema import TeacherSection
     from distilvec.pipeline.resolve import cache_root
     from distilvec.teachers.indexes.copy import KEY, local_table
@@ -179,7 +175,9 @@ def _table(teacher: Any, key: str) -> VectorsTeacher:
     try:
         return VectorsTeacher(local_table(TeacherSection(vectors=str(teacher)), cache_root()))
     except DistilvecError as error:
-        raise DistilvecError(str(error).replace(f"[{KEY}]", f"[{key}]")) from error
+        if error.key != KEY:
+            raise
+        raise DistilvecError("teacher", error.problem, error.fix) from error  # no ColumnError: there is no --column
 
 
 def _student(model: Any, of_mteb: bool) -> LocalTeacher | TextEncoder:
@@ -190,7 +188,7 @@ def _student(model: Any, of_mteb: bool) -> LocalTeacher | TextEncoder:
         return _embedder(model, "model", "student")
     if of_mteb:
         raise DistilvecError(
-            f"[model] {model} can be scored on a suite, not on MTEB. Name a suite, or its model's folder."
+            "model", f"{model} can be scored on a suite, not on MTEB.", "Name a suite, or its model's folder."
         )
     return open_exported(Path(str(model)), "model")
 
@@ -206,4 +204,4 @@ def _embedder(model: Any, key: str, name: str) -> LocalTeacher:
         return load_teacher(TeacherSection(model=str(model)), key=key)
     if isinstance(model, SentenceTransformer):
         return wrap_model(model, name)
-    raise DistilvecError(f"[{key}] expected a folder, an id or a SentenceTransformer; found {type(model).__name__}.")
+    raise DistilvecError(key, f"expected a folder, an id or a SentenceTransformer; found {type(model).__name__}.")

@@ -85,13 +85,16 @@ def check_start(job: Job, student: SentenceTransformer) -> None:
     key = "student.start" if asks_for_ridge else "student.layers.choose"
     if (asks_for_ridge or section.chooses) and job.required == OutputSpec():
         raise DistilvecError(
-            f"[{key}] {job.recipe.method.name} reads nothing of a teacher, which the start is fitted to. "
-            "Leave the key out."
+            key,
+            f"{job.recipe.method.name} reads nothing of a teacher, which the start is fitted to.",
+            "Leave the key out.",
         )
     if asks_for_ridge and fresh_layer(job, student) is None and not _objective(job).linear_maps():
         raise DistilvecError(
-            f"[student.start] found 'ridge', but neither the student nor {job.recipe.method.name} has a new "
-            "linear layer to the teacher's vectors. Set student.dense=always, or leave the key out."
+            "student.start",
+            f"found 'ridge', but neither the student nor {job.recipe.method.name} has a new linear layer to the "
+            "teacher's vectors.",
+            "Set student.dense=always, or leave the key out.",
         )
 
 

@@ -78,7 +78,7 @@ def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), vari
     try:
         base = check_name(base) if base is not None else source.stem if isinstance(source, Path) else "sweep"
     except ValueError as error:
-        raise DistilvecError(f"[name] {error}. In {origin}.") from None
+        raise DistilvecError("name", f"{error}. In {origin}.") from None
     seeds: list[int | None] = [*(section.seeds or [])] or [None]
     for (label, chosen, point), seed in itertools.product(_groups(section, names), seeds):
         name = ",".join(part for part in (label, f"seed={seed}" if seed is not None else "") if part)
@@ -149,8 +149,9 @@ def run_sweep(
     if failed:
         others = f" The others so far: distilvec compare {out}" if len(failed) < len(entries) else ""
         raise DistilvecError(
-            f"[sweep] {len(failed)} of {len(entries)} runs failed. Fix the errors below and run the command again: "
-            f"finished runs are skipped.{others}{''.join(failed)}"
+            "sweep",
+            f"{len(failed)} of {len(entries)} runs failed.",
+            f"Fix the errors below and run the command again: finished runs are skipped.{others}{''.join(failed)}",
         )
     return list(entries.values())
 
@@ -159,7 +160,9 @@ def refuse_run(out: Path) -> None:
     """DistilvecError for a foreign folder, or one that holds a single run."""
     refuse_foreign(out)
     if (out / "recipe.yaml").exists():
-        raise DistilvecError(f"[--out] {out} holds a single run; a sweep needs its own folder. Choose another folder.")
+        raise DistilvecError(
+            "--out", f"{out} holds a single run; a sweep needs its own folder.", "Choose another folder."
+        )
 
 
 def read_sweep(folder: Path) -> list[dict[str, Any]] | None:
@@ -171,7 +174,7 @@ def read_sweep(folder: Path) -> list[dict[str, Any]] | None:
         entries = read_json(path, fix)["members"]
         return [{**e, **{key: str(e[key]) for key in ("name", "group", "folder", "state")}} for e in entries]
     except (KeyError, TypeError) as error:
-        raise DistilvecError(f"[{path.name}] {path} is damaged: {error!r}. {fix}") from None
+        raise DistilvecError(path.name, f"{path} is damaged: {error!r}.", fix) from None
 
 
 def _entries(out: Path) -> list[dict[str, Any]]:
@@ -186,7 +189,7 @@ def _entries(out: Path) -> list[dict[str, Any]]:
 def _section(tree: Any, origin: str, changes: Mapping[str, Any]) -> SweepSection:
     """Validate the section; DistilvecError also for an override that the grid or the seeds would undo."""
     if tree is None:
-        raise DistilvecError(f"[sweep] {origin} has no sweep. Add one ({_EXAMPLE}).")
+        raise DistilvecError("sweep", f"{origin} has no sweep.", f"Add one ({_EXAMPLE}).")
     try:
         section = SweepSection.model_validate(tree)
     except ValidationError as error:
@@ -194,7 +197,7 @@ def _section(tree: Any, origin: str, changes: Mapping[str, Any]) -> SweepSection
     for fixed, key in itertools.product(changes, [*section.grid, *(["train.seed"] if section.seeds else [])]):
         if f"{fixed}.".startswith(f"{key}.") or f"{key}.".startswith(f"{fixed}."):
             raise DistilvecError(
-                f"[{key_text(fixed)}] is set for all runs, but the sweep varies {key_text(key)}. Remove one of the two."
+                key_text(fixed), f"is set for all runs, but the sweep varies {key_text(key)}.", "Remove one of the two."
             )
     return section
 

@@ -50,7 +50,7 @@ def load_tasks(section: EvaluationSection, store: ArtifactStore, teacher: Teache
     if section.stored is None:
         return suite
     if teacher is None or teacher.vectors is None:
-        raise DistilvecError("[evaluation.stored] the teacher is a model, without stored texts. Remove the key.")
+        raise DistilvecError("evaluation.stored", "the teacher is a model, without stored texts.", "Remove the key.")
     return [*suite, *stored_tasks(VectorsTeacher(teacher), section.stored)]
 
 
@@ -73,8 +73,10 @@ def check_domains(recipe: Recipe) -> None:
         own = task.path.resolve()
         if task.domain == "out" and any(own == file or own in file.parents or file in own.parents for file in files):
             raise DistilvecError(
-                f"[evaluation.suite] {recipe.evaluation.suite}: task '{task.name}' has domain: out, but the run trains "
-                f"on texts of {own.name}. Set domain: in, leave the key out, or take another suite."
+                "evaluation.suite",
+                f"{recipe.evaluation.suite}: task '{task.name}' has domain: out, but the run trains on texts of "
+                f"{own.name}.",
+                "Set domain: in, leave the key out, or take another suite.",
             )
 
 
@@ -141,7 +143,7 @@ def load_vocabulary(
         return None
     if model is None:
         raise DistilvecError(
-            "[student.model] is 'teacher', but the teacher is a table of vectors or an API. Name a model."
+            "student.model", "is 'teacher', but the teacher is a table of vectors or an API.", "Name a model."
         )
     pieces = Pieces(load_tokenizer(model, key), "the backbone's tokenizer", key)
     parts = [

@@ -90,7 +90,7 @@ def check_target(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
     """
     target = real(out)
     if target.is_relative_to(real(Path(HF_HUB_CACHE))):
-        raise DistilvecError(f"[--out] {out} is in the cache of the hub ({HF_HUB_CACHE}). Choose another folder.")
+        raise DistilvecError("--out", f"{out} is in the cache of the hub ({HF_HUB_CACHE}).", "Choose another folder.")
     for name in sources:
         folder: Path | None = Path(resolve_model(name))
         if folder is not None and not folder.is_dir():
@@ -99,11 +99,11 @@ def check_target(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
             except (OSError, ValueError):  # no valid id: loading reports it
                 folder = None
         if folder is not None and real(folder) == target:
-            raise DistilvecError(f"[--out] {out} is the folder of {name}, which is read. Choose another folder.")
+            raise DistilvecError("--out", f"{out} is the folder of {name}, which is read.", "Choose another folder.")
     check_output_folder(out, "--out")
     if not overwrite and out.is_dir() and any(out.iterdir()):
         fix = ", or replace the model in it with --overwrite" if is_ours(out) else ""
-        raise DistilvecError(f"[--out] {out} exists and is not empty. Choose a new or empty folder{fix}.")
+        raise DistilvecError("--out", f"{out} exists and is not empty.", f"Choose a new or empty folder{fix}.")
     check_replaceable(out, "--out")
 
 
@@ -138,7 +138,7 @@ def transplant_folder(
     if not hasattr(model[0], "auto_model"):
         kind = type(model[0]).__name__
         raise DistilvecError(
-            f"[teacher] {name} begins with a {kind} module. Take a model that begins with a transformer."
+            "teacher", f"{name} begins with a {kind} module.", "Take a model that begins with a transformer."
         )
     if max_length is not None:
         check_length(model[0], max_length)

@@ -80,8 +80,9 @@ def _in_copy(copy: Path, package: Package, name: str) -> Path:
         if place.is_file():
             return place
     raise DistilvecError(
-        f"[--runtime] {copy} has no {name} of {package.spec}, nor a node_modules with it. Fill it: "
-        f"npm install --ignore-scripts --prefix {copy} {PACKAGES[0].spec}"
+        "--runtime",
+        f"{copy} has no {name} of {package.spec}, nor a node_modules with it.",
+        f"Fill it: npm install --ignore-scripts --prefix {copy} {PACKAGES[0].spec}",
     )
 
 
@@ -90,7 +91,7 @@ def _fetch_all(folder: Path) -> dict[str, Any]:
     npm = shutil.which("npm")
     if npm is None:
         names = " and ".join(package.spec for package in PACKAGES)
-        raise DistilvecError(f"[demo] npm was not found, which fetches {names}. Install Node.js, {_COPY}.")
+        raise DistilvecError("demo", f"npm was not found, which fetches {names}.", f"Install Node.js, {_COPY}.")
     for package in PACKAGES:
         log(f"fetching {package.spec} with npm, once")
         _fetch(npm, package, folder)
@@ -107,11 +108,13 @@ def _fetch(npm: str, package: Package, folder: Path) -> None:
         problem = f"no end after {_SECONDS} s"
     archive = next(iter(folder.glob("*.tgz")), None)
     if problem or archive is None:
-        raise DistilvecError(f"[demo] npm pack {package.spec} failed: {problem}. Check the network, {_COPY}.")
+        raise DistilvecError("demo", f"npm pack {package.spec} failed: {problem}.", f"Check the network, {_COPY}.")
     found = "sha512-" + base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
     if found != package.integrity:
         raise DistilvecError(
-            f"[demo] npm gave other bytes for {package.spec} than expected: {found}. Check npm's registry, {_COPY}."
+            "demo",
+            f"npm gave other bytes for {package.spec} than expected: {found}.",
+            f"Check npm's registry, {_COPY}.",
         )
     with tarfile.open(archive) as content:
         for name in package.files:

@@ -79,8 +79,10 @@ class Client:
                 raise
             failed = Ended if attempts.statistics["attempt_number"] <= self.section.retries else DistilvecError
             raise failed(
-                f"[{self.key}] {self.section.host} has not answered in full after {self.section.retries} retries; the "
-                f"last time: {error}. All answers until now are kept. Run the same command again to go on."
+                self.key,
+                f"{self.section.host} has not answered in full after {self.section.retries} retries; the last time: "
+                f"{error}. All answers until now are kept.",
+                "Run the same command again to go on.",
             ) from None
 
     def ask_all(
@@ -137,11 +139,11 @@ class Client:
         if status not in _REPEATED and status < 500:
             variable = self.section.key_variable or f"{self.key}.key_variable"
             fix = f"Check the key ({variable})." if status in (401, 403) else f"Check {self.settings}."
-            return DistilvecError(f"[{self.key}] {host} has refused a request with {problem}. {fix}")
+            return DistilvecError(self.key, f"{host} has refused a request with {problem}.", fix)
         pause = _seconds(response.headers.get("retry-after"))
         if pause > _LONGEST_PAUSE:
             asks = f"asks for a pause of {pause / 60:,.0f} minutes ({problem})"
-            return DistilvecError(f"[{self.key}] {host} {asks}. Run the same command again after that.")
+            return DistilvecError(self.key, f"{host} {asks}.", "Run the same command again after that.")
         self.meter.pause(pause)
         return _Again(problem)
 
@@ -177,7 +179,7 @@ def _secret(variable: str | None, key: str) -> str:
     """The key in an environment variable; DistilvecError if it is not set, or cannot be sent."""
     found = os.environ.get(variable, "").strip() if variable else ""
     if variable and not found:
-        raise DistilvecError(f"[{key}.key_variable] {variable} is not set. Set that environment variable.")
+        raise DistilvecError(f"{key}.key_variable", f"{variable} is not set.", "Set that environment variable.")
     if not found.isascii() or not found.isprintable():
-        raise DistilvecError(f"[{key}.key_variable] {variable} holds characters that no key has. Set it again.")
+        raise DistilvecError(f"{key}.key_variable", f"{variable} holds characters that no key has.", "Set it again.")
     return found

@@ -97,14 +97,15 @@ class Meter:
                 self._changed.wait()
             if (cap := self._exceeded((batch.tokens, 0))) is not None:
                 raise DistilvecError(
-                    f"[{self.key}.{cap}] the cap of {self.section.cap} is reached: {self.note}. All answers until now "
-                    "are kept. Raise the cap and run the same command again to go on."
+                    f"{self.key}.{cap}",
+                    f"the cap of {self.section.cap} is reached: {self.note}. All answers until now are kept.",
+                    "Raise the cap and run the same command again to go on.",
                 )
             self._open.append(batch)
         try:
             self._pace(batch.tokens + batch.answer)
             if self.stopping.is_set():
-                raise Ended(f"[{self.key}] another request has failed. Run the same command again.")
+                raise Ended(self.key, "another request has failed.", "Run the same command again.")
             self.add(requests=1)
             yield
         finally:

@@ -59,5 +59,5 @@ def read_run_file(folder: Path, name: str) -> dict[str, Any] | None:
         first = error.errors(include_url=False, include_context=False)[0]
         key = ".".join(str(part) for part in first["loc"])
         found = "" if first["type"] == "missing" else f"; found {str(first['input'])[:80]!r}"
-        raise DistilvecError(f"[{name}] {path}: {key}: {first['msg']}{found}. {RUN_AGAIN}") from None
+        raise DistilvecError(name, f"{path}: {key}: {first['msg']}{found}.", RUN_AGAIN) from None
     return content

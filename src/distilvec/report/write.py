@@ -60,7 +60,7 @@ def refresh_report(folder: Path) -> Path | None:
         if SEAL in content:  # the file is as it was written: an error of this program
             raise
         raise DistilvecError(
-            f"[{REPORT}] {folder / REPORT} lacks a part of a report ({first_line(error)}). {RUN_AGAIN}"
+            REPORT, f"{folder / REPORT} lacks a part of a report ({first_line(error)}).", RUN_AGAIN
         ) from None
     write_json(folder / REPORT, found, sealed=True, key=REPORT)
     return page

@@ -21,7 +21,7 @@ def take_address(host: str, port: int) -> socket.socket:
     except OSError as error:
         place.close()
         raise DistilvecError(
-            f"[--port] cannot listen on {host}, port {port}: {first_line(error)}. Choose another --port or --host."
+            "--port", f"cannot listen on {host}, port {port}: {first_line(error)}.", "Choose another --port or --host."
         ) from error
 
 

@@ -66,8 +66,9 @@ def attention_forward(
     if recording is not None and number in recording.attention_layers:
         if biased:
             raise DistilvecError(
-                f"[method.name] attention maps of {type(module).__name__} cannot be read: it has a position bias. "
-                "Take another architecture, or a method without attention maps."
+                "method.name",
+                f"attention maps of {type(module).__name__} cannot be read: it has a position bias.",
+                "Take another architecture, or a method without attention maps.",
             )
         whole = recording.rows is None
         if recording.rows is not None:
@@ -188,8 +189,10 @@ def recording(
         _recording.reset(token)
     if missing := sorted({*attention_layers} - {*kept.maps} | {*projection_layers} - {*kept.projections}):
         raise DistilvecError(
-            f"[method.name] the attention of layers {missing} (numbered from 1) cannot be read: expected transformers' "
-            "attention interface with SDPA. Take another architecture, or a method without attention outputs."
+            "method.name",
+            f"the attention of layers {missing} (numbered from 1) cannot be read: expected transformers' attention "
+            "interface with SDPA.",
+            "Take another architecture, or a method without attention outputs.",
         )
 
 

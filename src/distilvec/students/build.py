@@ -179,14 +179,15 @@ def load_source(section: StudentSection, teacher: TeacherInfo) -> StudentSource:
         name, revision = teacher.model, revision or teacher.revision
     if name is None:
         raise DistilvecError(
-            "[student.model] is 'teacher', but the teacher is a table of vectors or an API. Name a model."
+            "student.model", "is 'teacher', but the teacher is a table of vectors or an API.", "Name a model."
         )
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": section.trust_remote_code}
     model = load_backbone(name, "student.model", model_kwargs={"dtype": torch.float32}, **options)
     if not isinstance(getattr(model[0], "auto_model", None), PreTrainedModel):
         raise DistilvecError(
-            f"[student.model] {name} begins with a {type(model[0]).__name__} module; expected a transformer. "
-            "Take a SentenceTransformer or Hugging Face encoder with a transformer backbone."
+            "student.model",
+            f"{name} begins with a {type(model[0]).__name__} module; expected a transformer.",
+            "Take a SentenceTransformer or Hugging Face encoder with a transformer backbone.",
         )
     if section.model == "teacher":
         merge_adapters(model[0].auto_model, teacher.adapters or ())
@@ -251,19 +252,22 @@ def kept_modules(section: StudentSection, modules: list[Any], hidden_size: int, 
     fix = "Set student.dense to auto, or name another model."
     if kinds[:1] != ["Pooling"] or "Dense" not in kinds:
         found = f"found {', '.join(kinds) or 'nothing'} after its backbone, expected Pooling, then Dense"
-        raise DistilvecError(f"[student.dense] 'keep' needs linear layers in {section.model}: {found}. {fix}")
+        raise DistilvecError("student.dense", f"'keep' needs linear layers in {section.model}: {found}.", fix)
     pooling = kept[0].pooling_mode
     if section.pooling not in (None, pooling):
         raise DistilvecError(
-            f"[student.pooling] found '{section.pooling}'; with student.dense=keep the pooling is that of "
-            f"{section.model}, '{pooling}'. Leave the key out."
+            "student.pooling",
+            f"found '{section.pooling}'; with student.dense=keep the pooling is that of {section.model}, '{pooling}'.",
+            "Leave the key out.",
         )
     linear = [module for module in kept if type(module).__name__ == "Dense"]
     first, last = linear[0].in_features, linear[-1].out_features
     if first != hidden_size or teacher_dim not in (None, last):
         raise DistilvecError(
-            f"[student.dense] the linear layers of {section.model} lead from {first} to {last} dimensions; expected "
-            f"from {hidden_size} (the backbone) to {teacher_dim or last} (the teacher). {fix}"
+            "student.dense",
+            f"the linear layers of {section.model} lead from {first} to {last} dimensions; expected from "
+            f"{hidden_size} (the backbone) to {teacher_dim or last} (the teacher).",
+            fix,
         )
     return kept[1:]
 
@@ -282,7 +286,9 @@ def fresh_transformer(section: StudentSection, vocabulary: PreTrainedTokenizerBa
     try:
         backbone = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except (ValueError, TypeError, KeyError, RuntimeError, ZeroDivisionError) as error:
-        raise DistilvecError(f"[student.config] builds no model: {first_line(error)}. Look at its sizes.") from error
+        raise DistilvecError(
+            "student.config", f"builds no model: {first_line(error)}.", "Look at its sizes."
+        ) from error
     with tempfile.TemporaryDirectory() as folder:
         backbone.config.architectures = [type(backbone).__name__]
         backbone.config.save_pretrained(folder)
@@ -298,17 +304,21 @@ def fresh_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase
     try:
         known = AutoConfig.for_model(str(kind))
     except ValueError as error:
-        raise DistilvecError(f"[student.config.model_type] found {kind!r}; expected one such as modernbert.") from error
+        raise DistilvecError(
+            "student.config.model_type", f"found {kind!r}; expected one such as modernbert."
+        ) from error
     names = {*known.to_dict(), *known.attribute_map, *EARLIER}
     for name in settings:
         if name not in names:
-            raise DistilvecError(f"[student.config.{name}] {kind} has no such setting{nearest(name, names) or '.'}")
+            raise DistilvecError(f"student.config.{name}", f"{kind} has no such setting{nearest(name, names) or '.'}")
     special = {f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep")} & names
     own = {"vocab_size": len(tokenizer), **{name: getattr(tokenizer, name) for name in special}}
     try:
         config = AutoConfig.for_model(**{**own, **settings})
     except (TypeError, ValueError) as error:
-        raise DistilvecError(f"[student.config] transformers refuses it: {first_line(error)}. Look at it.") from error
+        raise DistilvecError(
+            "student.config", f"transformers refuses it: {first_line(error)}.", "Look at it."
+        ) from error
     return config
 
 
@@ -338,7 +348,7 @@ def choose_length(section: StudentSection, transformer: Transformer, teacher: Te
     if asked is not None:
         if positions is not None and asked > positions:
             raise DistilvecError(
-                f"[student.max_length] found {asked}; the student has {positions} positions. Give fewer."
+                "student.max_length", f"found {asked}; the student has {positions} positions.", "Give fewer."
             )
         return asked
     if section.model == "teacher" and teacher.max_length < UNLIMITED:
@@ -354,12 +364,14 @@ def _settle_tokenizer(tokenizer: PreTrainedTokenizerBase, backbone: PreTrainedMo
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token or tokenizer.unk_token
     if tokenizer.pad_token is None:
         raise DistilvecError(
-            "[student.tokenizer] the student's tokenizer has no padding token, nor an end or unknown token. "
-            "Set its pad_token and save it."
+            "student.tokenizer",
+            "the student's tokenizer has no padding token, nor an end or unknown token.",
+            "Set its pad_token and save it.",
         )
     rows = backbone.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         raise DistilvecError(
-            f"[student.tokenizer] the tokenizer has {len(tokenizer)} tokens, the embedding table {rows} rows. "
-            "Take the tokenizer that belongs to the model, or set vocab_size in student.config."
+            "student.tokenizer",
+            f"the tokenizer has {len(tokenizer)} tokens, the embedding table {rows} rows.",
+            "Take the tokenizer that belongs to the model, or set vocab_size in student.config.",
         )

@@ -32,7 +32,7 @@ class Encoder(nn.Module):
         modules = list(model)
         if not hasattr(modules[0], "auto_model"):
             kind = type(modules[0]).__name__
-            raise DistilvecError(f"[student.model] begins with a {kind}; expected a transformer. Take another.")
+            raise DistilvecError("student.model", f"begins with a {kind}; expected a transformer.", "Take another.")
         config = self.backbone.config.get_text_config()
         self.layers: int = config.num_hidden_layers
         self.hidden_size: int = config.hidden_size
@@ -100,7 +100,7 @@ class Encoder(nn.Module):
         layer = number if number >= 0 else self.layers + 1 + number
         if not 0 <= layer <= self.layers:
             raise DistilvecError(
-                f"[method.options] found layer {number}; expected 0 (embeddings) to {self.layers}. Name one."
+                "method.options", f"found layer {number}; expected 0 (embeddings) to {self.layers}.", "Name one."
             )
         return layer
 

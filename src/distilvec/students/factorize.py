@@ -41,7 +41,7 @@ def factorize(backbone: PreTrainedModel, rank: int, tokens: Sequence[Sequence[in
     check_factorizable(backbone)
     old, hidden = backbone.embeddings, backbone.config.hidden_size
     if not 1 < rank < hidden:
-        raise DistilvecError(f"[student.embedding.rank] found {rank}; give a number from 2 to {hidden - 1}.")
+        raise DistilvecError("student.embedding.rank", f"found {rank}; give a number from 2 to {hidden - 1}.")
     seen, every = _sample(tokens, backbone.config), _sample((), backbone.config)
     ids, positions = (torch.cat(parts) for parts in zip(seen, every, strict=True)) if tokens else every
     with torch.random.fork_rng(devices=[]):
@@ -105,8 +105,9 @@ def check_factorizable(backbone: PreTrainedModel) -> None:
         return
     why = reasons.get(kind, "transformers has no factorized table for its layers")
     raise DistilvecError(
-        f"[student.embedding] found {type(backbone).__name__} ({kind}); expected a BERT encoder: {why}. "
-        "Remove student.embedding, or take a student with BERT's layers."
+        "student.embedding",
+        f"found {type(backbone).__name__} ({kind}); expected a BERT encoder: {why}.",
+        "Remove student.embedding, or take a student with BERT's layers.",
     )
 
 

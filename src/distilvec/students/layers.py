@@ -38,12 +38,13 @@ def choose_layers(layers: int | list[int] | LayersSection, total: int) -> list[i
     example = [int(layer) for layer in np.round(np.linspace(0, total - 1, min(max(spread, 1), total)))]
     if isinstance(layers, int):
         if not 1 <= layers <= total:
-            raise DistilvecError(f"[student.layers] found {layers}; give a number from 1 to {total}.")
+            raise DistilvecError("student.layers", f"found {layers}; give a number from 1 to {total}.")
         return example
     if not layers or layers != sorted({*layers}) or not 0 <= layers[0] <= layers[-1] < total:
         raise DistilvecError(
-            f"[student.layers] found {layers}; expected numbers from 0 (the first layer) to {total - 1} in ascending "
-            f"order, each once. Give for example {example}."
+            "student.layers",
+            f"found {layers}; expected numbers from 0 (the first layer) to {total - 1} in ascending order, each once.",
+            f"Give for example {example}.",
         )
     return list(layers)
 
@@ -136,7 +137,7 @@ def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
     """
     path, layers = layer_list(model)
     if count > len(layers):
-        raise DistilvecError(f"[student.reinitialize] found {count}; give at most {len(layers)}, its layers.")
+        raise DistilvecError("student.reinitialize", f"found {count}; give at most {len(layers)}, its layers.")
     fresh = type(model)(model.config).get_submodule(path)
     for layer, drawn in list(zip(layers, fresh.children(), strict=True))[-count:]:
         layer.load_state_dict(drawn.state_dict())
@@ -148,7 +149,9 @@ def layer_list(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     lists = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     found = [(name, module) for name, module in lists if len(module) == total]
     if not found:
-        raise DistilvecError(f"[student.layers] {type(model).__name__} has no list of {total} layers. Leave it out.")
+        raise DistilvecError(
+            "student.layers", f"{type(model).__name__} has no list of {total} layers.", "Leave it out."
+        )
     return min(found, key=lambda item: item[0].count("."))
 
 
@@ -177,7 +180,8 @@ def rebuild(model: PreTrainedModel, config: PretrainedConfig, weights: dict[str,
     report = fresh.load_state_dict(weights, strict=False)
     if odd := [*report.missing_keys, *report.unexpected_keys]:
         raise DistilvecError(
-            f"[student.layers] {type(model).__name__} does not run with these layers: {', '.join(odd[:3])} do not fit. "
-            "Its first layer differs from the others; keep layer 0 as the first."
+            "student.layers",
+            f"{type(model).__name__} does not run with these layers: {', '.join(odd[:3])} do not fit. Its first layer "
+            "differs from the others; keep layer 0 as the first.",
         )
     return fresh.train(model.training)

@@ -33,7 +33,7 @@ def add_adapters(model: SentenceTransformer, section: LoraSection, seed: int) ->
         if not any(name == target or name.endswith(f".{target}") for name in linear):
             known = sorted({name.rsplit(".", 1)[-1] for name in linear})
             hint = nearest(target, known) or "."
-            raise DistilvecError(f"[student.lora.targets] no layer '{target}'{hint} Known: {known}.")
+            raise DistilvecError("student.lora.targets", f"no layer '{target}'{hint} Known: {known}.")
     config = LoraConfig(
         r=section.r, lora_alpha=section.alpha, lora_dropout=section.dropout, target_modules=section.targets or linear
     )

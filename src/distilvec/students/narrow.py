@@ -47,7 +47,7 @@ def narrow(backbone: PreTrainedModel, size: int, tokens: Sequence[Sequence[int]]
     text, layers, into, out = config.get_text_config(), *_parts(backbone)
     total = text.intermediate_size
     if not 1 <= size <= total:
-        raise DistilvecError(f"[student.intermediate_size] found {size}; give a number from 1 to {total}.")
+        raise DistilvecError("student.intermediate_size", f"found {size}; give a number from 1 to {total}.")
     if size == total:
         return backbone
     weights = dict(backbone.state_dict())
@@ -77,8 +77,10 @@ def _parts(backbone: PreTrainedModel) -> tuple[list[str], tuple[str, ...], str]:
         if len(layers) == count and ends == {total} and begins in ({total}, {2 * total}):
             return layers, into, out
     raise DistilvecError(
-        f"[student.intermediate_size] the feed-forward layers of {type(backbone).__name__} are of another kind "
-        "than BERT's, Qwen's, Mistral's, Gemma's and ModernBERT's. Leave it out."
+        "student.intermediate_size",
+        f"the feed-forward layers of {type(backbone).__name__} are of another kind than BERT's, Qwen's, Mistral's, "
+        "Gemma's and ModernBERT's.",
+        "Leave it out.",
     )
 
 

@@ -59,12 +59,12 @@ def load_head(folder: Path) -> tuple[TaskHead, list[str]] | None:
         classes = [str(name) for name in found["classes"]]
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
-        raise DistilvecError(f"[{FACTS}] {folder / FACTS} describes no head ({reason}). {_AGAIN}") from None
+        raise DistilvecError(FACTS, f"{folder / FACTS} describes no head ({reason}).", _AGAIN) from None
     try:
         head.load_state_dict(load_file(folder / WEIGHTS))
     except (SafetensorError, RuntimeError, OSError) as error:
         reason = first_line(error)
-        raise DistilvecError(f"[{WEIGHTS}] {folder / WEIGHTS} does not match {FACTS}: {reason}. {_AGAIN}") from None
+        raise DistilvecError(WEIGHTS, f"{folder / WEIGHTS} does not match {FACTS}: {reason}.", _AGAIN) from None
     return head.eval(), classes
 
 
@@ -86,10 +86,10 @@ class TaskModel:
         self.folder = Path(folder)
         train = "Name the folder of a model that was trained on a labelled task."
         if not self.folder.is_dir():
-            raise DistilvecError(f"[model] {folder} is no folder. {train}")
+            raise DistilvecError("model", f"{folder} is no folder.", train)
         found, info = load_head(self.folder), head_info(self.folder)
         if found is None or info is None:
-            raise DistilvecError(f"[{FACTS}] {folder} has no head. {train}")
+            raise DistilvecError(FACTS, f"{folder} has no head.", train)
         self._head, self.classes = found
         self.kind = self._head.task.kind
         self._prompt, self._scale = str(info.get("prompt") or ""), info.get("scale") or (0.0, 1.0)
@@ -110,7 +110,7 @@ class TaskModel:
     def predict_proba(self, texts: Sequence[Text]) -> np.ndarray[Any, Any]:
         """Probabilities, float32 [texts, classes], in the order of `classes`. DistilvecError for sts."""
         if self.kind == "sts":
-            raise DistilvecError(f"[predict_proba] {self.folder} gives scores (sts), not classes. Use predict.")
+            raise DistilvecError("predict_proba", f"{self.folder} gives scores (sts), not classes.", "Use predict.")
         probabilities: np.ndarray[Any, Any] = self._logits(texts).softmax(1).numpy()
         return probabilities
 
@@ -121,12 +121,14 @@ class TaskModel:
             f"a list of {'pairs of texts, such as (a, b),' if pairs else 'single texts'} (task kind: {self.kind})"
         )
         if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
-            raise DistilvecError(f"[texts] expected {expected}; found a {type(texts).__name__}. Put it into a list.")
+            raise DistilvecError(
+                "texts", f"expected {expected}; found a {type(texts).__name__}.", "Put it into a list."
+            )
         inputs = []
         for number, text in enumerate(texts):
             parts = tuple(text) if pairs and isinstance(text, (tuple, list)) else (text,)
             if len(parts) != 1 + pairs or not all(isinstance(part, str) for part in parts):
-                raise DistilvecError(f"[texts] expected {expected}; found {repr(text)[:80]} (number {number}).")
+                raise DistilvecError("texts", f"expected {expected}; found {repr(text)[:80]} (number {number}).")
             together: Any = parts if self._head.task.texts_per_example == 2 or not pairs else (parts,)
             inputs.append(tuple(with_prompt(self._prompt, part) for part in together))
         return predict_logits(self._model, self._head, inputs)

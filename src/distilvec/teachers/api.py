@@ -173,7 +173,9 @@ class ApiTeacher:
         found = self._vectors(list(_PROBE), batch, self.api.dimensions)
         full, asked = found.shape[1], self.section.truncate_dim
         if asked is not None and asked > full:
-            raise DistilvecError(f"[teacher.truncate_dim] found {asked}; the vectors have {full}. Give at most that.")
+            raise DistilvecError(
+                "teacher.truncate_dim", f"found {asked}; the vectors have {full}.", "Give at most that."
+            )
         return full, bool((np.abs(np.linalg.norm(found, axis=1) - 1) <= _TOLERANCE).all())
 
     def _vectors(self, texts: list[str], batch: Batch, dims: int | None) -> Array:
@@ -207,10 +209,11 @@ class ApiTeacher:
         cosines = (new * old).sum(1) / (np.linalg.norm(new, axis=1) * np.linalg.norm(old, axis=1)).clip(1e-12)
         if (changed := cosines < SAME).any():
             raise DistilvecError(
-                f"[teacher.api] {self.name} at {self.api.host} has changed since {cache.folder} was begun: of "
-                f"{len(rows)} cached texts that were embedded again, {int(changed.sum())} have other vectors (smallest "
-                f"cosine {cosines.min():.4f}, expected {SAME} or more). Use the model of that time, or another "
-                "cache.path."
+                "teacher.api",
+                f"{self.name} at {self.api.host} has changed since {cache.folder} was begun: of {len(rows)} cached "
+                f"texts that were embedded again, {int(changed.sum())} have other vectors (smallest cosine "
+                f"{cosines.min():.4f}, expected {SAME} or more).",
+                "Use the model of that time, or another cache.path.",
             )
 
 

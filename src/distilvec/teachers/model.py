@@ -72,8 +72,10 @@ class LocalTeacher:
         self.prompts: dict[Role, str] = role_prompts(model) | (section.stated_prompts or {})
         if any(getattr(module, "include_prompt", True) is False for module in modules) and any(self.prompts.values()):
             raise DistilvecError(
-                f"[teacher.prompts] found {self.prompts}; {self.name} leaves the prompt's tokens out of its pooling "
-                "(include_prompt false). Set both prompts to '' or choose another teacher."
+                "teacher.prompts",
+                f"found {self.prompts}; {self.name} leaves the prompt's tokens out of its pooling (include_prompt "
+                "false).",
+                "Set both prompts to '' or choose another teacher.",
             )
         self.normalized = type(modules[-1]).__name__ == "Normalize"
         self.similarity = section.similarity or model_similarity(model, self.name)
@@ -189,8 +191,9 @@ class LocalTeacher:
         if pre_dense and (self.pre_dense_dim is None or self._forward is None):
             kinds = ", ".join(type(module).__name__ for module in self.model)
             raise DistilvecError(
-                f"[teacher.model] {self.name} has no Dense layer with readable input; found modules {kinds}. Take "
-                "another teacher, or a method without pre-dense vectors."
+                "teacher.model",
+                f"{self.name} has no Dense layer with readable input; found modules {kinds}.",
+                "Take another teacher, or a method without pre-dense vectors.",
             )
         found = {name: np.empty((len(prompted), dim), dtype=np.float32) for name, dim in dims.items()}
         for start in range(0, len(prompted), _WINDOW):
@@ -259,7 +262,7 @@ def load_teacher(
     plain model without `pooling`, and for `max_length` or `truncate_dim` beyond the model's.
     """
     if section.model is None:
-        raise DistilvecError(f"[{key}] expected a model; found a table of vectors (teacher.vectors). Name a model.")
+        raise DistilvecError(key, "expected a model; found a table of vectors (teacher.vectors).", "Name a model.")
     source, target = resolve_model(section.model), pick_device(device)
     with readable(section.model, key):
         placed = placement(section, target)
@@ -268,7 +271,9 @@ def load_teacher(
     _limit_length(section, model)
     full, asked = int(model.get_embedding_dimension() or 0), section.truncate_dim
     if asked is not None and asked > full:
-        raise DistilvecError(f"[teacher.truncate_dim] found {asked}; {section.model} has {full}. Give at most that.")
+        raise DistilvecError(
+            "teacher.truncate_dim", f"found {asked}; {section.model} has {full}.", "Give at most that."
+        )
     backbone = getattr(model[0], "auto_model", model[0])
     merge_adapters(backbone, section.adapters or ())
     if section.attention == "bidirectional":
@@ -311,17 +316,19 @@ def _load(section: TeacherSection, source: str, key: str, placed: dict[str, Any]
         for name, value in (("pooling", section.pooling), ("normalize", section.normalize)):
             if value is not None:
                 problem = f"found {value!r}; {section.model} states its own (modules.json)"
-                raise DistilvecError(f"[teacher.{name}] {problem}. Remove the key.")
+                raise DistilvecError(f"teacher.{name}", f"{problem}.", "Remove the key.")
         return load(source, device, model_kwargs=weights, **common)
     AutoConfig.from_pretrained(source, **common)  # fails if there is no model at all
     preset = section.known or Preset(())
     kind = section.pooling or preset.pooling
     if kind is None:
-        own = (
-            f"[teacher.pooling] {section.model} is a plain Hugging Face model, without a pooling of its tokens. Set "
-            "teacher.pooling to mean, cls or lasttoken, and teacher.normalize to true for vectors of length 1."
+        if key != "teacher.model":
+            raise no_pooling(section.model or source, key)
+        raise DistilvecError(
+            "teacher.pooling",
+            f"{section.model} is a plain Hugging Face model, without a pooling of its tokens.",
+            "Set teacher.pooling to mean, cls or lasttoken, and teacher.normalize to true for vectors of length 1.",
         )
-        raise DistilvecError(own if key == "teacher.model" else no_pooling(section.model or source, key))
     kwargs = {"model_kwargs": {**weights, **common}, "processor_kwargs": {**common}, "config_kwargs": {**common}}
     transformer = Transformer(source, **kwargs)
     transformer.modality_config = {"text": transformer.modality_config["text"]}  # texts as they are, no chat template
@@ -339,8 +346,9 @@ def _limit_length(section: TeacherSection, model: SentenceTransformer) -> None:
     special = 0 if backbone is None else model[0].tokenizer.num_special_tokens_to_add(pair=False)
     if asked is not None and not special < asked <= (positions or asked):
         raise DistilvecError(
-            f"[teacher.max_length] found {asked}; {section.model} has positions for {positions} tokens, of which "
-            f"{special} special ones. Give at least {special + 1}, and at most that."
+            "teacher.max_length",
+            f"found {asked}; {section.model} has positions for {positions} tokens, of which {special} special ones.",
+            f"Give at least {special + 1}, and at most that.",
         )
     if asked is not None or (positions is not None and _max_length(model) > positions):
         model.max_seq_length = asked or positions

@@ -39,14 +39,16 @@ class VectorsTeacher:
 
     def __init__(self, section: TeacherSection) -> None:
         if section.vectors is None:
-            raise DistilvecError("[teacher.vectors] expected a Parquet file or folder; found none. Name one.")
+            raise DistilvecError("teacher.vectors", "expected a Parquet file or folder; found none.", "Name one.")
         path = Path(section.vectors)
         self.section, self.name = section, section.name or path.stem
         self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.prompts or {})}
         self.table = VectorTable(path, "teacher.vectors", self.prompts, columns=section.columns)
         full, asked = self.table.dims["embedding"], section.truncate_dim
         if asked is not None and asked > full:
-            raise DistilvecError(f"[teacher.truncate_dim] found {asked}; the vectors have {full}. Give at most that.")
+            raise DistilvecError(
+                "teacher.truncate_dim", f"found {asked}; the vectors have {full}.", "Give at most that."
+            )
         self.dim, self.pre_dense_dim = asked or full, self.table.dims.get("pre_dense")
         self.normalized = self._measure()
         self.similarity = section.similarity or "cosine"
@@ -73,8 +75,8 @@ class VectorsTeacher:
     def manifest(self, store_dtype: str = "float16", pre_dense: bool = False) -> Manifest:
         """Settings that the vectors depend on; the table's files are read for their content's hash."""
         if pre_dense and self.pre_dense_dim is None:
-            missing = f"{self.table.path} has no column teacher_embedding_pre_dense. Add the column."
-            raise DistilvecError(f"[teacher.vectors] {missing}")
+            missing = f"{self.table.path} has no column teacher_embedding_pre_dense."
+            raise DistilvecError("teacher.vectors", missing, "Add the column.")
         return Manifest(
             model=self.name,
             weights=self._content(),
@@ -124,8 +126,10 @@ class VectorsTeacher:
             found[slots[slots >= 0]], known[slots[slots >= 0]] = rows["embedding"][slots >= 0], True
         if len(lacking := np.flatnonzero(~known[back])):
             raise DistilvecError(
-                f"[teacher.vectors] {len(lacking):,} of {len(texts):,} texts have no vector in {self.table.path}, such "
-                f"as {shortened(texts[lacking[0]])}. Add their vectors, or name a model."
+                "teacher.vectors",
+                f"{len(lacking):,} of {len(texts):,} texts have no vector in {self.table.path}, such as "
+                f"{shortened(texts[lacking[0]])}.",
+                "Add their vectors, or name a model.",
             )
         return found[back]
 
@@ -164,8 +168,9 @@ class VectorsTeacher:
                 if self.normalized and (wrong := real & ~close).any():
                     text = shortened(rows["text"][int(np.argmax(wrong))])
                     raise DistilvecError(
-                        f"[teacher.vectors] {self.table.path}: other vectors have length 1, that of {text} has not. "
-                        "Normalise all of them, or none."
+                        "teacher.vectors",
+                        f"{self.table.path}: other vectors have length 1, that of {text} has not.",
+                        "Normalise all of them, or none.",
                     )
                 rows["embedding"] = cut_dimensions(rows["embedding"], self.dim, self.normalized)
             yield rows
@@ -186,9 +191,10 @@ class VectorsTeacher:
         if (rows := np.flatnonzero(np.concatenate(found))).size:
             separate = " With task.encode=separate, pairs are looked up as two texts." if corpus.paired else ""
             raise DistilvecError(
-                f"[teacher.vectors] {len(rows):,} of the corpus's {len(corpus):,} texts have no vector in "
-                f"{self.table.path}, such as {shortened(corpus.stored(rows[:1])[0])}. Remove these texts, or add their "
-                f"vectors.{separate}"
+                "teacher.vectors",
+                f"{len(rows):,} of the corpus's {len(corpus):,} texts have no vector in {self.table.path}, such as "
+                f"{shortened(corpus.stored(rows[:1])[0])}.",
+                f"Remove these texts, or add their vectors.{separate}",
             )
 
 

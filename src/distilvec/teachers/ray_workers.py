@@ -53,7 +53,7 @@ class Worker:
             torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
             teacher = load_teacher(TeacherSection.model_validate(self._section), self._device)
             found = teacher.manifest(self._manifest.store_dtype, pre_dense)
-            found.check_equal(self._manifest, "[--ray] a worker's model")
+            found.check_equal(self._manifest, "--ray", "a worker's model")
             self._teacher = teacher
         return self._teacher.signals(prompted, pre_dense)
 
@@ -81,8 +81,9 @@ class RayWorkers:
             ray.init(address=options.address, log_to_driver=False, configure_logging=False, **settings)
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             raise DistilvecError(
-                f"[--ray] cannot connect to {options.address}: {first_line(error)}. Start the cluster (ray start "
-                "--head), or take --ray local."
+                "--ray",
+                f"cannot connect to {options.address}: {first_line(error)}.",
+                "Start the cluster (ray start --head), or take --ray local.",
             ) from error
         kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=RETRIES)(Worker)
         self._workers = [kind.remote(*self._about) for _ in range(options.workers)]
@@ -130,7 +131,9 @@ class RayWorkers:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None
         except ray.exceptions.RayError as error:
             raise DistilvecError(
-                f"[--ray] a worker died {RETRIES + 1} times at one shard, of texts from row {int(rows[0]):,} on: "
-                f"{first_line(error)} Lower teacher.batch_tokens, or give workers more memory. Shards before are kept."
+                "--ray",
+                f"a worker died {RETRIES + 1} times at one shard, of texts from row {int(rows[0]):,} on: "
+                f"{first_line(error)}",
+                "Lower teacher.batch_tokens, or give workers more memory. Shards before are kept.",
             ) from error
         return found

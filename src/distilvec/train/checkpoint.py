@@ -102,7 +102,7 @@ def fitting(path: Path, key: str = KEY, fix: str = FIX) -> Iterator[None]:
         yield
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise DistilvecError(f"[{key}] {path} does not fit the student and its objective ({reason}). {fix}") from None
+        raise DistilvecError(key, f"{path} does not fit the student and its objective ({reason}).", fix) from None
 
 
 def restore(module: nn.Module, tensors: dict[str, Tensor]) -> None:
@@ -125,8 +125,9 @@ def read_checkpoint(
     tensors, metadata = read_tensors(path, KEY, FIX, parts)
     if metadata.get("fingerprint") != fingerprint:
         raise DistilvecError(
-            f"[{KEY}] {path} belongs to another recipe or other data. Choose another folder (--out) or start over "
-            "(--restart)."
+            KEY,
+            f"{path} belongs to another recipe or other data.",
+            "Choose another folder (--out) or start over (--restart).",
         )
     return tensors, _read_progress(metadata.get("progress", ""), path)
 
@@ -140,7 +141,7 @@ def _read_progress(text: str, path: Path) -> Progress:
         found = None
     if isinstance(found, dict) and {name: type(value) for name, value in found.items()} == known:
         return Progress(**found)
-    raise DistilvecError(f"[{KEY}] {path} is damaged or of another version of distilvec: its progress is {text}. {FIX}")
+    raise DistilvecError(KEY, f"{path} is damaged or of another version of distilvec: its progress is {text}.", FIX)
 
 
 # -- the objective's parameters ---------------------------------------------------------------------------------------
@@ -166,7 +167,7 @@ def load_objective(path: Path, objective: Objective) -> None:
         return
     fix = "Put back a copy of it, or train again (--restart)."
     if not path.exists():
-        raise DistilvecError(f"[{path.name}] {path} is missing: it holds the parameters of the objective. {fix}")
+        raise DistilvecError(path.name, f"{path} is missing: it holds the parameters of the objective.", fix)
     tensors, _ = read_tensors(path, path.name, fix)
     with fitting(path, path.name, fix):
         objective.load_state_dict(tensors)
@@ -218,7 +219,7 @@ def read_tensors(
     except (SafetensorError, *UNREADABLE) as error:
         damage = first_line(error)
     if damage:
-        raise DistilvecError(f"[{key}] {path} is damaged ({damage}). {fix}")
+        raise DistilvecError(key, f"{path} is damaged ({damage}).", fix)
     return tensors, {name: text for name, text in metadata.items() if name != SEALED}
 
 

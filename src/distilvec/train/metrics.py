@@ -49,8 +49,9 @@ class MetricsLog:
             except Exception as error:
                 name = getattr(callback, "__qualname__", type(callback).__qualname__)
                 raise DistilvecError(
-                    f"[callbacks] {name} failed at step {step} with {type(error).__name__}: {first_line(error)}. "
-                    "Correct the callback and start the same run again: it goes on from its last checkpoint."
+                    "callbacks",
+                    f"{name} failed at step {step} with {type(error).__name__}: {first_line(error)}.",
+                    "Correct the callback and start the same run again: it goes on from its last checkpoint.",
                 ) from error
 
     def warn(self, step: int, epoch: float, kind: str, text: str) -> None:
@@ -111,7 +112,9 @@ def check_callbacks(callbacks: Sequence[Callback]) -> tuple[Callback, ...]:
     if isinstance(callbacks, (list, tuple)) and all(map(callable, callbacks)):
         return tuple(callbacks)
     raise DistilvecError(
-        f"[callbacks] expected a list of functions of step and metrics; found {str(callbacks)[:200]}. Give [function]."
+        "callbacks",
+        f"expected a list of functions of step and metrics; found {str(callbacks)[:200]}.",
+        "Give [function].",
     )
 
 
@@ -133,7 +136,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             intact = False
         if not intact:
             fix = "Put back a copy of the file, or remove that line."
-            raise DistilvecError(f"[{KEY}] {path}: line {number} is damaged. {fix}")
+            raise DistilvecError(KEY, f"{path}: line {number} is damaged.", fix)
     return found
 
 

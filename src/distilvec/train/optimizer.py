@@ -60,7 +60,9 @@ def build_optimizer(module: nn.Module, train: TrainSection) -> torch.optim.Optim
         return torch.optim.AdamW(groups[False], betas=train.betas, fused=fused, **rates)
     if not hasattr(torch.optim, "Muon"):
         raise DistilvecError(
-            f"[train.optimizer] 'muon' needs torch 2.9 or newer; found {torch.__version__}. Install it, or set 'adamw'."
+            "train.optimizer",
+            f"'muon' needs torch 2.9 or newer; found {torch.__version__}.",
+            "Install it, or set 'adamw'.",
         )
     muon = torch.optim.Muon(groups[True], adjust_lr_fn="match_rms_adamw", **rates)
     if not groups[False]:  # adapters alone
@@ -150,7 +152,7 @@ def _refuse_unused(key: str, prefixes: Iterable[str], module: nn.Module) -> None
             known = sorted({".".join(name[: 3 if name[0] == "encoder" else 2]) for name in names})
             hint = nearest(prefix, parts) or "."
             raise DistilvecError(
-                f"[{key}] no parameter's name starts with '{prefix}'{hint} Names start with {', '.join(known)}."
+                key, f"no parameter's name starts with '{prefix}'{hint} Names start with {', '.join(known)}."
             )
 
 

@@ -64,8 +64,7 @@ def errors_named(stage: Stage) -> Iterator[None]:
     except DistilvecError as error:
         if not stage.name:
             raise
-        key, close, problem = str(error).partition("] ")
-        raise DistilvecError(f"{key}{close}stage {stage.name}: {problem}") from error
+        raise DistilvecError(error.key, f"stage {stage.name}: {error.problem}", error.fix) from error
 
 
 def check_parameters(stage: Stage, encoder: Encoder, objective: Objective) -> None:
@@ -135,8 +134,9 @@ def take_over(encoder: Encoder, objective: Objective, stage: Stage, before: Stag
     found = read_checkpoint(path, fingerprint, ("model/",))
     if found is None or not found[1].finished:
         raise DistilvecError(
-            f"[stages] stage {stage.name} begins after {before.name}, but {before.folder} holds no finished training. "
-            "Start over (--restart)."
+            "stages",
+            f"stage {stage.name} begins after {before.name}, but {before.folder} holds no finished training.",
+            "Start over (--restart).",
         )
     with fitting(path):
         restore(encoder, with_prefix(found[0], "model/encoder."))

@@ -116,7 +116,7 @@ class Trainer:
         self.run()
         if self._asked()[0] or not self.state.finished:
             done = f"{self.state.step:,} of {self.total_steps:,}{of_stage}"
-            raise Stopped(f"[train] stopped at step {done}. Run the same command again to go on.", self.stop_signal)
+            raise Stopped("train", f"stopped at step {done}.", "Run the same command again to go on.", self.stop_signal)
 
     def run(self) -> Progress:
         """Train to the end, from the checkpoint on; the state holds the last step.
@@ -350,7 +350,7 @@ class Trainer:
             if " at step 1 (" in problem:  # no update yet: the rate is not the cause
                 fix = "No weight has changed yet: look for log(0), 0/0 or inf - inf in this term of the method, "
                 fix += "or use train.precision=fp32,"
-            raise DistilvecError(f"[train] {problem}. {fix} and start over (--restart).{kept}")
+            raise DistilvecError("train", f"{problem}.", f"{fix} and start over (--restart).{kept}")
 
     def _ask_to_stop(self, number: int) -> None:
         """Stop after this step."""

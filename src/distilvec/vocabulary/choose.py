@@ -36,7 +36,7 @@ def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts
         tokens = Pieces(given, f"the tokenizer of {section.tokenizer}").dense().tokens
         return Vocabulary(given, {"before": before, "tokens": len(tokens)})
     if not any(next(read(), None) is not None for read in texts.values()):
-        raise DistilvecError("[student.vocabulary] there are no texts to choose a vocabulary from. Give some.")
+        raise DistilvecError("student.vocabulary", "there are no texts to choose a vocabulary from.", "Give some.")
     if section.kind in ("bpe", "unigram", "wordpiece"):
         assert section.size is not None
         made = train_tokenizer(
@@ -50,8 +50,8 @@ def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts
     assert target is not None and share is not None and size is not None
     if target not in words:
         raise DistilvecError(
-            f"[student.vocabulary.target] no texts of '{target}'{nearest(target, words) or '.'} "
-            f"Languages of the texts: {', '.join(words)}."
+            "student.vocabulary.target",
+            f"no texts of '{target}'{nearest(target, words) or '.'} Languages of the texts: {', '.join(words)}.",
         )
     return hybrid(pieces, words.pop(target), texts[target](), words, share, size, section.letters)
 

@@ -37,7 +37,7 @@ def read_tokenizer(name: str, like: Pieces) -> PreTrainedTokenizerBase:
         return load_tokenizer(name, OPTION)
     if not path.is_file():
         raise DistilvecError(
-            f"[{OPTION}] no file {name}. Expected a tokenizer.json, a SentencePiece .model, or a model's folder or id."
+            OPTION, f"no file {name}. Expected a tokenizer.json, a SentencePiece .model, or a model's folder or id."
         )
     return _with_roles(_from_json(path) if kind == ".json" else from_sentencepiece(path), path, like)
 
@@ -47,7 +47,7 @@ def _from_json(path: Path) -> State:
         state: State = json.loads(Tokenizer.from_file(str(path)).to_str())
     except Exception as error:  # tokenizers raises bare Exception
         raise DistilvecError(
-            f"[{OPTION}] {path} is no tokenizer.json: {first_line(error)}. Expected a file of Tokenizer.save."
+            OPTION, f"{path} is no tokenizer.json: {first_line(error)}. Expected a file of Tokenizer.save."
         ) from error
     return state
 
@@ -70,8 +70,10 @@ def _with_roles(state: State, path: Path, like: Pieces) -> PreTrainedTokenizerFa
         if same is None:
             usual = [name for role, own in like.roles.items() if own == number for name in _names(role, like)]
             raise DistilvecError(
-                f"[{OPTION}] the model reads texts with {token}, and {path} has no token for it. Expected one of "
-                f"{', '.join(dict.fromkeys(usual)) or token}. Add it, or give a tokenizer's folder with roles."
+                OPTION,
+                f"the model reads texts with {token}, and {path} has no token for it. Expected one of "
+                f"{', '.join(dict.fromkeys(usual)) or token}.",
+                "Add it, or give a tokenizer's folder with roles.",
             )
         return str(pieces.tokens[same]), same
 

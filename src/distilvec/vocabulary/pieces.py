@@ -55,8 +55,9 @@ class Pieces:
         copy = plain_copy(tokenizer)
         if copy is None:
             raise DistilvecError(
-                f"[{key}] {name} is a {type(tokenizer).__name__} without a fast form (tokenizer.json). Load it with "
-                "transformers' AutoTokenizer and use_fast=True, save it, and give that folder."
+                key,
+                f"{name} is a {type(tokenizer).__name__} without a fast form (tokenizer.json).",
+                "Load it with transformers' AutoTokenizer and use_fast=True, save it, and give that folder.",
             )
         self.tokenizer, self.name, self.key, self.plain = tokenizer, name, key, copy
         self.state: State = json.loads(copy.to_str())
@@ -79,8 +80,9 @@ class Pieces:
         """Return these pieces. Errors: DistilvecError if an id has no token."""
         if None in self.tokens:
             raise DistilvecError(
-                f"[{self.key}] {self.name}: its ids have holes, {self.tokens.index(None)} has no token. "
-                "Save it with dense ids."
+                self.key,
+                f"{self.name}: its ids have holes, {self.tokens.index(None)} has no token.",
+                "Save it with dense ids.",
             )
         return self
 

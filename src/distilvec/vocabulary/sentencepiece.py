@@ -38,8 +38,9 @@ def from_sentencepiece(path: Path) -> State:
     }
     if reasons := [reason for reason, holds in lacking.items() if holds]:
         raise DistilvecError(
-            f"[{OPTION}] {path} has no fast form: {' and '.join(reasons)}. Expected a Unigram or BPE model with spaces "
-            "before words."
+            OPTION,
+            f"{path} has no fast form: {' and '.join(reasons)}. Expected a Unigram or BPE model with spaces before "
+            "words.",
         )
     # BPE: given pieces without spaces are split off first, as added tokens (Unigram: by their score)
     given = {number for number, piece in enumerate(pieces) if piece.type == _GIVEN}
@@ -78,8 +79,9 @@ def _read(path: Path) -> Any:
         proto = import_protobuf().ModelProto()
     except Exception as error:  # ImportError, or protobuf's own for versions that do not fit
         raise DistilvecError(
-            f"[{OPTION}] reading {path} needs newer versions of sentencepiece and protobuf ({first_line(error)}). "
-            f"Install: {install_command('sentencepiece')}"
+            OPTION,
+            f"reading {path} needs newer versions of sentencepiece and protobuf ({first_line(error)}).",
+            f"Install: {install_command('sentencepiece')}",
         ) from error
     with explained(OPTION, path):
         content = path.read_bytes()
@@ -90,7 +92,7 @@ def _read(path: Path) -> Any:
         problem = str(error)
     if problem:
         raise DistilvecError(
-            f"[{OPTION}] cannot read {path} as a SentencePiece model: {problem}. Give the .model that it wrote."
+            OPTION, f"cannot read {path} as a SentencePiece model: {problem}.", "Give the .model that it wrote."
         )
     return proto
 

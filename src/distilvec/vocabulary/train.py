@@ -46,7 +46,7 @@ def train_tokenizer(texts: Texts, kind: NewKind, size: int, like: Pieces) -> Pre
     special = [entry["content"] for entry in added]
     if not special:
         raise DistilvecError(
-            f"[student.vocabulary.kind] {like.name} has no special tokens to take over. Use kind trim."
+            "student.vocabulary.kind", f"{like.name} has no special tokens to take over.", "Use kind trim."
         )
     state = _trained(texts, kind, size, special, like)
     numbers = {entry["id"]: rank for rank, entry in enumerate(added)}

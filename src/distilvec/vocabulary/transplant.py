@@ -131,8 +131,9 @@ def transplant(
     """
     if tokenizer.pad_token is None and model.tokenizer.pad_token is not None:
         raise DistilvecError(
-            f"[{OPTION}] the new tokenizer has no padding token, which batches need. Set its pad_token, save it, and "
-            "give that."
+            OPTION,
+            "the new tokenizer has no padding token, which batches need.",
+            "Set its pad_token, save it, and give that.",
         )
     table = model[0].auto_model.get_input_embeddings().weight
     shared = {id(part): part for part in (table, model.tokenizer)}  # large, and replaced below
@@ -155,8 +156,10 @@ def give_tokenizer(
     if lacking := [str(old.tokens[number]) for number in old.around if old.counterpart(number, new) is None]:
         roles = ", ".join(f"{role} {new.tokens[number]}" for role, number in new.roles.items()) or "none"
         raise DistilvecError(
-            f"[{OPTION}] the model reads texts with {' and '.join(lacking)}, which the new tokenizer has no token for. "
-            f"Its special tokens by role: {roles}. Give it one of that role (cls or bos; sep or eos)."
+            OPTION,
+            f"the model reads texts with {' and '.join(lacking)}, which the new tokenizer has no token for. Its "
+            f"special tokens by role: {roles}.",
+            "Give it one of that role (cls or bos; sep or eos).",
         )
     backbone = first.auto_model
     embeddings, positions, pad = backbone.get_input_embeddings(), position_table(backbone), tokenizer.pad_token_id
@@ -182,8 +185,9 @@ def check_length(first: Transformer, length: int) -> None:
     limit = position_limit(first.auto_model)
     if limit is not None and length > limit:
         raise DistilvecError(
-            f"[max_length] a maximum length of {length} is more than the model's {limit} learned positions. "
-            "Give at most that."
+            "max_length",
+            f"a maximum length of {length} is more than the model's {limit} learned positions.",
+            "Give at most that.",
         )
 
 

@@ -117,8 +117,9 @@ def trim(
     counts = _shares(pieces, words)
     if (unknown := _unknown(pieces, counts)) > UNREADABLE:
         raise DistilvecError(
-            f"[student.vocabulary.kind] {unknown:.0%} of the texts' tokens are unknown to {pieces.name}. "
-            "Train a vocabulary on them (kind bpe or unigram), or give texts that the model can read."
+            "student.vocabulary.kind",
+            f"{unknown:.0%} of the texts' tokens are unknown to {pieces.name}.",
+            "Train a vocabulary on them (kind bpe or unigram), or give texts that the model can read.",
         )
     used = {int(number) for number in np.flatnonzero(counts)}
     fixed, notes = _alphabet_kept(pieces, used, letters, size)

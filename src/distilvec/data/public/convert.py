@@ -43,7 +43,7 @@ def rows_of(part: Part, files: Files, given: Iterable[Mapping[str, Any]] | None 
             yield row
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, csv.Error, yaml.YAMLError) as error:
         problem = f"not the expected {part.format} ({type(error).__name__}: {first_line(error)})"
-        raise Unusable(f"[data] {', '.join(files)[:200]}: {problem}.") from error
+        raise Unusable("data", f"{', '.join(files)[:200]}: {problem}.") from error
 
 
 def _cleaned(part: Part, row: Row) -> Row:

@@ -36,12 +36,12 @@ def download(url: str, path: Path, most: int = MOST_BYTES) -> Path:
             return path
         except _Refused as error:
             part.unlink(missing_ok=True)
-            raise DistilvecError(f"[data] {url}: {error}.") from None
+            raise DistilvecError("data", f"{url}: {error}.") from None
         except (requests.RequestException, _Broken) as error:
             failures = 1 if part.exists() and part.stat().st_size > before else failures + 1
             if failures >= TRIES:
                 problem = f"{url} cannot be fetched after {TRIES} tries ({type(error).__name__}: {first_line(error)})"
-                raise DistilvecError(f"[data] {problem}.") from error
+                raise DistilvecError("data", f"{problem}.") from error
             time.sleep(PAUSE * 2 ** (failures - 1))
 
 

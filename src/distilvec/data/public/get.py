@@ -41,7 +41,7 @@ def get(name: str, folder: Path, again: bool = False) -> list[Path]:
     """
     entry = data_set(name)
     if entry.manual:
-        raise DistilvecError(f"[data] {name} cannot be fetched. {entry.manual}")
+        raise DistilvecError("data", f"{name} cannot be fetched.", entry.manual)
     wanted = {folder / path: file for path, file in entry.files.items() if again or not (folder / path).exists()}
     if wanted:
         log(f"{name}: {entry.about}. Licence: {entry.licence}. About {entry.size:g} MB to download.")
@@ -66,7 +66,8 @@ def _fetch(name: str, entry: DataSet, wanted: Mapping[Path, OutFile], folder: Pa
     except DistilvecError as error:
         if isinstance(error.__cause__, OSError) and error.__cause__.errno is not None:
             raise
-        raise DistilvecError(f"{error} {_by_hand(entry, folder)}") from error
+        fix = f"{error.fix} {_by_hand(entry, folder)}".lstrip()
+        raise DistilvecError(error.key, error.problem, fix) from error
     remove(kept)
     note = {"licence": entry.licence, "sources": list(entry.sources()), "files": list(entry.files)}
     with locked(folder / KEPT / "notes.lock", "--out", str(folder / NOTES), wait=True):
@@ -92,7 +93,7 @@ def _make(name: str, entry: DataSet, file: OutFile, path: Path, kept: Path) -> N
             if expected is not None and found != expected:
                 problem = f"{path.name} has {what} {found}; expected {expected}"
                 raise Unusable(
-                    f"[data] {name}: {problem}. The source differs from its pinned version; nothing is kept."
+                    "data", f"{name}: {problem}. The source differs from its pinned version; nothing is kept."
                 )
         new.replace(path)
     finally:
@@ -162,15 +163,15 @@ def _unpacked(archive: Path, part: Part, folder: Path) -> dict[str, Path]:
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in part.files):
                 room -= size
                 if room < 0:
-                    raise Unusable(f"[data] {archive.name} unpacks to more than {MOST_UNPACKED:,} bytes.")
+                    raise Unusable("data", f"{archive.name} unpacks to more than {MOST_UNPACKED:,} bytes.")
                 found[name] = folder / str(len(found))
                 found[name].write_bytes(read())
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise Unusable(f"[data] {archive.name} is damaged ({first_line(error)}).") from error
+        raise Unusable("data", f"{archive.name} is damaged ({first_line(error)}).") from error
     by_pattern = (sorted(fnmatch.filter(found, one), key=_natural if part.natural else str) for one in part.files)
     ordered = dict.fromkeys(chain.from_iterable(by_pattern))
     if not ordered:
-        raise Unusable(f"[data] {archive.name} has no file like {part.files[0]}.")
+        raise Unusable("data", f"{archive.name} has no file like {part.files[0]}.")
     return {name: found[name] for name in ordered}
 
 

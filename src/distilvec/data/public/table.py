@@ -100,7 +100,7 @@ def data_set(name: str) -> DataSet:
     """The entry of a name; DistilvecError with the nearest name for an unknown one."""
     known = data_sets()
     if name not in known:
-        raise DistilvecError(f"[data] no data set '{name}'{unknown(name, known)} `distilvec data list` shows all.")
+        raise DistilvecError("data", f"no data set '{name}'{unknown(name, known)} `distilvec data list` shows all.")
     return known[name]
 
 

@@ -30,7 +30,9 @@ def read_prompt(kind: Kind, file: Path | None) -> str:
     with explained("--prompt", path):
         prompt = path.read_text(encoding="utf-8-sig")
     if (found := prompt.count("%s")) != 1:
-        raise DistilvecError(f"[--prompt] {path} holds %s {found} times. Put it once, where the words are inserted.")
+        raise DistilvecError(
+            "--prompt", f"{path} holds %s {found} times.", "Put it once, where the words are inserted."
+        )
     return prompt
 
 

@@ -64,7 +64,9 @@ class Journal:
             self.failures.clear()
             return 0
         other = " and ".join(name for name in self.settings if lines[0][1].get(name) != self.settings[name])
-        raise DistilvecError(f"[--out] {self.path} was begun with another {other}. Give the same, or another --out.")
+        raise DistilvecError(
+            "--out", f"{self.path} was begun with another {other}.", "Give the same, or another --out."
+        )
 
     def _parse(self, text: bytes, number: int) -> dict[str, Any]:
         """A line's content, taken over; of the first one as it is. DistilvecError for a damaged line."""
@@ -75,5 +77,5 @@ class Journal:
         except (ValueError, KeyError, TypeError) as error:
             problem = f"line {number} is damaged ({first_line(error)})"
             fix = "Remove the line, or move the file away to begin again."
-            raise DistilvecError(f"[--out] {self.path}: {problem}. {fix}") from None
+            raise DistilvecError("--out", f"{self.path}: {problem}.", fix) from None
         return line if number == 1 else {}

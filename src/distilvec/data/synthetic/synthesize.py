@@ -61,10 +61,10 @@ def synthesize(
     answers until then are in `out`.
     """
     if extension(out) != MAPPING:
-        raise DistilvecError(f"[--out] {out}: found extension '{out.suffix}'. Expected {MAPPING}.")
+        raise DistilvecError("--out", f"{out}: found extension '{out.suffix}'. Expected {MAPPING}.")
     text, asked, folder = read_prompt(section.kind, prompt), list(words[:limit]), work_folder(out)
     if not asked:
-        raise DistilvecError("[words] the list is empty. Give a file with a word a line.")
+        raise DistilvecError("words", "the list is empty.", "Give a file with a word a line.")
     folder.mkdir(parents=True, exist_ok=True)
     settings = {"model": section.model, "prompt": fingerprint(text), "body": fingerprint(section.body)}
     with locked(folder / LOCK, "--out", str(out), wait=False), Journal(folder / ANSWERS, settings) as journal:
@@ -129,8 +129,10 @@ class _Writer:
         self._useless = 0 if found else self._useless + 1
         if self._useless == _HOPELESS:
             raise DistilvecError(
-                f"[--model] none of the last {_HOPELESS} answers is JSON of words with lists of texts; the last one: "
-                f"{' '.join(content.split())[:200]!r}. Take another model or prompt, or raise --answer-tokens."
+                "--model",
+                f"none of the last {_HOPELESS} answers is JSON of words with lists of texts; the last one: "
+                f"{' '.join(content.split())[:200]!r}.",
+                "Take another model or prompt, or raise --answer-tokens.",
             )
 
 

@@ -21,8 +21,9 @@ def require_layers(teacher: TeacherInfo) -> tuple[int, int]:
     """Return the teacher's number of layers and hidden size; DistilvecError if it is a table of vectors or an API."""
     if teacher.layers is None or teacher.hidden_size is None:
         raise DistilvecError(
-            "[method.name] the method reads the teacher's layers, and a table of vectors or an API has none. "
-            "Give a local model as teacher.model, or take a method that needs vectors alone, such as redact."
+            "method.name",
+            "the method reads the teacher's layers, and a table of vectors or an API has none.",
+            "Give a local model as teacher.model, or take a method that needs vectors alone, such as redact.",
         )
     return teacher.layers, teacher.hidden_size
 
@@ -44,8 +45,9 @@ class LayerwiseObjective(Objective):
             self.teacher_layers, self.teacher_size = require_layers(context.teacher)
             if not context.same_tokenizer:
                 raise DistilvecError(
-                    "[method.name] the method compares token by token, and these models split texts differently. Take "
-                    "a student with the teacher's tokenizer (student.model: teacher), or redact or emo."
+                    "method.name",
+                    "the method compares token by token, and these models split texts differently.",
+                    "Take a student with the teacher's tokenizer (student.model: teacher), or redact or emo.",
                 )
 
     def require_same_heads(self) -> None:
@@ -53,8 +55,9 @@ class LayerwiseObjective(Objective):
         ours, theirs = self.context.student.heads, self.context.teacher.heads
         if ours is None or ours != theirs:
             raise DistilvecError(
-                f"[method.name] attention is compared by head; found {ours} heads (student) and {theirs} (teacher). "
-                "Take a student with as many heads, or minilm with the option relation_heads."
+                "method.name",
+                f"attention is compared by head; found {ours} heads (student) and {theirs} (teacher).",
+                "Take a student with as many heads, or minilm with the option relation_heads.",
             )
 
     def distance_term(self, student: ModelOutputs, teacher: ModelOutputs) -> PerRow:

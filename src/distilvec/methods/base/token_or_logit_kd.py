@@ -103,8 +103,10 @@ def _choose_form(on: On, context: ObjectiveContext, scores: Form | None) -> Form
     sts_without_form = on == "auto" and task is not None and task.kind == "sts" and scores is None
     if sts_without_form or (on == "logits" and not classes):
         raise DistilvecError(
-            "[method.options.on] class logits need a task with classes, and a teacher fine-tuned on that task; "
-            f"found {'no task' if task is None else task.kind}. Set on: hidden, or take dskd."
+            "method.options.on",
+            "class logits need a task with classes, and a teacher fine-tuned on that task; found "
+            f"{'no task' if task is None else task.kind}.",
+            "Set on: hidden, or take dskd.",
         )
     if on == "auto" and task is not None and task.kind == "sts":
         return scores or "hidden"

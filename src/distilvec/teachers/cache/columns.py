@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.errors import ColumnError, DistilvecError, nearest
 
 FINAL, PRE_DENSE = "teacher_embedding_final", "teacher_embedding_pre_dense"
 KNOWN = {  # names that are looked for, the first found is taken; FINAL is that of `distilvec cache export`
@@ -29,22 +29,19 @@ def find_columns(
         name = (given or {}).get(part) or next((name for name in candidates if name in names), None)
         if name is not None and name not in names:
             hint = nearest(name, names) or "."
-            raise DistilvecError(
-                f"[{key}] {origin} has no column '{name}' ({', '.join(names)}){hint} Correct teacher.columns."
-            )
+            problem = f"{origin} has no column '{name}' ({', '.join(names)}){hint}"
+            raise ColumnError(key, problem, "Correct teacher.columns.", "Correct --column.")
         if name is not None:
             found[part] = name
     if lacking := [part for part in required if part not in found]:
         tried = "; ".join(f"{part}: {', '.join(name for name in KNOWN[part] if name != FINAL)}" for part in lacking)
-        raise DistilvecError(
-            f"[{key}] {origin} has the columns {', '.join(names) or 'none'}; none has a known name of "
-            f"{' and '.join(lacking)} ({tried}). {_naming(lacking, key)}"
+        problem = (
+            f"{origin} has the columns {', '.join(names) or 'none'}; none has a known name of {' and '.join(lacking)} "
+            f"({tried})."
         )
+        if not key.startswith("teacher."):
+            raise DistilvecError(key, problem, "Rename the columns.")
+        mapping = ", ".join(f"{part}: NAME" for part in lacking)
+        options = " ".join(f"--column {part}=NAME" for part in lacking)
+        raise ColumnError(key, problem, f"Name yours: teacher.columns='{{{mapping}}}'.", f"Name yours: {options}.")
     return found
-
-
-def _naming(parts: Sequence[str], key: str) -> str:
-    """Return how to name the columns of `parts`. The command line puts its own option there (cli/options.py)."""
-    if not key.startswith("teacher."):
-        return "Rename the columns."
-    return f"Name yours: teacher.columns='{{{', '.join(f'{part}: NAME' for part in parts)}}}'."

@@ -14,7 +14,7 @@ import torch
 
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Role
-from distilvec.core.errors import DistilvecError, explain, first_line
+from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.hashing import combine, hash_files
 from distilvec.models.load import folder_of
 from distilvec.teachers.cache.signals import Signal, TokenSettings
@@ -107,13 +107,12 @@ class Manifest:
             return vars(self)
         return {**vars(self), "tokens": None} | {f"tokens.{name}": value for name, value in vars(self.tokens).items()}
 
-    def check_equal(self, expected: Manifest, what: str) -> None:
-        """DistilvecError that lists the differing fields; the message begins with `what`: the key and the path."""
+    def check_equal(self, expected: Manifest, key: str, what: str) -> None:
+        """DistilvecError with the key that lists the differing fields of `what`, such as a path."""
         if differences := self.differences(expected):
             listed = "".join(f"\n  {line}" for line in differences)
-            raise DistilvecError(
-                f"{what} holds other vectors:{listed}\nSet these back in the recipe, or use another path."
-            )
+            problem = f"{what} holds other vectors:{listed}\nSet these back in the recipe, or use another path."
+            raise DistilvecError(key, problem)
 
     def to_json(self) -> str:
         """Content of manifest.json; the same for equal manifests."""
@@ -130,12 +129,14 @@ def read_manifest(path: Path) -> Manifest:
         found = parse_manifest(content["manifest"])
         if content.get("fingerprint", found.fingerprint) != found.fingerprint:
             raise ValueError("its fields do not match its fingerprint")
-    except PermissionError as error:
-        raise DistilvecError(str(explain(error, "cache.path", path))) from error
+    except PermissionError:
+        with explained("cache.path", path):
+            raise
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
         raise DistilvecError(
-            f"[cache.path] {path} cannot be read as a teacher cache's manifest ({first_line(error)}). "
-            "Restore the file, or remove the folder to compute it again."
+            "cache.path",
+            f"{path} cannot be read as a teacher cache's manifest ({first_line(error)}).",
+            "Restore the file, or remove the folder to compute it again.",
         ) from None
     return found
 

@@ -61,7 +61,7 @@ class VectorTable:
             self.roles = self.roles[:1]
         self.paths = sorted(path.glob("**/*.parquet")) if path.is_dir() else [path]
         if not self.paths or not self.paths[0].is_file():
-            raise DistilvecError(f"[{key}] no Parquet file at {path}. Give a .parquet file or a folder of them.")
+            raise DistilvecError(key, f"no Parquet file at {path}.", "Give a .parquet file or a folder of them.")
         with self._readable(self.paths[0]):
             self.schema = pq.read_schema(self.paths[0])
         names = self.schema.names
@@ -110,7 +110,7 @@ class VectorTable:
             raise self._error(f"has damaged metadata ({first_line(error)}). Export the table again.") from None
 
     def _error(self, problem: str, path: Path | None = None) -> DistilvecError:
-        return DistilvecError(f"[{self.key}] {path or self.path} {problem}")
+        return DistilvecError(self.key, f"{path or self.path} {problem}")
 
     @contextmanager
     def _readable(self, path: Path) -> Iterator[None]:
@@ -224,8 +224,10 @@ def export_parquet(cache: TeacherCache, corpus: Corpus, path: Path) -> None:
                     positions = cache.positions(np.asarray(corpus.keys[rows]))
                     if (lacking := rows[positions < 0]).size:
                         raise DistilvecError(
-                            f"[{KEY_NAME}] {lacking.size:,} rows have no vector in {cache.folder}, such as "
-                            f"{shortened(corpus.stored(lacking[:1])[0])}. Run `distilvec cache fill` first."
+                            KEY_NAME,
+                            f"{lacking.size:,} rows have no vector in {cache.folder}, such as "
+                            f"{shortened(corpus.stored(lacking[:1])[0])}.",
+                            "Run `distilvec cache fill` first.",
                         )
                     columns = [pa.array(corpus.stored(rows)), pa.array([corpus.roles[s] for s in corpus.sources[rows]])]
                     for name, dim in dims.items():
@@ -246,10 +248,10 @@ def import_parquet(path: Path, cache: TeacherCache, role: Role = "document") -> 
     table, manifest = VectorTable(path, "--table", cache.manifest.prompts, role), cache.manifest
     if found := table.manifest():
         alike = replace(found, store_dtype=manifest.store_dtype, pre_dense_width=manifest.pre_dense_width)
-        alike.check_equal(manifest, f"[{table.key}] {path}")
+        alike.check_equal(manifest, table.key, str(path))
     if lacking := sorted(set(cache.signals) - set(table.columns)):
         column = _COLUMNS.get(lacking[0], lacking[0])
-        raise DistilvecError(f"[{table.key}] {path} has no column '{column}', which {cache.folder} has. Add it.")
+        raise DistilvecError(table.key, f"{path} has no column '{column}', which {cache.folder} has.", "Add it.")
     table.check_conflicts(cache.signals)
     with cache.writing():
         return sum(append_rows(cache, table.rows(cache.signals)))

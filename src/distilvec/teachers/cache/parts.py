@@ -35,7 +35,9 @@ class Share:
         """Read "2/4". DistilvecError for anything else."""
         found = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text.strip())
         if found is None or int(found[1]) > int(found[2]):
-            raise DistilvecError(f"[--shard] found '{text}'; expected i/n, share i of n from 1. Give for example 2/4.")
+            raise DistilvecError(
+                "--shard", f"found '{text}'; expected i/n, share i of n from 1.", "Give for example 2/4."
+            )
         return cls(int(found[1]), int(found[2]))
 
     def folder(self, cache: Path) -> Path:
@@ -107,8 +109,10 @@ def merge(cache: TeacherCache, folders: Sequence[Path]) -> int:
                 continue
             if known.any():
                 raise DistilvecError(
-                    f"[{KEY_NAME}] {int(known.sum()):,} of the {len(keys):,} texts of shard {shard.number} in {folder} "
-                    f"are in {cache.folder} already. Remove {folder} and fill the cache."
+                    KEY_NAME,
+                    f"{int(known.sum()):,} of the {len(keys):,} texts of shard {shard.number} in {folder} are in "
+                    f"{cache.folder} already.",
+                    f"Remove {folder} and fill the cache.",
                 )
             cache.adopt(shard, folder, keys)
             count += 1

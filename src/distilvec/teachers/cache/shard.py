@@ -78,8 +78,9 @@ class Shard:
 def damaged(folder: Path, problem: str) -> DistilvecError:
     """The error for damage in a cache."""
     return DistilvecError(
-        f"[{KEY_NAME}] teacher cache {folder}: {problem}. `distilvec cache verify {folder} --repair` drops the damaged "
-        "shards; filling the cache computes them again."
+        KEY_NAME,
+        f"teacher cache {folder}: {problem}. `distilvec cache verify {folder} --repair` drops the damaged shards; "
+        "filling the cache computes them again.",
     )
 
 
@@ -204,7 +205,7 @@ def begin(manifest: Path, content: str) -> None:
         else:
             found = folder.iterdir() if folder.is_dir() else ()
         if any(not is_scratch(path) and not _is_lock(path) for path in found) and not manifest.exists():
-            raise DistilvecError(f"[{KEY_NAME}] {folder} is not a teacher cache. Choose another folder.")
+            raise DistilvecError(KEY_NAME, f"{folder} is not a teacher cache.", "Choose another folder.")
         folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
         if not manifest.exists():

@@ -162,7 +162,7 @@ def _to_float16(rows: npt.NDArray[np.float32]) -> Array:
 def _selection(selected: Rows, grams: list[npt.NDArray[np.float32]]) -> dict[str, Ragged]:
     """Selected pairs [batch, m, 2] and their Gram matrices ([batch, m, m] a layer), without padding."""
     if selected.max(initial=0) > _LONGEST:
-        raise DistilvecError(f"[teacher.max_length] found token {selected.max():,}; give at most {_LONGEST:,}.")
+        raise DistilvecError("teacher.max_length", f"found token {selected.max():,}; give at most {_LONGEST:,}.")
     counts = (selected[..., 0] >= 0).sum(1, dtype=np.int64)
     pairs = selected[np.arange(selected.shape[1]) < counts[:, None]].astype(np.int16)
     column, row = np.tril_indices(selected.shape[1])

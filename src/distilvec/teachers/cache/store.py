@@ -70,7 +70,7 @@ class TeacherCache:
         found = read_manifest(folder / MANIFEST)
         if manifest.fingerprint in found.subsets:
             return cls(folder, found, shard_rows)
-        found.check_equal(manifest, f"[{KEY_NAME}] {folder}")
+        found.check_equal(manifest, KEY_NAME, str(folder))
         return cls(folder, manifest, shard_rows)
 
     @classmethod
@@ -147,7 +147,7 @@ class TeacherCache:
         """
         if set(signals) != set(self.signals):
             raise DistilvecError(
-                f"[{KEY_NAME}] {self.folder} stores {[*self.signals]}; found {[*signals]}. Use another."
+                KEY_NAME, f"{self.folder} stores {[*self.signals]}; found {[*signals]}.", "Use another."
             )
         with self.writing():
             keys = np.ascontiguousarray(keys, dtype=KEY)
@@ -283,7 +283,7 @@ class TeacherCache:
         if signal is None or signal.uneven != uneven:
             known = ", ".join(self.signals)
             raise DistilvecError(
-                f"[{KEY_NAME}] {self.folder} has no signal '{name}', only {known}. Fill another cache."
+                KEY_NAME, f"{self.folder} has no signal '{name}', only {known}.", "Fill another cache."
             )
         return signal
 
@@ -291,7 +291,8 @@ class TeacherCache:
 def _manifest_of(folder: Path) -> Manifest:
     if not (folder / MANIFEST).is_file():
         raise DistilvecError(
-            f"[{KEY_NAME}] {folder} is not a teacher cache: it has no {MANIFEST}. "
-            "Give the folder that `distilvec cache fill` prints."
+            KEY_NAME,
+            f"{folder} is not a teacher cache: it has no {MANIFEST}.",
+            "Give the folder that `distilvec cache fill` prints.",
         )
     return read_manifest(folder / MANIFEST)

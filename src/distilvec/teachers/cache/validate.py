@@ -50,8 +50,9 @@ def refuse(good: Any, problem: str, describe: Describe, fix: str = _BROKEN) -> N
     if not good.all():
         text = shortened(describe(int(np.argmin(good))))
         raise DistilvecError(
-            f"[teacher] {problem}: {int((~good).sum()):,} of {len(good):,} texts, such as {text}. {fix} Shards before "
-            "are kept."
+            "teacher",
+            f"{problem}: {int((~good).sum()):,} of {len(good):,} texts, such as {text}.",
+            f"{fix} Shards before are kept.",
         )
 
 
@@ -72,6 +73,7 @@ def shortened(text: str) -> str:
 
 def _misshaped(what: str, values: Array, expected: str, rows: int) -> DistilvecError:
     return DistilvecError(
-        f"[teacher] the teacher's {what} have shape {values.shape} and type {values.dtype}; expected {expected}, for "
-        f"{rows:,} texts, as the cache's manifest has it. The model has changed since: choose another cache folder."
+        "teacher",
+        f"the teacher's {what} have shape {values.shape} and type {values.dtype}; expected {expected}, for {rows:,} "
+        "texts, as the cache's manifest has it. The model has changed since: choose another cache folder.",
     )

@@ -47,24 +47,26 @@ def read_address(text: str | Path, key: str) -> Address:
         path = Path(text)
         kind = "parquet" if path.is_dir() and path.suffix not in ENDINGS else ENDINGS.get(path.suffix)
         if kind is None:
-            raise DistilvecError(f"[{key}] {text}: no known kind of index. Give {EXAMPLES}.")
+            raise DistilvecError(key, f"{text}: no known kind of index.", f"Give {EXAMPLES}.")
         return Address(kind, text, path)
     if scheme not in SCHEMES:
-        raise DistilvecError(f"[{key}] no index has the scheme '{scheme}://'. Give {EXAMPLES}.")
+        raise DistilvecError(key, f"no index has the scheme '{scheme}://'.", f"Give {EXAMPLES}.")
     try:
         parts = urlsplit(text)
         secret = parts.password is not None or any(name.lower() in _SECRET for name, _ in parse_qsl(parts.query))
         _ = parts.port
     except ValueError:
-        raise DistilvecError(f"[{key}] the address with '{scheme}://' is not valid. Give {EXAMPLES}.") from None
+        raise DistilvecError(key, f"the address with '{scheme}://' is not valid.", f"Give {EXAMPLES}.") from None
     if secret:
         variable = "QDRANT_API_KEY" if scheme == "qdrant" else "PGPASSWORD (or DISTILVEC_INDEX_PASSWORD)"
         raise DistilvecError(
-            f"[{key}] the address of {parts.hostname or 'the server'} holds a password, which would end up in recipes "
-            f"and logs. Remove it, and set the environment variable {variable}."
+            key,
+            f"the address of {parts.hostname or 'the server'} holds a password, which would end up in recipes and "
+            "logs.",
+            f"Remove it, and set the environment variable {variable}.",
         )
     if not parts.path.rpartition("/")[2]:
-        raise DistilvecError(f"[{key}] {text} names no table or collection. Give {EXAMPLES}.")
+        raise DistilvecError(key, f"{text} names no table or collection.", f"Give {EXAMPLES}.")
     return Address(SCHEMES[scheme], text)
 
 

@@ -23,14 +23,15 @@ class ArrayIndex(Reader):
     def __init__(self, path: Path, texts: Path | None, columns: Mapping[Any, str] | None, key: str) -> None:
         self.path, self.key = path, key
         if not path.is_file():
-            raise DistilvecError(f"[{key}] no file at {path}. Check the path.")
+            raise DistilvecError(key, f"no file at {path}.", "Check the path.")
         self.ids: Any = None
         self._metric: str | None = None
         self.rows, self._read = self._open_faiss() if path.suffix != ".npy" else self._open_npy()
         if texts is None:
             raise DistilvecError(
-                f"[{_TEXTS}] {path} holds {self.rows:,} vectors and no texts. Name the file with their texts: "
-                "texts=FILE, one text for each row, or with an id that the index has."
+                _TEXTS,
+                f"{path} holds {self.rows:,} vectors and no texts.",
+                "Name the file with their texts: texts=FILE, one text for each row, or with an id that the index has.",
             )
         self.names, self.texts = self._texts(texts, columns)
 
@@ -53,10 +54,10 @@ class ArrayIndex(Reader):
         try:
             vectors = np.load(self.path, mmap_mode="r", allow_pickle=False)
         except UNREADABLE as error:
-            raise DistilvecError(f"[{self.key}] {self.path} is no .npy array: {first_line(error)}.") from None
+            raise DistilvecError(self.key, f"{self.path} is no .npy array: {first_line(error)}.") from None
         if vectors.ndim != 2 or vectors.dtype.kind != "f":
             found = f"{vectors.dtype} {list(vectors.shape)}"
-            raise DistilvecError(f"[{self.key}] {self.path} holds {found}; expected floats [rows, dim]. Convert it.")
+            raise DistilvecError(self.key, f"{self.path} holds {found}; expected floats [rows, dim].", "Convert it.")
         return len(vectors), lambda start, end: np.asarray(vectors[start:end], dtype=np.float32)
 
     def _open_faiss(self) -> tuple[int, Any]:
@@ -77,7 +78,7 @@ class ArrayIndex(Reader):
                 inner.reconstruct_n(0, 1)
         except RuntimeError as error:
             problem = f"cannot be read by FAISS, or gives no vectors back ({first_line(error)})"
-            raise DistilvecError(f"[{self.key}] {self.path} {problem}. Give an index with vectors.") from None
+            raise DistilvecError(self.key, f"{self.path} {problem}.", "Give an index with vectors.") from None
 
         def read(start: int, end: int) -> Vectors:
             return np.asarray(inner.reconstruct_n(start, end - start), dtype=np.float32)
@@ -98,11 +99,11 @@ class ArrayIndex(Reader):
             by_id, ids = dict(zip(names, texts, strict=True)), [str(one) for one in self.ids.tolist()]
             if lacking := [one for one in ids if one not in by_id]:
                 problem = f"has no text for {len(lacking):,} of {len(ids):,} ids, such as {lacking[0]}"
-                raise DistilvecError(f"[{_TEXTS}] {path} {problem}. Add them.")
+                raise DistilvecError(_TEXTS, f"{path} {problem}.", "Add them.")
             return ids, [by_id[one] for one in ids]
         if len(texts) != self.rows:
             problem = f"{path} has {len(texts):,} texts, {self.path} {self.rows:,} vectors"
-            raise DistilvecError(f"[{_TEXTS}] {problem}. Give one text for each row, in the same order.")
+            raise DistilvecError(_TEXTS, f"{problem}.", "Give one text for each row, in the same order.")
         return names, texts
 
 

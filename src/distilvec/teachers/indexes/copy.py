@@ -111,7 +111,7 @@ def _copy(section: TeacherSection, address: Address, folder: Path, refresh: bool
                     advance(state["read"], "")
         if not state["kept"]:
             problem = f"has {state['rows']:,} rows, none with a text and a vector"
-            raise DistilvecError(f"[{KEY}] {address.text} {problem}. Check the columns.")
+            raise DistilvecError(KEY, f"{address.text} {problem}.", "Check the columns.")
         content = {"index": address.text, "metric": reader.metric, **state}
         write_json(folder / META, content, sealed=True, key="cache.root")
     log(f"index: {state['kept']:,} of {state['read']:,} rows of {address.text} copied to {folder}")
@@ -148,7 +148,7 @@ def _joined(tables: list[pa.Table], address: Address) -> pa.Table:
     try:
         return pa.concat_tables(tables)
     except pa.ArrowInvalid:
-        raise DistilvecError(f"[{KEY}] {address.text} has vectors of different dims. Give one model's.") from None
+        raise DistilvecError(KEY, f"{address.text} has vectors of different dims.", "Give one model's.") from None
 
 
 def _write(path: Path, table: pa.Table, state: dict[str, Any]) -> None:

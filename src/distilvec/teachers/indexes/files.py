@@ -24,7 +24,7 @@ class ArrowFiles(Reader):
         self.path, self.key = path, key
         self.paths = sorted(path.glob("**/*.parquet")) if path.is_dir() else [path]
         if not self.paths or not self.paths[0].is_file():
-            raise DistilvecError(f"[{key}] no file at {path}. Give a file, or a folder of Parquet files.")
+            raise DistilvecError(key, f"no file at {path}.", "Give a file, or a folder of Parquet files.")
         with self._readable():
             names = pq.read_schema(self.paths[0]).names if self._parquet else self._arrow().schema.names
         self.columns = find_columns(names, columns, str(path), key)
@@ -72,7 +72,7 @@ class ArrowFiles(Reader):
             yield
         except (pa.ArrowException, OSError, KeyError, UnicodeError) as error:
             problem = f"cannot be read: {first_line(error)}. Give whole Parquet or Arrow files"
-            raise DistilvecError(f"[{self.key}] {self.path} {problem}.") from None
+            raise DistilvecError(self.key, f"{self.path} {problem}.") from None
 
 
 def record_batch(batch: Any, columns: Mapping[str, str], first: int, after: Any) -> Batch:

@@ -21,11 +21,11 @@ class LanceTable(Reader):
         import lancedb
 
         if not path.is_dir():
-            raise DistilvecError(f"[{key}] no LanceDB table at {path}. Give FOLDER/TABLE.lance.")
+            raise DistilvecError(key, f"no LanceDB table at {path}.", "Give FOLDER/TABLE.lance.")
         try:
             self.table = lancedb.connect(path.parent).open_table(path.stem)
         except (ValueError, RuntimeError, OSError) as error:
-            raise DistilvecError(f"[{key}] {path} is no LanceDB table: {first_line(error)}.") from None
+            raise DistilvecError(key, f"{path} is no LanceDB table: {first_line(error)}.") from None
         self.columns = find_columns(self.table.schema.names, columns, str(path), key)
 
     @property

@@ -42,7 +42,7 @@ class PostgresTable(Reader):
         database, _, table = unquote(parts.path).strip("/").rpartition("/")
         self.address, self.key, self.error = address, key, psycopg.Error
         if not database:
-            raise DistilvecError(f"[{key}] {address} names no table. Give postgresql://user@host/DATABASE/TABLE.")
+            raise DistilvecError(key, f"{address} names no table.", "Give postgresql://user@host/DATABASE/TABLE.")
         secret = os.environ.get("DISTILVEC_INDEX_PASSWORD")
         uri = parts._replace(scheme="postgresql", path=f"/{database}").geturl()
         self.table = sql.Identifier(*table.split(".", 1))
@@ -52,9 +52,9 @@ class PostgresTable(Reader):
             self.connection.read_only = True
             self.blocks, kind, names = self._describe(sql)
         except psycopg.Error as error:
-            raise DistilvecError(f"[{key}] {address} cannot be read: {first_line(error)}") from None
+            raise DistilvecError(key, f"{address} cannot be read: {first_line(error)}") from None
         if kind not in ("r", "m"):
-            raise DistilvecError(f"[{key}] {address} is a view or a partitioned table. Name a table or a partition.")
+            raise DistilvecError(key, f"{address} is a view or a partitioned table.", "Name a table or a partition.")
         self.columns = find_columns(names, columns, address, key)
 
     def __exit__(self, *error: object) -> None:
@@ -94,7 +94,7 @@ class PostgresTable(Reader):
                     ids, texts, vectors = zip(*rows, strict=True) if rows else ((), (), ())
                     yield Batch(ids, texts, vectors, block + _BLOCKS)
         except self.error as error:
-            raise DistilvecError(f"[{self.key}] {self.address} cannot be read: {first_line(error)}") from None
+            raise DistilvecError(self.key, f"{self.address} cannot be read: {first_line(error)}") from None
 
     def _describe(self, sql: Any) -> tuple[int, str, list[str]]:
         """Number of blocks, kind of relation, names of the columns."""

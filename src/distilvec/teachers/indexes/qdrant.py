@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.errors import ColumnError, DistilvecError, first_line
 from distilvec.core.extras import require_extra
 from distilvec.teachers.cache.columns import KNOWN, find_columns
 from distilvec.teachers.indexes.reader import Batch, Reader
@@ -34,7 +34,7 @@ class QdrantCollection(Reader):
                 secret = os.environ.get("QDRANT_API_KEY")
                 self.client = QdrantClient(host=parts.hostname, port=parts.port or 6333, api_key=secret, timeout=60)
             elif not (Path(folder) / "meta.json").is_file():
-                raise DistilvecError(f"[{key}] {folder} is no folder of an embedded Qdrant. Check the path.")
+                raise DistilvecError(key, f"{folder} is no folder of an embedded Qdrant.", "Check the path.")
             else:
                 self.client = QdrantClient(path=folder)
             about = self.client.get_collection(self.collection)
@@ -82,7 +82,7 @@ class QdrantCollection(Reader):
                 return
 
     def _unreadable(self, error: Exception) -> DistilvecError:
-        return DistilvecError(f"[{self.key}] {self.address} cannot be read: {first_line(error)}.")
+        return DistilvecError(self.key, f"{self.address} cannot be read: {first_line(error)}.")
 
     def _vector_name(self, vectors: Any) -> str | None:
         """The name of the vector, None in a collection with a single nameless one."""
@@ -92,8 +92,11 @@ class QdrantCollection(Reader):
         given = given or (next(iter(vectors)) if len(vectors) == 1 else None)
         if given not in vectors:
             found = ", ".join(vectors)
-            raise DistilvecError(
-                f"[{self.key}] {self.address} has the vectors {found}. Name one: teacher.columns='{{embedding: NAME}}'."
+            raise ColumnError(
+                self.key,
+                f"{self.address} has the vectors {found}.",
+                "Name one: teacher.columns='{embedding: NAME}'.",
+                "Name one: --column embedding=NAME.",
             )
         return str(given)
 

@@ -84,5 +84,5 @@ def rows_with_vectors(batch: Batch, origin: str, key: str) -> tuple[list[int], V
         if len(kept) and found.ndim != 2:
             raise ValueError
     except (ValueError, TypeError):
-        raise DistilvecError(f"[{key}] {origin} has vectors of different dims. Give vectors of one model.") from None
+        raise DistilvecError(key, f"{origin} has vectors of different dims.", "Give vectors of one model.") from None
     return kept, found

@@ -85,7 +85,7 @@ def test_a_longer_reach_where_positions_allow_it(teachers, texts, tmp_path):
     assert model[0].auto_model.config.max_position_embeddings == 8192
     long = " ".join(TEXTS[:80])
     assert len(model.tokenizer(long, truncation=True)["input_ids"]) > 512 and np.isfinite(model.encode(long)).all()
-    with refused("max_length", "8192"):
+    with refused("--max-length", "8192"):
         transplant(teachers["bert"], "--texts", texts, "--max-length", 8192, "--out", tmp_path / "bert")
     assert not (tmp_path / "bert").exists()
 

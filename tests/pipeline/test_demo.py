@@ -270,31 +270,31 @@ def test_int8_rows_that_are_searched_by_product_keep_their_lengths():
 
 
 def test_what_cannot_be_shown_is_refused_before_the_work(world, copy, tmp_path, monkeypatch):
-    def refused(match, run=world.run, out=tmp_path / "demo", **options):
+    def refuse(match, run=world.run, out=tmp_path / "demo", **options):
         with pytest.raises(DistilvecError, match=match):
             write_demo(run, out, **{"runtime": copy, **options})
         assert not (tmp_path / "demo").exists()
 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").touch()
-    refused(r"^\[demo\] .* is no finished run", tmp_path / "mine")
-    refused(r"^\[--out\] .* is no demo", out=tmp_path / "mine")
+    refuse(r"^\[demo\] .* is no finished run", tmp_path / "mine")
+    refuse(r"^\[--out\] .* is no demo", out=tmp_path / "mine")
     (tmp_path / "empty.txt").touch()
-    refused(r"^\[--texts\] .* no texts", texts=tmp_path / "empty.txt")
-    refused(r"^\[--runtime\] .* has no transformers.web.min.js", runtime=tmp_path / "mine")
+    refuse(r"^\[--texts\] .* no texts", texts=tmp_path / "empty.txt")
+    refuse(r"^\[--runtime\] .* has no transformers.web.min.js", runtime=tmp_path / "mine")
     other = tmp_path / "other"
     shutil.copytree(world.run, other)
     record = json.loads((other / "distillation.json").read_text()) | {"teacher_compatible": False}
     write_json(other / "distillation.json", record, sealed=True)
-    refused(r"^\[demo\] .* not in its teacher's space.* --to projected", other)
+    refuse(r"^\[demo\] .* not in its teacher's space.* --to projected", other)
     write_json(other / "distillation.json", record | {"teacher_compatible": True}, sealed=True)
     (other / "recipe.yaml").write_text(yaml.safe_dump(world.recipe | {"evaluation": {}}))
-    refused(r"^\[demo\] the run has no retrieval task", other)
+    refuse(r"^\[demo\] the run has no retrieval task", other)
     far = {**world.recipe, "teacher": {**world.recipe["teacher"], "similarity": "euclidean"}}
     (other / "recipe.yaml").write_text(yaml.safe_dump(far))
-    refused(r"^\[demo\] plain compares vectors by their distance", other)
+    refuse(r"^\[demo\] plain compares vectors by their distance", other)
     monkeypatch.setattr(web_runtime.shutil, "which", lambda name: None)
-    refused(r"^\[demo\] npm was not found.*--runtime", runtime=None)
+    refuse(r"^\[demo\] npm was not found.*--runtime", runtime=None)
 
 
 def test_npm_that_fails_or_gives_other_bytes(tmp_path, monkeypatch):

@@ -294,8 +294,8 @@ def test_models_that_cannot_search_the_index(table, tmp_path, near_teacher, caps
     assert run_command(["index", "check", str(near_teacher), "--index", str(table)]) == 1
     assert "Do not switch: the model's vectors have a mean cosine of" in capsys.readouterr().out
     assert run_command(["index", "check", str(near_teacher), "--index", "postgresql://me:word@host/db/t"]) == 2
-    refused = capsys.readouterr().err
-    assert "[index]" in refused and "word" not in refused.replace("password", "").replace("PASSWORD", "")
+    message = capsys.readouterr().err
+    assert "[index]" in message and "word" not in message.replace("password", "").replace("PASSWORD", "")
 
 
 def test_the_stored_texts_of_a_model_are_refused(tiny_recipe, tmp_path):

@@ -143,8 +143,8 @@ def test_one_vector_of_another_length_is_found(tmp_path, monkeypatch):
         teacher.fill(cache, corpus_of(tmp_path / "c", TEXTS))
 
 
-@pytest.mark.parametrize(("scale", "refused"), [(1.0, False), (1.0005, False), (1.2, True), (-1.0, True)])
-def test_rows_of_one_text_must_agree(tmp_path, monkeypatch, scale, refused):
+@pytest.mark.parametrize(("scale", "differs"), [(1.0, False), (1.0005, False), (1.2, True), (-1.0, True)])
+def test_rows_of_one_text_must_agree(tmp_path, monkeypatch, scale, differs):
     monkeypatch.setattr("distilvec.teachers.cache.parquet._ROWS", 30)
     monkeypatch.setattr("distilvec.teachers.cache.parquet._MOST", 12 * 4 * 2)  # two vectors together
     vectors = unit(100) * 3
@@ -152,7 +152,7 @@ def test_rows_of_one_text_must_agree(tmp_path, monkeypatch, scale, refused):
     teacher = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "t.parquet", texts, rows)))
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest("float32"), 32)
     corpus = corpus_of(tmp_path / "c", TEXTS)
-    if not refused:
+    if not differs:
         teacher.fill(cache, corpus)
         np.testing.assert_array_equal(cache.read(cache.positions(np.asarray(corpus.keys))), vectors)
         return

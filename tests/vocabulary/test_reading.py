@@ -193,7 +193,7 @@ def test_folders_and_ids_are_read_as_they_are(likes, tmp_path):
 def test_bad_files_are_named(likes, tmp_path):
     bert = likes["bert"]
 
-    def refused(name, content=None):
+    def refuse(name, content=None):
         if content is not None:
             (tmp_path / name).write_bytes(content)
         return lambda message: pytest.raises(DistilvecError, match=rf"\[student\.vocabulary\.tokenizer\].*{message}")
@@ -201,32 +201,32 @@ def test_bad_files_are_named(likes, tmp_path):
     def read(name, like=bert):
         return read_tokenizer(str(tmp_path / name), like)
 
-    with refused("none.model")("no file .*none.model"):
+    with refuse("none.model")("no file .*none.model"):
         read("none.model")
-    with refused("none.json")("no file .*none.json"):
+    with refuse("none.json")("no file .*none.json"):
         read("none.json")
-    with refused("noise.model", bytes(range(200)) * 3)("cannot read .* as a SentencePiece model"):
+    with refuse("noise.model", bytes(range(200)) * 3)("cannot read .* as a SentencePiece model"):
         read("noise.model")
-    with refused("empty.model", b"")("it has no pieces"):
+    with refuse("empty.model", b"")("it has no pieces"):
         read("empty.model")
-    with refused("noise.json", b"{")("is no tokenizer.json"):
+    with refuse("noise.json", b"{")("is no tokenizer.json"):
         read("noise.json")
-    with refused("config.json", b'{"model_type": "bert"}')("is no tokenizer.json"):
+    with refuse("config.json", b'{"model_type": "bert"}')("is no tokenizer.json"):
         read("config.json")
     train(tmp_path / "word.model", "word", False, vocab_size=40)
-    with refused("word.model")("has no fast form: it is a word model"):
+    with refuse("word.model")("has no fast form: it is a word model"):
         read("word.model")
     train(tmp_path / "suffix.model", "bpe", False, treat_whitespace_as_suffix=True)
-    with refused("suffix.model")("has no fast form: its words end with spaces"):
+    with refuse("suffix.model")("has no fast form: its words end with spaces"):
         read("suffix.model")
     train(tmp_path / "bare.model", "bpe", False, bos_id=-1)
-    with refused("bare.model")(
+    with refuse("bare.model")(
         r"the model reads texts with \[CLS\], and .*bare.model has no token for it. Expected one of \[CLS\], "
     ):
         read("bare.model")
     state = json.loads(architectures.wordpiece().backend_tokenizer.to_str())
     state["model"]["vocab"] = {token: number + (number > 50) for token, number in state["model"]["vocab"].items()}
-    with refused("holes.json", json.dumps(state).encode())("have holes, 51 has no token"):
+    with refuse("holes.json", json.dumps(state).encode())("have holes, 51 has no token"):
         read("holes.json")
 
 

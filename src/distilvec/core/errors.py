@@ -34,7 +34,7 @@ _FIXES = {
 class DistilvecError(Exception):
     """A problem that the user can fix: in a recipe, files, vectors or the machine. Printed as "[key] problem. Fix."
 
-    The command line prints that line without a traceback and exits with status 2. Defects of ours stay other errors.
+    The command line prints that line without a traceback and exits with status 2. A defect of ours is never one.
 
     Args:
         key: the recipe key, option or argument that is wrong: "teacher.model", "--suite"
@@ -43,7 +43,7 @@ class DistilvecError(Exception):
     """
 
     def __init__(self, key: str, problem: str, fix: str = "") -> None:
-        # Exception.__init__ is not called: `args` stay those of the subclass, which pickle calls it with again.
+        # Exception.__init__ is not called: it would replace `args`, with which pickle calls a subclass again.
         self.key = key
         self.problem = problem
         self.fix = fix

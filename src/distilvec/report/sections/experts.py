@@ -43,7 +43,7 @@ def expert_names(report: Part) -> list[str]:
         return [f"expert {number}" for number in range(1, count + 1)]
     split = [re.fullmatch(r"(.+?)(?:_([0-9]+))?", facet) for facet in facets]
     pairs = [(match[1], match[2] or "") for match in split if match is not None]
-    teachers = list(dict.fromkeys(teacher for _, teacher in pairs))  # in the recipe's order, from 0 or, before, from 1
+    teachers = list(dict.fromkeys(teacher for _, teacher in pairs))  # in the recipe's order
     origins = [f" (teacher {teachers.index(teacher) + 1})" if teacher else "" for _, teacher in pairs]
     return [f"{number} {name}{of}" for number, ((name, _), of) in enumerate(zip(pairs, origins, strict=True), 1)]
 

@@ -85,5 +85,21 @@ def shares(student: torch.Tensor, teacher: torch.Tensor, known: slice, queries: 
     }
 
 
+LAYERS = {"none": "no layer, as it is", "random": "random layer", "ridge": "fitted to {fitted:,} texts"}
+
+
+def layers_table(report: Mapping[str, Any]) -> str:
+    """Return a line for each teacher and layer: distance, and shares of neighbours."""
+    lines = [
+        "| teacher | all-MiniLM-L6-v2 before training | distance | neighbours alone | among the teacher's |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for row in report["rows"]:
+        layer = LAYERS[row["layer"]].format(**row)
+        cells = [row["teacher"], layer, f"{row['distance']:.3f}", f"{row['alone'][0]:.3f}", f"{row['among'][0]:.3f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
     main()

@@ -38,6 +38,7 @@ from experiments.distillmoe_tables import (
 from experiments.hardware import hardware_table
 from experiments.intents import intents_table
 from experiments.levers import levers_table
+from experiments.linear_layer import layers_table
 from experiments.real_teachers import STARTS, TURKISH
 from experiments.real_teachers import table as teachers_table
 from experiments.score_table import modes_table, retained, score_table
@@ -80,6 +81,7 @@ def pages() -> dict[str, dict[str, str]]:
         "docs/levers.md": {
             "levers": titled("", [("levers", levers_table)]),
             "teachers": titled("", [("real_teachers", partial(teachers_table, names=STARTS))]),
+            "layers": titled("", [("linear_layer", layers_table)]),
         },
         "docs/language.md": {
             "turkish": titled("", [("real_teachers_turkish", partial(teachers_table, names=TURKISH))]),

@@ -250,6 +250,17 @@ def test_a_changed_method_file_is_named(tiny_recipe, tmp_path, shared_cache):
         run(tiny_recipe(method__name=str(method), train__max_steps=2), tmp_path / "run")
 
 
+def test_the_start_is_scored_with_the_teachers_documents(tiny_recipe, suite, tmp_path, no_pages, shared_cache):
+    columns = ["teacher", "student", "asymmetric", "untrained_asymmetric"]
+    recipe = tiny_recipe(evaluation__suite=str(suite), evaluation__columns=columns, train__max_steps=2)
+    result = run(recipe, tmp_path / "run")
+    assert [*result.scores] == columns
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    change = result.scores["asymmetric"][1].value - result.scores["untrained_asymmetric"][1].value
+    low, high, _ = report["changes"]["training_asymmetric"]["find"]
+    assert low - 1e-6 <= change <= high + 1e-6 and "training" not in report["changes"]
+
+
 def test_a_folder_of_another_recipe_is_refused_until_restart(tiny_recipe, tmp_path, shared_cache):
     run(tiny_recipe(train__max_steps=2), tmp_path / "run")
     other = tiny_recipe(train__max_steps=2, train__learning_rate=5e-4)

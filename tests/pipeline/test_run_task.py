@@ -200,6 +200,18 @@ def test_the_method_needs_a_task(tiny_recipe, tmp_path):
         run(recipes.validate({**recipe, "corpus": None, "task": task}), tmp_path / "other")
 
 
+def test_a_fine_tuned_teacher_gives_logits_in_bfloat16(task_recipe, tmp_path, monkeypatch):
+    """On any processor, whatever `auto` takes there; its head and what follows the backbone are in float32."""
+    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
+    run(task_recipe("classification", train__max_steps=2), tmp_path / "teacher")
+    changes = {"teacher__model": str(tmp_path / "teacher" / "student"), "train__max_steps": 2}
+    scores = {}
+    for dtype in ("float32", "bfloat16"):
+        result = run(task_recipe("classification", teacher__dtype=dtype, **changes), tmp_path / dtype)
+        scores[dtype] = result.record["supervised"]["scores"]["teacher"]["accuracy"]
+    assert scores["bfloat16"] == pytest.approx(scores["float32"], abs=0.1)
+
+
 def test_a_fine_tuned_teacher_has_logits_and_the_same_classes(task_recipe, tmp_path, monkeypatch):
     monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
     run(task_recipe("classification", train__max_steps=2), tmp_path / "teacher")

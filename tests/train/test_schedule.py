@@ -38,3 +38,11 @@ def test_warm_up_in_steps():
 def test_a_cycle_of_one_epoch_stays_high():
     schedule = build_schedule(section(epochs=3), total_steps=30, learning_rate=1e-4)
     assert {schedule(0, epoch) for epoch in range(3)} == {1e-4}
+
+
+def test_the_last_epoch_of_a_cycle_trains_without_a_final_rate():
+    """A tenth of the highest rate; other schedules end at 0."""
+    schedule = build_schedule(section(final_learning_rate=None), total_steps=3000, learning_rate=1e-4)
+    assert schedule(0, 9) == pytest.approx(1e-5) and schedule(0, 10) == pytest.approx(1e-4)
+    cosine = section(final_learning_rate=None, schedule=ScheduleSection(name="cosine", warmup=0.1))
+    assert build_schedule(cosine, total_steps=100, learning_rate=1e-4)(99, 0) == pytest.approx(0)

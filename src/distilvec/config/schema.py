@@ -216,6 +216,9 @@ Part = Literal["agreement", "compression", "margin", "speed", "projections", "ex
 PARTS: tuple[Part, ...] = get_args(Part)
 Column = Literal["teacher", "untrained", "student", "projected", "asymmetric", "untrained_asymmetric", "mixed"]
 COLUMNS: tuple[Column, ...] = ("teacher", "untrained", "student", "projected", "asymmetric")  # scored by default
+# For these the teacher embeds the texts of the tasks
+TEACHER_COLUMNS = frozenset({"teacher", "asymmetric", "untrained_asymmetric", "mixed"})
+START_COLUMNS = frozenset({"untrained", "untrained_asymmetric"})  # of the student before its training
 
 
 class EvaluationSection(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distilvec.config.schema import TEACHER_COLUMNS
 from distilvec.evaluation.tasks import embedded_texts
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.teachers.api import ApiTeacher
@@ -11,8 +12,7 @@ def cost_lines(job: Job, teacher: Teacher, loaded: ApiTeacher, missing: int) -> 
     """Describe tokens, cost, time and cap: of the `missing` texts of the corpus, and of those of the evaluation."""
     api, prompts = loaded.api, teacher.info.prompts
     texts = {(role, text) for task in job.tasks for role, part in embedded_texts(task) for text in part}
-    with_teacher = {"teacher", "asymmetric", "untrained_asymmetric", "mixed"}
-    scored = with_teacher & {*job.recipe.evaluation.columns} and teacher is job.teacher
+    scored = TEACHER_COLUMNS & {*job.recipe.evaluation.columns} and teacher is job.teacher
     found = [("tokens to pay for", missing, loaded.estimate(teacher.corpus, missing))]
     if scored and texts:
         tokens = sum(loaded.count([prompts.get(role, "") + text for role, text in texts]))

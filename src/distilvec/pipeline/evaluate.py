@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from distilvec.config.recipe import fingerprint
+from distilvec.config.schema import START_COLUMNS
 from distilvec.core.device import release_memory
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
@@ -42,7 +43,6 @@ from distilvec.train.metrics import read_metrics
 
 MEASURED = 3  # changes if the same models would get other scores
 NEIGHBORS = "neighbors"
-BEFORE_TRAINING = {"untrained", "untrained_asymmetric"}  # columns that need the student before training
 LABELED_PARTS = ("experts", "tokens", "vocabulary")  # of a run that has a labeled task and no suite
 TEXT_PARTS = ("texts", "vocabulary")  # of a run on texts that has no suite
 Report = dict[str, Any]
@@ -141,7 +141,7 @@ def _reads_teacher(job: Job) -> bool:
 def _untrained(job: Job) -> LocalTeacher | None:
     """Build the student before its training; None if no part of the report is made of it."""
     section = job.recipe.evaluation
-    if not {"projections", "tokens"} & {*_steps(job)} and not (job.tasks and BEFORE_TRAINING & {*section.columns}):
+    if not {"projections", "tokens"} & {*_steps(job)} and not (job.tasks and START_COLUMNS & {*section.columns}):
         return None
     model = find_start(job).student(job)
     return wrap_model(model, "untrained", section.batch_tokens, job.teacher.info.prompts)

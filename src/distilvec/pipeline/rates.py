@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from sentence_transformers import SentenceTransformer
 
-from distilvec.evaluation.evaluator import MIXED
+from distilvec.config.schema import TEACHER_COLUMNS
 from distilvec.evaluation.tasks import Task, embedded_texts
 from distilvec.pipeline.fleet import duration
 from distilvec.pipeline.job import Job
@@ -152,7 +152,7 @@ def evaluation_lines(job: Job, student: SentenceTransformer, teacher: str | None
     section = job.recipe.evaluation
     names = ", ".join(task.name for task in job.tasks)
     lines = [["evaluation", f"{len(job.tasks)} task{'s' * (len(job.tasks) > 1)}: {names}"]]
-    if teacher is not None and {"teacher", "asymmetric", "untrained_asymmetric", MIXED} & {*section.columns}:
+    if teacher is not None and TEACHER_COLUMNS & {*section.columns}:
         lines.append(["  with the teacher", teacher])
     lines.append(["  with the student", student_evaluation(job, student)])
     if "speed" in section.parts:

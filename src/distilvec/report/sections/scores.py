@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from distilvec.config.schema import START_COLUMNS
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, averages, retention
 from distilvec.report.figures import dots_figure
 from distilvec.report.scores import Scores, read_scores, score_table, shared, task_table
@@ -14,7 +15,6 @@ TESTED = (
     "Changes are in points against the teacher, with the 95 % interval of a paired bootstrap over the test rows; "
     "* p < 0.05, ** p < 0.01, *** p < 0.001."
 )
-BEFORE_TRAINING = ("untrained", "untrained_asymmetric")
 NOTES = {
     "projected": "Projected: the student behind the linear map into the teacher's space that was trained with it.",
     "asymmetric": "Asymmetric: in retrieval, queries embedded by the student, documents by the teacher; on other tasks "
@@ -80,8 +80,7 @@ def retention_figure(rows: list[dict[str, Any]], teacher: bool) -> Figure:
     columns = {"Model": "model", "Task": "task", unit: ("value", 1), "low": ("low", 1), "high": ("high", 1)}
     data = make_table("data-scores", f"{unit}, with 95 % intervals", rows, columns)
     order = {name: number for number, name in enumerate((BY_TYPE, RETRIEVAL, AVERAGE), 1)}
-    shown = sorted(
-        (row for row in rows if row["model"] not in BEFORE_TRAINING), key=lambda row: order.get(row["task"], 0)
-    )
+    trained = [row for row in rows if row["model"] not in START_COLUMNS]
+    shown = sorted(trained, key=lambda row: order.get(row["task"], 0))
     points = [("", row["task"], row["model"], row["value"], row["low"], row["high"]) for row in shown]
     return dots_figure("scores", title, points, unit, data, 100.0 if teacher else None)

@@ -200,6 +200,13 @@ def test_the_method_needs_a_task(tiny_recipe, tmp_path):
         run(recipes.validate({**recipe, "corpus": None, "task": task}), tmp_path / "other")
 
 
+def test_a_random_head_is_no_candidate_to_ship(task_recipe, tmp_path, no_pages):
+    """Where training changes no prediction, the start is as good by its score; what it gets right is chance."""
+    recipe = task_recipe("classification", train__learning_rate=1e-12, train__max_steps=2)
+    training = run(recipe, tmp_path / "run").record["training"]
+    assert training["best_step"] == 2 and "shipped" not in training
+
+
 def test_a_fine_tuned_teacher_gives_logits_in_bfloat16(task_recipe, tmp_path, monkeypatch):
     """On any processor, whatever `auto` takes there; its head and what follows the backbone are in float32."""
     monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)

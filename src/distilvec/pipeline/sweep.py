@@ -171,7 +171,7 @@ def read_sweep(folder: Path) -> list[dict[str, Any]] | None:
     if not path.is_file():
         return None
     try:
-        entries = read_json(path, fix)["members"]
+        entries = read_json(path, fix, sealed=False)["members"]
         return [{**e, **{key: str(e[key]) for key in ("name", "group", "folder", "state")}} for e in entries]
     except (KeyError, TypeError) as error:
         raise DistilvecError(path.name, f"{path} is damaged: {error!r}.", fix) from None

@@ -84,8 +84,6 @@ def index_distill(
 
     from distilvec.cli.terminal import show_finished
     from distilvec.config import recipe as recipes
-    from distilvec.config.paths import resolve_tree
-    from distilvec.config.schema import Recipe
     from distilvec.pipeline.index import index_recipe, open_index, read_check
     from distilvec.pipeline.run import run as run_recipe
 
@@ -99,10 +97,7 @@ def index_distill(
         model: dict[str, Any] = {"model": student, **({"layers": layers} if layers is not None else {})}
         name = None if suite is None else str(suite.resolve())
         tree = index_recipe(teacher, model, out.resolve().name, queries, name, epochs)
-        tree = resolve_tree(tree, Path.cwd(), Recipe)
-        for key, value in changes.items():
-            recipes.set_key(tree, key, value)
-        recipe = recipes.validate(tree, origin="distilvec index distill")
+        recipe = recipes.recipe_from(tree, changes, "distilvec index distill")
         result = run_recipe(recipe, out, restart)
     if result is not None:
         write_result(json_file, read_check(result).to_json())

@@ -78,19 +78,14 @@ def finetune(
     check_output_folder(out, "--out")
 
     from distilvec.cli.terminal import show_finished
-    from distilvec.config.paths import resolve_tree
-    from distilvec.config.schema import Recipe
     from distilvec.pipeline.run import run as run_recipe
 
     adapters = {name: given.pop(name) for name in _ADAPTERS}
     tree = finetune_recipe(model, task, kind, encode, adapters if lora else None, trust_remote_code)
     rate = learning_rate if learning_rate is not None else 2e-3 if adapted else 2e-5
     tree |= {"name": out.resolve().name or "finetune", "train": {**tree["train"], **given, "learning_rate": rate}}
-    tree = resolve_tree(tree, Path.cwd(), Recipe)
-    for key, value in changes.items():
-        recipes.set_key(tree, key, value)
     with named_options({"teacher.model": "model", "student.model": "model"}):
-        result = run_recipe(recipes.validate(tree), out, restart)
+        result = run_recipe(recipes.recipe_from(tree, changes, "distilvec finetune"), out, restart)
     if result is not None:
         write_result(json_file, result.to_json())
     show_finished(result)

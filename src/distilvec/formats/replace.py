@@ -73,7 +73,7 @@ def carry_over(old: Path, new: Path) -> None:
             _log_once(f"{path} was changed by hand; the file is kept as {target.name}")
         elif path.suffix == ".onnx":
             stale.append(name)
-        _link(path, target)
+        link(path, target)
     if stale and not _same_model(written, new):
         _log_once(f"kept, of the earlier model: {', '.join(stale)} in {old}; `distilvec export` makes files again")
 
@@ -141,7 +141,7 @@ def _is_edited(path: Path, new: Path, written: str) -> bool:
     return path.is_file() and checksum_once(path) not in (written, checksum_once(new) if new.is_file() else written)
 
 
-def _link(path: Path, target: Path) -> None:
+def link(path: Path, target: Path) -> None:
     """Make a hard link, or a copy on systems without hard links; links stay links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -24,11 +24,12 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.processes import count, is_main, join, main_first, wait
 from distilvec.core.storage import Pusher, Remote
 from distilvec.pipeline.evaluate import evaluate
+from distilvec.pipeline.prepare import prepare
 from distilvec.pipeline.publish import publish
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run_dir import check_run, claim_folder
 from distilvec.pipeline.run_result import RunResult
-from distilvec.pipeline.train import train
+from distilvec.pipeline.train import finished_training, train
 from distilvec.train.metrics import Callback, check_callbacks
 
 
@@ -60,9 +61,18 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
         if remote is not None and is_main():
             callbacks = [*callbacks, Pusher(remote, folder)]
             stack.callback(remote.push, folder)
-        training = train(job, callbacks)
+
+        training = finished_training(job)
+        if training is None:
+            prepared = prepare(job)
+            training = train(job, prepared, callbacks)
+            del prepared  # of live teachers and the last student
+        job.loaded.release_untaken()
         try:
-            return publish(job, training, evaluate(job)) if is_main() else None
+            if not is_main():
+                return None
+            report = evaluate(job)
+            return publish(job, training, report)
         finally:
             wait()
 

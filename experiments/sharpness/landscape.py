@@ -112,6 +112,12 @@ class Landscapes:
 
     def __init__(self, folder: Path, record: Mapping[str, Any], texts: int, seed: int, dropout: bool | None) -> None:
         self.texts, self.seed, self.dropout = texts, seed, dropout
+        if not (folder / "last").exists():
+            raise DistilvecError(
+                "train.keep_checkpoint",
+                f"{folder} has not kept the last weights of its training.",
+                "Run the recipe in another folder with train.keep_checkpoint=true.",
+            )
         self.job = reopen(recipes.load(folder / "recipe.yaml"), folder, record)
         self.recipe = self.job.stages[-1].recipe
         *_, final = record["training"].get("stages") or [record["training"]]  # each stage counts its steps from 0

@@ -30,7 +30,15 @@ from distilvec.train.stages import Stage
 
 TRAINING_FORMAT = 2  # raised when the same recipe and data would train other weights: earlier runs are not continued
 # Keys of `train` that change no weight
-UNTRACKED = ("logging_steps", "gradient_steps", "checkpoint_minutes", "checkpoint_steps", "trackers", "shard")
+UNTRACKED = (
+    "logging_steps",
+    "gradient_steps",
+    "checkpoint_minutes",
+    "checkpoint_steps",
+    "keep_checkpoint",
+    "trackers",
+    "shard",
+)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from distilvec.pipeline.train import Training
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
 from distilvec.report.write import write_report
-from distilvec.train.stages import stage_progress
 
 
 def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
@@ -29,8 +28,7 @@ def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
     scores = {name: [read_score(score) for score in column] for name, column in report.get("scores", {}).items()}
     folder = job.folder / "student"
     student = trained_student(job)
-    earlier = [(stage, stage_progress(stage, job.fingerprint)) for stage in job.stages[:-1]]
-    stages = [*earlier, (job.stages[-1], training.state)]
+    stages = list(zip(job.stages, training.stages, strict=True))
     unread = job.required == OutputSpec()
     teachers = [teacher.record(len(job.teachers) > 1, unread) for teacher in job.teachers]
     objective = make_objective(job.stages[-1], job.context)

@@ -8,7 +8,8 @@ cache root (cache.root), shared by all runs; every folder is named by the finger
   teachers/                    each teacher's vectors and token signals
   evaluations/                 each teacher's vectors of the texts of suites
 run folder
-  recipe.yaml  metrics.jsonl  checkpoint/  student/ (best)  last/  students/step-N/
+  README.txt  recipe.yaml  metrics.jsonl  training.json  student/ (best)  students/step-N/
+  checkpoint/  last/           until the run is finished, or with train.keep_checkpoint
   stages/<name>/               metrics.jsonl and checkpoint/ of all stages but the last
   distillation.json  report.json  samples.npz  report.html  figures/
 """
@@ -29,7 +30,7 @@ from distilvec.pipeline.publish import publish
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run_dir import check_run, claim_folder
 from distilvec.pipeline.run_result import RunResult
-from distilvec.pipeline.train import finished_training, train
+from distilvec.pipeline.train import finished_training, remove_checkpoints, train
 from distilvec.train.metrics import Callback, check_callbacks
 
 
@@ -72,7 +73,10 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
             if not is_main():
                 return None
             report = evaluate(job)
-            return publish(job, training, report)
+            result = publish(job, training, report)
+            if not recipe.train.keep_checkpoint:
+                remove_checkpoints(job)
+            return result
         finally:
             wait()
 

@@ -3,50 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 
+from distilvec.core.files import read_json, remove, write_json
 from distilvec.core.log import log
 from distilvec.core.objective import Objective
+from distilvec.core.processes import is_main
 from distilvec.core.task_head import TaskHead
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.prepare import Prepared
 from distilvec.pipeline.record import best_distance
 from distilvec.pipeline.resolve import make_objective, required_outputs
+from distilvec.pipeline.run_dir import TRAINING
 from distilvec.pipeline.start import has_new_layer
 from distilvec.pipeline.student import fitting_texts, student_similarity, trainable
 from distilvec.students.encoder import Encoder
 from distilvec.students.factorize import expanded
 from distilvec.students.lora import merged
 from distilvec.students.task_head import save_head
-from distilvec.train.checkpoint import Progress, checkpoint_file, objective_file, read_checkpoint, save_objective
+from distilvec.train.checkpoint import Progress, checkpoint_file, objective_file, save_objective
 from distilvec.train.metrics import Callback
 from distilvec.train.sharding import whole_model
 from distilvec.train.stages import stage_progress, take_over
 from distilvec.train.start import BEHIND_LAYER_RATE, HIGHEST_RATE
 from distilvec.train.trainer import Trainer, TrainingHooks
 
+FORMAT = 1  # of training.json
+
 
 @dataclass(frozen=True)
 class Training:
-    """A finished training: the last stage's progress, and the validation metrics of its best student."""
+    """A finished training: the progress of every stage, and the validation metrics of the best student."""
 
-    state: Progress
+    stages: tuple[Progress, ...]
     distance: dict[str, float]
+
+    @property
+    def state(self) -> Progress:
+        """The progress of the last stage."""
+        return self.stages[-1]
 
 
 def finished_training(job: Job) -> Training | None:
-    """Read a training that has ended, with its students saved; None if there is something left to train."""
-    checkpoint = read_checkpoint(checkpoint_file(job.stages[-1].folder), job.fingerprint)  # whole: damage shows
-    if checkpoint is None or not checkpoint[1].finished:
+    """Read a training that has ended, with its student saved; None if there is something left to train.
+
+    Errors: DistilvecError for a damaged training.json.
+    """
+    path = job.folder / TRAINING
+    if not path.exists() or not (job.folder / "student").exists():
         return None
-    if not (job.folder / "student").exists() or not (job.folder / "last").exists():
+    fix = "Delete it and run the same recipe again."
+    content = read_json(path, fix)
+    if content.get("format") != FORMAT or content.get("fingerprint") != job.fingerprint:
         return None
-    return _training(job, checkpoint[1])
+    return _training(job, [Progress(**stage) for stage in content["stages"]])
 
 
 def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> Training:
@@ -56,10 +71,12 @@ def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> T
     """
     highest_rate = BEHIND_LAYER_RATE if has_new_layer(job) else HIGHEST_RATE
     encoder: Encoder | None = prepared.student
-    state = Progress()
+    finished: list[Progress] = []
     before = None
     for stage in job.stages:
-        if not stage.last and stage_progress(stage, job.fingerprint).finished:
+        progress = stage_progress(stage, job.fingerprint)
+        if not stage.last and progress.finished:
+            finished.append(progress)
             before = stage
             continue
         if encoder is None:
@@ -81,14 +98,26 @@ def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> T
         if stage.last and not (was_finished and (job.folder / "last").exists()):
             save(job, encoder, objective, "last")
 
-        state = trainer.state
+        finished.append(trainer.state)
         before = stage
         encoder = None  # the next stage begins with a student of its own: this one may be sharded, or compiled
-    return _training(job, state)
+    if is_main():
+        # After the students: with this file the training counts as finished, and needs no checkpoint any more
+        content = {"format": FORMAT, "fingerprint": job.fingerprint, "stages": [asdict(stage) for stage in finished]}
+        write_json(job.folder / TRAINING, content, sealed=True, key=TRAINING)
+    return _training(job, finished)
 
 
-def _training(job: Job, state: Progress) -> Training:
-    return Training(state, best_distance([stage.folder / "metrics.jsonl" for stage in job.stages]))
+def _training(job: Job, stages: Sequence[Progress]) -> Training:
+    return Training(tuple(stages), best_distance([stage.folder / "metrics.jsonl" for stage in job.stages]))
+
+
+def remove_checkpoints(job: Job) -> None:
+    """Remove what only a training that goes on needs: the checkpoints of all stages, and the last weights."""
+    for stage in job.stages:
+        remove(checkpoint_file(stage.folder).parent)
+    remove(objective_file(job.folder / "last"))
+    remove(job.folder / "last")
 
 
 def save(job: Job, encoder: Encoder, objective: Objective, name: str) -> None:

@@ -236,12 +236,12 @@ def fill_table(
     if count_parameters(shape, whole).total <= parameters:
         return whole
     if shape.no_factorizing:
-        return _with_tokens(shape, parameters, tokens, whole)
+        return with_tokens(shape, parameters, tokens, whole)
     least_rank = min(least_rank, shape.hidden_size // 4)
     rank = min(_largest_rank(shape, parameters, whole), shape.hidden_size - RANK_STEP)
     if rank >= least_rank:
         return replace(whole, rank=rank)
-    return _with_tokens(shape, parameters, tokens, replace(whole, rank=least_rank))
+    return with_tokens(shape, parameters, tokens, replace(whole, rank=least_rank))
 
 
 def _largest_rank(shape: ModelShape, parameters: int, split: Split) -> int:
@@ -251,7 +251,7 @@ def _largest_rank(shape: ModelShape, parameters: int, split: Split) -> int:
     return max(0, (parameters - fixed) // each // RANK_STEP * RANK_STEP)
 
 
-def _with_tokens(shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split) -> Split | None:
+def with_tokens(shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split) -> Split | None:
     """Return the split with as many tokens as fit; None below the least number of tokens."""
     row = shape.row_size if split.rank is None else split.rank
     room = parameters - count_parameters(shape, replace(split, tokens=0)).total

@@ -22,7 +22,7 @@ from distilvec.report.scores import problem_text, score_frame, score_table
 from distilvec.report.tables import html_list, to_html, to_text
 from distilvec.teachers.embedder import Source, open_embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.teachers.sources import NAMES, source_kind
+from distilvec.teachers.sources import NAMES, shown, source_kind
 from distilvec.teachers.table_embedder import TableEmbedder
 
 STORED = 500  # texts of an index that it is searched for
@@ -152,7 +152,7 @@ def open_columns(model: Source, teacher: Source | None, mixed: bool, problems: l
         columns.pop(MIXED, None)
     if other is not None and "asymmetric" not in columns:
         dims = (
-            f"vectors of {_shown(model)} have {student.dim} dimensions, those of {_shown(teacher)} {other.dim}: no "
+            f"vectors of {shown(model)} have {student.dim} dimensions, those of {shown(teacher)} {other.dim}: no "
             "common space."
         )
         problems.append(TaskFailure("all", dims, "asymmetric"))
@@ -183,7 +183,7 @@ def check_arguments(
         for key, source in (("model", model), ("teacher", teacher)):
             kind = "model" if source is None else source_kind(source)
             if kind in ("table", "export"):
-                problem = f"{source} is {NAMES[kind]}, which can be scored on a suite, not on MTEB."
+                problem = f"{shown(source)} is {NAMES[kind]}, which can be scored on a suite, not on MTEB."
                 raise DistilvecError(key, problem, "Name a suite, or a model.")
         require_extra("mteb", "benchmark" if benchmark else "mteb")
     if protocol not in PROTOCOLS:
@@ -202,8 +202,3 @@ def _keep_vectors(columns: Columns) -> None:
 def _score(tasks: Sequence[Task], columns: Columns, problems: list[TaskFailure]) -> Scores:
     scores, _ = score_columns(tasks, columns, EmbeddingCache(), problems)
     return Scores(scores, problems)
-
-
-def _shown(source: Source | None) -> str:
-    """A source's name in messages."""
-    return str(source) if isinstance(source, (str, os.PathLike)) else "the model"

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -235,10 +234,12 @@ def named_api(source: str, key: str) -> TeacherSection:
     for what is no address, for a server that does not list its models, and for one that lists several: they are named.
     """
     if source.startswith(OPENAI):
-        api = {"key_variable": "OPENAI_API_KEY"}
-        return section_of(TeacherSection, "teacher", {"model": source.removeprefix(OPENAI), "api": api})
+        model = source.removeprefix(OPENAI)
+        if not model:
+            raise DistilvecError(key, f"{source} names no model.", "Name one: openai:text-embedding-3-small.")
+        return section_of(TeacherSection, "teacher", {"model": model, "api": {"key_variable": "OPENAI_API_KEY"}})
     address, _, model = source.partition("#")
-    if not urlsplit(address).path.strip("/"):
+    if not address.partition("://")[2].partition("/")[2]:
         address = f"{address.rstrip('/')}/v1"
     api = {"base_url": address}
     if os.environ.get(KEY_VARIABLE):

@@ -24,7 +24,7 @@ from distilvec.teachers.encode import TextProgress
 from distilvec.teachers.graph_embedder import open_exported
 from distilvec.teachers.indexes.copy import local_table
 from distilvec.teachers.model_embedder import ModelEmbedder, load_embedder
-from distilvec.teachers.sources import NAMES, Kind, source_kind
+from distilvec.teachers.sources import NAMES, Kind, shown, source_kind
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.teachers.teacher import plain_settings
 
@@ -121,7 +121,7 @@ def expect_kind(source: Source, kinds: Sequence[Kind], key: str) -> None:
     kind = source_kind(source)
     if kind not in kinds:
         expected = " or ".join(NAMES[kind] for kind in kinds)
-        raise DistilvecError(key, f"{source} is {NAMES[kind]}; expected {expected}.", "Name another one.")
+        raise DistilvecError(key, f"{shown(source)} is {NAMES[kind]}; expected {expected}.", "Name another one.")
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 from distilvec.teachers.indexes.address import is_index
 
@@ -26,10 +25,21 @@ def source_kind(source: object) -> Kind:
     if not isinstance(source, (str, os.PathLike)):
         return "model"
     name = str(source)
-    if name.startswith(OPENAI) or urlsplit(name).scheme in ("http", "https"):
+    if name.startswith(OPENAI) or name.partition("://")[0] in ("http", "https"):
         return "api"
     if is_index(name):
         return "table"
     if Path(name).suffix in EXPORTS:
         return "export"
     return "model"
+
+
+def shown(source: object) -> str:
+    """Return a source's name for messages: of an address without what may hold a password, of an object its kind."""
+    if not isinstance(source, (str, os.PathLike)):
+        return "the model"
+    name = str(source)
+    scheme, separator, rest = name.partition("://")
+    if not separator:
+        return name
+    return f"{scheme}://{rest.partition('/')[0].rpartition('@')[2]}"

@@ -189,8 +189,8 @@ def changes_of(case: Case, workspace: Path, output: Path) -> dict[str, Any]:
         **TRAIN,
     }
     if case.task is None:
-        sources = [{"path": str(workspace / f"{language}.txt"), "language": language} for language in ("en", "tr")]
-        changes |= {"corpus.sources": sources, "corpus.validation_rows": 2 * BATCH}
+        names = ("en", "tr")
+        changes["corpus.sources"] = [{"path": str(workspace / f"{name}.txt"), "language": name} for name in names]
     else:
         task = {"type": case.task, "path": str(workspace / f"{case.task}.jsonl"), "name": "marks"}
         changes["task"] = {**task, "encode": "joint"} if case.task == "pair" else task

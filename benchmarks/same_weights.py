@@ -31,6 +31,7 @@ sys.path.insert(0, str(ROOT / "tests"))  # its tiny models and labelled tasks
 
 STEPS = 4
 BATCH = 8
+TEXTS = 1500  # of each language
 TRAIN = {
     "train.max_steps": STEPS,
     "train.batch_size": BATCH,
@@ -58,7 +59,7 @@ class Case:
 
 
 # Of byte-level BPE: the library `tokenizers` trains other WordPiece and Unigram vocabularies in every process
-HYBRID = {"kind": "hybrid", "target": "tr", "size": 320, "share": 40, "compose": "mean"}
+HYBRID = {"kind": "hybrid", "target": "tr", "size": 300, "share": 20, "compose": "mean"}
 # In order: the students of the first two are the teachers of later ones
 CASES = (
     Case("task", "baselines/task", student="teacher", task="classification"),
@@ -167,7 +168,7 @@ def write_inputs(workspace: Path) -> None:
     architectures.sentence_transformer(workspace / "other", other)
 
     for shift, language in enumerate(("en", "tr")):
-        texts = [" ".join([COMMON[(i * 7 + j + shift) % len(COMMON)] for j in range(2 + i % 9)]) for i in range(400)]
+        texts = [" ".join([COMMON[(i * 7 + j + shift) % len(COMMON)] for j in range(2 + i % 9)]) for i in range(TEXTS)]
         lines = [f"{text} {language} {number}\n" for number, text in enumerate(texts)]
         (workspace / f"{language}.txt").write_text("".join(lines), encoding="utf-8")
     for kind in ("classification", "pair"):

@@ -202,8 +202,7 @@ def check_extras() -> list[Check]:
 
 def check_hub() -> list[Check]:
     """Ask the hub for an answer; a machine that is offline works with models in folders and in the hub's cache."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
+    from huggingface_hub import constants, get_session
 
     cached = f"Models in folders and in {constants.HF_HUB_CACHE} can be used."
     if constants.HF_HUB_OFFLINE:

@@ -31,7 +31,7 @@ from distilvec.pipeline.run import run
 from distilvec.pipeline.scores import score_models
 from distilvec.teachers.api_embedder import _PROBE
 from distilvec.teachers.cache.columns import KNOWN
-from distilvec.teachers.embedder import open_table
+from distilvec.teachers.open import open_table
 from distilvec.teachers.table_embedder import TableEmbedder
 
 TEXTS, NEW = make_texts(300), make_texts(400)[300:]

@@ -22,7 +22,7 @@ from distilvec.pipeline.student import student_tokenizer
 from distilvec.teachers.cache.fill import Compute, compute_tokens, compute_vectors, count_missing, fill_shards
 from distilvec.teachers.cache.parts import Share, fill_share, is_part, merge, part_folders
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.model import LocalTeacher
+from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.ray_workers import RayOptions, RayWorkers
 
 
@@ -56,7 +56,7 @@ def fill_one_share(job: Job, teacher: Teacher, share: Share) -> TeacherCache:
     _refuse_others(teacher, "--shard")
     cache, corpus = own_cache(job, teacher), teacher.corpus
     with teacher.load(job.recipe.train.device) as model, errors_of(teacher.key):
-        assert isinstance(model, LocalTeacher)
+        assert isinstance(model, ModelEmbedder)
         compute: Compute = partial(compute_vectors, cache.manifest, corpus, model)
         if reads_tokens(teacher):
             tokenizer = student_tokenizer(job)

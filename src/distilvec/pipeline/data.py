@@ -14,7 +14,7 @@ from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import BatchTeacher, CachedTeacher, NoTeacher, SeveralTeachers
 from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.model import LocalTeacher
+from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.dataset import TrainingData
 
 
@@ -27,7 +27,7 @@ class ReadyTeacher:
 
     teacher: Teacher
     cache: TeacherCache | None = None
-    model: LocalTeacher | None = None
+    model: ModelEmbedder | None = None
     tokens: TokenStore | None = None
     encoder: Encoder | None = None
 

@@ -18,6 +18,7 @@ from distilvec.core.info import UNLIMITED, StudentInfo, TeacherInfo
 from distilvec.data.corpus import Corpus
 from distilvec.models.experts import Experts
 from distilvec.models.load import folder_of, load, resolve_model
+from distilvec.models.placement import count_parameters
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.models.unreadable import Kind, readable
 from distilvec.pipeline.job import errors_of
@@ -26,8 +27,7 @@ from distilvec.pipeline.precision import hardware_dtype, is_open
 from distilvec.pipeline.student import draw_fitting_texts
 from distilvec.students.build import build_with_notes, dropout_rates
 from distilvec.teachers.cache.manifest import Manifest, hash_model, parse_manifest
-from distilvec.teachers.model import LocalTeacher, special_tokens
-from distilvec.teachers.placement import count_parameters
+from distilvec.teachers.model_embedder import ModelEmbedder, special_tokens
 from distilvec.teachers.teacher import OpenTeacher, open_teacher
 
 FORMAT = 4  # raised when the same settings and files would give another description
@@ -59,9 +59,10 @@ def describe_teacher(
                 return describe_open(teacher)
         # In the precision that it is going to compute in (precision.py), so that it need not be loaded again
         dtype = hardware_dtype(device) if is_open(section) else section.dtype
-        kept_teacher = open_teacher(section.model_copy(update={"dtype": dtype}), device)
-        if isinstance(kept_teacher, LocalTeacher):
-            loaded.teacher = kept_teacher
+        decided_section = section.model_copy(update={"dtype": dtype})
+        kept_teacher = open_teacher(decided_section, device)
+        if isinstance(kept_teacher, ModelEmbedder):
+            loaded.teacher, loaded.section = kept_teacher, decided_section
         return describe_open(kept_teacher)
 
     with errors_of(key):
@@ -81,7 +82,7 @@ def describe_teacher(
 
 def describe_open(teacher: OpenTeacher) -> TeacherDescription:
     """Describe a teacher that is open."""
-    parameters = count_parameters(teacher.model.parameters()) if isinstance(teacher, LocalTeacher) else None
+    parameters = count_parameters(teacher.model.parameters()) if isinstance(teacher, ModelEmbedder) else None
     return TeacherDescription(teacher.info(), teacher.manifest("float16"), parameters)
 
 

@@ -31,7 +31,7 @@ from distilvec.pipeline.texts import progress_logger
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.fill import count_missing
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.model import LocalTeacher
+from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.sharding import shard, sharding
 from distilvec.train.stages import check_parameters
 
@@ -119,13 +119,13 @@ def prepare_teacher(
     loaded = teacher.load(job.recipe.train.device, teacher.live and sharding(job.recipe.train))
     with nullcontext() if teacher.live else loaded:
         alignment, tokens = None, None
-        if isinstance(loaded, LocalTeacher) and kind is not None:
+        if isinstance(loaded, ModelEmbedder) and kind is not None:
             assert tokenizer is not None
             alignment = align(job, tokenizer, loaded)
-        if isinstance(loaded, LocalTeacher) and (teacher.live or reads_tokens(teacher)):
+        if isinstance(loaded, ModelEmbedder) and (teacher.live or reads_tokens(teacher)):
             tokens = tokenize_for(job, teacher, loaded)
         if cache is None:
-            assert isinstance(loaded, LocalTeacher)
+            assert isinstance(loaded, ModelEmbedder)
             return ReadyTeacher(teacher, None, loaded, tokens), alignment
         if count_missing(cache, teacher.corpus):
             fill(job, teacher, cache, loaded, tokens, alignment)
@@ -167,7 +167,7 @@ def tokenize(job: Job, corpus: Corpus, student: SentenceTransformer) -> TokenSto
     )
 
 
-def tokenize_for(job: Job, teacher: Teacher, model: LocalTeacher) -> TokenStore:
+def tokenize_for(job: Job, teacher: Teacher, model: ModelEmbedder) -> TokenStore:
     """Tokenize the corpus for a teacher; stored by content."""
     tokenizer, length = model.model.tokenizer, model.max_length
     side = getattr(tokenizer, "truncation_side", "right")
@@ -176,7 +176,7 @@ def tokenize_for(job: Job, teacher: Teacher, model: LocalTeacher) -> TokenStore:
     return build_tokens(teacher.corpus, tokenizer, length, folder, token_types=_reads_types(model.model), side=side)
 
 
-def align(job: Job, tokenizer: PreTrainedTokenizerBase, model: LocalTeacher) -> AlignmentStore:
+def align(job: Job, tokenizer: PreTrainedTokenizerBase, model: ModelEmbedder) -> AlignmentStore:
     """Align the tokens of the student's tokenizer with the teacher's; stored by content."""
     assert job.required.tokens is not None and job.required.tokens.alignment is not None
     kind, length = job.required.tokens.alignment, job.student_length

@@ -133,7 +133,7 @@ class DistillMoE(Objective):
         teachers = context.teachers
         mean_weight = sum(teacher.weight for teacher in teachers) / len(teachers)
         self.shares = [teacher.weight / mean_weight for teacher in teachers]
-        self.names = list(facets)  # of the experts
+        self.names: list[str] = list(facets)  # of the experts
         if len(teachers) > 1:
             self.names = [f"{facet}_{number}" for number in range(len(teachers)) for facet in facets]
         if len({*facets}) < len(facets):

@@ -195,7 +195,7 @@ def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkey
     signals = ModelEmbedder.signals
 
     def signals_of(self, texts, *arguments, **options):
-        if self.section.model == members[0].recipe.teacher.model:  # students are read by it as well
+        if self.files.model == members[0].recipe.teacher.model:  # students are read by it as well
             embedded.extend(texts)
         return signals(self, texts, *arguments, **options)
 

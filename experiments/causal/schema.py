@@ -68,7 +68,7 @@ class CausalDataSection(Section):
     seed: Seed = Field(0, description="of the validation rows")
 
     @model_validator(mode="after")
-    def holds_together(self) -> CausalDataSection:
+    def check_data(self) -> CausalDataSection:
         """Refuse templates without their fields and a limit that leaves no room for a response."""
         for name in ("template", "template_with_input"):
             for field in ("{instruction}", "{input}") if "with_input" in name else ("{instruction}",):

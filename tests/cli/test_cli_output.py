@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 from distilvec.__main__ import run_command
 from distilvec.cli.boundary import run_app, take_options
 from distilvec.core import log
-from distilvec.core.verbosity import Level, level, quiet_libraries, verbosity
+from distilvec.core.level import Level, level, verbosity
+from distilvec.core.verbosity import quiet_libraries
 
 PROGRESS = "evaluating: 1/1 tasks"
 

@@ -30,7 +30,8 @@ from distilvec.cli.layout import EVERYWHERE
 from distilvec.cli.output import json_alone
 from distilvec.core.errors import DistilvecError, Interrupted, ProcessLost, Stopped, explain, first_line
 from distilvec.core.files import user_cache
-from distilvec.core.verbosity import Level, quiet_libraries, verbosity
+from distilvec.core.level import Level, verbosity
+from distilvec.core.verbosity import quiet_libraries
 
 LOST = 3  # exit status if another process of the run ended
 DEBUG = "DISTILVEC_DEBUG"

@@ -281,7 +281,7 @@ class Recipe(Section):
 
     @field_validator("stages")
     @classmethod
-    def stages_hold_together(cls, stages: list[StageSection]) -> list[StageSection]:
+    def check_stages(cls, stages: list[StageSection]) -> list[StageSection]:
         """Refuse a single stage, and two names that are one to a disk without upper and lower case."""
         if len(stages) == 1:
             raise ValueError("one stage is no stage: give at least two, or set its keys in the recipe itself")

@@ -70,7 +70,7 @@ class VocabularySection(Section):
     keep_norm: bool = key(False, "bring composed embeddings to the mean norm of their pieces")
 
     @model_validator(mode="after")
-    def holds_together(self) -> VocabularySection:
+    def check_kind(self) -> VocabularySection:
         """Refuse keys that do not belong to the kind, and a kind without what it needs."""
         hybrid = self.kind == "hybrid"
         if self.tokenizer is not None and (self.size or self.target or self.share or self.kind != "trim"):
@@ -142,7 +142,7 @@ class StudentSection(Section):
     trust_remote_code: bool = key(False, "run code that comes with the model")
 
     @model_validator(mode="after")
-    def fresh_holds_together(self) -> StudentSection:
+    def check_fresh_student(self) -> StudentSection:
         """Refuse a fresh student without a tokenizer, or with layers to keep."""
         if self.config is not None and self.tokenizer is None:
             raise ValueError("a fresh student ('config') needs a 'tokenizer'")

@@ -27,7 +27,7 @@ class SweepSection(Section):
         return math.prod(max(1, len(values)) for values in (*self.grid.values(), self.variants or (), self.seeds or ()))
 
     @model_validator(mode="after")
-    def holds_together(self) -> SweepSection:
+    def check_sweep(self) -> SweepSection:
         """Refuse a sweep that varies nothing, repeats a value, varies train.seed in the grid or has too many runs."""
         if not (self.grid or self.variants or self.seeds):
             raise ValueError("the sweep varies nothing; give at least one of grid, variants and seeds")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.core.errors import Busy, DistilvecError, disk_is_full, explained
+from distilvec.core.log import log
 
 SEAL = "seal"  # the key of a JSON file that holds the checksum of all others
 _SCRATCH = re.compile(r"^\..+\.distilvec-(?P<process>[0-9]+)$")
@@ -171,8 +172,6 @@ def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
             if not wait:
                 raise Busy(key, f"{holder} is writing {what}.", "Wait for its end, then run the command again.")
             if attempt == 0:
-                from distilvec.core.log import log
-
                 log(f"waiting for {holder}, which is writing {what}")
             time.sleep(_WAIT)
         with suppress(OSError):  # a full disk has no room for the number; the lock holds all the same

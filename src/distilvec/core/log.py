@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from distilvec.core.escape import one_line, visible
-from distilvec.core.verbosity import Level, level
+from distilvec.core.level import Level, level
 
 console = Console(stderr=True)
 LINE_SECONDS = {Level.NORMAL: 30.0, Level.VERBOSE: 2.0}  # between two lines of progress

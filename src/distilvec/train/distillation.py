@@ -14,7 +14,7 @@ from distilvec.config.training import TrainSection
 from distilvec.core import processes
 from distilvec.core.batch import TextBatch
 from distilvec.core.device import keep_memory, return_memory
-from distilvec.core.method_file import blamed
+from distilvec.core.method_file import attribute_errors_to
 from distilvec.core.objective import LossTerms, Objective, check_terms, weighted_loss, weighted_losses
 from distilvec.core.outputs import ModelOutputs
 from distilvec.students.encoder import Encoder
@@ -43,7 +43,7 @@ class Distillation(nn.Module):
 
         With a `share`, `batch` and `teacher` are those of this process, and the terms those of the whole micro-batch.
         """
-        with blamed():
+        with attribute_errors_to():
             objective, required = self.objective, self.objective.student_outputs
             rows = None if teacher.selected is None else teacher.selected[..., 0]
             required = with_gates(required, self.encoder.experts) if self.snapshot_due else required
@@ -153,8 +153,8 @@ class StepGradients:
         if self.fetched is None or self.fetched[0] != number:
             self.fetched = number, *self.micro_batches[number].to(self.accelerator.device)
         _, share, teacher = self.fetched
-        share = replace(share, seed=step_seed(self.seed, self.step, number, processes.count(), draw))
-        seed_step(self.seed, self.step, number, processes.number(), draw)
+        share = replace(share, seed=step_seed(self.seed, self.step, number, processes.world_size(), draw))
+        seed_step(self.seed, self.step, number, processes.rank(), draw)
         return self.module(share.own, teacher, share), share.whole.sources[: share.whole.examples]
 
     def _rewind(self, more_to_come: bool = False) -> None:

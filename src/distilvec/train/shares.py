@@ -11,7 +11,7 @@ from torch import Tensor
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import ModelOutputs, change_tensors
-from distilvec.core.processes import count, gather_rows, number
+from distilvec.core.processes import gather_rows, rank, world_size
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Share:
 
         Random numbers drawn after this are equal in all processes.
         """
-        if count() == 1:
+        if world_size() == 1:
             return student, teacher
         torch.manual_seed(self.seed)
         own: list[tuple[Tensor, int]] = []
@@ -66,12 +66,12 @@ class Share:
 
 def share_of(whole: TextBatch) -> Share:
     """Return this process's share of a micro-batch: consecutive examples, as many as the others' but for one."""
-    if count() == 1:
+    if world_size() == 1:
         return Share(whole, whole, whole.examples)
-    first, end = share_bounds(whole.examples)[number() : number() + 2]
+    first, end = share_bounds(whole.examples)[rank() : rank() + 2]
     return Share(whole, whole.part(first, end) if end > first else whole.part(0, 1), end - first)
 
 
 def share_bounds(examples: int) -> list[int]:
     """Return the first example of each process, and the end of the last one's."""
-    return [examples * each // count() for each in range(count() + 1)]
+    return [examples * each // world_size() for each in range(world_size() + 1)]

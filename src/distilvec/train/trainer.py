@@ -81,7 +81,7 @@ class Trainer:
         self.checkpoint = checkpoint_file(folder)  # from which an interrupted run resumes
         found = load_checkpoint(self.checkpoint, self.module, self.optimizer, fingerprint)
         self.state, memory = found or (Progress(), {})
-        self.processes_before = int(memory.get("processes", processes.count()))
+        self.processes_before = int(memory.get("processes", processes.world_size()))
         processes.broadcast(self.module)
         self.steps_an_epoch = self._steps_in(self._batches(0))
         self.total_steps = min(train.max_steps or 2**62, train.epochs * self.steps_an_epoch)
@@ -104,14 +104,14 @@ class Trainer:
         trained = sum(p.numel() for p in self.module.encoder.parameters() if p.requires_grad) / 1e6
         precision = "bf16 autocast" if self.accelerator.mixed_precision == "bf16" else "fp32"
         sharded = ", sharded" if self.train.shard else ""
-        machine = f"{self.device.type} x {processes.count()}{sharded}, {precision}"
+        machine = f"{self.device.type} x {processes.world_size()}{sharded}, {precision}"
         log(f"training{of_stage}: {trained:.2f}M parameters, {self.total_steps:,} steps on {machine}")
         rows, size = len(self.data.train_rows), self.train.batch_size
         if rows < size and self.train.max_tokens is None:
             log(f"a batch holds {rows:,} texts: there are no more to train on (train.batch_size: {size})")
         if self.state.step:
             log(f"going on from the checkpoint of step {self.state.step:,}")
-        if self.processes_before != processes.count():
+        if self.processes_before != processes.world_size():
             log(f"the checkpoint is of {self.processes_before} processes: from here on other dropout masks are drawn")
         self.run()
         if self._asked()[0] or not self.state.finished:
@@ -329,7 +329,7 @@ class Trainer:
         self.metrics.sync()
         states = {"window": self.means.state} | {monitor.kind: monitor.state for monitor in self.monitors}
         memory = {f"{kind}/{name}": value for kind, state in states.items() for name, value in state.items()}
-        memory["processes"] = torch.tensor(processes.count())
+        memory["processes"] = torch.tensor(processes.world_size())
         save_checkpoint(self.checkpoint, self.module, self.optimizer, self.state, self.fingerprint, memory)
 
     # -- stop --------------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ class Trainer:
         problem, step, rate = self.guard.problem(), self.state.step, self.state.learning_rate
         if weights and step and not problem:
             trained = itertools.chain(self.module.parameters(), optimizer_tensors(self.optimizer, self.module).values())
-            failed = processes.most(not all_finite(trained))
+            failed = processes.max_over_ranks(not all_finite(trained))
             problem = f"weights are not finite after step {step}" if failed else None
         if problem:
             kept = f" The last good checkpoint is in {self.checkpoint.parent}." if self.checkpoint.exists() else ""
@@ -361,7 +361,7 @@ class Trainer:
 
         Any process may have been asked to stop, and in any a checkpoint may be `due`: their clocks differ.
         """
-        number = processes.most(2 * (self.stop_signal if self.stop_asked else 0) + due)
+        number = processes.max_over_ranks(2 * (self.stop_signal if self.stop_asked else 0) + due)
         if number > 1:
             self._ask_to_stop(number // 2)
         return number > 1, number > 0

@@ -64,7 +64,7 @@ class Update:
         self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.weigh = source_balance(section.variance) if section.name == "disam" else None
         embeddings = [layer for layer in module.modules() if isinstance(layer, nn.Embedding)]
-        alone = processes.count() == 1  # the gradients of several processes are averaged, which needs dense ones
+        alone = processes.world_size() == 1  # the gradients of several processes are averaged, which needs dense ones
         self.tables = [layer for layer in embeddings if alone and layer.weight.device.type == "cpu"]
 
     def step(self, gradients: Gradients, number: int) -> LossTerms:

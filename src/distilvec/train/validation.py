@@ -72,8 +72,8 @@ def teacher_distance(
     encoder.eval()
     groups, names = _groups(data, batch_size), [*(("distance", "cosine") if compatible else ()), "similarity_gap"]
     sums = torch.zeros(len(groups), len(names), dtype=torch.float64, device=accelerator.device)
-    rounds = -(-len(groups) // processes.count())  # as many in each process: the weights may be shards
-    for number in range(processes.number(), rounds * processes.count(), processes.count()):
+    rounds = -(-len(groups) // processes.world_size())  # as many in each process: the weights may be shards
+    for number in range(processes.rank(), rounds * processes.world_size(), processes.world_size()):
         group = groups[number % len(groups)]
         batch = data.batch(group).to(accelerator.device)
         teacher = data.teacher.signals(batch).embedding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from distilvec.cli.options import argument, option
+from distilvec.cli.options import argument, check_input, option
 
 
 def demo(
@@ -21,6 +21,9 @@ def demo(
     The teacher embeds the documents and the prepared queries now, and does not run in the browser. npm fetches
     transformers.js and onnxruntime-web into the cache, once; the page itself needs no network.
     """
+    check_input(run, "run")
+    check_input(texts, "--texts")
+    check_input(queries, "--queries")
     from distilvec.cli.terminal import print_result
     from distilvec.core.extras import require_extra
 

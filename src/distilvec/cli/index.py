@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from distilvec.cli.layout import Listed, example
-from distilvec.cli.options import JsonFile, Model, Overrides, Restart, argument, check_outputs, named_options, option
+from distilvec.cli.options import (
+    JsonFile,
+    Model,
+    Overrides,
+    Restart,
+    argument,
+    check_input,
+    check_model,
+    check_outputs,
+    named_options,
+    option,
+)
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError
 
@@ -80,6 +91,11 @@ def index_distill(
     Ends with the share of the index's top 10 that the encoder finds. Keys of the recipe can be changed as for
     `distilvec run`: train.batch_size=64.
     """
+    if "://" not in index:
+        check_input(Path(index), "index")
+    check_model(student, "--student")
+    check_input(texts, "--texts")
+    check_input(suite, "--suite")
     check_outputs([("--json", json_file)], [suite])
 
     from distilvec.cli.terminal import show_finished
@@ -126,6 +142,11 @@ def index_check(
 
     No document is embedded again: the model embeds stored texts, which are searched for among the stored vectors.
     """
+    check_model(model, "model")
+    if "://" not in index:
+        check_input(Path(index), "index")
+    check_input(texts, "--texts")
+    check_input(suite, "--suite")
     check_outputs([("--json", json_file)], [suite])
 
     from distilvec.cli.terminal import print_result, show_problems, show_scores

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from distilvec.config.base import MODEL, Section, Tokens, Units, VocabularySize, key, refused
+from distilvec.config.base import ModelName, Section, Tokens, Units, VocabularySize, key, refused
 
 Pooling = Literal["mean", "cls", "lasttoken"]
 
@@ -57,7 +57,7 @@ class VocabularySection(Section):
         "trim",
         "tokens that the texts use (trim), with the target language's own (hybrid), or trained on the texts",
     )
-    tokenizer: str | None = key(None, "an existing tokenizer instead: folder, id, tokenizer.json or .model", MODEL)
+    tokenizer: ModelName | None = key(None, "an existing tokenizer instead: folder, id, tokenizer.json or .model")
     size: VocabularySize | None = key(
         None, "tokens in all, or as near as the texts allow; with trim all that they use by default"
     )
@@ -98,9 +98,9 @@ class StudentSection(Section):
     """The network that is trained and shipped: `model`, pruned to `layers`, or a fresh one from `config`."""
 
     one_of = ("model", "config")
-    model: str | None = key(None, "folder or hub id; 'teacher': the teacher's backbone", MODEL)
+    model: ModelName | None = key(None, "folder or hub id; 'teacher': the teacher's backbone")
     config: dict[str, Any] | None = key(None, "a fresh backbone: transformers config with 'model_type'")
-    tokenizer: str | None = key(None, "only with 'config': folder or hub id; vocabulary may replace its tokens", MODEL)
+    tokenizer: ModelName | None = key(None, "only with 'config': folder or hub id; vocabulary may replace its tokens")
     revision: str | None = key(None, "branch, tag or commit of the hub")
     layers: int | list[int] | LayersSection | None = key(
         None, "layers to keep, from 0; a number keeps that many, evenly spread; or count and choose"

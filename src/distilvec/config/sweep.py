@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from distilvec.config.base import GRID, Section, Seed, excerpt, key, key_text
+from distilvec.config.base import Grid, Section, Seed, excerpt, key, key_text
 
 MOST_RUNS = 1000  # of a sweep
 
@@ -17,7 +16,7 @@ MOST_RUNS = 1000  # of a sweep
 class SweepSection(Section):
     """Values of keys, variants of the recipe and seeds of training that a sweep varies; its runs are their product."""
 
-    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = key({}, "dotted keys with lists of values", GRID)
+    grid: Grid = key({}, "dotted keys with lists of values")
     variants: list[str] | None = key(None, "names of the recipe's variants, in turn; a+b combines two", min_length=1)
     seeds: list[Seed] | None = key(None, "values of train.seed, in turn", min_length=1)
 

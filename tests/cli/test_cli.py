@@ -84,7 +84,7 @@ def test_user_errors_are_one_message_and_status_2(arguments, message, command):
     ("arguments", "key"),
     [
         (["evaluate", "./nothing", "--suite", "suite.yaml"], "model"),
-        (["compare", "runs/nothing"], "runs"),
+        (["compare", "runs/nothing"], "run folder"),
         (["export", "runs/nothing/student"], "model"),
         (["index", "distill", "nothing.parquet", "--student", "x", "--out", "o"], "index"),
         (["corpus", "synthesize", "nothing.txt", "--model", "x", "--out", "o.json"], "words"),

@@ -83,7 +83,6 @@ def finetune(
     from distilvec.core.files import check_output_folder
 
     check_model(model, "model")
-    check_input(task, "--task")
     check_outputs([("--json", json_file)], [task])
     changes = recipes.read_overrides(overrides or [])
     adapted = changes.get("student.lora", lora)
@@ -104,6 +103,7 @@ def finetune(
         recipes.set_key(tree, key, value)
     with named_options(_FINETUNE):
         recipe = recipes.validate(tree)
+        check_input(task, "task.path")
 
         from distilvec.cli.terminal import show_finished
         from distilvec.pipeline.run import run as run_recipe
@@ -296,7 +296,7 @@ def export(
     queries to the student and documents to the teacher.
     """
     check_model(model, "model")
-    check_input(suite, "--suite")
+    check_input(suite, "suite")
 
     from distilvec.cli.terminal import show_export
     from distilvec.pipeline.export import export_model

@@ -123,9 +123,10 @@ def _option_of(key: str, options: Mapping[str, str]) -> str:
 
 
 def check_model(name: str, key: str) -> None:
-    """DistilvecError for the path of a model that does not exist. Ids of the hub are left to the loader."""
-    is_path = name.startswith((".", "~", os.sep)) or name.count("/") > 1 or name.endswith("/")
-    if is_path and not Path(name).expanduser().exists():
+    """DistilvecError for the path of a model that does not exist. Ids and addresses are left to the loader."""
+    is_address = "://" in name or name.startswith("openai:")
+    looks_like_a_path = name.startswith((".", "~", os.sep)) or name.count("/") > 1 or name.endswith("/")
+    if looks_like_a_path and not is_address and not Path(name).expanduser().exists():
         raise DistilvecError(key, f"{name} does not exist.", "Check the path.")
 
 

@@ -112,9 +112,9 @@ def _problem(problem: Any, section: type[Section]) -> str:
             known.append("variants")
         deeper = keys_named(name, section)
         if is_recipe and deeper:
-            return f"unknown key; did you mean '{deeper[0]}'?"
+            return f"unknown key; did you mean '{deeper[0]}'? `distilvec recipes schema` lists all keys."
         if _SYNONYMS.get(name) in known:
-            return f"unknown key; did you mean '{_SYNONYMS[name]}'?"
+            name = _SYNONYMS[name]
         return f"unknown key{unknown(name, known)}"
     text = problem["msg"].removeprefix("Value error, ").rstrip(".")
     found = "" if problem["type"] in ("missing", "value_error") else f"; found {excerpt(problem['input'])}"

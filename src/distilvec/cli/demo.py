@@ -1,4 +1,4 @@
-"""The verb demo: a run's student in the browser."""
+"""`distilvec demo`: a run's student in the browser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ def demo(
     run: Annotated[Path, argument("The folder of a finished run.")],
     out: Annotated[Path, option("The page's folder; an earlier demo in it is replaced.")],
     documents: Annotated[int, option("Documents at most.", min=1)] = 2000,
-    texts: Annotated[Path | None, option("Documents of your own; by default the run's first retrieval task.")] = None,
+    texts: Annotated[
+        Path | None, option("Your own documents; by default those of the run's first retrieval task.")
+    ] = None,
     queries: Annotated[Path | None, option("Prepared queries; the task's by default, none with --texts.")] = None,
     runtime: Annotated[Path | None, option("A copy of the JavaScript libraries, in place of npm.")] = None,
 ) -> None:

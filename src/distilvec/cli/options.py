@@ -76,10 +76,10 @@ def check_recipe_paths(recipe: Recipe) -> None:
     """DistilvecError for a teacher, student or corpus file that does not exist, before any model library is loaded."""
     from distilvec.data.readers import check_readable
 
-    for key, section in (("teacher", recipe.teacher), ("student", recipe.student)):
-        is_local = section.model is not None and getattr(section, "api", None) is None
-        if is_local:
-            check_model(section.model, f"{key}.model")
+    if recipe.teacher.local_model is not None:
+        check_model(recipe.teacher.local_model, "teacher.model")
+    if recipe.student.model is not None:
+        check_model(recipe.student.model, "student.model")
     for position, source in enumerate(recipe.corpus.sources if recipe.corpus is not None else ()):
         if source.path is not None and not source.path.is_dir():
             check_readable(source.path, f"corpus.sources.{position}.path")

@@ -98,7 +98,7 @@ Grid = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Mark.GRID
 
 def key(default: Any, description: str, **limits: float) -> Any:
     """A field with its default, description and limits (gt, ge, lt, le, min_length)."""
-    return Field(default, description=description, **limits)  # type: ignore[call-overload, no-any-return]
+    return Field(default, description=description, **limits)  # type: ignore[call-overload]
 
 
 class Section(BaseModel):

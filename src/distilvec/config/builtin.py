@@ -68,7 +68,7 @@ def moved_text(path: Path) -> str:
             changes[node.start_mark.index, node.end_mark.index] = new
         else:
             end = text.find("\n", node.end_mark.index) % (len(text) + 1)  # -1: the text ends without a line break
-            fix = "`distilvec data list` has public data" if node.value.startswith(DATA) else "set a path of your own"
+            fix = "`distilvec data list` has public data" if node.value.startswith(DATA) else "set your own path"
             changes[end, end] = f"  # not found; {fix}"
     for (start, end), new in sorted(changes.items(), reverse=True):
         text = text[:start] + new + text[end:]

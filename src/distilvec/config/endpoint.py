@@ -60,7 +60,7 @@ class EndpointSection(Section):
     @field_validator("base_url")
     @classmethod
     def check_address(cls, text: str) -> str:
-        """Refuse what is no address, and an address with a password or a query, without quoting it."""
+        """Refuse text that is not an address, and an address with a password or a query, without quoting it."""
         try:
             parts = urlsplit(text)
             sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0

@@ -17,7 +17,7 @@ _SYNONYMS = {"lr": "learning_rate", "bs": "batch_size", "wd": "weight_decay", "n
 
 
 class Problems(DistilvecError):
-    """All problems of a file or section: "[key] ORIGIN: 2 problems.", then each on a line of its own.
+    """All problems of a file or section: "[key] ORIGIN: 2 problems.", then each on its own line.
 
     Args:
         key: the file's or the section's
@@ -104,7 +104,7 @@ def _problem(problem: Any, section: type[Section]) -> str:
     if problem["type"] == "extra_forbidden":
         inner: Any = section
         for part in problem["loc"][:-1]:
-            inner = child(inner, part) or inner  # pydantic's names for the types of a union are no keys
+            inner = child(inner, part) or inner  # pydantic's names for the types of a union are not keys
         known = list(next(kind for kind in kinds(inner) if is_section(kind)).model_fields)
         name = str(problem["loc"][-1])
         is_recipe = {"name", "student"} <= set(known)

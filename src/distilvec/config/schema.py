@@ -48,7 +48,7 @@ _LOCAL = (
 
 
 class TeacherSection(Section):
-    """Origin of the teacher's vectors: a model, here or behind an API (`model`), or existing vectors (`vectors`)."""
+    """Where the teacher's vectors come from: a model, here or behind an API (`model`), or a table (`vectors`)."""
 
     one_of = ("model", "vectors")
     model: ModelName | None = key(None, "folder, hub id or 'all-MiniLM-L6-v2'; '{task}' becomes the task's name")
@@ -282,10 +282,10 @@ class Recipe(Section):
     @field_validator("stages")
     @classmethod
     def check_stages(cls, stages: list[StageSection]) -> list[StageSection]:
-        """Refuse a single stage, and two names that are one to a disk without upper and lower case."""
+        """Refuse a single stage, and names that differ only in case: they would share a folder on some disks."""
         if len(stages) == 1:
-            raise ValueError("one stage is no stage: give at least two, or set its keys in the recipe itself")
+            raise ValueError("a single stage is not allowed: list at least two, or set its keys in the recipe itself")
         names = [stage.name.casefold() for stage in stages]
         if again := [stage.name for stage in stages if names.count(stage.name.casefold()) > 1]:
-            raise ValueError(f"two stages are called '{again[0]}'; give each a name of its own")
+            raise ValueError(f"two stages are called '{again[0]}'; their names must differ")
         return stages

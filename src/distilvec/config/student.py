@@ -1,4 +1,4 @@
-"""The student of a recipe: its layers, vocabulary, experts, adapters and head."""
+"""Settings of the student: layers, vocabulary, experts, adapters, head."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class VocabularySection(Section):
     letters: Literal["all", "seen"] | None = key(
         None, "of the old alphabet: all, or those seen in the texts; by default all that leave half of the size"
     )
-    target: str | None = key(None, "with hybrid: the language that gets tokens of its own")
+    target: str | None = key(None, "with hybrid: the language that gets its own tokens")
     share: VocabularySize | None = key(None, "with hybrid: how many, or as many as its texts give")
     compose: Literal["mean", "weighted", "first", "last"] = key("mean", "new embeddings of the old pieces' ones")
     keep_norm: bool = key(False, "bring composed embeddings to the mean norm of their pieces")
@@ -88,7 +88,7 @@ class VocabularySection(Section):
 class EmbeddingSection(Section):
     """A factorized token table: rows of `rank` numbers and one linear layer to the hidden size (ELECTRA's layout)."""
 
-    rank: Units = key(..., "numbers per token; a BERT encoder becomes an ELECTRA with tables of that many columns")
+    rank: Units = key(..., "rank of the factorized embedding table; a BERT encoder becomes an ELECTRA")
     expand: bool = key(
         False, "save an ordinary BERT with a full table, for servers without ELECTRA; its vectors differ a little"
     )

@@ -57,7 +57,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             if key in keys:
                 raise _refused(f"key {excerpt(key)} is repeated", key_node)
             keys.add(key)
-        return super().construct_mapping(node, deep=True)  # type: ignore[no-any-return]
+        return super().construct_mapping(node, deep=True)
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
@@ -90,12 +90,12 @@ _Loader.add_constructor(f"{_TAG}str", _text)
 
 
 def read_yaml(path: Path, key: str, fix: str) -> Any:
-    """The content of a YAML file; DistilvecError with `key` for one that cannot be read, or is no UTF-8 or no YAML."""
+    """The content of a YAML file; DistilvecError with `key` for a file that cannot be read or is not UTF-8 or YAML."""
     with explained(key, path):
         if not path.exists() and not path.is_symlink():
             raise DistilvecError(key, f"{key} not found: {path}.", fix)
         if path.exists() and not path.is_file():
-            raise DistilvecError(key, f"{path} is {'a folder' if path.is_dir() else 'no regular file'}.", fix)
+            raise DistilvecError(key, f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}.", fix)
         if path.stat().st_size > MOST_BYTES:
             raise DistilvecError(key, f"{path} has more than {MOST_BYTES:,} bytes.", fix)
         content = path.read_bytes()

@@ -33,8 +33,8 @@ class SweepSection(Section):
         if "train.seed" in self.grid:
             raise ValueError("train.seed is in the grid; list its values under 'seeds'")
         for name, values in (*self.grid.items(), ("variants", self.variants or []), ("seeds", self.seeds or [])):
-            found = Counter(json.dumps(value, default=str) for value in values)
-            if again := [text for text, count in found.items() if count > 1]:
+            counts = Counter(json.dumps(value, default=str) for value in values)
+            if again := [text for text, count in counts.items() if count > 1]:
                 raise ValueError(f"{key_text(name)} lists {excerpt(json.loads(again[0]))} twice")
         if self.size > MOST_RUNS:
             raise ValueError(f"the sweep has {self.size:,} runs; at most {MOST_RUNS:,} are allowed")

@@ -117,15 +117,15 @@ def open_or_build(
 
     Errors: DistilvecError if the folder is not ours, cannot be made, or the disk is full.
     """
-    found = _opened(folder, fingerprint, what, load, meta)
-    if found is not None:
-        return found
+    opened = _opened(folder, fingerprint, what, load, meta)
+    if opened is not None:
+        return opened
     with explained(KEY, folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.with_name(f".{folder.name}.lock"), KEY, f"the {what} {folder}", wait=True):
-        found = _opened(folder, fingerprint, what, load, meta)  # another process may have built it meanwhile
-        if found is not None:
-            return found
+        opened = _opened(folder, fingerprint, what, load, meta)  # another process may have built it meanwhile
+        if opened is not None:
+            return opened
         with _new_folder(folder, needed, what, meta) as new:
             content = {FINGERPRINT: fingerprint, **build(new)}
             content[CHECKSUMS] = {str(path.relative_to(new)): checksum_once(path) for path in _files(new)}

@@ -105,7 +105,7 @@ class OnnxEmbedder:
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
         require_extra("onnx", "--to onnx")
-        import onnxruntime as runtime  # type: ignore[import-untyped]
+        import onnxruntime as runtime
 
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads or torch.get_num_threads()

@@ -38,7 +38,7 @@ class Share:
 
         Random numbers drawn after this are equal in all processes.
         """
-        if processes.count() == 1:
+        if processes.world_size() == 1:
             return student, teacher
         torch.manual_seed(self.seed)
         tensors: list[Tensor] = []
@@ -76,16 +76,16 @@ class Share:
 
 def share_of(whole: TextBatch) -> Share:
     """Return this process's share of a micro-batch: consecutive examples; the sizes of shares differ by at most one."""
-    if processes.count() == 1:
+    if processes.world_size() == 1:
         return Share(whole, whole, whole.examples)
     bounds = share_bounds(whole.examples)
-    first = bounds[processes.number()]
-    end = bounds[processes.number() + 1]
+    first = bounds[processes.rank()]
+    end = bounds[processes.rank() + 1]
     own = whole.part(first, end) if end > first else whole.part(0, 1)
     return Share(whole, own, end - first)
 
 
 def share_bounds(examples: int) -> list[int]:
     """Return the first example of each process, and the end of the last one's."""
-    count = processes.count()
+    count = processes.world_size()
     return [examples * process // count for process in range(count + 1)]

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -180,3 +181,12 @@ def _names(folder: Path) -> list[str]:
     """Return relative names of all files and links in a folder but half-written ones."""
     paths = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
     return sorted(path.relative_to(folder).as_posix() for path in paths if not is_scratch(path))
+
+
+def link(path: Path, target: Path) -> None:
+    """Make a hard link, or a copy on systems without hard links; links stay links."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(path, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(path, target, follow_symlinks=False)

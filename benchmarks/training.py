@@ -171,7 +171,7 @@ class Ours(Side):
             device=self.device,
             batch_size=self.batch,
             checkpoint_minutes=60,
-        )  # type: ignore[arg-type]
+        )
         loop = Unsaved(
             self.encoder, objective, data, section, self.job.folder / f"{self.precision}-{self.rounds}", "benchmark"
         )

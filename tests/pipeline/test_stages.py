@@ -364,7 +364,7 @@ def test_unknown_parameters_are_named_before_any_work(staged, tmp_path):
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
-        ([{"name": "head"}], r"\[stages\] one stage is no stage: give at least two"),
+        ([{"name": "head"}], r"\[stages\] a single stage is not allowed: list at least two"),
         ([{"name": "a"}, {"name": "A"}], r"\[stages\] two stages are called 'a'"),
         ([{"name": "a"}, {"name": "../b"}], r"\[stages.1.name\]"),
         ([{"name": "a"}, {"name": "b", "sett": {}}], r"\[stages.1.sett\] unknown key; did you mean 'set'"),

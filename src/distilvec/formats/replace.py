@@ -156,9 +156,9 @@ def _keep_changed_files(folder: Path, staged: Path, old_files: dict[str, str]) -
         if _is_file_with(path, old_files.get(name)) or _is_file_with(path, checksum_once(staged / name)):
             continue
         numbered = (path.with_name(f"{path.name}{CHANGED}{number if number > 1 else ''}") for number in count(1))
-        kept = next(free for free in numbered if not (free.exists() or free.is_symlink()))
-        path.rename(kept)
-        _log_once(f"{path} was changed by hand; the file is kept as {kept.name}")
+        free_path = next(new_path for new_path in numbered if not (new_path.exists() or new_path.is_symlink()))
+        path.rename(free_path)
+        _log_once(f"{path} was changed by hand; the file is kept as {free_path.name}")
 
 
 def _name_outdated_exports(folder: Path, old_files: dict[str, str], new_files: dict[str, str]) -> None:

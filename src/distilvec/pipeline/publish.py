@@ -43,7 +43,7 @@ def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
         record["training"]["linear_layer"] = "ridge" if fitted else "random"
     for name in ("supervised", "neighbors"):
         if report.get(name):
-            record[name] = report[name]  # type: ignore[literal-required]
+            record[name] = report[name]
     card = model_card(record, exports=read_exports(folder))
     replace_texts(folder, dict(record), card, student_similarity(job))
     write_json(job.folder / "distillation.json", record, sealed=True, key="distillation.json")

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
-from distilvec.core.processes import count, is_main, join, main_first, wait
+from distilvec.core.processes import is_main, join, main_first, wait, world_size
 from distilvec.core.storage import Pusher, Remote
 from distilvec.pipeline.evaluate import evaluate
 from distilvec.pipeline.prepare import prepare
@@ -45,7 +45,7 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
     if recipe.remote_output is not None:
         remote = Remote(recipe.remote_output, "remote_output").below(folder.absolute().name)
     join(recipe.train.device)
-    if recipe.train.shard and count() == 1:
+    if recipe.train.shard and world_size() == 1:
         raise DistilvecError(
             "train.shard",
             "found one process; expected several.",

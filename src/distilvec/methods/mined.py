@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from distilvec.core.objective import LossTerms, ObjectiveContext, TextBatch, Weights
@@ -67,7 +68,13 @@ class Mined(TokenOrLogitKD):
 
     def _mined(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
         if self.form == "logits":
-            return soft_kl(*class_logits(student, teacher), self.temperature)
+            ours, theirs = class_logits(student, teacher)
+            if self.context.task is not None and self.context.task.kind == "multilabel":
+                # sigmoid(x) is the softmax of (x, 0): every class is a choice of its own
+                ours = torch.stack([ours, torch.zeros_like(ours)], -1)
+                theirs = torch.stack([theirs, torch.zeros_like(theirs)], -1)
+                return soft_kl(ours, theirs, self.temperature).mean(-1)
+            return soft_kl(ours, theirs, self.temperature)
         ours, theirs, mask = paired_states(batch, student, teacher)
         ours = self.projection(ours)
         gaps = unit_squares(ours, theirs) / 2 if self.distance == "cosine" else (ours - theirs).square().mean(-1)

@@ -79,8 +79,8 @@ def task_groups(tasks: Iterable[Task]) -> list[Group]:
 
 
 def labelled_groups(examples: Examples, test: Labelled) -> list[Group]:
-    """Test texts of the task a student was trained on, by class if there are at most 12."""
-    if not 1 < len(examples.classes) <= MOST_CLASSES:
+    """Test texts of the task a student was trained on, by class if there are at most 12 and a text has one of them."""
+    if examples.info.kind == "multilabel" or not 1 < len(examples.classes) <= MOST_CLASSES:
         return [Group(f"{examples.name}, test split", [text for parts in test.inputs for text in parts])]
     texts: list[list[Text]] = [[] for _ in examples.classes]
     for parts, label in zip(test.inputs, test.labels.tolist(), strict=True):

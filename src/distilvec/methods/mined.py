@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from distilvec.core.objective import LossTerms, ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import Positive, Share
 from distilvec.core.outputs import ModelOutputs
-from distilvec.losses.logits import soft_kl
+from distilvec.losses.logits import soft_binary_kl, soft_kl
 from distilvec.losses.tokens import token_mean, unit_squares
 from distilvec.methods.base.terms import bibtex, simcse_term, task_shares, task_term
 from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD, class_logits, paired_states
@@ -31,6 +30,7 @@ class Mined(TokenOrLogitKD):
     states to the teacher's hidden size.
     """
 
+    learns_several_classes = True
     citation = bibtex("wan2024fusellm")
 
     def __init__(
@@ -70,10 +70,7 @@ class Mined(TokenOrLogitKD):
         if self.form == "logits":
             ours, theirs = class_logits(student, teacher)
             if self.context.task is not None and self.context.task.kind == "multilabel":
-                # sigmoid(x) is the softmax of (x, 0): every class is a choice of its own
-                ours = torch.stack([ours, torch.zeros_like(ours)], -1)
-                theirs = torch.stack([theirs, torch.zeros_like(theirs)], -1)
-                return soft_kl(ours, theirs, self.temperature).mean(-1)
+                return soft_binary_kl(ours, theirs, self.temperature)
             return soft_kl(ours, theirs, self.temperature)
         ours, theirs, mask = paired_states(batch, student, teacher)
         ours = self.projection(ours)

@@ -31,6 +31,7 @@ from distilvec.cli.output import write_result
 from distilvec.cli.recipes import recipes_app
 from distilvec.cli.serve import serve
 from distilvec.core.errors import DistilvecError
+from distilvec.verbs.classify.command import classify
 
 app = typer.Typer(cls=Grouped, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -152,7 +153,7 @@ def options(
 
 
 VERBS = (
-    quickstart, run, plan, finetune, align, evaluate, compare, speed, transplant, export, push, demo, serve,
+    quickstart, classify, run, plan, finetune, align, evaluate, compare, speed, transplant, export, push, demo, serve,
 )  # fmt: skip
 for verb in VERBS:
     app.command(epilog=example(verb.__name__))(verb)

@@ -12,7 +12,7 @@ from distilvec.core.errors import DistilvecError, nearest
 from distilvec.data.readers import Location, Row, read_rows
 from distilvec.data.task_rows import label_of, labels_of, some_of, text_of
 
-Source: TypeAlias = "str | Path | Iterable[Mapping[str, Any]]"
+Source: TypeAlias = str | Path | Iterable[Mapping[str, Any]]
 
 # The first name that a file has is taken, in any case of letters.
 TEXT_NAMES = ("text", "sentence", "utterance", "query", "question", "content", "message", "review", "document")

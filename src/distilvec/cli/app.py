@@ -32,6 +32,9 @@ from distilvec.cli.recipes import recipes_app
 from distilvec.cli.serve import serve
 from distilvec.core.errors import DistilvecError
 from distilvec.verbs.classify.command import classify
+from distilvec.verbs.doctor.command import doctor
+from distilvec.verbs.report.command import report
+from distilvec.verbs.runs.command import runs
 
 app = typer.Typer(cls=Grouped, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -153,7 +156,8 @@ def options(
 
 
 VERBS = (
-    quickstart, classify, run, plan, finetune, align, evaluate, compare, speed, transplant, export, push, demo, serve,
+    quickstart, classify, run, plan, runs, report, doctor, finetune, align, evaluate, compare, speed, transplant,
+    export, push, demo, serve,
 )  # fmt: skip
 for verb in VERBS:
     app.command(epilog=example(verb.__name__))(verb)

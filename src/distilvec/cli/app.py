@@ -30,6 +30,7 @@ from distilvec.cli.output import write_result
 from distilvec.cli.recipes import recipes_app
 from distilvec.cli.serve import serve
 from distilvec.core.errors import DistilvecError
+from distilvec.verbs.classify.command import classify
 from distilvec.verbs.doctor.command import doctor
 from distilvec.verbs.report.command import report
 from distilvec.verbs.runs.command import runs
@@ -153,8 +154,8 @@ def options(
 
 
 VERBS = (
-    quickstart, run, plan, runs, report, doctor, finetune, align, evaluate, compare, speed, transplant, export, push,
-    demo, serve,
+    quickstart, classify, run, plan, runs, report, doctor, finetune, align, evaluate, compare, speed, transplant,
+    export, push, demo, serve,
 )  # fmt: skip
 for verb in VERBS:
     app.command(epilog=example(verb.__name__))(verb)

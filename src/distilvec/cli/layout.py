@@ -13,6 +13,7 @@ GROUPS = {  # the verbs of each group, with the arguments of an example
     "Start": {
         "quickstart": "--out runs/first",
         "run": "talas --variant local train.epochs=2",
+        "classify": "intents.csv --text utterance --label intent",
         "plan": "talas --variant local",
         "recipes": "",
         "runs": "runs",

@@ -171,7 +171,9 @@ class TaskSection(Section):
     A file with other names needs `columns`, such as {text: utterance, label: intent}.
     """
 
-    type: Literal["classification", "pair", "sts"] = key(..., "classes of texts, classes of pairs, or scores of pairs")
+    type: Literal["classification", "multilabel", "pair", "sts"] = key(
+        ..., "one class of a text, several (label: a list), classes of pairs, or scores of pairs"
+    )
     path: Path = key(..., "a file with a column split, or a folder with one file a split")
     name: Name | None = key(None, "short name used in reports; the file's by default")
     columns: dict[Literal["text", "label", "sentence1", "sentence2", "score"], str] = key(

@@ -44,6 +44,16 @@ class HeadSection(Section):
 
     dropout: float | None = key(None, "of the vector that the head reads, in training; none by default", ge=0, lt=1)
     hidden: Units | None = key(None, "size of a hidden layer with tanh; none by default")
+    start: Literal["random", "logistic"] = key(
+        "random", "the weights before training; 'logistic' fits classes to the student's vectors by logistic regression"
+    )
+
+    @model_validator(mode="after")
+    def check_start(self) -> HeadSection:
+        """Refuse a regression for a head of two layers."""
+        if self.start == "logistic" and self.hidden is not None:
+            raise refused("start", "'logistic' fits one linear layer; leave out hidden, or start at random")
+        return self
 
 
 class VocabularySection(Section):

@@ -5,6 +5,7 @@ Every row comes with its location, the key and "FILE, line N", which begins each
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,14 +74,17 @@ def load_labelled(
 ) -> tuple[list[tuple[str, ...]], list[Any]]:
     """The rows of one split of a recipe's task: texts (one, or two for pair and sts), and labels, or scores for sts.
 
+    The label of a multilabel row is a sorted tuple of classes.
     `renamed`: the file's names of the columns, as in `TableOptions.columns`.
     """
-    columns = ("text",) if kind == "classification" else ("sentence1", "sentence2")
+    columns = ("sentence1", "sentence2") if kind in ("pair", "sts") else ("text",)
     options = TableOptions(split, columns=renamed, key="task.path")
     rows = table_rows(path, options, (*columns, "score" if kind == "sts" else "label"))
     texts = list(zip(*(texts_of(rows, column) for column in columns), strict=True))
     if kind == "sts":
         return texts, [number_of(row["score"], where, "score") for where, row in rows]
+    if kind == "multilabel":
+        return texts, [labels_of(row["label"], where) for where, row in rows]
     return texts, [label_of(row["label"], where) for where, row in rows]
 
 
@@ -127,6 +131,18 @@ def label_of(value: Any, where: Location) -> str:
     if value is None or value == "" or not isinstance(value, (str, int)):
         raise _wrong(value, where, "label", "a text or a whole number")
     return str(int(value)) if isinstance(value, bool) else text_of(str(value), where, "label")
+
+
+def labels_of(value: Any, where: Location) -> tuple[str, ...]:
+    """The classes of a text, sorted: a list, or a text that is a JSON list, as in CSV; it may be empty."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise _wrong(value, where, "label", "a JSON list of labels") from None
+    if not isinstance(value, list):
+        raise _wrong(value, where, "label", "a list of labels")
+    return tuple(sorted({label_of(label, where) for label in value}))
 
 
 def found_value(value: Any) -> str:

@@ -24,6 +24,19 @@ def soft_kl(
     return temperature**2 * F.kl_div(log_student, log_teacher, reduction="none", log_target=True).sum(-1)
 
 
+def soft_binary_kl(
+    student: Float[Tensor, "examples classes"], teacher: Float[Tensor, "examples classes"], temperature: float
+) -> Float[Tensor, " examples"]:
+    """Return T^2 KL(sigmoid(teacher / T) || sigmoid(student / T)) of logits, the mean over classes.
+
+    Each class is a decision of its own, where a text has several.
+    """
+    ours, theirs = (logits / temperature for logits in (student, teacher))
+    yes = theirs.sigmoid() * (F.logsigmoid(theirs) - F.logsigmoid(ours))
+    no = (-theirs).sigmoid() * (F.logsigmoid(-theirs) - F.logsigmoid(-ours))
+    return temperature**2 * (yes + no).mean(-1)
+
+
 def sorted_probabilities(logits: Probabilities, temperature: float) -> Probabilities:
     """Return softmax(logits / temperature), each token's in descending order (ULD)."""
     return (logits / temperature).softmax(-1).sort(-1, descending=True).values

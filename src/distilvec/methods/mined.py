@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from distilvec.core.objective import LossTerms, ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import Positive, Share
 from distilvec.core.outputs import ModelOutputs
-from distilvec.losses.logits import soft_kl
+from distilvec.losses.logits import soft_binary_kl, soft_kl
 from distilvec.losses.tokens import token_mean, unit_squares
 from distilvec.methods.base.terms import bibtex, simcse_term, task_shares, task_term
 from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD, class_logits, paired_states
@@ -30,6 +30,7 @@ class Mined(TokenOrLogitKD):
     states to the teacher's hidden size.
     """
 
+    learns_several_classes = True
     citation = bibtex("wan2024fusellm")
 
     def __init__(
@@ -68,7 +69,10 @@ class Mined(TokenOrLogitKD):
 
     def _mined(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
         if self.form == "logits":
-            return soft_kl(*class_logits(student, teacher), self.temperature)
+            student_logits, teacher_logits = class_logits(student, teacher)
+            if self.context.task is not None and self.context.task.kind == "multilabel":
+                return soft_binary_kl(student_logits, teacher_logits, self.temperature)
+            return soft_kl(student_logits, teacher_logits, self.temperature)
         h_student, h_teacher, mask = paired_states(batch, student, teacher)
         h_student = self.projection(h_student)
         if self.distance == "cosine":

@@ -1,7 +1,9 @@
-"""The start of training: layers chosen by their distance to the teacher, linear layers by ridge regression.
+"""The start of training: layers chosen by their distance to the teacher, linear layers by ridge regression, heads of
+labelled tasks by logistic regression.
 
-Both read a few texts of the training data, the same for every seed, and the teacher's outputs for them. The result is
-in `start.safetensors` of the run folder, so that a resumed or finished run fits nothing again.
+The first two read a few texts of the training data, the same for every seed, and the teacher's outputs for them; the
+head is fitted to labelled examples. The result is in `start.safetensors` of the run folder, so that a resumed or
+finished run fits nothing again.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log, progress
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.core.task_head import TaskHead
 from distilvec.pipeline.data import PreparedData
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.pipeline.student import in_teacher_space, untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.layers import best_layers, choose_layers
+from distilvec.students.logistic import logistic
 from distilvec.students.ridge import mean_distance, ridge
 from distilvec.train.checkpoint import read_tensors, with_prefix, write_tensors
 
@@ -52,6 +56,7 @@ class Start:
     choices: int = 0
     layer_distances: tuple[float, float] | None = None
     ridge_distances: dict[str, tuple[float, float]] = field(default_factory=dict)
+    head_examples: int = 0  # to which the head was fitted
     weights: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -62,7 +67,11 @@ class Start:
             before, after = self.layer_distances
             parts.append(f"layers {self.layers}, the best of {self.choices} choices: {before:.3f} to {after:.3f}")
         parts += [f"ridge {name}: {one:.3f} to {two:.3f}" for name, (one, two) in self.ridge_distances.items()]
-        return f"{'; '.join(parts)} (distance to the teacher)" if parts else "as built"
+        text = f"{'; '.join(parts)} (distance to the teacher)" if parts else ""
+        if self.head_examples:
+            head = f"head: logistic regression on {self.head_examples:,} examples"
+            text = f"{text}; {head}" if text else head
+        return text or "as built"
 
     def student(self, job: Job) -> SentenceTransformer:
         """Return the student that training starts from: a copy of the one in memory, else built; always the same."""
@@ -89,6 +98,8 @@ class Start:
     def set_objective(self, objective: Objective) -> None:
         """Give an objective its fitted weights."""
         objective.load_state_dict({**objective.state_dict(), **with_prefix(dict(self.weights), "objective.")})
+        if isinstance(objective.head, TaskHead):
+            objective.head.fitted = self.head_examples > 0
 
 
 def check_start(job: Job, student: SentenceTransformer) -> None:
@@ -146,7 +157,7 @@ def read_start(job: Job) -> Start:
 
 def _is_fitted(job: Job) -> bool:
     """Whether the recipe asks for a start that is found on the training data."""
-    return job.recipe.student.chooses or bool(fitted_parts(job))
+    return job.recipe.student.chooses or bool(fitted_parts(job)) or fits_head(job)
 
 
 def fitted_parts(job: Job) -> tuple[str, ...]:
@@ -162,6 +173,19 @@ def fitted_parts(job: Job) -> tuple[str, ...]:
     if section.start == "auto" and reads_teacher and has_new_layer(job):
         return ("student",)
     return ()
+
+
+def fits_head(job: Job) -> bool:
+    """Whether the head of the labelled task begins from a logistic regression.
+
+    Errors: DistilvecError for scores, which have no classes.
+    """
+    head = job.recipe.student.head
+    if head is None or head.start != "logistic":
+        return False
+    if job.examples is not None and not job.examples.classes:
+        raise DistilvecError("student.head.start", "'logistic' is for classes; the task has scores.", "Leave it out.")
+    return True
 
 
 def has_new_layer(job: Job) -> bool:
@@ -196,6 +220,8 @@ def _find(job: Job, data: PreparedData, student: SentenceTransformer) -> Start:
     for part in fitted_parts(job):
         start = _fitted(start, part, job, data, student)
         start.set_student(student)
+    if fits_head(job):
+        start = _with_head(start, job, data, student)
     return start
 
 
@@ -263,6 +289,33 @@ def _fitted(start: Start, part: str, job: Job, data: PreparedData, student: Sent
         distances[f"{part}.{name}"] = (mean_distance(inputs @ weight.detach().T, targets), found.distance)
     student.cpu()
     return replace(start, weights=weights, ridge_distances=distances)
+
+
+def _with_head(start: Start, job: Job, data: PreparedData, student: SentenceTransformer) -> Start:
+    """Add the head, fitted to the vectors of the start until now, which the `student` has, on labelled examples.
+
+    A new head on weights that it does not fit yet changes them for the worse before it is any good (Kumar et al. 2022).
+    """
+    assert job.examples is not None
+    head = _objective(job).head
+    assert isinstance(head, TaskHead)
+    device = torch.device(pick_device(job.recipe.train.device))
+    encoder, head = Encoder(student).to(device).eval(), head.to(device)
+    rows = data.training_data(OutputSpec())
+    drawn = np.random.Generator(np.random.PCG64(0)).permutation(job.examples.labeled)[:MOST_ROWS]
+    drawn = drawn[np.argsort(rows.lengths[drawn], kind="stable")]
+    inputs = []
+    with torch.no_grad(), progress("fitting the head", len(drawn), "examples") as advance:
+        for first in range(0, len(drawn), BATCH):
+            batch = rows.batch(drawn[first : first + BATCH]).to(device)
+            vectors = encoder(batch, OutputSpec(vector=True)).vector
+            assert vectors is not None
+            inputs.append(head.inputs(vectors.float()).cpu())
+            advance(min(first + BATCH, len(drawn)), "")
+    weight, bias = logistic(torch.cat(inputs).numpy(), job.examples.labels[drawn], len(job.examples.classes))
+    weights = {"objective.head.linear.weight": torch.from_numpy(weight)}
+    weights["objective.head.linear.bias"] = torch.from_numpy(bias)
+    return replace(start, weights={**start.weights, **weights}, head_examples=len(drawn))
 
 
 def _batches(

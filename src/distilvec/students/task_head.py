@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import read_json
-from distilvec.core.task_head import HeadInfo, TaskHead, TaskInfo
+from distilvec.core.task_head import PAIRS, HeadInfo, TaskHead, TaskInfo, TaskKind
 from distilvec.models.load import evaluating, load_model
 
 WEIGHTS, FACTS = "head.safetensors", "head.json"
@@ -45,7 +45,7 @@ def save_head(
     (folder / FACTS).write_text(json.dumps(info, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _task(kind: Literal["classification", "pair", "sts"], classes: int, members: int = 1) -> TaskInfo:
+def _task(kind: TaskKind, classes: int, members: int = 1) -> TaskInfo:
     """Return the task that head.json describes, with the names of format 1."""
     return TaskInfo(kind, classes, members)
 
@@ -78,8 +78,8 @@ def head_info(folder: Path) -> dict[str, Any] | None:
 class TaskModel:
     """A saved model and the head of its labelled task, loaded once.
 
-    `kind` is the task's (classification, pair or sts); `classes` are its labels, empty for sts. Pairs are tuples (or
-    lists) of two texts, whether the model reads both as one input or apart.
+    `kind` is the task's (classification, multilabel, pair or sts); `classes` are its labels, empty for sts. Pairs are
+    tuples (or lists) of two texts, whether the model reads both as one input or apart.
     Errors: DistilvecError for a folder without a model, without a head, or with damaged files of either.
     """
 
@@ -104,24 +104,33 @@ class TaskModel:
             shown += ", ..."
         return f"TaskModel({str(self.folder)!r}, kind={self.kind!r}, classes=[{shown}])"
 
-    def predict(self, texts: Sequence[Text]) -> list[str] | list[float]:
-        """The label of every text or pair; for sts a score on the task's own scale."""
+    def predict(self, texts: Sequence[Text]) -> list[str] | list[list[str]] | list[float]:
+        """The label of every text or pair, for multilabel a list of them; for sts a score on the task's own scale."""
         logits = self._logits(texts)
+        if self.kind == "multilabel":
+            return [self._labels(row) for row in logits > 0]
         if self.kind != "sts":
             return [self.classes[number] for number in logits.argmax(1).tolist()]
         low, high = self._scale
         return [low + (high - low) * score for score in logits[:, 0].tolist()]
 
     def predict_proba(self, texts: Sequence[Text]) -> np.ndarray[Any, Any]:
-        """Probabilities, float32 [texts, classes], in the order of `classes`. DistilvecError for sts."""
+        """Probabilities, float32 [texts, classes], in the order of `classes`; those of multilabel do not add up to 1.
+
+        Errors: DistilvecError for sts.
+        """
         if self.kind == "sts":
             raise DistilvecError("predict_proba", f"{self.folder} gives scores (sts), not classes.", "Use predict.")
-        probabilities: np.ndarray[Any, Any] = self._logits(texts).softmax(1).numpy()
-        return probabilities
+        logits = self._logits(texts)
+        probabilities = logits.sigmoid() if self.kind == "multilabel" else logits.softmax(1)
+        return np.asarray(probabilities.numpy())
+
+    def _labels(self, chosen: Tensor) -> list[str]:
+        return [name for name, is_chosen in zip(self.classes, chosen.tolist(), strict=True) if is_chosen]
 
     def _logits(self, texts: Sequence[Text]) -> Float[Tensor, "texts classes"]:
         """Logits of checked texts. DistilvecError for a single text, and for texts of another kind than the task's."""
-        pairs = self.kind != "classification"
+        pairs = self.kind in PAIRS
         kind_of_text = "pairs of texts, such as (a, b)," if pairs else "single texts"
         expected = f"a list of {kind_of_text} (task kind: {self.kind})"
         if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
@@ -140,7 +149,7 @@ class TaskModel:
         return predict_logits(self._model, self._head, inputs)
 
 
-def predict(folder: Path | str, texts: Sequence[Text]) -> list[str] | list[float]:
+def predict(folder: Path | str, texts: Sequence[Text]) -> list[str] | list[list[str]] | list[float]:
     """`TaskModel(folder).predict(texts)`; the last few models stay in memory until their files change."""
     path = Path(folder).absolute()
     files = []

@@ -18,8 +18,8 @@ from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.files import write_file
 
 KEY = "metrics.jsonl"
-MONITORED = ("distance", "similarity_gap", "accuracy", "spearman")  # numbers of validation, the first one counts
-SCORES = ("accuracy", "spearman")  # on a labelled task: greater is better
+MONITORED = ("distance", "similarity_gap", "f1", "accuracy", "spearman")  # numbers of validation, the first one counts
+SCORES = ("f1", "accuracy", "spearman")  # on a labelled task: greater is better
 Callback = Callable[[int, dict[str, float]], object]  # (step, metrics by name), called for every line but warnings
 
 

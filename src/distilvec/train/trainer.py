@@ -20,6 +20,7 @@ from distilvec.core import processes
 from distilvec.core.errors import DistilvecError, Stopped
 from distilvec.core.log import Advance, log, progress
 from distilvec.core.objective import Objective
+from distilvec.core.task_head import TaskHead
 from distilvec.data.sampler import Batches, epoch_batches
 from distilvec.students.encoder import Encoder
 from distilvec.train.accelerator import make_accelerator
@@ -288,8 +289,8 @@ class Trainer:
     def _validate(self) -> dict[str, float]:
         """Validate; save the student if no earlier one is better, or its step is one of `keep_students`.
 
-        The start is the first candidate, but not on a labelled task. Without a number to minimize the last student
-        ships. A student that is further from the teacher than at its start goes back there.
+        The start is the first candidate, but not with a head that begins at random. Without a number to minimize the
+        last student ships. A student that is further from the teacher than at its start goes back there.
         """
         self._refuse_failure(weights=True)
         state = self.state
@@ -298,8 +299,9 @@ class Trainer:
             module.encoder, module.objective, self.data, self.accelerator, self.train.batch_size
         )
         self.metrics.write(state.step, self._epochs(), "eval", metrics)
-        # The head of a labelled task begins at random: what it gets right by chance says nothing about the student
-        is_candidate = state.step > 0 or module.objective.head is None
+        # What a random head gets right by chance says nothing about the student
+        head = module.objective.head
+        is_candidate = state.step > 0 or head is None or (isinstance(head, TaskHead) and head.fitted)
         if monitored is None:
             is_best = state.step > 0
         else:

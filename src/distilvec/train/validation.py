@@ -18,6 +18,7 @@ from distilvec.losses.relations import similarity_gaps
 from distilvec.losses.supervised import task_loss
 from distilvec.students.encoder import Encoder
 from distilvec.train.dataset import TrainingData
+from distilvec.train.metrics import SCORES
 
 
 def validate(
@@ -30,7 +31,7 @@ def validate(
     """
     if objective.head is not None:
         metrics = task_metrics(encoder, objective.head, data, accelerator, batch_size)
-        score = metrics["spearman"] if "spearman" in metrics else metrics["accuracy"]
+        score = next(metrics[name] for name in SCORES if name in metrics)
         return metrics, 1 - score
     metrics = teacher_distance(encoder, data, accelerator, batch_size, objective.in_teacher_space)
     return metrics, metrics["distance"] if objective.in_teacher_space else None
@@ -42,6 +43,7 @@ def task_metrics(
 ) -> dict[str, float]:
     """`accuracy` of classes, or `spearman` of scores (0 if all predictions are equal), and the mean `task_loss`.
 
+    Where a text has several classes: `f1` over all of them (micro), and `accuracy`, the share of texts without a fault.
     Every process takes all the rows, since a rank correlation has no parts.
     """
     encoder.eval()
@@ -60,6 +62,12 @@ def task_metrics(
     predicted = torch.cat(logits)
     gold = torch.cat(labels)
     loss = {"task_loss": float(task_loss(predicted, gold, score_range).double().mean())}
+    if gold.ndim == 2:
+        right = (predicted > 0) & (gold > 0)
+        stated = (predicted > 0).sum() + (gold > 0).sum()
+        f1 = 2 * right.sum().double() / stated.clamp(min=1)
+        exact = ((predicted > 0) == (gold > 0)).all(1).double().mean()
+        return {"f1": float(f1), "accuracy": float(exact)} | loss
     if gold.is_floating_point():
         correlation = spearmanr(predicted[:, 0].cpu().numpy(), gold.cpu().numpy()).statistic
         return {"spearman": float(np.nan_to_num(correlation))} | loss

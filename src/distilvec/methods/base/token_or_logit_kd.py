@@ -37,6 +37,7 @@ class TokenOrLogitKD(Objective):
     """
 
     in_teacher_space = False
+    learns_several_classes = False  # whether its terms fit logits of which each has a sigmoid of its own
 
     def __init__(
         self,
@@ -51,6 +52,11 @@ class TokenOrLogitKD(Objective):
         form = _choose_form(on, context, scores)
         super().__init__(context, weights, task_weights(shares, terms[form], context, simcse))
         self.form: Form = form
+        several = context.task is not None and context.task.kind == "multilabel"
+        if form == "logits" and several and not self.learns_several_classes:
+            raise DistilvecError(
+                "task.type", "the method compares distributions over classes; found 'multilabel'.", "Take mined."
+            )
         uses_simcse = self.has_weight("simcse")
         self.needs_fixed_batch = self.needs_fixed_batch or uses_simcse
         self.student_outputs = OutputSpec(embedding=uses_simcse, second_view=uses_simcse)

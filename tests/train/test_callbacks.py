@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from jobs import train
 from loops import make_loop
 from refusals import refused
 
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.train import train
 from distilvec.train.metrics import read_metrics
 
 pytestmark = pytest.mark.usefixtures("shared_cache")

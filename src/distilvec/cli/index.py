@@ -97,8 +97,6 @@ def index_distill(
     check_outputs([("--json", json_file)], [suite])
 
     from distilvec.config import recipe as recipes
-    from distilvec.config.paths import resolve_tree
-    from distilvec.config.schema import Recipe
 
     changes = recipes.read_overrides(overrides or [])
     with named_options(_KEYS):
@@ -122,10 +120,7 @@ def index_distill(
             model["layers"] = layers
         suite_name = None if suite is None else str(suite.resolve())
         tree = index_recipe(teacher, model, out.resolve().name, queries, suite_name, epochs)
-        tree = resolve_tree(tree, Path.cwd(), Recipe)
-        for key, value in changes.items():
-            recipes.set_key(tree, key, value)
-        recipe = recipes.validate(tree, origin="distilvec index distill")
+        recipe = recipes.recipe_from(tree, changes, "distilvec index distill")
         result = run_recipe(recipe, out, restart)
     if result is not None:
         write_result(json_file, read_check(result).to_json())

@@ -90,19 +90,14 @@ def finetune(
         require_extra("finetune", "--lora")
     check_output_folder(out, "--out")
 
-    from distilvec.config.paths import resolve_tree
-    from distilvec.config.schema import Recipe
 
     adapters = {"r": r, "alpha": alpha, "dropout": dropout}
     tree = finetune_recipe(model, task, kind, encode, adapters if lora else None, trust_remote_code)
     rate = learning_rate if learning_rate is not None else 2e-3 if adapted else 2e-5
     train = {**tree["train"], "epochs": epochs, "batch_size": batch_size, "learning_rate": rate}
     tree |= {"name": out.resolve().name or "finetune", "train": train}
-    tree = resolve_tree(tree, Path.cwd(), Recipe)
-    for key, value in changes.items():
-        recipes.set_key(tree, key, value)
     with named_options(_FINETUNE):
-        recipe = recipes.validate(tree)
+        recipe = recipes.recipe_from(tree, changes, "distilvec finetune")
         check_input(task, "task.path")
 
         from distilvec.cli.terminal import show_finished

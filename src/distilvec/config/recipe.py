@@ -43,16 +43,38 @@ def resolved_tree(
     path: Path, variant: str | None = None, overrides: list[str] | None = None, section: type[Section] = Recipe
 ) -> dict[str, Any]:
     """A recipe file as plain data, a variant and overrides applied and paths absolute; not validated."""
-    tree = resolve_tree(read_tree(path), path.parent.resolve(), section)
-    known = take_variants(tree, str(path))
+    return changed_tree(read_tree(path), path, variant, overrides, section)
+
+
+def changed_tree(
+    tree: dict[str, Any],
+    path: Path,
+    variant: str | None = None,
+    overrides: Sequence[str] | None = None,
+    section: type[Section] = Recipe,
+) -> dict[str, Any]:
+    """The content of a recipe file, read from `path`, as `resolved_tree` returns it."""
+    tree = resolve_tree(tree, path.parent.resolve(), section)
+    known_variants = take_variants(tree, str(path))
     changes = read_overrides(overrides or [], section)
     if variant is not None:
-        for key, value in find_variant(known, variant, "variant", str(path)).items():
+        for key, value in find_variant(known_variants, variant, "variant", str(path)).items():
             set_key(tree, key, value)
         name = tree.get("name", path.stem)
         tree["name"] = f"{name}-{variant}" if isinstance(name, str) else name
     override(tree, changes)
     return tree
+
+
+def recipe_from(tree: dict[str, Any], overrides: Mapping[str, Any] | None, origin: str) -> Recipe:
+    """Return the recipe of a tree that a function or a command has made, with values by dotted key applied.
+
+    Relative paths start at the current folder. Errors: DistilvecError that names the `origin` and every wrong key.
+    """
+    changes = {key: resolve_key(key, value, Path.cwd(), Recipe) for key, value in (overrides or {}).items()}
+    tree = resolve_tree(tree, Path.cwd(), Recipe)
+    override(tree, changes)
+    return validate(tree, origin)
 
 
 def variants(path: Path) -> list[str]:

@@ -95,6 +95,7 @@ class TrainSection(Section):
     validation_steps: Steps | None = key(
         None, "validate every n steps and after every epoch; by default as often as takes 5% of the time"
     )
+    keep_checkpoint: bool = key(False, "keep the last checkpoint and the last weights when the run is finished")
     keep_students: int | None = key(None, "save n students along the way, evenly spread, in students/", gt=0, le=10000)
     trackers: list[Literal["tensorboard", "trackio", "wandb"]] = key([], "where metrics go as well")
 

@@ -123,10 +123,11 @@ def write_json(path: Path, content: Any, sealed: bool = False, key: str = "path"
     write_file(path, json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n", key)
 
 
-def read_json(path: Path, fix: str, key: str | None = None) -> dict[str, Any]:
+def read_json(path: Path, fix: str, key: str | None = None, sealed: bool = True) -> dict[str, Any]:
     """The mapping in a JSON file of ours. `fix` ends the message about damage; `key` is the file's name by default.
 
-    Errors: DistilvecError for a file that is missing, damaged, no mapping, or changed since it was sealed.
+    `sealed`: the file was written with a seal. Errors: DistilvecError for a file that is missing, damaged, no mapping,
+    or changed since it was sealed.
     """
     key = key or path.name
     with explained(key, path):
@@ -137,7 +138,7 @@ def read_json(path: Path, fix: str, key: str | None = None) -> dict[str, Any]:
         raise DistilvecError(key, f"{path} is damaged: {error}.", fix) from None
     if not isinstance(content, dict):
         raise DistilvecError(key, f"{path} holds a JSON {type(content).__name__}; expected a mapping.", fix)
-    if not is_sealed(content):
+    if sealed and not is_sealed(content):
         raise DistilvecError(key, f"{path} was changed after distilvec wrote it.", fix)
     return content
 
@@ -149,8 +150,8 @@ def seal(content: dict[str, Any]) -> str:
 
 
 def is_sealed(content: dict[str, Any]) -> bool:
-    """Return whether a mapping is as it was sealed. Files that are written without a seal count as unchanged."""
-    return SEAL not in content or content[SEAL] == seal({key: content[key] for key in content if key != SEAL})
+    """Return whether a mapping has a seal, and is as it was sealed."""
+    return content.get(SEAL) == seal({key: value for key, value in content.items() if key != SEAL})
 
 
 # -- locks -------------------------------------------------------------------------------------------------------------

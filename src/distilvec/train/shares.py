@@ -29,9 +29,9 @@ class Share:
 
     def moved(self, move: Callable[[TextBatch], TextBatch]) -> Share:
         """Return the share with its batches moved."""
-        own = move(self.own)
-        whole = own if self.whole is self.own else move(self.whole)
-        return replace(self, whole=whole, own=own)
+        moved_own = move(self.own)
+        whole = moved_own if self.whole is self.own else move(self.whole)
+        return replace(self, whole=whole, own=moved_own)
 
     def gather(self, student: ModelOutputs, teacher: ModelOutputs) -> tuple[ModelOutputs, ModelOutputs]:
         """Return both models' outputs for the whole micro-batch, from those for `own` in each process.

@@ -71,7 +71,7 @@ def _fetch(name: str, entry: DataSet, wanted: Mapping[Path, OutFile], folder: Pa
     remove(kept)
     note = {"licence": entry.licence, "sources": list(entry.sources()), "files": list(entry.files)}
     with locked(folder / KEPT / "notes.lock", "--out", str(folder / NOTES), wait=True):
-        notes = read_json(folder / NOTES, "Remove it.") if (folder / NOTES).exists() else {}
+        notes = read_json(folder / NOTES, "Remove it.", sealed=False) if (folder / NOTES).exists() else {}
         write_json(folder / NOTES, {**notes, name: note}, key="--out")
 
 

@@ -73,7 +73,7 @@ def run_members(
 def read_rows(path: Path) -> dict[str, Any]:
     """A shootout's file; DistilvecError where it is damaged or something else."""
     fix = "Move it away to run everything again, or put back a copy of it."
-    written = read_json(path, fix)
+    written = read_json(path, fix, sealed=False)
     rows = written.get("rows")
     if not isinstance(rows, list) or not all(isinstance(row, dict) and {"mark", "run"} <= row.keys() for row in rows):
         raise DistilvecError(path.name, f"{path} holds no list of rows with run and mark.", fix)

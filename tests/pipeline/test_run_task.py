@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from jobs import training_data
+from jobs import train, training_data
 from labelled import write_task
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
@@ -21,7 +21,6 @@ from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import make_objective, resolve
 from distilvec.pipeline.results import load_runs
 from distilvec.pipeline.run import run
-from distilvec.pipeline.train import train
 from distilvec.students.encoder import Encoder
 from distilvec.students.task_head import load_head, predict, predict_logits
 from distilvec.train.metrics import read_metrics

@@ -62,7 +62,7 @@ def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list
     for number, (where, row) in enumerate(rows):
         if options.columns:
             need_columns(row, list(options.columns.values()), where, fix)
-            row = {**row, **{ours: row[theirs] for ours, theirs in options.columns.items()}}
+            row = {**row, **{column: row[name] for column, name in options.columns.items()}}
             rows[number] = (where, row)
         need_columns(row, needed, where, fix)
     return rows
@@ -85,7 +85,7 @@ def load_labelled(
 
 
 def need_columns(row: Row, needed: Sequence[str], where: Location, fix: str = "Rename the file's columns.") -> None:
-    """DistilvecError that names the columns which a row lacks, and the way out."""
+    """DistilvecError with the missing columns and how to fix it."""
     if missing := [name for name in needed if name not in row]:
         problem = f"no column {some_of(missing)}; expected {', '.join(needed)}, found {some_of(row)}."
         raise DistilvecError(where.key, f"{where.place} has {problem}", fix)
@@ -97,14 +97,14 @@ def texts_of(rows: Sequence[tuple[Location, Row]], column: str) -> list[str]:
 
 
 def text_of(value: Any, where: Location, column: str) -> str:
-    """A cell as text; DistilvecError for anything else, and for text that is no Unicode."""
+    """A cell as text; DistilvecError for anything else, and for text that is not Unicode."""
     if not isinstance(value, str):
         raise _wrong(value, where, column, "a text")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            problem = f"the text in column {column} is no Unicode ({error.reason} at {error.start})"
+            problem = f"the text in column {column} is not Unicode ({error.reason} at {error.start})"
             raise DistilvecError(where.key, f"{where.place}: {problem}.", "Fix the text.") from None
     return value
 
@@ -137,8 +137,9 @@ def found_value(value: Any) -> str:
 
 def some_of(names: Iterable[str]) -> str:
     """Names for a message: the first ten, each shortened."""
-    found = [name if len(name) <= 40 else f"{name[:40]}…" for name in map(str, names)]
-    return ", ".join(found[:10]) + (f" and {len(found) - 10} more" if len(found) > 10 else "")
+    shortened = [name if len(name) <= 40 else f"{name[:40]}…" for name in map(str, names)]
+    text = ", ".join(shortened[:10])
+    return text if len(shortened) <= 10 else f"{text} and {len(shortened) - 10} more"
 
 
 def _wrong(value: Any, where: Location, column: str, expected: str) -> DistilvecError:

@@ -105,7 +105,7 @@ class OnnxEmbedder:
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
         require_extra("onnx", "--to onnx")
-        import onnxruntime as runtime  # type: ignore[import-untyped]
+        import onnxruntime as runtime
 
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads or torch.get_num_threads()
@@ -141,8 +141,8 @@ def export_onnx(model: SentenceTransformer, path: Path, head: TaskHead | None = 
 
     With the `head` of a task on single texts the file has its logits as a third output.
 
-    Errors: DistilvecError without onnxruntime; for a model that is no transformer, is above 2 GB, excludes its prompt
-    from the pooling, or does not export; for vectors that differ by more than 1e-4; for a full disk.
+    Errors: DistilvecError without onnxruntime; for a model that is not a transformer, is above 2 GB, excludes its
+    prompt from the pooling, or does not export; for vectors that differ by more than 1e-4; for a full disk.
     Note: torch's TorchScript exporter is tried first (seconds), then the newer one (minutes), which Gemma 3 needs.
     """
     require_extra("onnx", "--to onnx")
@@ -227,7 +227,7 @@ def export_copy(model: SentenceTransformer) -> SentenceTransformer:
     """Copy a model as its folder would load on the CPU: fp32, stock attention, no packed layers, evaluation mode.
 
     fp32 weights on the CPU are shared with the original, which does not change.
-    Errors: DistilvecError if the first module is no transformer.
+    Errors: DistilvecError if the first module is not a transformer.
     """
     first = model[0]
     if not isinstance(getattr(first, "auto_model", None), nn.Module):

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -155,9 +156,9 @@ def _keep_changed_files(folder: Path, staged: Path, old_files: dict[str, str]) -
         if _is_file_with(path, old_files.get(name)) or _is_file_with(path, checksum_once(staged / name)):
             continue
         numbered = (path.with_name(f"{path.name}{CHANGED}{number if number > 1 else ''}") for number in count(1))
-        kept = next(free for free in numbered if not (free.exists() or free.is_symlink()))
-        path.rename(kept)
-        _log_once(f"{path} was changed by hand; the file is kept as {kept.name}")
+        free_path = next(new_path for new_path in numbered if not (new_path.exists() or new_path.is_symlink()))
+        path.rename(free_path)
+        _log_once(f"{path} was changed by hand; the file is kept as {free_path.name}")
 
 
 def _name_outdated_exports(folder: Path, old_files: dict[str, str], new_files: dict[str, str]) -> None:
@@ -180,3 +181,12 @@ def _names(folder: Path) -> list[str]:
     """Return relative names of all files and links in a folder but half-written ones."""
     paths = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
     return sorted(path.relative_to(folder).as_posix() for path in paths if not is_scratch(path))
+
+
+def link(path: Path, target: Path) -> None:
+    """Make a hard link, or a copy on systems without hard links; links stay links."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(path, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(path, target, follow_symlinks=False)

@@ -48,6 +48,7 @@ POOLING_FLAGS = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
+SETTINGS = "config_sentence_transformers.json"
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # of special tokens
 
 
@@ -108,6 +109,25 @@ def save_folder(
         remove(new)
 
 
+def replace_texts(folder: Path, distillation: dict[str, Any], card: str, similarity: str, key: str = "student") -> None:
+    """Replace the record and the model card of a saved student, and how it says that vectors are compared.
+
+    The model is not loaded: its files are linked into the new save. Errors as `save_student`.
+    """
+
+    def write(new: Path) -> None:
+        for name in (replace.read_record(folder) or {}).get(replace.FILES, ()):
+            if name != "README.md":
+                replace.link(folder / name, new / name)
+        path = new / SETTINGS
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        if settings.get("similarity_fn_name") != similarity:
+            path.unlink()  # a link: the earlier student keeps its own file
+            write_json(path, {**settings, "similarity_fn_name": similarity})
+
+    save_folder(folder, write, distillation, card, key)
+
+
 def in_float32(model: SentenceTransformer) -> SentenceTransformer:
     """Return the model itself if its weights are fp32, else an fp32 copy."""
     if all(value.dtype == torch.float32 for value in model.state_dict().values() if value.is_floating_point()):
@@ -163,7 +183,7 @@ def write_settings(folder: Path, prompts: dict[str, str], similarity: str | None
         "default_prompt_name": default,
         "similarity_fn_name": similarity,
     }
-    write_json(folder / "config_sentence_transformers.json", settings)
+    write_json(folder / SETTINGS, settings)
 
 
 def _write_transformer(transformer: Any, folder: Path) -> None:

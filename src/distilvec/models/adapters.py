@@ -45,5 +45,5 @@ def _merge(backbone: PreTrainedModel, name: str) -> None:
             f"do not meet, such as {misfits[0]}.",
             "Name an adapter of the network without its output layer.",
         )
-    model.merge_and_unload(safe_merge=True)  # type: ignore[operator]
+    model.merge_and_unload(safe_merge=True)
     vars(backbone).pop("peft_config", None)

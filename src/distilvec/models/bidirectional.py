@@ -26,9 +26,11 @@ def lift_causal_mask(backbone: nn.Module, name: str, section: str = "teacher") -
     transformers makes such windows; the causal window is W - 1 tokens back.
     """
     key = f"{section}.attention"
-    found = f"found 'bidirectional'; {name}"
+    problem = f"found 'bidirectional'; {name}"
     if not isinstance(backbone, PreTrainedModel):
-        raise DistilvecError(key, f"{found} is a {type(backbone).__name__}, which has no attention.", "Remove the key.")
+        raise DistilvecError(
+            key, f"{problem} is a {type(backbone).__name__}, which has no attention.", "Remove the key."
+        )
     config = backbone.config.get_text_config()
     unknown_kinds = sorted({*(getattr(config, "layer_types", None) or ())} - _KINDS)
     if not unknown_kinds:
@@ -37,7 +39,7 @@ def lift_causal_mask(backbone: nn.Module, name: str, section: str = "teacher") -
             if before is False:
                 return
             raise DistilvecError(
-                key, f"{found} has no causal mask: its tokens see each other already.", "Remove the key."
+                key, f"{problem} has no causal mask: its tokens see each other already.", "Remove the key."
             )
         config.is_causal = False
         layers = sum(hasattr(module, "is_causal") for module in backbone.modules())

@@ -55,7 +55,6 @@ def build_student(
     compatible: bool = True,
     vocabulary: PreTrainedTokenizerBase | None = None,
     texts: Sequence[str] = (),
-    source: StudentSource | None = None,
 ) -> SentenceTransformer:
     """The untrained student, in fp32 on the CPU, with its own tokenizer and the teacher's prompts.
 
@@ -66,17 +65,30 @@ def build_student(
     has a space of its own, and no linear layer to the teacher's. `vocabulary` is the tokenizer of the recipe's
     `student.vocabulary`; the embedding table is composed for it, or drawn for it with a fresh backbone.
     A factorized table (`student.embedding`) is fitted to `texts`, without any to every token once; so are narrower
-    feed-forward layers (`student.intermediate_size`), without any by the size of their weights. `source` is the
-    student's model, if it is loaded already; its modules are changed.
+    feed-forward layers (`student.intermediate_size`), without any by the size of their weights.
     Errors: DistilvecError for a model that cannot be found or read, layers, linear layers to keep or a length that the
     model lacks, a tokenizer that does not fit.
     """
+    return build_with_notes(section, teacher, seed, compatible, vocabulary, texts)[0]
+
+
+def build_with_notes(
+    section: StudentSection,
+    teacher: TeacherInfo,
+    seed: int,
+    compatible: bool = True,
+    vocabulary: PreTrainedTokenizerBase | None = None,
+    texts: Sequence[str] = (),
+) -> tuple[SentenceTransformer, tuple[str, ...]]:
+    """The untrained student of `build_student`, and what it does not take over from its model (`student_notes`)."""
+    notes: tuple[str, ...] = ()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if section.config is not None:
             source = StudentSource("the fresh student", [fresh_transformer(section, vocabulary)], {})
         else:
-            source = source or load_source(section, teacher)
+            source = load_source(section, teacher)
+            notes = student_notes(section, source, teacher)
         transformer, *later_modules = source.modules
         if vocabulary is not None and section.vocabulary is not None and section.config is None:
             give_tokenizer(transformer, vocabulary, section.vocabulary.compose, section.vocabulary.keep_norm)
@@ -106,7 +118,7 @@ def build_student(
     prompts = {role: teacher.prompts.get(role, "") for role in ROLES}
     similarity = teacher.similarity if compatible else "cosine"
     student = SentenceTransformer(modules=modules, prompts=prompts, similarity_fn_name=similarity, device="cpu")
-    return student.float().eval()
+    return student.float().eval(), notes
 
 
 def shaped(

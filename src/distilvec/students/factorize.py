@@ -36,7 +36,7 @@ def factorize(backbone: PreTrainedModel, rank: int, tokens: Sequence[Sequence[in
     Components of the token rows alone leave out the directions of positions. The linear layer is fitted to the same
     by least squares.
 
-    Errors: DistilvecError for a backbone that is no BERT encoder, and for a rank that does not shrink the table.
+    Errors: DistilvecError for a backbone other than a BERT encoder, and for a rank that does not shrink the table.
     """
     check_factorizable(backbone)
     old = backbone.embeddings

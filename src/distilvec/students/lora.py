@@ -33,9 +33,9 @@ def add_adapters(model: SentenceTransformer, section: LoraSection, seed: int) ->
             linear.append(name)
     for target in section.targets or ():
         if not any(name == target or name.endswith(f".{target}") for name in linear):
-            known = sorted({name.rsplit(".", 1)[-1] for name in linear})
-            hint = nearest(target, known) or "."
-            raise DistilvecError("student.lora.targets", f"no layer '{target}'{hint} Known: {known}.")
+            names = sorted({name.rsplit(".", 1)[-1] for name in linear})
+            hint = nearest(target, names) or "."
+            raise DistilvecError("student.lora.targets", f"no layer '{target}'{hint} Known: {names}.")
     config = LoraConfig(
         r=section.r, lora_alpha=section.alpha, lora_dropout=section.dropout, target_modules=section.targets or linear
     )

@@ -72,7 +72,7 @@ def load_head(folder: Path) -> tuple[TaskHead, list[str]] | None:
 def head_info(folder: Path) -> dict[str, Any] | None:
     """Content of head.json, None for a folder without one."""
     path = folder / FACTS
-    return read_json(path, _AGAIN) if path.is_file() else None
+    return read_json(path, _AGAIN, sealed=False) if path.is_file() else None
 
 
 class TaskModel:

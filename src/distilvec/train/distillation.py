@@ -14,7 +14,7 @@ from distilvec.config.training import TrainSection
 from distilvec.core import processes
 from distilvec.core.batch import TextBatch
 from distilvec.core.device import keep_memory, return_memory
-from distilvec.core.method_file import blamed
+from distilvec.core.method_file import attribute_errors_to
 from distilvec.core.objective import LossTerms, Objective, check_terms, weighted_loss, weighted_losses
 from distilvec.core.outputs import ModelOutputs
 from distilvec.students.encoder import Encoder
@@ -43,7 +43,7 @@ class Distillation(nn.Module):
 
         With a `share`, `batch` and `teacher` are those of this process, and the terms those of the whole micro-batch.
         """
-        with blamed():
+        with attribute_errors_to():
             objective = self.objective
             required = objective.student_outputs
             if self.snapshot_due:
@@ -170,8 +170,8 @@ class StepGradients:
         _, share, teacher = self.loaded
         # Dropout differs between processes. What the loss draws is equal in all of them: the seed of a process that
         # does not exist, process number `count`.
-        share = replace(share, seed=step_seed(self.seed, self.step, number, processes.count(), masks))
-        seed_step(self.seed, self.step, number, processes.number(), masks)
+        share = replace(share, seed=step_seed(self.seed, self.step, number, processes.world_size(), masks))
+        seed_step(self.seed, self.step, number, processes.rank(), masks)
         return self.module(share.own, teacher, share), share.whole.sources[: share.whole.examples]
 
     def _rewind(self, more_to_come: bool = False) -> None:

@@ -29,7 +29,7 @@ _PLAIN = "plain_copy"  # of a sharded encoder: its model on the meta device, whe
 
 def sharding(train: TrainSection) -> bool:
     """Return whether to shard: the recipe asks for it, and there are several processes."""
-    return train.shard and processes.count() > 1
+    return train.shard and processes.world_size() > 1
 
 
 def shard(encoder: Encoder, device: torch.device, bf16: bool = False) -> None:
@@ -46,7 +46,7 @@ def shard(encoder: Encoder, device: torch.device, bf16: bool = False) -> None:
     plain = copy.deepcopy(encoder.model, dict(parameters))
     object.__setattr__(encoder, _PLAIN, plain)  # no submodule of the encoder
     in_bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    mesh = init_device_mesh(device.type, (processes.count(),))
+    mesh = init_device_mesh(device.type, (processes.world_size(),))
     _, layers = layer_list(encoder.backbone)
     for part in (*layers, encoder):
         processes.broadcast(part.to(device))

@@ -29,16 +29,16 @@ class Share:
 
     def moved(self, move: Callable[[TextBatch], TextBatch]) -> Share:
         """Return the share with its batches moved."""
-        own = move(self.own)
-        whole = own if self.whole is self.own else move(self.whole)
-        return replace(self, whole=whole, own=own)
+        moved_own = move(self.own)
+        whole = moved_own if self.whole is self.own else move(self.whole)
+        return replace(self, whole=whole, own=moved_own)
 
     def gather(self, student: ModelOutputs, teacher: ModelOutputs) -> tuple[ModelOutputs, ModelOutputs]:
         """Return both models' outputs for the whole micro-batch, from those for `own` in each process.
 
         Random numbers drawn after this are equal in all processes.
         """
-        if processes.count() == 1:
+        if processes.world_size() == 1:
             return student, teacher
         torch.manual_seed(self.seed)
         tensors: list[Tensor] = []
@@ -76,16 +76,16 @@ class Share:
 
 def share_of(whole: TextBatch) -> Share:
     """Return this process's share of a micro-batch: consecutive examples; the sizes of shares differ by at most one."""
-    if processes.count() == 1:
+    if processes.world_size() == 1:
         return Share(whole, whole, whole.examples)
     bounds = share_bounds(whole.examples)
-    first = bounds[processes.number()]
-    end = bounds[processes.number() + 1]
+    first = bounds[processes.rank()]
+    end = bounds[processes.rank() + 1]
     own = whole.part(first, end) if end > first else whole.part(0, 1)
     return Share(whole, own, end - first)
 
 
 def share_bounds(examples: int) -> list[int]:
     """Return the first example of each process, and the end of the last one's."""
-    count = processes.count()
+    count = processes.world_size()
     return [examples * process // count for process in range(count + 1)]

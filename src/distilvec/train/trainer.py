@@ -85,7 +85,7 @@ class Trainer:
         self.checkpoint = checkpoint_file(folder)  # from which an interrupted run resumes
         checkpoint = load_checkpoint(self.checkpoint, self.module, self.optimizer, fingerprint)
         self.state, memory = checkpoint or (Progress(), {})
-        self.processes_before = int(memory.get("processes", processes.count()))
+        self.processes_before = int(memory.get("processes", processes.world_size()))
         processes.broadcast(self.module)
         self.steps_an_epoch = self._steps_in(self._batches(0))
         self.total_steps = train.epochs * self.steps_an_epoch
@@ -112,14 +112,14 @@ class Trainer:
         trained = sum(p.numel() for p in self.module.encoder.parameters() if p.requires_grad) / 1e6
         precision = "bf16 autocast" if self.accelerator.mixed_precision == "bf16" else "fp32"
         sharded = ", sharded" if self.train.shard else ""
-        machine = f"{self.device.type} x {processes.count()}{sharded}, {precision}"
+        machine = f"{self.device.type} x {processes.world_size()}{sharded}, {precision}"
         log(f"training{of_stage}: {trained:.2f}M parameters, {self.total_steps:,} steps on {machine}")
         rows, size = len(self.data.train_rows), self.train.batch_size
         if rows < size and self.train.max_tokens is None:
             log(f"a batch holds {rows:,} texts: there are no more to train on (train.batch_size: {size})")
         if self.state.step:
             log(f"going on from the checkpoint of step {self.state.step:,}")
-        if self.processes_before != processes.count():
+        if self.processes_before != processes.world_size():
             log(f"the checkpoint is of {self.processes_before} processes: from here on other dropout masks are drawn")
         self.run()
         if self._asked()[0] or not self.state.finished:
@@ -361,7 +361,7 @@ class Trainer:
         memory = {f"window/{name}": value for name, value in self.means.state.items()}
         for monitor in self.monitors:
             memory |= {f"{monitor.kind}/{name}": value for name, value in monitor.state.items()}
-        memory["processes"] = torch.tensor(processes.count())
+        memory["processes"] = torch.tensor(processes.world_size())
         save_checkpoint(self.checkpoint, self.module, self.optimizer, self.state, self.fingerprint, memory)
 
     # -- stop --------------------------------------------------------------------------------------------------------
@@ -375,7 +375,7 @@ class Trainer:
         step = self.state.step
         if weights and step and not problem:
             trained = itertools.chain(self.module.parameters(), optimizer_tensors(self.optimizer, self.module).values())
-            if processes.most(not all_finite(trained)):
+            if processes.max_over_ranks(not all_finite(trained)):
                 problem = f"weights are not finite after step {step}"
         if not problem:
             return
@@ -401,7 +401,7 @@ class Trainer:
         """
         # One number holds both answers, the signal times two plus `due`: two exchanges at every step would cost twice
         signal_number = self.stop_signal if self.stop_asked else 0
-        number = processes.most(2 * signal_number + due)
+        number = processes.max_over_ranks(2 * signal_number + due)
         if number > 1:
             self._ask_to_stop(number // 2)
         return number > 1, number > 0

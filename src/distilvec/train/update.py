@@ -71,7 +71,7 @@ class Update:
         # Token tables whose gradients are sparse in the first pass. Those of several processes are averaged, which
         # needs dense ones; on a GPU a pass over a whole table costs nothing.
         self.tables: list[nn.Embedding] = []
-        if processes.count() == 1:
+        if processes.world_size() == 1:
             embeddings = [layer for layer in module.modules() if isinstance(layer, nn.Embedding)]
             self.tables = [layer for layer in embeddings if layer.weight.device.type == "cpu"]
 

@@ -81,8 +81,8 @@ def teacher_distance(
     sums = torch.zeros(len(groups), len(names), dtype=torch.float64, device=accelerator.device)
     # Every process runs the model equally often, some on a group that does not count: with sharded weights all take
     # part in every pass
-    rounds = math.ceil(len(groups) / processes.count())
-    for number in range(processes.number(), rounds * processes.count(), processes.count()):
+    rounds = math.ceil(len(groups) / processes.world_size())
+    for number in range(processes.rank(), rounds * processes.world_size(), processes.world_size()):
         group = groups[number % len(groups)]
         batch = data.batch(group).to(accelerator.device)
         teacher = data.teacher.signals(batch).embedding

@@ -217,4 +217,4 @@ def test_an_ablation_trains_without_the_teacher(tiny_recipe, tmp_path, no_pages)
     result = run(recipe, tmp_path / "run")
     assert result.record["method"]["weights"]["tamd"] == 0
     assert not result.record["teacher_compatible"], "as wide as the teacher, but in a space of its own"
-    assert result.distance["similarity_gap"] > 0 and "distance" not in result.distance
+    assert result.validation["similarity_gap"] > 0 and "distance" not in result.validation

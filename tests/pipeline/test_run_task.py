@@ -17,11 +17,12 @@ from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
 from distilvec.data.tokens import TokenStore
+from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import make_objective, resolve
-from distilvec.pipeline.results import load_runs
 from distilvec.pipeline.run import run
 from distilvec.pipeline.train import train
+from distilvec.report.json_values import to_json
 from distilvec.students.encoder import Encoder
 from distilvec.students.task_head import load_head, predict, predict_logits
 from distilvec.train.metrics import read_metrics
@@ -83,20 +84,20 @@ def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, 
     assert figures["pearson" if kind == "sts" else monitored] > 0.9, (
         figures
     )  # the scores have few values, so that ranks are ties
-    assert found["rows"] == 60 and result.record["supervised"] == found
-    assert ("mistakes" in report) == (kind != "sts") and "mistakes" not in result.record
+    assert found["rows"] == 60 and to_json(result.record.supervised) == found
+    assert (report["mistakes"] is not None) == (kind != "sts")
     if kind != "sts":
         wrong = report["mistakes"]
         assert wrong["rows"] == 60 and 1 - wrong["wrong"] / 60 == pytest.approx(figures["accuracy"])
     assert result.scores["student"][0].value == 100 * found["scores"]["student"][result.scores["student"][0].metric]
-    assert [score["metric"] for score in load_runs([tmp_path / "run"])[0].scores("student").values()] == [monitored]
-    assert load_runs([tmp_path / "run"])[0].samples("student", [found["task"]])[found["task"]].metric == monitored
+    assert [score.metric for score in Run.open(tmp_path / "run").scores["student"]] == [monitored]
+    assert Run.open(tmp_path / "run").samples("student", [found["task"]])[found["task"]].metric == monitored
     best = max(
         line[f"eval/{monitored}"]
         for line in read_metrics(tmp_path / "run" / "metrics.jsonl")[1:]
         if f"eval/{monitored}" in line
     )
-    assert result.distance[monitored] == best
+    assert result.validation[monitored] == best
     show_result(result)
     printed = capsys.readouterr().out
     assert monitored in printed.lower() and "teacher" not in printed  # nothing was learned from one
@@ -182,7 +183,7 @@ def test_a_finished_run_is_not_tested_again(task_recipe, tmp_path, monkeypatch):
     recipe = task_recipe("classification", train__max_steps=2)
     first = run(recipe, tmp_path / "run")
     monkeypatch.setattr("distilvec.pipeline.evaluate.supervised_report", lambda *arguments: pytest.fail("tested again"))
-    assert run(recipe, tmp_path / "run").record["supervised"] == first.record["supervised"]
+    assert run(recipe, tmp_path / "run").record.supervised == first.record.supervised
 
 
 def test_a_plan_counts_examples(task_recipe, tmp_path):
@@ -215,7 +216,7 @@ def test_a_fine_tuned_teacher_gives_logits_in_bfloat16(task_recipe, tmp_path, mo
     scores = {}
     for dtype in ("float32", "bfloat16"):
         result = run(task_recipe("classification", teacher__dtype=dtype, **changes), tmp_path / dtype)
-        scores[dtype] = result.record["supervised"]["scores"]["teacher"]["accuracy"]
+        scores[dtype] = result.record.supervised.scores["teacher"]["accuracy"]
     assert scores["bfloat16"] == pytest.approx(scores["float32"], abs=0.1)
 
 
@@ -225,7 +226,7 @@ def test_a_fine_tuned_teacher_has_logits_and_the_same_classes(task_recipe, tmp_p
     teacher = str(tmp_path / "teacher" / "student")
     job = resolve(task_recipe("classification", teacher__model=teacher, train__max_steps=2), tmp_path / "run")
     assert job.teacher.head is not None
-    found = run(job.recipe, job.folder).record["supervised"]["scores"]
+    found = run(job.recipe, job.folder).record.supervised.scores
     assert set(found) == {"teacher", "student"}
     other = write_task(tmp_path / "other.jsonl", "classification")
     other.write_text(other.read_text().replace("about ocean", "of the ocean"))

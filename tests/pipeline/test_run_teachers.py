@@ -268,7 +268,7 @@ def test_a_table_of_vectors_as_second(tiny_recipe, table, tmp_path, shared_cache
     )
     job = resolve(recipe, tmp_path / "run")
     result = run(job.recipe, job.folder)
-    assert job.teachers[1].manifest.width == 20 and "parameters" not in result.record["more_teachers"][0]
+    assert job.teachers[1].manifest.width == 20 and result.record.more_teachers[0].parameters is None
     vectors = np.stack(pq.read_table(table)["teacher_embedding_final"].to_numpy())
     texts = job.corpus.texts(range(200))
     answer = answering(job).others[0].signals(batch_of(range(200)))

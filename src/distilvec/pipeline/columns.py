@@ -27,14 +27,14 @@ from distilvec.evaluation.evaluator import (
 from distilvec.evaluation.exported import TextEncoder
 from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.tasks import Task, TaskFailure, embedded_texts
-from distilvec.report.run_files import REPORT_FORMAT
+from distilvec.report.values import REPORT_FORMAT, ChangeInterval
 from distilvec.teachers.model import LocalTeacher
 from distilvec.teachers.precomputed import VectorsTeacher
 from distilvec.teachers.teacher import OpenTeacher
 
 Columns = dict[str, tuple[Embedder, Embedder]]
 Samples = dict[str, dict[str, Sample]]
-Intervals = dict[str, dict[str, list[float]]]
+Intervals = dict[str, dict[str, ChangeInterval]]
 CHANGES = {  # columns: after, before
     "training": ("student", "untrained"),
     "documents": ("asymmetric", "student"),
@@ -153,7 +153,7 @@ def change_intervals(samples: Samples, draws: int) -> Intervals:
 
 def _differences(
     ours: Mapping[str, Sample], theirs: Mapping[str, Sample], draws: int, name: str, problems: list[TaskFailure]
-) -> dict[str, list[float]]:
+) -> dict[str, ChangeInterval]:
     """Return [low, high, p] of the differences of a model on the tasks that both have, and of the averages."""
     pairs = {task: (ours[task], theirs[task]) for task in ours if task in theirs}
     found = {}
@@ -166,7 +166,7 @@ def _differences(
         for average, weights in task_weights({task: ours[task].type for task in pairs}).items():
             chosen = [pairs[task] for task in weights]
             found[average] = average_interval(chosen, draws=draws, weights=list(weights.values()))
-    return {task: [interval.low, interval.high, interval.p] for task, interval in found.items()}
+    return {task: ChangeInterval(interval.low, interval.high, interval.p) for task, interval in found.items()}
 
 
 def write_samples(folder: Path, samples: Mapping[str, Mapping[str, Sample]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from distilvec.models.load import folder_of, load, resolve_model
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.models.unreadable import Kind, readable
 from distilvec.pipeline.job import errors_of
+from distilvec.report.record import TeacherRecord
 from distilvec.students.build import build_student, dropout_rates, load_source, student_notes
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.manifest import Manifest, hash_model, parse_manifest
@@ -67,7 +68,7 @@ def describe_teacher(section: TeacherSection, key: str, device: str, store: Arti
     )
 
 
-def known_teacher(section: TeacherSection, manifest: Manifest, record: Mapping[str, Any]) -> TeacherDescription:
+def known_teacher(section: TeacherSection, manifest: Manifest, record: TeacherRecord) -> TeacherDescription:
     """Describe a teacher by its cache's manifest and its part of distillation.json."""
     info = TeacherInfo(
         manifest.width,
@@ -75,15 +76,15 @@ def known_teacher(section: TeacherSection, manifest: Manifest, record: Mapping[s
         manifest.max_length or UNLIMITED,
         dict(manifest.prompts),
         model=None if section.local_model is None else resolve_model(section.local_model),
-        name=record["name"],
+        name=record.name or "",
         revision=section.revision,
         hidden_size=manifest.vector_width,
         pre_dense_dim=manifest.pre_dense_width,
-        similarity=record.get("similarity", "cosine"),
+        similarity=record.similarity or "cosine",
         pooling=manifest.pooling,
         attention=manifest.attention,
     )
-    return TeacherDescription(info, manifest, record.get("parameters"))
+    return TeacherDescription(info, manifest, record.parameters)
 
 
 def describe_student(

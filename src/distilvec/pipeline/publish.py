@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from distilvec.config import recipe as recipes
+from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.outputs import OutputSpec
-from distilvec.evaluation.evaluator import read_score
-from distilvec.evaluation.tasks import TaskFailure
-from distilvec.formats.replace import read_record
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.job import Job
+from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.prepare import trained_student
-from distilvec.pipeline.record import distillation_record
+from distilvec.pipeline.record import run_record
 from distilvec.pipeline.resolve import make_objective
-from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.start import find_start, fresh_layer
 from distilvec.pipeline.train import Training
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
+from distilvec.report.record import RECORD, read_record
+from distilvec.report.values import Report
 from distilvec.report.write import write_report
 from distilvec.train.stages import stage_progress
 
 
-def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
-    """Write record, model card and report page; the result of the run."""
-    scores = {name: [read_score(score) for score in column] for name, column in report.get("scores", {}).items()}
+def publish(job: Job, training: Training, report: Report) -> Run:
+    """Write record, model card and report page; return the run."""
     folder = job.folder / "student"
     student = trained_student(job)
     earlier = [(stage, stage_progress(stage, job.fingerprint)) for stage in job.stages[:-1]]
@@ -37,24 +38,21 @@ def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
     teachers = [teacher.record(len(job.teachers) > 1, unread) for teacher in job.teachers]
     objective = make_objective(job.stages[-1], job.context)
     start = find_start(job)
-    hub = (read_record(job.folder) or {}).get("hub") or {}
-    record = distillation_record(
-        stages, teachers, student, job.corpus, objective, training.distance, scores, start, hub
-    )
-    record["student"]["dense_choice"] = job.recipe.student.dense
-    if (layer := fresh_layer(job, student)) is not None:
-        fitted = f"student.{layer}" in start.ridge_distances
-        record["training"]["linear_layer"] = "ridge" if fitted else "random"
-    for name in ("supervised", "neighbors"):
-        if report.get(name):
-            record[name] = report[name]  # type: ignore[literal-required]
+    hub: dict[str, Any] = {}
+    with suppress(DistilvecError):  # a damaged record is written again
+        before = read_record(job.folder)
+        hub = {} if before is None else before.hub
+    record = run_record(stages, teachers, student, job.corpus, objective, training.distance, report, start, hub)
+    layer = fresh_layer(job, student)
+    if layer is not None and record.training is not None:
+        origin = "ridge" if f"student.{layer}" in start.ridge_distances else "random"
+        record = replace(record, training=replace(record.training, linear_layer=origin))
+
     card = model_card(record, exports=read_exports(folder))
-    save_student(student, folder, dict(record), card, extra_files=copy_head(folder))
-    write_json(job.folder / "distillation.json", record, sealed=True, key="distillation.json")
-    page = write_report(job.folder, report, record, recipes.dump(job.recipe))
-    problems = [TaskFailure(**problem) for problem in report["failures"]]
-    verdict = report["verdict"]
-    return RunResult(job.folder, training.state, training.distance, scores, record, problems, page, verdict)
+    save_student(student, folder, record.to_json(), card, extra_files=copy_head(folder))
+    write_json(job.folder / RECORD, record.to_json(), sealed=True, key=RECORD)
+    write_report(job.folder, report, record, recipes.dump(job.recipe))
+    return Run(job.folder, record)
 
 
 def copy_head(student: Path) -> Callable[[Path], None]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import logging
@@ -49,6 +48,7 @@ from distilvec.pipeline.precision import (
 )
 from distilvec.pipeline.texts import check_domains, load_corpus, load_examples, load_tasks, load_vocabulary
 from distilvec.report.model_card import shorter_reading
+from distilvec.report.record import RunRecord, TeacherRecord
 from distilvec.students.task_head import load_head
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import token_settings
@@ -64,7 +64,7 @@ def cache_root(recipe: Recipe | None = None) -> Path:
     return user_cache()
 
 
-def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = None) -> Job:
+def resolve(recipe: Recipe, folder: Path, record: RunRecord | None = None) -> Job:
     """Decide everything that comes before expensive work.
 
     Models are loaded only for descriptions that are not stored yet, and none stays in memory. With the `record`
@@ -89,7 +89,8 @@ def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = Non
     if record is not None:
         student, length = describe_saved(folder / "last")
         # The decision of the run that trained it; its models may be gone.
-        dense = record["student"]["dense_choice"]
+        assert record.student is not None
+        dense = record.student.dense_choice
         recipe = recipe.model_copy(update={"student": recipe.student.model_copy(update={"dense": dense})})
     else:
         in_teacher_space = any(method_class(stage.recipe.method.name).in_teacher_space for stage in stages)
@@ -146,18 +147,19 @@ def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = Non
 
 
 def _describe(
-    recipe: Recipe, sections: Mapping[str, TeacherSection], store: ArtifactStore, record: Mapping[str, Any] | None
+    recipe: Recipe, sections: Mapping[str, TeacherSection], store: ArtifactStore, record: RunRecord | None
 ) -> dict[str, TeacherDescription]:
     """Describe every teacher, by key."""
-    known: Sequence[Any] = [None] * len(sections)
+    known: Sequence[TeacherRecord | None] = [None] * len(sections)
     if record is not None:
-        known = [record["teacher"], *record.get("more_teachers", [])]
+        known = [record.teacher, *record.more_teachers]
     found = {}
     for (key, section), entry in zip(sections.items(), known, strict=True):
         cache = None
-        if entry is not None and not entry.get("live") and not section.live:
-            cache = find_cache(recipe, store, entry["name"], entry["fingerprint"])
-        if cache is not None and cache.manifest.tokens is None:  # else the method needs the teacher's layers, too
+        if entry is not None and not entry.live and not section.live and entry.name and entry.fingerprint:
+            cache = find_cache(recipe, store, entry.name, entry.fingerprint)
+        # a method that learns from tokens needs the teacher's layers, too
+        if entry is not None and cache is not None and cache.manifest.tokens is None:
             found[key] = known_teacher(section, cache.manifest, entry)
         else:
             found[key] = describe_teacher(section, key, recipe.train.device, store)

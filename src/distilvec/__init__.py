@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from distilvec.api import predict as predict
     from distilvec.api import result as result
     from distilvec.api import run as run
+    from distilvec.api import runs as runs
     from distilvec.api import transplant as transplant
     from distilvec.core.objective import Objective as Objective
     from distilvec.core.outputs import ModelOutputs as ModelOutputs
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 _API = (
-    "cache_teacher", "compare", "distill", "evaluate", "export", "load_recipe", "predict", "result", "run",
+    "cache_teacher", "compare", "distill", "evaluate", "export", "load_recipe", "predict", "result", "run", "runs",
     "transplant",
 )  # fmt: skip
 _MODULES = {"load": "models.load", "ModelOutputs": "core.outputs", "OutputSpec": "core.outputs"}

@@ -35,6 +35,7 @@ from distilvec.pipeline.transplant import read_texts, stated_languages, transpla
 from distilvec.report.comparison import Comparison
 from distilvec.students.task_head import predict as predict
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.verbs.runs.function import runs as runs
 
 Overrides = Mapping[str, Any]
 Callback = Callable[[int, dict[str, float]], None]

@@ -18,7 +18,7 @@ from distilvec.data.corpus import Corpus
 from distilvec.evaluation.agreement import ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, compression_rows
 from distilvec.evaluation.diagnostics import Group, experts_report, task_groups, vocabulary_report
-from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Request, Score, evaluate, requests
+from distilvec.evaluation.evaluator import EmbeddingCache, Request, Score, evaluate, requests
 from distilvec.evaluation.margin import LEAST_POINTS, margin_report
 from distilvec.evaluation.projection import (
     draw_sentences,
@@ -48,9 +48,10 @@ from distilvec.report.values import (
     TokenPlane,
     Vocabulary,
 )
-from distilvec.teachers.api import ApiTeacher
-from distilvec.teachers.model import LocalTeacher, wrap_model
-from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.teachers.api_embedder import ApiEmbedder
+from distilvec.teachers.embedder import Embedder
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.table_embedder import TableEmbedder
 
 MAIN = ("teacher", "student", "asymmetric")
 SETTING_SECONDS = 1.0  # for each model and setting of the speed table
@@ -83,16 +84,16 @@ class Models:
     section: EvaluationSection
     tasks: Sequence[Task]
     corpus: Corpus
-    student: LocalTeacher
-    untrained: LocalTeacher | None = None
-    teacher: LocalTeacher | None = None
-    projected: LocalTeacher | None = None
+    student: ModelEmbedder
+    untrained: ModelEmbedder | None = None
+    teacher: ModelEmbedder | None = None
+    projected: ModelEmbedder | None = None
     saved: Sequence[SavedStudent] = ()
     in_teacher_space: bool = True
     labeled: Sequence[Group] = ()
     scores: dict[str, list[Score]] = field(default_factory=dict)
     cache: EmbeddingCache = field(default_factory=EmbeddingCache)
-    remote: VectorsTeacher | ApiTeacher | None = None
+    remote: TableEmbedder | ApiEmbedder | None = None
     cached: Callable[[Any], Any] = _nothing
 
     @property
@@ -126,7 +127,7 @@ class Models:
         return [*task_groups(self.scored_tasks), *self.labeled]
 
     @property
-    def present(self) -> dict[str, LocalTeacher]:
+    def present(self) -> dict[str, ModelEmbedder]:
         """Teacher, student and untrained student, as far as the run has them."""
         models = {"teacher": self.teacher, "student": self.student, "untrained": self.untrained}
         return {name: model for name, model in models.items() if model is not None}
@@ -185,7 +186,7 @@ def margin(models: Models) -> Margin | None:
     with progress("saved checkpoints", len(later), "students") as advance:
         for number, saved in enumerate(later):
             model, name = load(saved.folder, device="cpu"), f"step {saved.step}"
-            embedder = wrap_model(model, name, models.section.batch_tokens, models.student.prompts)
+            embedder = ModelEmbedder(model, name, models.section.batch_tokens, models.student.prompts)
             cache = EmbeddingCache()
             for request in requests(tasks, embedder, embedder):
                 request.embed(cache, partial(_report_share, advance, number, name))
@@ -225,7 +226,7 @@ def projections(models: Models) -> Projections | None:
     share = max(1, SENTENCES // len(tasks))
     pairs = [(task.name, text) for task in tasks for text in spread(sorted(set(task_texts(task))), share)]
     pairs = [(name, text) for name, text in pairs if text.strip()]
-    if isinstance(models.remote, VectorsTeacher):
+    if isinstance(models.remote, TableEmbedder):
         pairs = [(name, text) for name, text in pairs if not models.remote.lacking([text])]
     if len(pairs) < FEWEST:
         return None

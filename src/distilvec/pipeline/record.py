@@ -20,6 +20,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.evaluator import Score
+from distilvec.models.load import model_name
 from distilvec.models.origin import is_hub_id, origin
 from distilvec.pipeline.start import Start
 from distilvec.report.record import (
@@ -33,7 +34,6 @@ from distilvec.report.record import (
     describe_student,
 )
 from distilvec.report.values import Report
-from distilvec.teachers.model import model_name
 from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import SCORES, read_metrics, validation_metric
 from distilvec.train.optimizer import final_rate

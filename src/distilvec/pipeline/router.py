@@ -16,7 +16,8 @@ from distilvec.models.load import load
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.projected import finished_job, projected_student
 from distilvec.report.model_card import model_card
-from distilvec.teachers.model import LocalTeacher, load_teacher
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.teacher import load_teacher
 
 
 def export_router(student: Path, out: Path | None) -> Path:
@@ -58,24 +59,24 @@ def export_router(student: Path, out: Path | None) -> Path:
 
 def _query_tower(job: Job, student: SentenceTransformer, compatible: bool) -> SentenceTransformer:
     """Return the student, or the student behind its projection; DistilvecError without vectors in teacher space."""
-    found = student if compatible else projected_student(job, student)
-    if found is None or found.get_embedding_dimension() != job.teacher.info.dim:
+    tower = student if compatible else projected_student(job, student)
+    if tower is None or tower.get_embedding_dimension() != job.teacher.info.dim:
         raise DistilvecError(
             "--to",
             f"the student of {job.folder} has a vector space of its own: its queries cannot be compared with the "
             "teacher's documents.",
             "Use the student for both, or train it with a method in the teacher's space.",
         )
-    return found
+    return tower
 
 
-def document_tower(teacher: LocalTeacher) -> SentenceTransformer:
+def document_tower(teacher: ModelEmbedder) -> SentenceTransformer:
     """Return the teacher's modules with its prompts; `truncate_dim` becomes a linear layer that cuts the vector."""
     modules = list(teacher.model)
     full = int(teacher.model.get_embedding_dimension() or 0)
     if teacher.dim < full:
-        cut = Dense(
-            full, teacher.dim, bias=False, activation_function=nn.Identity(), init_weight=torch.eye(teacher.dim, full)
-        )
-        modules.insert(len(modules) - teacher.normalized, cut)
+        first_dims = torch.eye(teacher.dim, full)
+        cut = Dense(full, teacher.dim, bias=False, activation_function=nn.Identity(), init_weight=first_dims)
+        before_normalize = len(modules) - 1 if teacher.normalized else len(modules)
+        modules.insert(before_normalize, cut)
     return SentenceTransformer(modules=modules, prompts=dict(teacher.prompts), device="cpu")

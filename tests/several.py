@@ -109,14 +109,14 @@ def held(loop) -> list[list[int]]:
     """Numbers of the student's weights, of the optimizer's state of them, and of a live teacher's weights: in this
     process, and in all.
     """
-    from distilvec.train.sharding import own_part
+    from distilvec.train.sharding import local_part
 
     weights = [*loop.module.encoder.parameters()]
     states = [value for p in weights for name, value in loop.optimizer.state.get(p, {}).items() if name != "step"]
     live = getattr(loop.data.teacher, "encoder", None)
     teacher = [] if live is None else [*live.parameters()]
     return [
-        [sum(own_part(value).numel() for value in values), sum(value.numel() for value in values)]
+        [sum(local_part(value).numel() for value in values), sum(value.numel() for value in values)]
         for values in (weights, states, teacher)
     ]
 

@@ -22,8 +22,9 @@ def task_loss(
     """
     missing = is_missing(labels)
     if labels.is_floating_point():
-        known = labels.where(~missing, logits[:, 0].detach().to(labels.dtype))
-        losses = score_range**2 * (logits[:, 0] - known).square()
+        # The prediction itself stands in for a missing score (NaN), so that its error is 0
+        targets = labels.where(~missing, logits[:, 0].detach().to(labels.dtype))
+        losses = score_range**2 * (logits[:, 0] - targets).square()
     else:
         losses = F.cross_entropy(logits, labels, reduction="none", ignore_index=NO_LABEL)
     return losses * (len(labels) / (~missing).sum().clamp(min=1))

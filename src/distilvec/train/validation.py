@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from accelerate import Accelerator
@@ -27,10 +29,11 @@ def validate(
     the teacher's, which losses that only order texts, or spread them, do not give. So the last weights ship.
     """
     if objective.head is not None:
-        found = task_metrics(encoder, objective.head, data, accelerator, batch_size)
-        return found, 1 - found["spearman" if "spearman" in found else "accuracy"]
-    found = teacher_distance(encoder, data, accelerator, batch_size, objective.in_teacher_space)
-    return found, found["distance"] if objective.in_teacher_space else None
+        metrics = task_metrics(encoder, objective.head, data, accelerator, batch_size)
+        score = metrics["spearman"] if "spearman" in metrics else metrics["accuracy"]
+        return metrics, 1 - score
+    metrics = teacher_distance(encoder, data, accelerator, batch_size, objective.in_teacher_space)
+    return metrics, metrics["distance"] if objective.in_teacher_space else None
 
 
 @torch.no_grad()
@@ -43,7 +46,9 @@ def task_metrics(
     """
     encoder.eval()
     head.eval()
-    logits, labels, score_range = [], [], 1.0
+    logits = []
+    labels = []
+    score_range = 1.0
     for group in _groups(data, batch_size):
         batch = data.batch(group).to(accelerator.device)
         assert batch.labels is not None
@@ -52,7 +57,8 @@ def task_metrics(
         logits.append(head(pooled.float()))
         labels.append(batch.labels)
         score_range = batch.score_range
-    predicted, gold = torch.cat(logits), torch.cat(labels)
+    predicted = torch.cat(logits)
+    gold = torch.cat(labels)
     loss = {"task_loss": float(task_loss(predicted, gold, score_range).double().mean())}
     if gold.is_floating_point():
         correlation = spearmanr(predicted[:, 0].cpu().numpy(), gold.cpu().numpy()).statistic
@@ -70,9 +76,12 @@ def teacher_distance(
     number if student and teacher are not `compatible`, so that their vectors have no common space.
     """
     encoder.eval()
-    groups, names = _groups(data, batch_size), [*(("distance", "cosine") if compatible else ()), "similarity_gap"]
+    groups = _groups(data, batch_size)
+    names = ["distance", "cosine", "similarity_gap"] if compatible else ["similarity_gap"]
     sums = torch.zeros(len(groups), len(names), dtype=torch.float64, device=accelerator.device)
-    rounds = -(-len(groups) // processes.count())  # as many in each process: the weights may be shards
+    # Every process runs the model equally often, some on a group that does not count: with sharded weights all take
+    # part in every pass
+    rounds = math.ceil(len(groups) / processes.count())
     for number in range(processes.number(), rounds * processes.count(), processes.count()):
         group = groups[number % len(groups)]
         batch = data.batch(group).to(accelerator.device)
@@ -80,11 +89,12 @@ def teacher_distance(
         with accelerator.autocast():
             student = encoder(batch, OutputSpec(embedding=True)).embedding
         assert student is not None and teacher is not None
-        found = distances(student, teacher) if compatible else {}
-        found["similarity_gap"] = similarity_gaps(student, teacher)
+        values = distances(student, teacher) if compatible else {}
+        values["similarity_gap"] = similarity_gaps(student, teacher)
         if number < len(groups):
-            sums[number] = torch.stack([found[name].sum() for name in names])
-    means = processes.total(sums).sum(0) / len(data.holdout_rows)  # added in the same order by any number of processes
+            sums[number] = torch.stack([values[name].sum() for name in names])
+    # One row of sums per group, so that any number of processes adds up in the same order
+    means = processes.total(sums).sum(0) / len(data.holdout_rows)
     return dict(zip(names, means.tolist(), strict=True))
 
 

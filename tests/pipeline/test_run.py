@@ -209,7 +209,7 @@ def test_a_report_that_was_changed_is_measured_again(tiny_recipe, suite, tmp_pat
         again = run(recipe, folder).scores
         values = [[score.value for column in found.values() for score in column] for found in (scores, again)]
         assert values[0] == values[1] and "measuring everything again" in capsys.readouterr().err
-        assert compare_runs([folder]).rows[0]["mean"]["sts"] == scores["student"][0].value
+        assert compare_runs([folder]).rows[0].mean["sts"] == scores["student"][0].value
 
 
 def test_a_report_without_matplotlib_says_so(tiny_recipe, suite, tmp_path, monkeypatch, capsys, shared_cache):

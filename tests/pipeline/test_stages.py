@@ -141,7 +141,7 @@ def test_the_record_and_the_card_name_the_stages_and_the_student_loads(staged, w
     assert (head["name"], head["method"], head["trained"], head["steps"]) == ("head", "redact", "encoder.model.2", 11)
     assert (both["name"], both["trained"], both["steps"], both["learning_rate"]) == ("all", "everything", 22, 1e-3)
     assert training["steps"] == 33 and training["texts"] == 3 * 168 == head["texts"] + both["texts"]
-    assert training["epochs"] == 2 and result.record.training.steps == 22
+    assert training["epochs"] == 2 and result.record.training.stages[-1].steps == 22
     card = (whole / "student" / "README.md").read_text()
     assert "In 2 stages" in card and "| head | redact | encoder.model.2 | 0.003 | 11 | 168 |" in card
     rows = make_table("stages", "", training["stages"], STAGE_COLUMNS).rows
@@ -435,7 +435,7 @@ def test_members_of_a_sweep(staged, tmp_path):
         [0.0] * 2,
         [0.1] * 2,
     ]
-    assert run(members[1].recipe, tmp_path / "member").record.training.steps == 22
+    assert run(members[1].recipe, tmp_path / "member").record.training.stages[-1].steps == 22
 
 
 def test_plan_sums_the_stages(staged, tmp_path):

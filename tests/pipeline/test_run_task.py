@@ -204,8 +204,8 @@ def test_the_method_needs_a_task(tiny_recipe, tmp_path):
 def test_a_random_head_is_no_candidate_to_ship(task_recipe, tmp_path, no_pages):
     """Where training changes no prediction, the start is as good by its score; what it gets right is chance."""
     recipe = task_recipe("classification", train__learning_rate=1e-12, train__max_steps=2)
-    training = run(recipe, tmp_path / "run").record["training"]
-    assert training["best_step"] == 2 and "shipped" not in training
+    training = run(recipe, tmp_path / "run").record.training
+    assert training.best_step == 2 and training.shipped is None
 
 
 def test_a_fine_tuned_teacher_gives_logits_in_bfloat16(task_recipe, tmp_path, monkeypatch):

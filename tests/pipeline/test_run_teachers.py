@@ -225,7 +225,7 @@ def test_the_second_teacher_changes_the_training_s_fingerprint(two, tiny_recipe,
 def test_a_live_second_beside_a_cached_first(two, tmp_path, capsys):
     train(resolve(two(train__max_steps=6), tmp_path / "cached"))
     job = resolve(two({"live": True}, train__max_steps=6), tmp_path / "live")
-    assert run(job.recipe, job.folder).record["more_teachers"][0]["live"] is True
+    assert run(job.recipe, job.folder).record.more_teachers[0].live is True
     assert "teacher second: runs in every step (more_teachers.0.live is set)" in "".join(capsys.readouterr())
     teacher = answering(job)
     assert (

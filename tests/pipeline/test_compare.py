@@ -86,11 +86,11 @@ def write_run(tmp_path):
 
 
 def row_of(comparison, name):
-    return next(row for row in comparison["rows"] if row["run"] == name)
+    return next(row for row in comparison.rows if row.run == name)
 
 
 def difference_of(comparison, name, task):
-    return next(item for item in comparison["differences"] if (item["a"], item["task"]) == (name, task))
+    return next(item for item in comparison.differences if (item.run, item.task) == (name, task))
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
@@ -103,20 +103,20 @@ def test_seeds_of_one_recipe_become_one_row(write_run):
         write_run(f"run{seed}", samples[seed], seed, name="mine", minutes=1.0 + seed, **same) for seed in range(3)
     ]
     comparison = compare_runs(folders)
-    (row,) = comparison["rows"]
+    (row,) = comparison.rows
     values = {task: [value(one[task]) for one in samples] for task in ("a", "b")}
     averages = [np.mean(pair) for pair in zip(values["a"], values["b"], strict=True)]
-    assert (row["run"], row["seeds"], row["method"], row["parameters"]) == ("mine", 3, "redact", 17_000_000)
+    assert (row.run, row.seeds, row.method, row.parameters) == ("mine", 3, "redact", 17_000_000)
     for task, figures in {**values, "average": averages}.items():
-        assert row["mean"][task] == pytest.approx(np.mean(figures)) and row["std"][task] == pytest.approx(
+        assert row.mean[task] == pytest.approx(np.mean(figures)) and row.std[task] == pytest.approx(
             np.std(figures, ddof=1)
         )
-        assert row["retention"][task] == pytest.approx(100 * np.mean(figures) / 80)
-    assert row["distance"] == pytest.approx(0.31) and row["distance_std"] == pytest.approx(0.01)
-    assert (row["minutes"], row["texts"], row["steps"], row["texts_per_second"]) == (2.0, 1000, 30, 120)
-    assert (row["megabytes"], row["milliseconds"]) == (pytest.approx(11.2), 1.25)
-    assert comparison["differences"] == [] and comparison["tasks"] == ["a", "b"]
-    json.dumps(comparison, allow_nan=False)
+        assert row.retention[task] == pytest.approx(100 * np.mean(figures) / 80)
+    assert row.distance == pytest.approx(0.31) and row.distance_std == pytest.approx(0.01)
+    assert (row.minutes, row.texts, row.steps, row.texts_per_second) == (2.0, 1000, 30, 120)
+    assert (row.megabytes, row.milliseconds) == (pytest.approx(11.2), 1.25)
+    assert comparison.differences == [] and comparison.tasks == ["a", "b"]
+    json.dumps(comparison.to_json(), allow_nan=False)
 
 
 TIMES = [  # model, role, texts in a batch, texts a second
@@ -130,7 +130,7 @@ TIMES = [  # model, role, texts in a batch, texts a second
 SPEED = {
     "rows": [
         {"model": model, "backend": "pytorch", "role": role, "batch_size": size, "texts_per_second": rate,
-         "median_ms": 1000 * size / rate}
+         "median_ms": 1000 * size / rate, "tokens": 16, "mean_ms": 1.0, "p99_ms": 1.0, "std_ms": 0.0}
         for model, role, size, rate in TIMES
     ],
     "models": {"teacher": {"megabytes": 90.4}, "student": {"megabytes": 11.2}},
@@ -148,15 +148,13 @@ def test_a_sweep_gives_its_groups(write_run, tmp_path):
     ]
     (tmp_path / "sweep" / "sweep.json").write_text(json.dumps({"members": entries}))
     comparison = compare_runs([tmp_path / "sweep"])
-    assert [(row["run"], row["seeds"]) for row in comparison["rows"]] == [("lr=2", 2), ("lr=1", 2)], (
-        "best average first"
-    )
-    assert comparison["reference"] == "lr=1", "the first that was given"
-    assert any("2 of 6" in note and "lr=3,seed=0, lr=3,seed=1" in note for note in comparison["notes"])
+    assert [(row.run, row.seeds) for row in comparison.rows] == [("lr=2", 2), ("lr=1", 2)], "best average first"
+    assert comparison.reference == "lr=1", "the first that was given"
+    assert any("2 of 6" in note and "lr=3,seed=0, lr=3,seed=1" in note for note in comparison.notes)
     single = write_run("single", {"a": sts(0.5)})
     both = compare_runs([single, tmp_path / "sweep", tmp_path / "sweep" / "lr=1,seed=0"])
-    assert {row["run"]: row["seeds"] for row in both["rows"]} == {"single": 1, "lr=1": 2, "lr=2": 2}
-    assert any("from 1 to 2 seeds" in note for note in both["notes"])
+    assert {row.run: row.seeds for row in both.rows} == {"single": 1, "lr=1": 2, "lr=2": 2}
+    assert any("from 1 to 2 seeds" in note for note in both.notes)
     alone = load_runs([tmp_path / "sweep" / "lr=1,seed=1"])
     assert [(run.name, run.seed) for run in alone] == [("lr=1", 1)]
 
@@ -167,7 +165,7 @@ def test_a_run_without_newer_keys_is_in_the_group_of_its_recipe(write_run, tiny_
     folders = [write_run(name, {"a": sts(1)}, name="mine") for name in ("older", "newer")]
     for seed, (folder, tree) in enumerate(zip(folders, (older, {**full, "remote_output": "s3://b/c"}), strict=True)):
         (folder / "recipe.yaml").write_text(yaml.safe_dump({**tree, "train": {**tree["train"], "seed": seed}}))
-    assert [row["seeds"] for row in compare_runs(folders)["rows"]] == [2]
+    assert [row.seeds for row in compare_runs(folders).rows] == [2]
 
 
 def test_one_teacher_with_more_outputs_is_no_other_teacher(write_run):
@@ -176,7 +174,7 @@ def test_one_teacher_with_more_outputs_is_no_other_teacher(write_run):
         record = json.loads((folder / "distillation.json").read_text())
         record["teacher"] |= {"fingerprint": mark, "embeddings": "same"}
         write_json(folder / "distillation.json", record, sealed=True)
-    assert not any("Different teachers" in note for note in compare_runs(folders)["notes"])
+    assert not any("Different teachers" in note for note in compare_runs(folders).notes)
 
 
 def test_what_is_not_one_group(write_run):
@@ -185,9 +183,9 @@ def test_what_is_not_one_group(write_run):
     again = write_run("a/again", {"a": sts(1)}, 0, name="mine", recipe=recipe)
     other_data = write_run("a/data", {"a": sts(1)}, 1, name="mine", recipe=recipe, data="other")
     comparison = compare_runs([first, first, again, other_data])
-    assert {row["run"] for row in comparison["rows"]} == {"mine (first)", "mine (again)", "mine (data)"}
-    assert any("Different corpora" in note for note in comparison["notes"]) and any(
-        "One seed a row" in note for note in comparison["notes"]
+    assert {row.run for row in comparison.rows} == {"mine (first)", "mine (again)", "mine (data)"}
+    assert any("Different corpora" in note for note in comparison.notes) and any(
+        "One seed a row" in note for note in comparison.notes
     )
 
 
@@ -197,7 +195,7 @@ def test_scores_of_the_record_serve_where_there_is_no_report(write_run):
     (folder / "report.json").unlink()
     record = json.loads((folder / "distillation.json").read_text())
     write_json(folder / "distillation.json", {**record, "scores": scores}, sealed=True)
-    assert compare_runs([folder])["rows"][0]["mean"]["a"] == pytest.approx(value(sts(1)))
+    assert compare_runs([folder]).rows[0].mean["a"] == pytest.approx(value(sts(1)))
 
 
 # -- differences -----------------------------------------------------------------------------------------------------
@@ -212,37 +210,35 @@ def test_one_seed_equals_the_paired_bootstrap(write_run):
     }
     for task, interval in expected.items():
         found = difference_of(comparison, "ours", task)
-        assert (found["difference"], found["low"], found["high"], found["p"]) == pytest.approx(
+        assert (found.difference, found.low, found.high, found.p) == pytest.approx(
             (interval.difference, interval.low, interval.high, interval.p)
         )
-        assert found["b"] == "theirs" == comparison["reference"]
+        assert found.reference == "theirs" == comparison.reference
 
 
 def test_the_lead_is_tested_against_every_other_run(write_run):
     """Brute force for two runs; of three, one that is far behind does not make a winner of the first."""
     near, level, far = {"a": sts(0.52, 1)}, {"a": sts(0.5, 2)}, {"a": sts(0.02, 3)}
     folders = [write_run(name, side) for name, side in (("level", level), ("near", near))]
-    lead = compare_runs(folders, draws=400)["leads"]["average"]
+    lead = compare_runs(folders, draws=400).leads["average"]
     first, second = ("near", near), ("level", level)
     if value(near["a"]) < value(level["a"]):
         first, second = second, first
     interval = average_interval([(first[1]["a"], second[1]["a"])], 400)
-    assert (lead["run"], lead["over"]) == (first[0], second[0])
-    assert (lead["difference"], lead["low"], lead["high"]) == pytest.approx(
-        (interval.difference, interval.low, interval.high)
-    )
-    assert interval.low < 0 < interval.high and not lead["clear"]
+    assert (lead.run, lead.over) == (first[0], second[0])
+    assert (lead.difference, lead.low, lead.high) == pytest.approx((interval.difference, interval.low, interval.high))
+    assert interval.low < 0 < interval.high and not lead.clear
 
     with_far = [*folders, write_run("far", far)]
-    lead = compare_runs(with_far, draws=400)["leads"]["average"]
-    assert lead["over"] == second[0] and not lead["clear"]
-    assert lead["low"] < interval.low and lead["high"] > interval.high, "wider, to hold for two comparisons together"
+    lead = compare_runs(with_far, draws=400).leads["average"]
+    assert lead.over == second[0] and not lead.clear
+    assert lead.low < interval.low and lead.high > interval.high, "wider, to hold for two comparisons together"
 
-    lead = compare_runs([folders[0], with_far[2]], draws=400)["leads"]["a"]
-    assert lead["clear"] and lead["low"] > 0 and (lead["run"], lead["over"]) == ("level", "far")
+    lead = compare_runs([folders[0], with_far[2]], draws=400).leads["a"]
+    assert lead.clear and lead.low > 0 and (lead.run, lead.over) == ("level", "far")
     without = write_run("without samples", far, kept=False)
-    lead = compare_runs([folders[0], without], draws=400)["leads"]["a"]
-    assert lead["low"] is None and not lead["clear"]
+    lead = compare_runs([folders[0], without], draws=400).leads["a"]
+    assert lead.low is None and not lead.clear
 
 
 def search(seed: int) -> Sample:
@@ -273,15 +269,15 @@ def test_averages_by_type_and_of_retrieval_against_a_loop(write_run):
         rows = np.random.default_rng([0, number]).integers(ROWS, size=(120, ROWS))
         drawn.append([[value(side[task], row) for row in rows] for side in sides])
     for name, expected in means(lambda task: value(sides[0][task])).items():
-        assert ours["mean"][name] == pytest.approx(expected)
-        assert ours["retention"][name] == pytest.approx(100 * expected / 80)
-        assert ours["asymmetric"][name] == pytest.approx(50.0)
+        assert ours.mean[name] == pytest.approx(expected)
+        assert ours.retention[name] == pytest.approx(100 * expected / 80)
+        assert ours.asymmetric[name] == pytest.approx(50.0)
         gaps = [
             means(lambda task, n=n: drawn["abcd".index(task)][0][n] - drawn["abcd".index(task)][1][n])[name]
             for n in range(120)
         ]
         found = difference_of(comparison, "ours", name)
-        assert (found["low"], found["high"]) == pytest.approx(tuple(np.quantile(gaps, [0.025, 0.975])))
+        assert (found.low, found.high) == pytest.approx(tuple(np.quantile(gaps, [0.025, 0.975])))
     assert {"average by type", "average retrieval", "retrieval, %", "retrieval, %, asymmetric"} <= {
         *leaderboard(comparison).header
     }
@@ -297,9 +293,9 @@ def test_several_seeds_against_a_loop(write_run):
     generator, drawn = np.random.default_rng([0, 0]), []
     for rows in generator.integers(ROWS, size=(150, ROWS)):
         drawn.append(np.mean([value(x, rows) for x in ours]) - np.mean([value(x, rows) for x in theirs]))
-    assert (found["low"], found["high"]) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
-    assert found["difference"] == pytest.approx(np.mean([value(x) for x in ours]) - np.mean([value(x) for x in theirs]))
-    assert found["p"] == pytest.approx((2 * min(np.sum(np.array(drawn) <= 0), np.sum(np.array(drawn) >= 0)) + 1) / 151)
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
+    assert found.difference == pytest.approx(np.mean([value(x) for x in ours]) - np.mean([value(x) for x in theirs]))
+    assert found.p == pytest.approx((2 * min(np.sum(np.array(drawn) <= 0), np.sum(np.array(drawn) >= 0)) + 1) / 151)
 
 
 def test_marks_after_holm(write_run):
@@ -308,19 +304,15 @@ def test_marks_after_holm(write_run):
         for name, quality in (("good", 3.0), ("twin", 3.0), ("bad", 0.1), ("worse", 0.0))
     ]
     comparison = compare_runs(folders)
-    assert [row["run"] for row in comparison["rows"]][:2] == ["good", "twin"]
+    assert [row.run for row in comparison.rows][:2] == ["good", "twin"]
     twin, bad = difference_of(comparison, "twin", "a"), difference_of(comparison, "bad", "a")
-    assert (twin["difference"], twin["low"], twin["high"], twin["p"], twin["mark"]) == (0, 0, 0, 1, "")
+    assert (twin.difference, twin.low, twin.high, twin.p, twin.mark) == (0, 0, 0, 1, "")
     assert (
-        bad["high"] < 0
-        and bad["p"] == pytest.approx(3 / 1001)
-        and bad["mark"] == "**" == row_of(comparison, "bad")["marks"]["a"]
+        bad.high < 0 and bad.p == pytest.approx(3 / 1001) and bad.mark == "**" == row_of(comparison, "bad").marks["a"]
     )
-    assert row_of(comparison, "good")["marks"] == {} and any(
-        "Holm for 3 comparison" in note for note in comparison["notes"]
-    )
+    assert row_of(comparison, "good").marks == {} and any("Holm for 3 comparison" in note for note in comparison.notes)
     few = compare_runs(folders, draws=20)
-    assert any("at least 60" in note for note in few["notes"])
+    assert any("at least 60" in note for note in few.notes)
 
 
 def test_rows_that_do_not_match_have_no_interval(write_run):
@@ -328,22 +320,22 @@ def test_rows_that_do_not_match_have_no_interval(write_run):
     longer = write_run("longer", {"a": sts(1, rows=80), "b": classes(0.7)})
     bare = write_run("bare", {"a": sts(1), "b": classes(0.9)}, kept=False)
     comparison = compare_runs([base, longer, bare], draws=50)
-    found = {(item["a"], item["task"]): item["low"] is not None for item in comparison["differences"]}
+    found = {(item.run, item.task): item.low is not None for item in comparison.differences}
     assert found == {
         **{("longer", task): task == "b" for task in ("a", "b", "average", "average by type")},
         **{("bare", task): False for task in ("a", "b", "average", "average by type")},
     }
-    assert all(np.isfinite(item["difference"]) for item in comparison["differences"])
-    assert any("longer: a; bare: a, b" in note for note in comparison["notes"])
+    assert all(np.isfinite(item.difference) for item in comparison.differences)
+    assert any("longer: a; bare: a, b" in note for note in comparison.notes)
     without = compare_runs([bare, base], draws=50)
-    assert all(item["p"] is None and item["mark"] == "" for item in without["differences"])
+    assert all(item.p is None and item.mark == "" for item in without.differences)
 
 
 def test_the_reference_by_name_folder_or_mistake(write_run):
     folders = [write_run(f"runs/{name}", {"a": sts(1)}, name=f"{name}-run") for name in ("first", "second")]
-    assert compare_runs(folders)["reference"] == "first-run"
+    assert compare_runs(folders).reference == "first-run"
     for name in ("second-run", "second", str(folders[1])):
-        assert compare_runs(folders, reference=name)["reference"] == "second-run"
+        assert compare_runs(folders, reference=name).reference == "second-run"
     with refused("--reference", "'second-run'"):
         compare_runs(folders, reference="secnd-run")
 
@@ -356,10 +348,10 @@ def test_other_suites_share_tasks_or_are_refused(write_run):
     three = write_run("three", {"c": sts(1)})
     comparison = compare_runs([one, two], draws=20)
     assert (
-        comparison["tasks"] == ["a"]
-        and comparison["notes"][0] == "Compared on the tasks that all runs share; left out: b, c."
+        comparison.tasks == ["a"]
+        and comparison.notes[0] == "Compared on the tasks that all runs share; left out: b, c."
     )
-    assert row_of(comparison, "one")["mean"] == pytest.approx({"a": value(sts(1)), "average": value(sts(1))})
+    assert row_of(comparison, "one").mean == pytest.approx({"a": value(sts(1)), "average": value(sts(1))})
     with refused("run folder", "one: a, b"):
         compare_runs([one, three])
     other_metric = write_run("metric", {"a": classes(0.5)})
@@ -370,7 +362,7 @@ def test_other_suites_share_tasks_or_are_refused(write_run):
 def test_columns(write_run):
     asymmetric = write_run("asymmetric", {"a": sts(1)}, column="asymmetric", speed=SPEED)
     plain = write_run("plain", {"a": sts(1)})
-    assert compare_runs([asymmetric], column="asymmetric")["rows"][0]["texts_per_second"] == 900, (
+    assert compare_runs([asymmetric], column="asymmetric").rows[0].texts_per_second == 900, (
         "only queries are the student's"
     )
     with pytest.raises(DistilvecError, match=r"^\[--column\] .*'asymmetric': .*plain\."):

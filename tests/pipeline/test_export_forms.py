@@ -22,6 +22,7 @@ from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.export import FORMS, export_model
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
+from distilvec.report.record import parse_record
 from distilvec.students.task_head import TaskModel, save_head
 
 pytest.importorskip("onnxruntime")
@@ -39,7 +40,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(parity, "TIMING", parity.Timing(1, 5, 1.0))
     model = SentenceTransformer(str(made), device="cpu")
     record = {"format": 1, "name": "tiny"}
-    save_student(model, folder, record, model_card(record))
+    save_student(model, folder, record, model_card(parse_record(record)))
     task = tmp_path / "task"
     task.mkdir()
     rows = [(f"d{number}", text) for number, text in enumerate(texts)]
@@ -56,8 +57,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_a_form_matches_pytorch_and_is_recorded(to: str, world: SimpleNamespace) -> None:
     found = export_model(str(world.folder), to, suite=world.suite)
     row = found.forms[to]
-    assert found.path == world.folder / FORMS[to].file and not found.problems and row["task"] == "halves"
-    assert row["mean_cosine"] > 0.99 and row["pytorch_ndcg"] - row["ndcg"] <= 0.5 and row["latency_ms"] > 0
+    assert found.path == world.folder / FORMS[to].file and not found.problems and row.task == "halves"
+    assert row.mean_cosine > 0.99 and row.pytorch_ndcg - row.ndcg <= 0.5 and row.latency_ms > 0
     session = OnnxEmbedder(found.path)
     assert tuple(entry.name for entry in session.session.get_outputs()) == OUTPUTS
     tokens = tokenize(world.model, world.texts[:3])
@@ -96,13 +97,13 @@ def test_a_damaged_student_is_refused_with_the_numbers_unless_forced(world: Simp
             layer.attention.self.value.bias[0] *= 1e4
             layer.attention.output.dense.weight[:, 0] /= 1e4
     record = {"format": 1, "name": "damaged"}
-    save_student(world.model, world.folder, record, model_card(record))
-    assert export_model(str(world.folder), suite=world.suite).forms["onnx"]["mean_cosine"] > 0.9999
+    save_student(world.model, world.folder, record, model_card(parse_record(record)))
+    assert export_model(str(world.folder), suite=world.suite).forms["onnx"].mean_cosine > 0.9999
     with refused("--to", "mean cosine 0."):
         export_model(str(world.folder), "onnx-int8", suite=world.suite)
     assert [file.name for file in (world.folder / "onnx").iterdir()] == ["model.onnx"]
     found = export_model(str(world.folder), "onnx-int8", suite=world.suite, force=True)
-    assert found.path.is_file() and found.problems and found.forms["onnx-int8"]["out_of_tolerance"]
+    assert found.path.is_file() and found.problems and found.forms["onnx-int8"].out_of_tolerance
     assert list(read_exports(world.folder)) == ["onnx", "onnx-int8"]
 
 
@@ -113,16 +114,16 @@ def test_openvino_gives_the_same_vectors_under_the_names_that_readers_expect(wor
         "openvino_model.bin",
         "openvino_model.xml",
     ]
-    assert found.forms["openvino"]["min_cosine"] > 0.99999 and found.forms["openvino"]["overlap"] > 0.99
+    assert found.forms["openvino"].min_cosine > 0.99999 and found.forms["openvino"].overlap > 0.99
 
 
 def test_the_head_of_a_classifier_is_an_output(world: SimpleNamespace) -> None:
     torch.manual_seed(0)
     save_head(world.folder, TaskHead(32, TaskInfo("classification", 3)), ["x", "y", "z"])
     found = export_model(str(world.folder), "onnx-int8", suite=world.suite)
-    assert found.forms["onnx-int8"]["labels"] > 0.9
+    assert found.forms["onnx-int8"].labels > 0.9
     exported = export_model(str(world.folder), "onnx", suite=world.suite)
-    assert exported.forms["onnx"]["labels"] == 1.0
+    assert exported.forms["onnx"].labels == 1.0
     session = OnnxEmbedder(exported.path)
     logits = session.run(tokenize(world.model, world.texts), ["logits"])[0]
     found_labels = [["x", "y", "z"][row] for row in logits.argmax(axis=1)]
@@ -132,7 +133,7 @@ def test_the_head_of_a_classifier_is_an_output(world: SimpleNamespace) -> None:
 def test_a_head_of_pairs_is_left_out(world: SimpleNamespace) -> None:
     save_head(world.folder, TaskHead(32, TaskInfo("pair", 2)), ["no", "yes"])
     found = export_model(str(world.folder), suite=world.suite)
-    assert found.forms["onnx"]["labels"] is None
+    assert found.forms["onnx"].labels is None
     assert len(OnnxEmbedder(found.path).session.get_outputs()) == 2
 
 
@@ -153,5 +154,5 @@ def test_a_card_changed_by_hand_and_exports_of_other_weights_are_kept_out(world:
     with torch.no_grad():
         world.model[0].auto_model.embeddings.word_embeddings.weight[5] += 1
     record = {"format": 1, "name": "other"}
-    save_student(world.model, world.folder, record, model_card(record))
+    save_student(world.model, world.folder, record, model_card(parse_record(record)))
     assert read_exports(world.folder) == {}

@@ -287,9 +287,9 @@ def test_a_table_is_a_full_teacher_of_a_run(table, tiny_recipe, tiny_model, tmp_
     assert report["failures"] == []
     assert {"teacher", "asymmetric", "student"} <= set(report["scores"]) == set(report["averages"])
     assert set(report["agreement"]) == {"mine", NEIGHBORS, KNOWN_ITEM}
-    assert report["agreement"][NEIGHBORS]["asymmetric"].keys() >= {"overlap@10", "kendall_tau"}
+    assert report["agreement"][NEIGHBORS]["models"]["asymmetric"].keys() >= {"overlap@10", "kendall_tau"}
     assert {row["column"] for row in report["compression"]["rows"]} == {"teacher", "student", "asymmetric"}
-    assert set(report["projections"]["sentences"]) >= {"teacher", "student"}
+    assert set(report["projections"]["sentences"]["points"]) >= {"teacher", "student"}
     record = json.loads((tmp_path / "run" / "distillation.json").read_text())
     assert record["data"]["train_rows"] + record["data"]["holdout_rows"] >= 300 - 10 - 30
     assert parity_task(tmp_path / "run" / "student", None).name == "mine"  # what an export is compared on

@@ -108,7 +108,7 @@ def test_a_resumed_run_keeps_the_first_value(
     machine(not first)
     assert dtype_of(auto(), tmp_path / "run") == value
     again = run(auto(), tmp_path / "run")
-    assert done is not None and again is not None and again.state.step == done.state.step
+    assert done is not None and again is not None and again.record.training.steps == done.record.training.steps
     assert dtype_of(auto(), tmp_path / "other") != value
     other = {"teacher__max_length": 20}
     assert dtype_of(auto(**other), tmp_path / "run") != value, "another teacher is decided anew"

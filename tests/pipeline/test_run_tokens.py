@@ -65,8 +65,8 @@ def weights(folder):
 def test_it_trains_from_the_cache_resumes_and_leaves_a_plain_student(emo, tmp_path, monkeypatch):
     recipe = emo(train__checkpoint_steps=3, train__max_steps=8)
     job = resolve(recipe, tmp_path / "run")
-    result = run(job.recipe, job.folder)
-    assert result.state.finished and np.isfinite(losses(tmp_path / "run")).all()
+    run(job.recipe, job.folder)
+    assert np.isfinite(losses(tmp_path / "run")).all()
     cache = TeacherCache.open(open_cache(job, job.teacher).folder)
     assert list(cache.signals) == ["embedding", "hidden", "importance", "selected", "grams"] and cache.verify() == []
     student = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")

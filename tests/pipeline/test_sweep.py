@@ -229,9 +229,9 @@ def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkey
     assert [len(list((cache / name).glob("[!.]*"))) for name in ("corpora", "tokens", "teachers")] == [1, 1, 1]
 
     comparison = compare_runs([out])
-    assert {row["run"]: row["seeds"] for row in comparison["rows"]} == {"pooling=mean": 2, "pooling=cls": 2}
-    assert all(row["distance_std"] > 0 and row["steps"] == 4 for row in comparison["rows"])
-    assert comparison["tasks"] == [] and "No run was evaluated" in comparison["notes"][0]
+    assert {row.run: row.seeds for row in comparison.rows} == {"pooling=mean": 2, "pooling=cls": 2}
+    assert all(row.distance_std > 0 and row.steps == 4 for row in comparison.rows)
+    assert comparison.tasks == [] and "No run was evaluated" in comparison.notes[0]
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ def run(
     run_sweep(runs.members, folder, run_recipe, report, restart)
     if is_main():
         comparison = compare_runs([folder])
-        write_result(json_file, comparison)
+        write_result(json_file, comparison.to_json())
         show_comparison(comparison)
         if page := draw_sweep(folder, comparison):
             print_result(str(page), link=page)

@@ -87,7 +87,7 @@ def compare(
     from distilvec.report.write import draw_comparison
 
     comparison = compare_runs(runs, reference, column)
-    board, notes = leaderboard(comparison), comparison["notes"]
+    board, notes = leaderboard(comparison), comparison.notes
     forms = (
         ("--csv", csv, comparison_csv(comparison)),
         ("--markdown", markdown, to_markdown(board, notes)),
@@ -96,7 +96,7 @@ def compare(
     for key, path, text in forms:
         if path is not None:
             write_file(path, text, key)
-    write_result(json_file, comparison)
+    write_result(json_file, comparison.to_json())
     show_comparison(comparison)
     if out is not None:
         print_result(str(draw_comparison(out, comparison)), link=out)
@@ -119,7 +119,9 @@ def speed(
     from distilvec.cli.terminal import print_result
     from distilvec.core.log import progress
     from distilvec.evaluation.speed import Timing, measure_speed
+    from distilvec.report.json_values import from_json
     from distilvec.report.sections.speed import speed_text
+    from distilvec.report.values import Speed
     from distilvec.teachers.open import open_model
 
     timing = Timing(20, 200, None if full else seconds)
@@ -131,4 +133,4 @@ def speed(
 
         report = measure_speed(loaded, timing=timing, progress=note)
     write_result(json_file, report)
-    print_result(speed_text(report))
+    print_result(speed_text(from_json(Speed, report)))

@@ -247,6 +247,8 @@ def transplant(
             stated_languages,
             transplant_folder,
         )
+        from distilvec.report.json_values import from_json
+        from distilvec.report.values import Vocabulary
 
         if sum(one is not None for one in (rank, budget, budget_mb)) > 1:
             raise DistilvecError("--budget", "found several of --rank, --budget and --budget-mb.", "Give one.")
@@ -260,7 +262,7 @@ def transplant(
             teacher, section, sources, out, max_length, overwrite=overwrite, trust_remote_code=trust_remote_code,
             rank=rank, budget=parameters, languages=stated_languages(texts or []),
         )  # fmt: skip
-    show_tokenizers(found["compared"])
+    show_tokenizers(from_json(Vocabulary, found["compared"]))
     print(f"{out}: {rows_line(found)}")
     if line := distance_line(found):
         print(line)

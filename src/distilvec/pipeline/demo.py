@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe, Role
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
@@ -39,11 +38,12 @@ from distilvec.formats.replace import real
 from distilvec.models.load import load
 from distilvec.pipeline.export import FORMS, export_model
 from distilvec.pipeline.local import with_local_tables
+from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import cache_root
 from distilvec.pipeline.texts import load_tasks
 from distilvec.pipeline.transplant import read_texts
 from distilvec.pipeline.web_runtime import find_runtime, packed
-from distilvec.report.run_files import RECORD, read_run_file
+from distilvec.report.record import RunRecord
 from distilvec.teachers.teacher import open_teacher
 
 ABOUT = "demo.json"
@@ -79,16 +79,17 @@ def write_demo(
     Errors: DistilvecError for a folder that is no finished run, a student that is not in its teacher's space, an `out`
     with other files, libraries that cannot be had, and texts or models that cannot be read.
     """
-    model, record = _student(run)
+    opened = Run.open(run, key="demo")
+    model = _model_folder(opened)
     check_output_folder(out, "--out")
     if out.is_dir() and any(out.iterdir()) and not (out / ABOUT).is_file():
         raise DistilvecError("--out", f"{out} exists and is no demo.", "Choose a new or empty folder.")
-    recipe = recipes.load(run / "recipe.yaml")
-    store = ArtifactStore(cache_root(recipe))
-    recipe = with_local_tables(recipe, store.root)
-    found, libraries = _texts(recipe, store, documents, texts, queries), find_runtime(store, runtime)
+    store = ArtifactStore(cache_root(opened.recipe))
+    recipe = with_local_tables(opened.recipe, store.root)
+    shown = _texts(recipe, store, documents, texts, queries)
+    libraries = find_runtime(store, runtime)
     weights = _int8(model)
-    scales, rows = quantized(*_embed(recipe, found))
+    scales, rows = quantized(*_embed(recipe, shown))
     target = real(out)
     remove_scratch(target.parent)
     folder = scratch(target)
@@ -97,8 +98,8 @@ def write_demo(
             _write_page(folder, libraries)
             _write_model(folder / "model", model, weights)
             (folder / "vectors.bin").write_bytes(scales.astype("<f4").tobytes() + rows.tobytes())
-            write_json(folder / "documents.json", [_shortened(text) for text in found.documents], key="--out")
-            write_json(folder / ABOUT, _about(found, record, load(model, device="cpu")), key="--out")
+            write_json(folder / "documents.json", [_shortened(text) for text in shown.documents], key="--out")
+            write_json(folder / ABOUT, _about(shown, opened.record, load(model, device="cpu")), key="--out")
             remove(target)
             folder.rename(target)
     finally:
@@ -108,12 +109,16 @@ def write_demo(
 
 def megabytes(folder: Path) -> dict[str, float]:
     """Return the size of a demo's parts in 10^6 bytes."""
-    found = dict.fromkeys(PARTS, 0.0)
+    sizes = dict.fromkeys(PARTS, 0.0)
     for path in folder.rglob("*"):
         name = path.relative_to(folder).parts[0]
-        part = name if name in PARTS else "documents" if name in ("documents.json", "vectors.bin") else "page"
-        found[part] += path.stat().st_size / 1e6 if path.is_file() else 0
-    return found
+        if name in ("documents.json", "vectors.bin"):
+            name = "documents"
+        elif name not in PARTS:
+            name = "page"
+        if path.is_file():
+            sizes[name] += path.stat().st_size / 1e6
+    return sizes
 
 
 def quantized(vectors: Array, similarity: Similarity = "cosine") -> tuple[Array, Array]:
@@ -129,23 +134,21 @@ def quantized(vectors: Array, similarity: Similarity = "cosine") -> tuple[Array,
     return (1 / np.maximum(lengths, 1)).astype(np.float32), rows
 
 
-def _student(run: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the model of a run whose vectors are in the teacher's space, and distillation.json."""
-    record = read_run_file(run, RECORD) if run.is_dir() else None
-    if record is None or not (run / "recipe.yaml").is_file():
-        raise DistilvecError("demo", f"{run} is no finished run: no {RECORD}.", "Give the folder of `distilvec run`.")
-    model = run / ("student" if record.get("teacher_compatible") else "projected")
+def _model_folder(run: Run) -> Path:
+    """Return the folder of the run's model whose vectors are in the teacher's space."""
+    model = run.student_folder if run.record.teacher_compatible else run.folder / "projected"
     if not model.is_dir():
         raise DistilvecError(
             "demo",
-            f"the student of {run} is not in its teacher's space, so it cannot search the teacher's vectors.",
-            f"Write it behind its projection: distilvec export {run / 'student'} --to projected.",
+            f"the student of {run.folder} is not in its teacher's space, so it cannot search the teacher's vectors.",
+            f"Write it behind its projection: distilvec export {run.student_folder} --to projected.",
         )
-    if missing := [name for name in _MODEL_FILES if not (model / name).is_file()]:
+    missing = [name for name in _MODEL_FILES if not (model / name).is_file()]
+    if missing:
         raise DistilvecError(
             "demo", f"{model} has no {', '.join(missing)}, which transformers.js reads.", "Save it again."
         )
-    return model, record
+    return model
 
 
 def _int8(model: Path) -> Path:
@@ -222,18 +225,18 @@ def _write_model(folder: Path, model: Path, weights: Path) -> None:
         shutil.copyfile(model / name, folder / name)
 
 
-def _about(found: Texts, record: dict[str, Any], student: SentenceTransformer) -> dict[str, Any]:
+def _about(texts: Texts, record: RunRecord, student: SentenceTransformer) -> dict[str, Any]:
     """Return the content of demo.json."""
     return {
-        "name": record["name"],
-        "teacher": record["teacher"]["name"],
-        "parameters": record["student"].get("parameters"),
-        "texts": found.origin,
+        "name": record.name,
+        "teacher": None if record.teacher is None else record.teacher.name,
+        "parameters": None if record.student is None else record.student.parameters,
+        "texts": texts.origin,
         "dim": student.get_embedding_dimension(),
-        "documents": len(found.documents),
-        "prompt": student.prompts.get(found.role) or "",
+        "documents": len(texts.documents),
+        "prompt": student.prompts.get(texts.role) or "",
         "max_length": token_limit(student),
-        "queries": found.queries,
+        "queries": texts.queries,
     }
 
 

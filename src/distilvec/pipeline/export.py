@@ -25,10 +25,11 @@ from distilvec.evaluation.memory import machine_info
 from distilvec.evaluation.parity import Tolerance, measure_parity
 from distilvec.evaluation.suite import read_suite
 from distilvec.evaluation.tasks import RetrievalTask
+from distilvec.formats import replace
 from distilvec.formats.onnx import Graph, OnnxEmbedder, check_onnx_place, export_copy, export_onnx
 from distilvec.formats.openvino import OpenvinoEmbedder, to_openvino
 from distilvec.formats.quantize import to_half, to_int8
-from distilvec.formats.replace import read_record, real
+from distilvec.formats.replace import real
 from distilvec.models.load import load_model
 from distilvec.models.unreadable import check_place
 from distilvec.pipeline.projected import export_projected
@@ -37,7 +38,8 @@ from distilvec.pipeline.router import export_router
 from distilvec.pipeline.texts import load_tasks
 from distilvec.report.exports import read_exports, write_exports
 from distilvec.report.model_card import model_card
-from distilvec.report.run_files import RECORD, read_run_file
+from distilvec.report.record import read_record
+from distilvec.report.values import ExportedForm
 from distilvec.report.write import refresh_report
 from distilvec.students.task_head import load_head
 from distilvec.teachers.graph_embedder import Runnable
@@ -69,10 +71,10 @@ FOLDERS = {"projected": export_projected, "router": export_router}  # forms of a
 
 @dataclass(frozen=True)
 class Exported:
-    """The main file of an export and its parity with PyTorch (rows of exports.json by form); none for folders."""
+    """The main file of an export and its parity with PyTorch by form; none for folders."""
 
     path: Path
-    forms: dict[str, dict[str, Any]]
+    forms: dict[str, ExportedForm]
     problems: tuple[str, ...] = ()
 
 
@@ -127,20 +129,28 @@ def parity_task(model: Path, suite: Path | None) -> RetrievalTask:
     recipe = model.resolve().parent / "recipe.yaml"
     section = EvaluationSection(suite=suite, builtin=None if suite else "python-docstrings")
     if suite is None and recipe.is_file():
-        found = recipes.load(recipe).evaluation
-        section = EvaluationSection(suite=found.suite) if found.suite and found.suite.is_file() else section
+        of_run = recipes.load(recipe).evaluation
+        if of_run.suite and of_run.suite.is_file():
+            section = EvaluationSection(suite=of_run.suite)
     store = ArtifactStore(cache_root())
-    tasks = [task for task in load_tasks(section, store) if isinstance(task, RetrievalTask)]
-    if not tasks and suite is not None:
+    task = _first_retrieval_task(section, store)
+    if task is None and suite is not None:
         raise DistilvecError("--suite", f"{suite} has no retrieval task.", "Name a suite with one.")
-    builtin = EvaluationSection(builtin="python-docstrings")
-    return next(iter(tasks or [task for task in load_tasks(builtin, store) if isinstance(task, RetrievalTask)]))
+    if task is None:
+        task = _first_retrieval_task(EvaluationSection(builtin="python-docstrings"), store)
+    assert task is not None
+    return task
+
+
+def _first_retrieval_task(section: EvaluationSection, store: ArtifactStore) -> RetrievalTask | None:
+    tasks = [task for task in load_tasks(section, store) if isinstance(task, RetrievalTask)]
+    return tasks[0] if tasks else None
 
 
 def _write(
     model: SentenceTransformer, head: TaskHead | None, to: str, place: Path, task: RetrievalTask, force: bool
-) -> tuple[dict[str, Any], list[str]]:
-    """Make the form's files in a scratch folder, compare them, move them; the row of exports.json, and problems."""
+) -> tuple[ExportedForm, list[str]]:
+    """Make the form's files in a scratch folder, compare them, move them; their parity, and problems."""
     form, target = FORMS[to], real(place)
     graph = Graph(export_copy(model), head).eval()
     with explained("--out", place):
@@ -166,8 +176,15 @@ def _write(
             sync_folder(target.parent)
         finally:
             remove(folder)
-    about = {key: value for key, value in machine_info().items() if key in ("processor", "threads")}
-    return {"file": form.file, **asdict(parity), **about, "out_of_tolerance": problems}, problems
+    machine = machine_info()
+    exported = ExportedForm(
+        file=form.file,
+        **asdict(parity),
+        processor=machine["processor"],
+        threads=machine["threads"],
+        out_of_tolerance=problems,
+    )
+    return exported, problems
 
 
 def _open(path: Path) -> Runnable:
@@ -176,23 +193,26 @@ def _open(path: Path) -> Runnable:
 
 def _single_text_head(folder: Path) -> TaskHead | None:
     """Return the head of a model trained to classify single texts; pairs need token types, which the file lacks."""
-    found = load_head(folder) if folder.is_dir() else None
-    if found is None:
+    saved = load_head(folder) if folder.is_dir() else None
+    if saved is None:
         return None
-    if found[0].task.kind != "classification":
+    head = saved[0]
+    if head.task.kind != "classification":
         log(f"the head of {folder} reads pairs of texts, so the file has none of its outputs")
         return None
-    return found[0]
+    return head
 
 
-def _record(folder: Path, forms: dict[str, dict[str, Any]]) -> None:
+def _record(folder: Path, forms: dict[str, ExportedForm]) -> None:
     """Add a form to exports.json, to the model card that distilvec wrote, and to the report of the model's run."""
     before = read_exports(folder)
-    after = {form: row for form in FORMS if (row := {**before, **forms}.get(form))}
+    known = {**before, **forms}
+    after = {form: known[form] for form in FORMS if form in known}
     write_exports(folder, after)
     run, card = folder.resolve().parent, folder / "README.md"
-    of_a_run = not isinstance((read_record(folder) or {}).get("teacher"), str)  # a transplanted model names its teacher
-    record = read_run_file(folder, RECORD) if of_a_run else None
+    # the record of a transplanted model is another one: its teacher is a name
+    is_transplanted = isinstance((replace.read_record(folder) or {}).get("teacher"), str)
+    record = None if is_transplanted else read_record(folder)
     if record is not None and card.is_file():
         if card.read_text(encoding="utf-8") == model_card(record, exports=before):
             write_file(card, model_card(record, exports=after), "README.md")

@@ -16,15 +16,16 @@ from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.evaluator import EmbeddingCache, Score
 from distilvec.evaluation.metrics import cosine_pairs
-from distilvec.evaluation.neighbors import Judgement, read_judgement
+from distilvec.evaluation.neighbors import Judgement
 from distilvec.evaluation.stored import stored_tasks
 from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline.columns import Columns, score_columns
 from distilvec.pipeline.judgement import judge_encoder
 from distilvec.pipeline.local import log_similarity
-from distilvec.pipeline.run_result import RunResult
+from distilvec.pipeline.opened_run import Run
 from distilvec.report.advice import index_advice
+from distilvec.report.record import RunRecord
 from distilvec.report.scores import make_verdict
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import Source, expect_kind, open_embedder, open_model, open_table
@@ -59,8 +60,7 @@ class IndexCheck:
     @property
     def line(self) -> str:
         """The verdict, as on the page of `index distill`."""
-        record = {"neighbors": self.judgement.to_json()}
-        return str(make_verdict(self.scores, None, None, record)["text"])
+        return make_verdict(self.scores, record=RunRecord(neighbors=self.judgement)).text
 
     def to_json(self) -> dict[str, Any]:
         """All metrics as plain data."""
@@ -93,15 +93,16 @@ def check_index(
     return IndexCheck(index.name, judgement, scores, problems)
 
 
-def read_check(result: RunResult) -> IndexCheck:
+def read_check(run: Run) -> IndexCheck:
     """Return the check that a run against an index has made.
 
     Errors: DistilvecError for a run without a judgement.
     """
-    judgement = read_judgement(result.record.get("neighbors"))
-    if judgement is None:
-        raise DistilvecError("--out", f"{result.folder} has no judgement.", "Start over: --restart.")
-    return IndexCheck(result.record["teacher"]["name"], judgement, result.scores, result.problems)
+    teacher, judgement = run.record.teacher, run.record.neighbors
+    if teacher is None or teacher.name is None or judgement is None:
+        raise DistilvecError("--out", f"{run.folder} has no judgement.", "Start over: --restart.")
+    scores = {model: list(column) for model, column in run.scores.items()}
+    return IndexCheck(teacher.name, judgement, scores, run.problems)
 
 
 # -- training ----------------------------------------------------------------------------------------------------------

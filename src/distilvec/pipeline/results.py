@@ -1,26 +1,24 @@
-"""Results of finished runs and sweeps, read from their folders: scores, scored rows, recipe and record."""
+"""Finished runs and sweeps, found in their folders and grouped by recipe."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import ValidationError
 
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
-from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
-from distilvec.evaluation.evaluator import Sample
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.opened_run import RECIPE, Run
 from distilvec.pipeline.run_dir import SWEEP_FILE
 from distilvec.pipeline.sweep import read_sweep
-from distilvec.report.run_files import RECORD, REPORT, read_run_file
+from distilvec.report.record import RECORD, RunRecord, read_record
 
-_UNTRAINED = (  # no effect on weights
+_UNTRAINED = (  # sections of a recipe that have no effect on weights
     "name",
     "description",
     "paper",
@@ -30,121 +28,104 @@ _UNTRAINED = (  # no effect on weights
     "evaluation",
     "sweep",
 )
-_SCORE_AGAIN = "Delete it and report.json and run the same recipe again: training is kept."
 
 
 @dataclass(frozen=True)
-class RunSummary:
-    """A finished run. Runs of one `group` differ by their seed only; `name` is the group's."""
+class SeedRun:
+    """A run among others: runs of one `group` differ by their seed only, and `name` is the group's."""
 
-    folder: Path
+    run: Run
     name: str
     group: str
     seed: int | None
-    recipe: dict[str, Any]
-    record: dict[str, Any]
-    report: dict[str, Any]
-
-    def scores(self, column: str) -> dict[str, dict[str, Any]]:
-        """Return a model's scores by task, each with type, metric and value; empty if the run has none."""
-        columns = self.report.get("scores") or self.record.get("scores") or {}
-        return {score["task"]: score for score in columns.get(column) or []}
-
-    def samples(self, column: str, tasks: Iterable[str]) -> dict[str, Sample]:
-        """Return the predictions of a model's scores by task; tasks without stored predictions are missing.
-
-        Errors: DistilvecError for a damaged file, or rows without a finite prediction and gold value.
-        """
-        path, scores, found = self.folder / "samples.npz", self.scores(column), dict[str, Sample]()
-        if not path.exists():
-            return {}
-        try:
-            with np.load(path, allow_pickle=False) as kept:
-                for task in (task for task in tasks if task in scores):
-                    keys = [f"{column}/{task}/{part}" for part in ("predicted", "gold")]
-                    if all(key in kept for key in keys):
-                        arrays = [kept[key] for key in keys]
-                        if not _fit(*arrays):
-                            shapes = " and ".join(f"{values.dtype} {list(values.shape)}" for values in arrays)
-                            raise ValueError(f"{column}/{task}: expected two lists of finite numbers; found {shapes}")
-                        found[task] = Sample(scores[task]["type"], scores[task]["metric"], *arrays)
-        except (*UNREADABLE, zlib.error) as error:
-            raise DistilvecError("samples.npz", f"{path} is damaged: {first_line(error)}.", _SCORE_AGAIN) from None
-        return found
 
 
-def _fit(predicted: np.ndarray[Any, Any], gold: np.ndarray[Any, Any]) -> bool:
-    """Whether every row has a finite prediction and a finite gold value."""
-    numbers = all(one.dtype.kind in "biuf" and one.ndim == 1 and np.isfinite(one).all() for one in (predicted, gold))
-    return numbers and len(predicted) == len(gold)
-
-
-def load_runs(folders: Sequence[Path]) -> list[RunSummary]:
-    """Read the finished runs in folders of runs or sweeps, in order; repeated folders count once.
+def load_runs(folders: Sequence[Path]) -> list[SeedRun]:
+    """Open the finished runs in folders of runs or sweeps, in order; repeated folders count once.
 
     Errors: DistilvecError for another folder, an unfinished run, a sweep without finished runs.
     """
-    found: dict[Path, RunSummary] = {}
+    runs: dict[Path, SeedRun] = {}
     for folder in map(Path, folders):
-        members, own = read_sweep(folder), folder.resolve()
-        if members is not None:
-            runs = [_load_run(folder / e["folder"], own, e["group"]) for e in members if not _is_missing(folder, e)]
+        for run in _runs_in(folder):
+            runs.setdefault(run.run.folder.resolve(), run)
+    return list(runs.values())
+
+
+def _runs_in(folder: Path) -> list[SeedRun]:
+    """Open the runs of a sweep, or the run in a folder."""
+    members, resolved = read_sweep(folder), folder.resolve()
+    if members is not None:
+        finished = [member for member in members if not _is_missing(folder, member)]
+        if not finished:
             problem = f"none of the sweep's {len(members)} runs has finished. Run the sweep again."
-        elif (folder / RECORD).is_file():
-            listed = {entry["folder"]: entry["group"] for entry in read_sweep(own.parent) or []}
-            runs = [_load_run(folder, own.parent, listed.get(own.name))]
-        elif (folder / "recipe.yaml").exists():
-            runs, problem = [], "the run has not finished. Run its recipe again, then compare."
-        else:
-            runs, problem = [], f"neither a run nor a sweep. Name a folder with {RECORD} or {SWEEP_FILE}."
-        if not runs:
             raise DistilvecError("run folder", f"{folder}: {problem}")
-        for run in runs:
-            found.setdefault(run.folder.resolve(), run)
-    return list(found.values())
+        return [_open_run(folder / member["folder"], resolved, member["group"]) for member in finished]
+    if (folder / RECORD).is_file():
+        siblings = read_sweep(resolved.parent) or []
+        groups = {member["folder"]: member["group"] for member in siblings}
+        return [_open_run(folder, resolved.parent, groups.get(resolved.name))]
+    problem = f"neither a run nor a sweep. Name a folder with {RECORD} or {SWEEP_FILE}."
+    if (folder / RECIPE).exists():
+        problem = "the run has not finished. Run its recipe again, then compare."
+    raise DistilvecError("run folder", f"{folder}: {problem}")
 
 
 def unfinished(folders: Sequence[Path]) -> list[str]:
     """List the sweeps with missing runs."""
     notes = []
     for folder in map(Path, folders):
-        entries = read_sweep(folder) or []
-        if absent := [entry["name"] for entry in entries if _is_missing(folder, entry)]:
-            notes.append(f"{folder}: {len(absent)} of {len(entries)} runs have not finished: {', '.join(absent)}.")
+        members = read_sweep(folder) or []
+        missing = [member["name"] for member in members if _is_missing(folder, member)]
+        if missing:
+            notes.append(f"{folder}: {len(missing)} of {len(members)} runs have not finished: {', '.join(missing)}.")
     return notes
 
 
-def distinct_names(runs: Sequence[RunSummary]) -> list[str]:
+def distinct_names(runs: Sequence[SeedRun]) -> list[str]:
     """Return the runs' names, with their folders if several runs share a name."""
-    names, folders = [run.name for run in runs], [run.folder.resolve().name for run in runs]
+    names = [run.name for run in runs]
+    folders = [run.run.folder.resolve().name for run in runs]
     if len(set(folders)) < len(folders):
-        folders = [str(run.folder) for run in runs]
-    return [n if names.count(n) == 1 else f"{n} ({folder})" for n, folder in zip(names, folders, strict=True)]
+        folders = [str(run.run.folder) for run in runs]
+    distinct = []
+    for name, folder in zip(names, folders, strict=True):
+        distinct.append(name if names.count(name) == 1 else f"{name} ({folder})")
+    return distinct
 
 
-def _is_missing(sweep: Path, entry: Mapping[str, Any]) -> bool:
-    return entry["state"] == "failed" or not (sweep / entry["folder"] / RECORD).is_file()
+def _is_missing(sweep: Path, member: Mapping[str, Any]) -> bool:
+    return member["state"] == "failed" or not (sweep / member["folder"] / RECORD).is_file()
 
 
-def _load_run(folder: Path, sweep: Path, group: str | None) -> RunSummary:
-    """Read a run; `group` is its group in the sweep in the folder `sweep`, None outside of sweeps."""
-    record, report = read_run_file(folder, RECORD) or {}, read_run_file(folder, REPORT) or {}
-    path = folder / "recipe.yaml"
-    recipe = recipes.read_tree(path) if path.exists() else {}
-    train = recipe.get("train") or {}
-    if not isinstance(train, dict):
+def _open_run(folder: Path, sweep: Path, group: str | None) -> SeedRun:
+    """Open a run; `group` is its group in the sweep in the folder `sweep`, None outside of sweeps."""
+    record = read_record(folder) or RunRecord()
+    run = Run(folder, record)
+    tree = _recipe_tree(folder / RECIPE)
+    train = tree.get("train") or {}
+    seed = train.get("seed")
+    if not train and record.training is not None:
+        seed = record.training.seed
+    if group is not None:
+        return SeedRun(run, group, f"{sweep}:{group}", seed)
+    if not tree:
+        return SeedRun(run, run.name, str(folder.resolve()), seed)
+    trained = {key: value for key, value in tree.items() if key not in _UNTRAINED}
+    trained["train"] = {key: value for key, value in train.items() if key != "seed"}
+    sources: list[str | None] = [None if record.teacher is None else record.teacher.fingerprint]
+    sources.append(None if record.data is None else record.data.fingerprint)
+    sources += [teacher.fingerprint for teacher in record.more_teachers]
+    return SeedRun(run, run.name, recipes.fingerprint(trained, sources), seed)
+
+
+def _recipe_tree(path: Path) -> dict[str, Any]:
+    """Return a recipe as plain data; keys that are newer than the run get their default, so that its seeds group."""
+    tree = recipes.read_tree(path) if path.exists() else {}
+    if not isinstance(tree.get("train") or {}, dict):
         raise DistilvecError(
             "recipe.yaml", f"{path}: train is no mapping.", "Run the recipe again: it writes the file again."
         )
-    with suppress(ValidationError):  # keys that are newer than the run get their default: seeds of two versions group
-        recipe = Recipe.model_validate(recipe).model_dump(mode="json")
-    seed = (train or record.get("training") or {}).get("seed")
-    if group is not None:
-        return RunSummary(folder, group, f"{sweep}:{group}", seed, recipe, record, report)
-    kept = {key: value for key, value in recipe.items() if key not in _UNTRAINED}
-    kept["train"] = {key: value for key, value in (recipe.get("train") or {}).items() if key != "seed"}
-    parts = [record.get("teacher"), record.get("data"), *record.get("more_teachers", [])]
-    origin = [(part or {}).get("fingerprint") for part in parts]
-    name = str(record.get("name") or folder.resolve().name)
-    key = recipes.fingerprint(kept, origin) if recipe else str(folder.resolve())
-    return RunSummary(folder, name, key, seed, recipe, record, report)
+    with suppress(ValidationError):
+        return Recipe.model_validate(tree).model_dump(mode="json")
+    return tree

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -35,14 +36,16 @@ def export_router(student: Path, out: Path | None) -> Path:
             "documents.",
             "Use the student alone for queries to the index.",
         )
-    compatible = bool(record.get("teacher_compatible"))
+    compatible = bool(record.teacher_compatible)
     query = _query_tower(job, load(student, device="cpu"), compatible)
     out = out or job.folder / "router"
-    name = f"{record['name']}-router"
-    routed = {key: value for key, value in record.items() if key != "seal"}
-    if not compatible:  # the judgement is of the student without its projection
-        routed.pop("neighbors", None)
-    routed |= {"name": name, "teacher_compatible": True, "documents": job.teacher.info.name}
+    routed = replace(
+        record,
+        name=f"{record.name}-router",
+        teacher_compatible=True,
+        documents=job.teacher.info.name,
+        neighbors=record.neighbors if compatible else None,  # judged was the student without its projection
+    )
     with load_teacher(section.model_copy(update={"dtype": "float32"}), "cpu") as teacher:
         if teacher.manifest().weights != job.teacher.manifest.weights:
             raise DistilvecError(
@@ -50,7 +53,7 @@ def export_router(student: Path, out: Path | None) -> Path:
                 f"{section.model} is another model than the one that {job.folder} was trained with.",
                 "Restore the teacher, or run the recipe again with --restart.",
             )
-        save_router(query, document_tower(teacher), out, routed, model_card(routed), "--out")
+        save_router(query, document_tower(teacher), out, routed.to_json(), model_card(routed), "--out")
     return out
 
 

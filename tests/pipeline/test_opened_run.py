@@ -5,34 +5,42 @@ from __future__ import annotations
 import io
 import json
 import sys
+from dataclasses import replace
 
 from refusals import refused
 
+import distilvec
 from distilvec.cli.terminal import show_result
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
-from distilvec.pipeline import run_result
+from distilvec.pipeline import opened_run
+from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.run import run
-from distilvec.pipeline.run_result import RunResult
-from distilvec.train.checkpoint import Progress
+from distilvec.report.record import RunRecord, StudentRecord, TeacherRecord
+from distilvec.report.values import Report, Verdict
 
 
-def made(folder, **changes):
-    columns = {
-        name: [Score("<b>mini</b>", "sts", "spearman", value, {}, 0.0, 3)]
-        for name, value in (("teacher", 80.0), ("student", 60.0))
-    }
-    parts = {
-        "folder": folder,
-        "state": Progress(finished=True),
-        "distance": {"distance": 0.25, "untrained_distance": 0.9},
-        "scores": columns,
-        "record": {"student": {"parameters": 2_000_000}, "teacher": {"parameters": 4_000_000}},
-        "problems": [],
-        "page": folder / "report.html",
-        "verdict": {"text": "75.0% of the teacher's average on 1 task"},
-    }
-    return RunResult(**{**parts, **changes})
+def score(model, value):
+    return Score("<b>mini</b>", "sts", "spearman", value, {}, 0.0, 3)
+
+
+SCORES = {model: [score(model, value)] for model, value in (("teacher", 80.0), ("student", 60.0))}
+VERDICT = Verdict("75.0% of the teacher's average on 1 task")
+RECORD = RunRecord(
+    student=StudentRecord(parameters=2_000_000),
+    teacher=TeacherRecord(parameters=4_000_000),
+    metrics={"distance": 0.25, "untrained_distance": 0.9},
+)
+
+
+def made(folder, record=RECORD, page=True, **report):
+    """A run whose folder has a report and, unless it could not be drawn, a page."""
+    folder.mkdir(exist_ok=True)
+    Report(**{"scores": SCORES, "verdict": VERDICT, **report}).write(folder)
+    (folder / "report.html").unlink(missing_ok=True)
+    if page:
+        (folder / "report.html").write_text("")
+    return Run(folder, record)
 
 
 def test_the_lines_at_the_prompt(tmp_path):
@@ -46,29 +54,17 @@ def test_the_lines_at_the_prompt(tmp_path):
     ):
         assert part in text
     assert len(text.splitlines()) == 5
-    bare = repr(
-        made(
-            tmp_path,
-            scores={},
-            page=None,
-            distance={"accuracy": 0.5},
-            verdict={},
-            problems=[TaskFailure("mini", "[suite] no file.", "teacher")],
-        )
-    )
-    assert (
-        "accuracy" in bare
-        and "verdict" not in bare
-        and "report" not in bare
-        and "not scored task 'mini' (teacher): no file." in bare
-    )
+    failure = TaskFailure("mini", "[suite] no file.", "teacher")
+    labelled = RunRecord(metrics={"accuracy": 0.5})
+    bare = repr(made(tmp_path, labelled, page=False, scores={}, verdict=None, failures=[failure]))
+    assert "accuracy" in bare and "verdict" not in bare and "report.html" not in bare
+    assert "not scored task 'mini' (teacher): no file." in bare
 
 
 def test_the_reports_words_on_a_terminal(tmp_path, monkeypatch):
     """Nothing but paths is wider than 80 columns; the report's path opens its page."""
-    verdict = {"text": "75.0% of the teacher's average on 1 task", "advice": ["Train longer (train.epochs). " * 4]}
-    record = {"student": {"parameters": 2_000_000}, "teacher": {}}
-    result = made(tmp_path / "a run", verdict=verdict, record=record, scores={})
+    verdict = replace(VERDICT, advice=["Train longer (train.epochs). " * 4])
+    result = made(tmp_path / "a run", replace(RECORD, teacher=None), verdict=verdict, scores={})
     stream = io.StringIO()
     stream.isatty = lambda: True
     monkeypatch.setattr(sys, "stdout", stream)
@@ -88,7 +84,7 @@ def test_the_reports_words_on_a_terminal(tmp_path, monkeypatch):
 
 
 def test_in_a_notebook(tmp_path):
-    result = made(tmp_path, problems=[TaskFailure("<i>", "[suite] no file.")])
+    result = made(tmp_path, failures=[TaskFailure("<i>", "[suite] no file.")])
     html = result._repr_html_()
     assert html.count("<table") == 2 and "75.0% of the teacher" in html
     assert "&lt;b&gt;mini" in html and "<b>" not in html and "<i>" not in html
@@ -98,13 +94,16 @@ def test_in_a_notebook(tmp_path):
 
 
 def test_of_a_run(tiny_recipe, tmp_path, monkeypatch, capsys):
-    loads, load = [], run_result.load_model
-    monkeypatch.setattr(run_result, "load_model", lambda *arguments: loads.append(arguments) or load(*arguments))
+    loads, load = [], opened_run.load_model
+    monkeypatch.setattr(opened_run, "load_model", lambda *arguments: loads.append(arguments) or load(*arguments))
     result = run(tiny_recipe(train__max_steps=2), tmp_path / "run")
     assert loads == [], "nothing is loaded before it is asked for"
     assert result.student is result.student and len(loads) == 1
     assert result.student.encode("a text").shape == (32,)
-    assert "RunResult" in repr(result) and json.dumps(result.record)
+    assert repr(result).startswith("Run") and json.dumps(result.to_json())
+    again = distilvec.result(tmp_path / "run")
+    assert (again.folder, again.record, again.scores) == (result.folder, result.record, result.scores)
+    assert again.recipe.name == result.name and again.validation["distance"] == result.record.metrics["distance"]
     show_result(result)
     printed = capsys.readouterr().out
     assert all(text in printed for _, text in result.lines()) and "M parameters" in printed
@@ -113,3 +112,12 @@ def test_of_a_run(tiny_recipe, tmp_path, monkeypatch, capsys):
 def test_a_student_that_is_gone(tmp_path):
     with refused("student"):
         _ = made(tmp_path).student
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    for folder in (tmp_path, tmp_path / "absent"):
+        with refused("run folder", "no finished run"):
+            distilvec.result(folder)
+    (tmp_path / "distillation.json").write_text('{"student": 3}')
+    with refused("distillation.json", "student"):
+        distilvec.result(tmp_path)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from architectures import TEXTS, bert
 
-from distilvec.cli.models import export
 from distilvec.config.student import ExpertsSection, StudentSection
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.onnx import OnnxEmbedder, check_onnx_place
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.build import TeacherInfo, build_student
+from distilvec.verbs.export.command import export
 
 
 def test_a_student_with_experts_is_exported_beside_its_files(

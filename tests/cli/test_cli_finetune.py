@@ -9,12 +9,12 @@ from labelled import write_task
 from typer.testing import CliRunner
 
 from distilvec.cli.app import app
-from distilvec.cli.models import finetune_recipe
 from distilvec.config.recipe import load, validate
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.task_head import load_head
+from distilvec.verbs.finetune.command import finetune_recipe
 
 
 @pytest.mark.parametrize("words", [["--lora"], ["--no-lora"], ["student.lora=null"]], ids=" ".join)

@@ -9,9 +9,9 @@ import pytest
 from typer.main import get_command
 
 from distilvec.__main__ import app, run_command
-from distilvec.cli.models import export
 from distilvec.cli.output import json_alone
-from distilvec.pipeline.export import FOLDERS, FORMS
+from distilvec.verbs.export.command import export
+from distilvec.verbs.export.export import FOLDERS, FORMS
 
 
 def commands_with_json(command, words=()):

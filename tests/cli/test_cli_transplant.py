@@ -20,8 +20,8 @@ from transformers import AutoTokenizer, BertConfig, BertModel, ByT5Tokenizer
 from distilvec.cli.app import app
 from distilvec.core.errors import DistilvecError
 from distilvec.models.load import resolve_model
-from distilvec.pipeline.budget import _fixed, _sizes
-from distilvec.pipeline.transplant import _card, rows_line
+from distilvec.verbs.transplant.budget import _fixed, _sizes
+from distilvec.verbs.transplant.transplant import _card, rows_line
 
 TEXTS = make_texts(300)
 

@@ -15,9 +15,9 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.evaluation.evaluator import Sample
 from distilvec.evaluation.significance import average_interval
-from distilvec.pipeline.compare import compare_runs
-from distilvec.pipeline.results import load_runs
 from distilvec.report.comparison import differences_table, leaderboard
+from distilvec.verbs.compare.compare import compare_runs
+from distilvec.verbs.compare.results import load_runs
 
 ROWS = 60
 

@@ -29,8 +29,8 @@ from distilvec.evaluation import parity
 from distilvec.evaluation.search import top_k
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline import demo, web_runtime
-from distilvec.pipeline.demo import megabytes, quantized, write_demo
-from distilvec.pipeline.web_runtime import PACKAGES, find_runtime
+from distilvec.verbs.demo.demo import megabytes, quantized, write_demo
+from distilvec.verbs.demo.web_runtime import PACKAGES, find_runtime
 
 pytest.importorskip("onnxruntime")
 CACHE = Path.home() / ".cache" / "distilvec" / "tests"
@@ -174,7 +174,7 @@ def test_the_benchmark_times_every_prepared_query(page):
 
 
 def test_transformers_js_reads_an_exported_folder(world, libraries):
-    from distilvec.pipeline.export import export_model
+    from distilvec.verbs.export.export import export_model
 
     if shutil.which("node") is None:
         pytest.skip("node is not installed")

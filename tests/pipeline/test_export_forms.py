@@ -19,11 +19,11 @@ from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.evaluation import parity
 from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, tokenize
 from distilvec.formats.sentence_transformers import save_student
-from distilvec.pipeline.export import FORMS, export_model
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
 from distilvec.report.record import parse_record
 from distilvec.students.task_head import TaskModel, save_head
+from distilvec.verbs.export.export import FORMS, export_model
 
 pytest.importorskip("onnxruntime")
 

@@ -25,14 +25,14 @@ from distilvec.evaluation.stored import draw_stored, stored_tasks
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
 from distilvec.models.load import load
 from distilvec.pipeline import columns, judgement
-from distilvec.pipeline.export import parity_task
-from distilvec.pipeline.index import check_index, recognize
 from distilvec.pipeline.run import run
-from distilvec.pipeline.scores import score_models
 from distilvec.teachers.api_embedder import _PROBE
 from distilvec.teachers.cache.columns import KNOWN
 from distilvec.teachers.open import open_table
 from distilvec.teachers.table_embedder import TableEmbedder
+from distilvec.verbs.evaluate.scores import score_models
+from distilvec.verbs.export.export import parity_task
+from distilvec.verbs.index.index import check_index, recognize
 
 TEXTS, NEW = make_texts(300), make_texts(400)[300:]
 LINE = re.compile(r"finds (\d.\d\d) of the index's top 10 \[(\d.\d\d), (\d.\d\d)\]")

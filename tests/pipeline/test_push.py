@@ -16,9 +16,9 @@ from huggingface_hub import ModelCard
 from refusals import refused
 
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.push import checked_card, model_files, push_model
 from distilvec.report.model_card import model_card
 from distilvec.report.record import parse_record
+from distilvec.verbs.push.push import checked_card, model_files, push_model
 
 ROOT = Path(__file__).parents[2]
 RECORD = {

@@ -19,10 +19,10 @@ from distilvec.__main__ import run_command
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.router import save_router
 from distilvec.models.load import load
-from distilvec.pipeline.export import export_model
-from distilvec.pipeline.router import document_tower
 from distilvec.pipeline.run import run
 from distilvec.teachers.teacher import load_teacher
+from distilvec.verbs.export.export import export_model
+from distilvec.verbs.export.router import document_tower
 
 TEXTS = make_texts(20, seed=3)
 PROMPTS = {"query": "search for: ", "document": "text: "}

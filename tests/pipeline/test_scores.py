@@ -17,9 +17,9 @@ from sentence_transformers import SentenceTransformer
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.onnx import export_onnx
 from distilvec.models.load import load_model
-from distilvec.pipeline.scores import score_models
 from distilvec.teachers.graph_embedder import open_exported
 from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.verbs.evaluate.scores import score_models
 
 STS = "sentence1,sentence2,score\nriver,stone,1\nbridge,river,3\nstone,stone,5\n"
 
@@ -37,7 +37,7 @@ def nothing_loads(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a model was loaded before the refusal")
 
-    monkeypatch.setattr("distilvec.pipeline.scores.open_embedder", refuse)
+    monkeypatch.setattr("distilvec.verbs.evaluate.scores.open_embedder", refuse)
 
 
 def test_a_folder_and_an_object_score_alike(tiny_model, suite):

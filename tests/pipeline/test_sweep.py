@@ -14,12 +14,12 @@ from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_files
 from distilvec.core.errors import Busy, DistilvecError
 from distilvec.core.files import locked
-from distilvec.pipeline.compare import compare_runs
 from distilvec.pipeline.run import run
 from distilvec.pipeline.run_dir import own_folder
-from distilvec.pipeline.sweep import expand, load_runs, read_sweep, run_sweep
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.trainer import Trainer
+from distilvec.verbs.compare.compare import compare_runs
+from distilvec.verbs.run.sweep import expand, load_runs, read_sweep, run_sweep
 
 RECIPE = """
 name: mini

@@ -25,9 +25,9 @@ from servers import serving
 
 from benchmarks.serve import measure
 from distilvec.formats.onnx import export_onnx
-from distilvec.serving.model import ServedModel
-from distilvec.serving.requests import Limits
-from distilvec.serving.server import take_address
+from distilvec.verbs.serve.model import ServedModel
+from distilvec.verbs.serve.requests import Limits
+from distilvec.verbs.serve.server import take_address
 
 pytestmark = pytest.mark.usefixtures("loopback")
 TEXTS = ["a small cat", "how do wings produce lift", "Grüße aus Köln, <b>çok</b> güzel", "long " * 20]

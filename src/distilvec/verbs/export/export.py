@@ -37,7 +37,7 @@ from distilvec.pipeline.resolve import cache_root
 from distilvec.pipeline.texts import load_tasks
 from distilvec.report.exports import read_exports, write_exports
 from distilvec.report.model_card import model_card
-from distilvec.report.record import read_record
+from distilvec.report.record import read_student_record
 from distilvec.report.values import ExportedForm
 from distilvec.report.write import refresh_report
 from distilvec.students.task_head import load_head
@@ -212,7 +212,7 @@ def _record(folder: Path, forms: dict[str, ExportedForm]) -> None:
     run, card = folder.resolve().parent, folder / "README.md"
     # the record of a transplanted model is another one: its teacher is a name
     is_transplanted = isinstance((replace.read_record(folder) or {}).get("teacher"), str)
-    record = None if is_transplanted else read_record(folder)
+    record = None if is_transplanted else read_student_record(folder)
     if record is not None and card.is_file():
         if card.read_text(encoding="utf-8") == model_card(record, exports=before):
             write_file(card, model_card(record, exports=after), "README.md")

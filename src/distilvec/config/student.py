@@ -98,7 +98,10 @@ class VocabularySection(Section):
 class EmbeddingSection(Section):
     """A factorized token table: rows of `rank` numbers and one linear layer to the hidden size (ELECTRA's layout)."""
 
-    rank: Units = key(..., "rank of the factorized embedding table; a BERT encoder becomes an ELECTRA")
+    rank: Units = key(
+        ...,
+        "rank of the factorized embedding table; a BERT encoder becomes an ELECTRA; width of a static student's table",
+    )
     expand: bool = key(
         False, "save an ordinary BERT with a full table, for servers without ELECTRA; its vectors differ a little"
     )
@@ -113,7 +116,9 @@ class StudentSection(Section):
     tokenizer: ModelName | None = key(None, "only with 'config': folder or hub id; vocabulary may replace its tokens")
     revision: str | None = key(None, "branch, tag or commit of the hub")
     layers: int | list[int] | LayersSection | None = key(
-        None, "layers to keep, from 0; a number keeps that many, evenly spread; or count and choose"
+        None,
+        "layers to keep, from 0; a number keeps that many, evenly spread; or count and choose; the number 0: a static "
+        "student, the mean of learned token vectors",
     )
     reinitialize: int | None = key(None, "last n layers kept that start from random weights, by seed", gt=0)
     intermediate_size: Units | None = key(
@@ -166,10 +171,31 @@ class StudentSection(Section):
             raise refused(
                 "intermediate_size", "changes the weights that the adapters of 'lora' belong to; leave out one"
             )
+        if self.is_static:
+            self.check_static()
         if self.chooses and (self.config is not None or self.reinitialize is not None):
             other = "config" if self.config is not None else "reinitialize"
             raise refused("layers.choose", f"'best' compares trained layers; leave out {other}, or choose 'spread'")
         return self
+
+    def check_static(self) -> None:
+        """Refuse what a static student, which has no layers, cannot have."""
+        for name in ("config", "reinitialize", "intermediate_size", "attention", "experts", "lora"):
+            if getattr(self, name) is not None:
+                raise refused(name, "is not for a static student (layers: 0); leave it out")
+        if self.pooling not in (None, "mean"):
+            raise refused("pooling", f"found '{self.pooling}'; the vector of a static student (layers: 0) is a mean")
+        if self.dropout not in (None, "own", 0):
+            raise refused("dropout", "is not for a static student (layers: 0); leave it out")
+        if self.dense == "keep":
+            raise refused("dense", "'keep' is not for a static student (layers: 0)")
+        if self.embedding is not None and self.embedding.expand:
+            raise refused("embedding.expand", "is not for a static student (layers: 0); leave it out")
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the student is a table of token vectors, without any layer."""
+        return isinstance(self.layers, int) and self.layers == 0
 
     @property
     def chooses(self) -> bool:
@@ -179,4 +205,4 @@ class StudentSection(Section):
     @property
     def reads_texts(self) -> bool:
         """Whether the untrained student is fitted to texts of the corpus."""
-        return self.embedding is not None or self.intermediate_size is not None
+        return self.embedding is not None or self.intermediate_size is not None or self.is_static

@@ -31,6 +31,7 @@ from distilvec.evaluation.speed import Timing, measure_speed
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts, task_texts
 from distilvec.evaluation.text_distances import embed_rows, farthest_texts, spread_rows, text_distances, texts_by_role
 from distilvec.models.load import load, load_model
+from distilvec.models.static import is_static, text_tokenizer
 from distilvec.pipeline.columns import Columns, embed_ahead, make_columns
 from distilvec.report.json_values import from_json
 from distilvec.report.values import (
@@ -242,7 +243,7 @@ def projections(models: Models) -> Projections | None:
         labels=[text[:80] for text in texts],
         groups=[name for name, _ in pairs],
     )
-    if models.teacher is None:
+    if models.teacher is None or is_static(models.student.model):  # a static student has no states of tokens
         return Projections(sentences)
     chosen = spread([text for text in texts if 6 <= len(text.split()) <= 16] or texts, TOKEN_SENTENCES)
     states = [token_states(model.model, chosen) for model in (models.teacher, models.student)]
@@ -271,7 +272,7 @@ def tokens(models: Models) -> list[SeparatePlanes]:
             texts += [text] if isinstance(text, str) else text
     if models.teacher is None or not texts:
         return []
-    shown = {name: model.model for name, model in models.present.items()}
+    shown = {name: model.model for name, model in models.present.items() if not is_static(model.model)}
     if (folder := models.section.finetuned) is not None:
         model = folder / "student" if (folder / "student").is_dir() else folder
         shown["finetuned"] = load_model(str(model), "evaluation.finetuned")
@@ -316,8 +317,8 @@ def texts(models: Models) -> TextDistances | None:
 
 def _student_side(models: Models, corpus: Corpus, rows: Any) -> tuple[Any, Any]:
     """The student's vectors of rows of the corpus [rows, dim] and their lengths in its tokens [rows]."""
-    tokenizer, limit = models.student.model.tokenizer, models.student.model.max_seq_length
-    ids = tokenizer(corpus.stored(rows), truncation=True, max_length=limit)["input_ids"]
+    tokenizer = text_tokenizer(models.student.model)
+    ids = tokenizer(corpus.stored(rows), truncation=True, max_length=models.student.max_length)["input_ids"]
     embed_ahead(Request(models.student, texts_by_role(corpus, rows)), models.cache)
     vectors = embed_rows(corpus, rows, partial(models.cache.vectors, models.student))
     return vectors, np.array([len(one) for one in ids])

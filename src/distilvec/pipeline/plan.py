@@ -20,6 +20,7 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.info import UNLIMITED
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.data.tokens import TokenStore
+from distilvec.models.static import is_static, text_tokenizer
 from distilvec.pipeline.api_costs import cost_lines
 from distilvec.pipeline.caches import folder_of_cache, open_cache, reads_tokens, superset_cache, token_source
 from distilvec.pipeline.data import ReadyTeacher, training_data
@@ -117,6 +118,7 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
     count = f"{report['train'] + report['holdout']:,} ({report['holdout']:,} for validation)"
     section = job.recipe.corpus
     length = shorter_reading(job.student_length, job.teacher.info.max_length) or f"{job.student_length:,} tokens"
+    pooling = "mean of token vectors" if is_static(model) else str(model[1].pooling_mode)
     dropped, below = ([], []) if section is None else (left_out(report), below_limits(report, section))
     return [
         ["texts" if job.examples is None else "examples", count],
@@ -126,7 +128,7 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
         ["student tokens a text", f"{tokens.lengths.mean():.1f} on average, {int(tokens.lengths.max())} at most"],
         *[line for one in described for line in one.lines],
         ["student", _student_line(job, model)],
-        *_reading(str(model[1].pooling_mode), model.prompts, length),
+        *_reading(pooling, model.prompts, length),
         *[["  note", note] for note in job.student.notes],
         *_training_lines(job.stages, costs),
         *([] if judgement is None else [judgement]),
@@ -146,7 +148,9 @@ def _reading(pooling: str | None, prompts: Mapping[Any, str], length: str) -> Li
 def _student_line(job: Job, model: SentenceTransformer) -> str:
     """Describe the student's parameters, a factorized table's rank and tokens, and the neurons that are kept."""
     student, details = job.recipe.student, list[str]()
-    if student.embedding is not None:
+    if student.is_static:
+        details.append(f"static, {model[0].num_embeddings:,} tokens by {model[0].embedding_dim}")
+    elif student.embedding is not None:
         tokens = model[0].auto_model.get_input_embeddings().num_embeddings
         details.append(f"rank {student.embedding.rank} with {tokens:,} tokens")
     if student.intermediate_size is not None:
@@ -196,7 +200,7 @@ def _describe(
     if teacher.live or job.required == OutputSpec():
         reason = "the teacher runs in every step" if teacher.live else "the method requires none"
         lines.append(["teacher vectors to compute", f"none: {reason}"])
-        ready, alignment = prepare_teacher(job, teacher, student.tokenizer)
+        ready, alignment = prepare_teacher(job, teacher, text_tokenizer(student))
         evaluation = None
         if job.tasks and teacher is job.teacher and ready.model is not None:
             evaluation = teacher_evaluation(job, ready.model, None)
@@ -207,7 +211,7 @@ def _describe(
     kind = job.required.tokens.alignment if job.required.tokens else None
     with teacher.load(job.recipe.train.device) as loaded:
         model = loaded if isinstance(loaded, ModelEmbedder) else None
-        alignment = align(job, student.tokenizer, model) if model is not None and kind is not None else None
+        alignment = align(job, text_tokenizer(student), model) if model is not None and kind is not None else None
         tokens = tokenize_for(job, teacher, model) if model is not None and reads_tokens(teacher) else None
         cost = _cost_of_a_text(job, teacher, model, tokens, alignment)
         folder, missing = _missing(job, teacher)

@@ -250,6 +250,13 @@ def make_objective(stage: Stage, context: ObjectiveContext) -> Objective:
                 f"{method.name} compares the texts of a batch with each other, so batches need a fixed number of rows.",
                 "Remove max_tokens and set batch_size.",
             )
+        if not context.student.layers and needs_layers(objective.student_outputs):
+            raise DistilvecError(
+                "student.layers",
+                f"{method.name} reads hidden states, attention or two views under dropout; a static student (layers 0) "
+                "has none of them.",
+                "Keep a layer, or take redact or offline_cosine.",
+            )
         if objective.student_outputs.second_view and not context.student.dropout:
             raise DistilvecError(
                 "student.dropout",
@@ -258,6 +265,12 @@ def make_objective(stage: Stage, context: ObjectiveContext) -> Objective:
                 "Give a rate above 0, such as 0.1.",
             )
     return objective
+
+
+def needs_layers(required: OutputSpec) -> bool:
+    """Return whether outputs come from inside a transformer, or from its dropout."""
+    inside = (required.pooled_layers, required.hidden_layers, required.attention_layers, required.projection_layers)
+    return any(inside) or required.second_view or required.experts
 
 
 def with_dropout_choice(section: StudentSection, objectives: Sequence[Objective]) -> StudentSection:

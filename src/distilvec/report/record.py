@@ -16,6 +16,7 @@ from pydantic import FiniteFloat
 from distilvec.core.similarity import Similarity
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.neighbors import Judgement
+from distilvec.models.static import is_static, static_limit, token_table
 from distilvec.report.json_values import from_json, read_value, to_json
 
 RECORD = "distillation.json"
@@ -239,25 +240,37 @@ def parse_record(content: Mapping[str, Any]) -> RunRecord:
 def describe_student(
     model: Any, name: str | None, base_model: str | None = None, kept_layers: list[int] | None = None
 ) -> StudentRecord:
-    """Describe a student (modules: transformer, pooling, perhaps Experts, Dense, Normalize)."""
-    backbone = model[0].auto_model
-    config = backbone.config.get_text_config()
+    """Describe a student (modules: transformer, pooling, perhaps Experts, Dense, Normalize), or a static one."""
+    if is_static(model):
+        architecture = type(model[0]).__name__
+        layers = 0
+        hidden_width = model[0].embedding_dim
+        pooling = "mean"
+        max_length = static_limit(model)
+    else:
+        backbone = model[0].auto_model
+        config = backbone.config.get_text_config()
+        architecture = type(backbone).__name__
+        layers = config.num_hidden_layers
+        hidden_width = config.hidden_size
+        pooling = str(model[1].pooling_mode)
+        max_length = model.max_seq_length
     kinds = [type(module).__name__ for module in model]
     experts = [module.settings() for module in model if type(module).__name__ == "Experts"]
     return StudentRecord(
         name=name,
         base_model=base_model,
-        architecture=type(backbone).__name__,
-        layers=config.num_hidden_layers,
+        architecture=architecture,
+        layers=layers,
         kept_layers=kept_layers,
-        hidden_width=config.hidden_size,
+        hidden_width=hidden_width,
         width=model.get_embedding_dimension(),
-        pooling=str(model[1].pooling_mode),
+        pooling=pooling,
         dense="Dense" in kinds,
         normalized="Normalize" in kinds,
-        max_length=model.max_seq_length,
+        max_length=max_length,
         parameters=sum(weight.numel() for weight in model.parameters()),
-        embedding_parameters=sum(weight.numel() for weight in backbone.get_input_embeddings().parameters()),
+        embedding_parameters=sum(weight.numel() for weight in token_table(model).parameters()),
         prompts=dict(model.prompts),
         similarity=str(model.similarity_fn_name),
         experts=experts[0] if experts else None,

@@ -144,6 +144,11 @@ class StudentSection(Section):
         "the linear layer into the teacher's space; 'auto': where the widths differ, or the student is of another "
         "family than its teacher; 'keep': the model's own",
     )
+    dims: list[Units] | None = key(
+        None,
+        "first dimensions that the vectors may be cut to, from the student's dim down, such as [384, 256, 128]; all of "
+        "them are trained (Matryoshka)",
+    )
     start: Literal["auto", "ridge", "random"] = key(
         "auto",
         "new linear layers to the teacher's vectors: 'auto' fits the student's own by ridge regression, 'ridge' those "
@@ -176,6 +181,13 @@ class StudentSection(Section):
         if self.chooses and (self.config is not None or self.reinitialize is not None):
             other = "config" if self.config is not None else "reinitialize"
             raise refused("layers.choose", f"'best' compares trained layers; leave out {other}, or choose 'spread'")
+        return self
+
+    @model_validator(mode="after")
+    def check_dims(self) -> StudentSection:
+        """Refuse dims that are not in descending order, each once."""
+        if self.dims is not None and (not self.dims or self.dims != sorted({*self.dims}, reverse=True)):
+            raise refused("dims", f"found {self.dims}; give them in descending order, each once: [384, 256, 128, 64]")
         return self
 
     def check_static(self) -> None:

@@ -140,7 +140,7 @@ def describe_student(
         content = describe()
     else:
         files = [path for path in sorted(folder.rglob("*")) if path.suffix in _READ and path.is_file()]
-        unread: Any = {"lora": True, "head": True, "start": True, "experts": {"residual"}}
+        unread: Any = {"lora": True, "head": True, "start": True, "dims": True, "experts": {"residual"}}
         settings = section.model_dump(mode="json", exclude=unread)
         tokenizer = None if vocabulary is None else tokenizer_hash(vocabulary)
         known = asdict(replace(teacher, name="", weight=1.0, logits=False))

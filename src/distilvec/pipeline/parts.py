@@ -16,7 +16,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.log import Advance, progress
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.agreement import ranking_agreement
-from distilvec.evaluation.compression import PRECISIONS, compression_rows
+from distilvec.evaluation.compression import PRECISIONS, compression_rows, default_dims
 from distilvec.evaluation.diagnostics import Group, experts_report, task_groups, vocabulary_report
 from distilvec.evaluation.evaluator import EmbeddingCache, Request, Score, evaluate, requests
 from distilvec.evaluation.margin import LEAST_POINTS, margin_report
@@ -79,7 +79,7 @@ class Models:
 
     `labeled` are test texts of the run's own task. `scores` are those of the report, by model. `remote` is the
     teacher if it is a table of vectors or an API. `cached` returns the teacher's vectors of rows of the corpus from its
-    cache, None where it lacks one.
+    cache, None where it lacks one. `dims` are those that the student was trained to be cut to.
     """
 
     section: EvaluationSection
@@ -96,6 +96,7 @@ class Models:
     cache: EmbeddingCache = field(default_factory=EmbeddingCache)
     remote: TableEmbedder | ApiEmbedder | None = None
     cached: Callable[[Any], Any] = _nothing
+    dims: Sequence[int] = ()
 
     @property
     def columns(self) -> Columns:
@@ -159,8 +160,10 @@ def compression(models: Models) -> Compression:
         def report(note: str, done: int, total: int) -> None:
             advance(done, note, work=total * float(texts_before[done] / texts_before[-1]))
 
+        dims = sorted({*default_dims(models.student.dim), *models.dims}) if models.dims else None
+        every_classification = models.section.every_classification
         rows = compression_rows(
-            tasks, columns, models.cache, progress=report, classification=models.section.every_classification
+            tasks, columns, models.cache, dims, progress=report, classification=every_classification
         )
     widths = sorted({row["width"] for row in rows})
     return Compression(from_json(list[CompressionScore], rows), widths, list(PRECISIONS))

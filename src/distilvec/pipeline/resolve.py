@@ -180,7 +180,8 @@ def _make_job(
 
     # What the objectives require of a teacher, and what they leave open of the student
     task = None if examples is None else examples.info
-    context = ObjectiveContext(student, tuple(infos.values()), task, head=_head_info(recipe))
+    dims = tuple(recipe.student.dims or ())
+    context = ObjectiveContext(student, tuple(infos.values()), task, head=_head_info(recipe), dims=dims)
     objectives = [make_objective(stage, context) for stage in stages]
     required = OutputSpec()
     for objective in objectives:

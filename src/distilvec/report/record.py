@@ -68,7 +68,10 @@ class TeacherRecord:
 
 @dataclass(frozen=True)
 class StudentRecord:
-    """A student. `kept_layers` of `base_model`; `experts`: the settings of its mixture of experts."""
+    """A student. `kept_layers` of `base_model`; `experts`: the settings of its mixture of experts.
+
+    `dims`: first dimensions that its vectors were trained to be cut to, the largest first.
+    """
 
     name: str | None = None
     base_model: str | None = None
@@ -87,6 +90,15 @@ class StudentRecord:
     similarity: str | None = None
     experts: dict[str, int | float | None] | None = None
     dense_choice: str | None = None
+    dims: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class CutScore:
+    """Average score (times 100) of a student's vectors cut to their first `dim` dimensions, as float32."""
+
+    dim: int
+    score: float
 
 
 @dataclass(frozen=True)
@@ -204,6 +216,7 @@ class RunRecord:
     neighbors: Judgement | None = None
     hub: dict[str, Any] = field(default_factory=dict)
     documents: str | None = None
+    cuts: list[CutScore] = field(default_factory=list)
 
     @property
     def teachers(self) -> list[TeacherRecord]:

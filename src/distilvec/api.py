@@ -22,20 +22,20 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
 from distilvec.core.verbosity import quiet_libraries
 from distilvec.models.load import load as load
-from distilvec.pipeline.compare import compare_runs
-from distilvec.pipeline.export import export_model
 from distilvec.pipeline.inputs import Model, Texts, model_name, source_keys, teacher_keys
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.prepare import cached_teachers, fill_cache
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
-from distilvec.pipeline.scores import Scores, score_models
-from distilvec.pipeline.transplant import read_texts, stated_languages, transplant_folder
 from distilvec.report.comparison import Comparison
 from distilvec.students.task_head import predict as predict
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.verbs.classify.function import classify as classify
+from distilvec.verbs.compare.compare import compare_runs
+from distilvec.verbs.evaluate.scores import Scores, score_models
+from distilvec.verbs.export.export import export_model
 from distilvec.verbs.runs.function import runs as runs
+from distilvec.verbs.transplant.transplant import read_texts, stated_languages, transplant_folder
 
 Overrides = Mapping[str, Any]
 Callback = Callable[[int, dict[str, float]], None]

@@ -21,7 +21,6 @@ from sentence_transformers import SentenceTransformer
 import distilvec
 from distilvec.core.errors import DistilvecError
 from distilvec.data import docstrings
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.prepare import prepare, prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
@@ -31,6 +30,7 @@ from distilvec.students.encoder import Encoder
 from distilvec.students.ridge import mean_distance
 from distilvec.train.metrics import read_metrics
 from distilvec.train.validation import validate
+from distilvec.verbs.plan.plan import make_plan
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 BEST = {"count": 1, "choose": "best"}

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast, logging
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.config.student import StudentSection
+from distilvec.config.training import TrainSection
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import user_cache
@@ -251,13 +252,8 @@ def make_objective(stage: Stage, context: ObjectiveContext) -> Objective:
                 f"{method.name} compares the texts of a batch with each other, so batches need a fixed number of rows.",
                 "Remove max_tokens and set batch_size.",
             )
-        if not context.student.layers and needs_layers(objective.student_outputs):
-            raise DistilvecError(
-                "student.layers",
-                f"{method.name} reads hidden states, attention or two views under dropout; a static student (layers 0) "
-                "has none of them.",
-                "Keep a layer, or take redact or offline_cosine.",
-            )
+        if not context.student.layers:
+            check_static(method.name, objective.student_outputs, train)
         if objective.student_outputs.second_view and not context.student.dropout:
             raise DistilvecError(
                 "student.dropout",
@@ -268,10 +264,21 @@ def make_objective(stage: Stage, context: ObjectiveContext) -> Objective:
     return objective
 
 
-def needs_layers(required: OutputSpec) -> bool:
-    """Return whether outputs come from inside a transformer, or from its dropout."""
+def check_static(method: str, required: OutputSpec, train: TrainSection) -> None:
+    """Raise DistilvecError for what a static student cannot give to a method, and for ways to train its layers."""
     inside = (required.pooled_layers, required.hidden_layers, required.attention_layers, required.projection_layers)
-    return any(inside) or required.second_view or required.experts
+    if any(inside) or required.second_view or required.experts:
+        raise DistilvecError(
+            "student.layers",
+            f"{method} reads hidden states, attention, experts or two views under dropout; a static student (layers 0) "
+            "has none of them.",
+            "Keep a layer, or take redact or offline_cosine.",
+        )
+    for name in ("gradient_checkpointing", "shard"):
+        if getattr(train, name):
+            raise DistilvecError(
+                f"train.{name}", "is for a student with layers; a static student (layers 0) has none.", "Leave it out."
+            )
 
 
 def with_dropout_choice(section: StudentSection, objectives: Sequence[Objective]) -> StudentSection:

@@ -237,12 +237,21 @@ class RunRecord:
 
 
 def read_record(folder: Path) -> RunRecord | None:
-    """Read the record in the folder of a run or of a student; None without one.
+    """Read the record in a run folder; None without one.
 
-    Errors: DistilvecError `distillation.json` for a damaged file.
+    Errors: DistilvecError `distillation.json` for a damaged one.
     """
     path = folder / RECORD
     return read_value(RunRecord, path, RUN_AGAIN) if path.exists() else None
+
+
+def read_student_record(folder: Path) -> RunRecord | None:
+    """Read the record in the folder of a saved student, which has checksums of files and no seal; None without one.
+
+    Errors: DistilvecError `distillation.json` for a damaged one.
+    """
+    path = folder / RECORD
+    return read_value(RunRecord, path, RUN_AGAIN, sealed=False) if path.exists() else None
 
 
 def parse_record(content: Mapping[str, Any]) -> RunRecord:

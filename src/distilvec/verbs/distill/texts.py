@@ -1,0 +1,138 @@
+"""The texts that a user names, as the sources of a recipe: files, folders, globs, data sets of the hub, `-`."""
+
+from __future__ import annotations
+
+import glob
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from distilvec.config.schema import SourceSection
+from distilvec.core.errors import DistilvecError, nearest
+from distilvec.data.readers import READABLE
+from distilvec.data.sources import read_source
+from distilvec.pipeline.inputs import Texts, source_keys
+
+STANDARD_INPUT = "-"
+DATA_SET_ID = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME of the hub
+GLOB_CHARACTERS = frozenset("*?[")
+
+# Texts that a model reads only in part are trained on in pieces as well. Both numbers are characters: a token of the
+# teachers measured here has about four, so that a long text fills the 256 tokens that many small models read.
+LONG_TEXT = 1000
+PIECE = 400
+LONG_SHARE = 0.05  # of a source's first texts: where fewer are long, pieces would change little
+SAMPLE = 1000
+
+
+def text_sources(texts: Texts | Sequence[Path], root: Path, *, role: str, language: str | None) -> list[dict[str, Any]]:
+    """Return the recipe's sources for texts that a user names.
+
+    A str or a Path is a file, folder, glob, address (s3://...), id of a data set, or "-", standard input with one text
+    a line. A list of Path is several of them. A list of str is the texts themselves.
+
+    Args:
+        root: the cache's folder, in which texts that are in no file are stored
+        role: "document" or "query"
+
+    Errors: DistilvecError with the key "texts" for what is not there.
+    """
+    sources: list[dict[str, Any]] = []
+    for name in _names(texts):
+        sources += _named_source(name, root)
+    if not sources:
+        sources = source_keys(texts, root)
+    for source in sources:
+        source["role"] = role
+        if language is not None:
+            source["language"] = language
+    return sources
+
+
+def with_pieces(sources: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the sources, and after each one with long texts a second source with its texts in pieces.
+
+    A student that has only seen whole documents is far from its teacher on their paragraphs. Short texts are the same
+    in both sources, and a corpus keeps only one of two equal texts.
+    """
+    result: list[dict[str, Any]] = []
+    for source in sources:
+        result.append(source)
+        if _has_long_texts(source):
+            name = SourceSection.model_validate(source).label
+            result.append({**source, "name": f"{name[:50]}_pieces", "pieces": PIECE})
+    return result
+
+
+def check_texts(texts: Sequence[Path], key: str = "texts") -> None:
+    """Refuse paths that do not exist. Reads no file and imports no model, so that a wrong path is refused at once."""
+    for path in texts:
+        name = str(path)
+        if name != STANDARD_INPUT and "://" not in name and not GLOB_CHARACTERS & set(name):
+            _check_exists(name, key)
+
+
+def _names(texts: Texts | Sequence[Path]) -> list[str]:
+    """Return the names of files, folders and data sets; empty for texts that are given as objects."""
+    if isinstance(texts, (str, Path)):
+        return [str(texts)]
+    if isinstance(texts, (list, tuple)) and texts and all(isinstance(item, Path) for item in texts):
+        return [str(item) for item in texts]
+    return []
+
+
+def _named_source(name: str, root: Path) -> list[dict[str, Any]]:
+    """Return the sources of one name; a glob may have several."""
+    if name == STANDARD_INPUT:
+        lines = [line.rstrip("\n") for line in sys.stdin]
+        if not any(line.strip() for line in lines):
+            raise DistilvecError("texts", "standard input has no text.", "Send one text a line.")
+        return source_keys(lines, root)
+    if "://" in name:
+        return [{"url": name}]
+    if Path(name).exists():
+        return [{"path": str(Path(name).resolve())}]
+    if GLOB_CHARACTERS & set(name):
+        files = sorted(glob.glob(name, recursive=True))
+        if not files:
+            raise DistilvecError("texts", f"no file matches {name}.", "Check the pattern, and put it in quotes.")
+        return [{"path": str(Path(file).resolve())} for file in files]
+    _check_exists(name)
+    return [{"dataset": name}]
+
+
+def _check_exists(name: str, key: str = "texts") -> None:
+    """Refuse a name that is neither a path nor OWNER/NAME of a data set."""
+    path = Path(name)
+    if path.exists():
+        return
+    # "data/texts.txt" has the form of an id, but a data set has no file ending, and no owner is a folder here
+    looks_like_file = path.name.lower().endswith(READABLE) or path.parent.is_dir()
+    if DATA_SET_ID.fullmatch(name) and not (looks_like_file and str(path.parent) != "."):
+        return
+    hint = ""
+    if path.parent.is_dir():
+        hint = nearest(path.name, [entry.name for entry in path.parent.iterdir()]).removeprefix("; ")
+    fix = f"{hint[:1].upper()}{hint[1:]}" if hint else "Check the path."
+    raise DistilvecError(key, f"{name} does not exist.", fix)
+
+
+def _has_long_texts(source: dict[str, Any]) -> bool:
+    """Return whether many of a local source's first texts are long; data sets and addresses are not read ahead."""
+    if "path" not in source or "pieces" in source:
+        return False
+    section = SourceSection.model_validate(source)
+    lengths = [len(text) for text in islice(_first_texts(section), SAMPLE)]
+    long_texts = sum(length > LONG_TEXT for length in lengths)
+    return bool(lengths) and long_texts >= LONG_SHARE * len(lengths)
+
+
+def _first_texts(section: SourceSection) -> Iterator[str]:
+    """Read a source; one that cannot be read has no texts here, since the corpus reports the problem with its line."""
+    try:
+        yield from read_source(section, 0)
+    except DistilvecError:
+        return

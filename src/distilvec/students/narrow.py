@@ -44,7 +44,7 @@ def narrow(backbone: PreTrainedModel, size: int, tokens: Sequence[Sequence[int]]
     Errors: DistilvecError for more neurons than there are, and for feed-forward layers of another kind.
     """
     config = copy.deepcopy(backbone.config)
-    text, layers, into, out = config.get_text_config(), *_parts(backbone)
+    text, layers, into, out = config.get_text_config(), *feed_forward_names(backbone)
     total = text.intermediate_size
     if not 1 <= size <= total:
         raise DistilvecError("student.intermediate_size", f"found {size}; give a number from 1 to {total}.")
@@ -64,7 +64,7 @@ def narrow(backbone: PreTrainedModel, size: int, tokens: Sequence[Sequence[int]]
     return rebuild(backbone, config, weights)
 
 
-def _parts(backbone: PreTrainedModel) -> tuple[list[str], tuple[str, ...], str]:
+def feed_forward_names(backbone: PreTrainedModel) -> tuple[list[str], tuple[str, ...], str]:
     """Return the names of the layers, and what a layer calls the linear layers into its neurons and out of them."""
     text = backbone.config.get_text_config()
     total, count = getattr(text, "intermediate_size", None) or 0, text.num_hidden_layers

@@ -1,0 +1,391 @@
+"""The design of a student: from a number of parameters to the settings of a recipe's `student` section.
+
+The rule comes from docs/levers.md, where one change at a time was measured on students of 4.8M parameters:
+
+1. about half of the parameters are the tables, the rest are the layers;
+2. half of the neurons of each feed-forward layer, and the layers that are nearest to the teacher ("best");
+3. every token that the texts use, before more layers: where the tables get too little for that, layers go first, then
+   another half of the neurons, and the rarest tokens last;
+4. what is left makes the rows of the table longer (its rank).
+
+A table that cannot be factorized has rows of the model's own size, and holds as many tokens as fit.
+experiments/design_rule.py measures the rule against other splits of the same budget.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distilvec.core.errors import DistilvecError
+
+TABLE_SHARE = 0.5
+LEAST_TABLE_SHARE = 0.33  # of a table that cannot be factorized, below which layers and neurons go first
+LEAST_RANK = 32  # below it, the rarest tokens cost less than more numbers for every token give
+RANK_STEP = 4
+NEURON_STEP = 64
+LEAST_TOKENS = 1000
+SMALL = 15_000_000  # parameters, below which a teacher of WIDE dimensions has wider layers than the budget suits
+WIDE = 768
+MULTILINGUAL = 100_000  # tokens, from which a vocabulary is taken for that of several languages
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The parameters that a student may have: a number, or a share of those of the model."""
+
+    parameters: int | None = None
+    share: float | None = None
+
+    def of(self, shape: ModelShape) -> int:
+        """Return the number of parameters for a student of this model."""
+        if self.parameters is not None:
+            return self.parameters
+        assert self.share is not None
+        return int(self.share * shape.parameters)
+
+
+def parse_size(text: str, key: str = "--size") -> Budget:
+    """Read a size such as 5M, 800k, 5_000_000 or 25%. Errors: DistilvecError with the key for anything else."""
+    match = re.fullmatch(r"(\d[\d_]*(?:\.\d+)?)\s*([kmg%]?)", text.strip().lower())
+    number = float(match[1].replace("_", "")) if match else 0.0
+    if match is None or number == 0:
+        raise DistilvecError(
+            key, f"found '{text}'; expected a number of parameters or a percentage.", "Give for example 5M or 25%."
+        )
+    if match[2] == "%":
+        if number > 100:
+            raise DistilvecError(key, f"found '{text}'; a student has at most 100% of the model.", "Give less.")
+        return Budget(share=number / 100)
+    return Budget(parameters=round(number * _UNITS[match[2]]))
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of a model that students are cut from (students/shape.py reads them from its folder).
+
+    architecture: the "model_type" of its configuration
+    row_size: numbers of a row of the token table; less than `hidden_size` if the table is factorized already
+    dim: of the model's vectors
+    linear_dim: outputs of the linear layer that its students get behind the pooling; None without such a layer
+    position_parameters: the tables of positions and types, with the norm behind them
+    layer_parameters: one layer, with all of its `neurons`
+    neuron_parameters: one neuron of one feed-forward layer
+    other_parameters: the rest of the backbone, such as a pooler and a final norm
+    dense_parameters: the model's own modules behind the pooling, which its students do not keep
+    no_...: why the model does not allow a change, in words; empty where it does
+    """
+
+    name: str
+    architecture: str
+    hidden_size: int
+    layers: int
+    neurons: int
+    vocabulary: int
+    row_size: int
+    dim: int
+    linear_dim: int | None
+    position_parameters: int
+    layer_parameters: int
+    neuron_parameters: int
+    other_parameters: int
+    dense_parameters: int = 0
+    no_trimming: str = ""
+    no_factorizing: str = ""
+    no_pruning: str = ""
+    no_narrowing: str = ""
+
+    @property
+    def parameters(self) -> int:
+        """All parameters of the model."""
+        backbone = self.vocabulary * self.row_size + self.position_parameters + self.other_parameters
+        return backbone + self.layers * self.layer_parameters + self.dense_parameters
+
+
+@dataclass(frozen=True)
+class TokensUsed:
+    """The tokens of a model's vocabulary that texts use.
+
+    number: those of a vocabulary that is trimmed to the texts
+    least: of these, special tokens, bytes and letters, which stay in any smaller vocabulary
+    counts: how often each of them occurs (a number or a share), in descending order; empty if unknown
+    """
+
+    number: int
+    least: int = 0
+    counts: Sequence[float] = ()
+
+    def coverage(self, tokens: int) -> float | None:
+        """Return the share of all occurrences that the most frequent tokens have; None if unknown."""
+        if not len(self.counts):
+            return None
+        return float(sum(self.counts[:tokens]) / sum(self.counts))
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a student spends its parameters. `rank`: None for a table with the model's own rows."""
+
+    layers: int
+    neurons: int
+    tokens: int
+    rank: int | None = None
+
+    def recipe_keys(self, shape: ModelShape) -> dict[str, Any]:
+        """Return the keys of a recipe's `student` section; none for what stays as the model has it."""
+        keys: dict[str, Any] = {}
+        if self.layers < shape.layers:
+            keys["layers"] = {"count": self.layers, "choose": "best"}
+        if self.neurons < shape.neurons:
+            keys["intermediate_size"] = self.neurons
+        if self.tokens < shape.vocabulary:
+            keys["vocabulary"] = {"kind": "trim", "size": self.tokens, "letters": "seen"}
+        if self.rank is not None:
+            keys["embedding"] = {"rank": self.rank}
+        return keys
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Parameters of a student by part. `table` has the layer that leads from a factorized table to the hidden size."""
+
+    table: int
+    positions: int
+    layers: int
+    other: int
+    dense: int
+
+    @property
+    def total(self) -> int:
+        """All parameters."""
+        return self.table + self.positions + self.layers + self.other + self.dense
+
+
+@dataclass(frozen=True)
+class Design:
+    """A student within a budget: its split, the parameters that it will have, and what else to know, in sentences."""
+
+    shape: ModelShape
+    budget: int
+    split: Split
+    parts: Parts
+    notes: tuple[str, ...]
+
+    def student_keys(self) -> dict[str, Any]:
+        """Return the keys of a recipe's `student` section, without its model."""
+        return self.split.recipe_keys(self.shape)
+
+
+def design_student(shape: ModelShape, budget: Budget, tokens_used: TokensUsed | int) -> Design:
+    """Design a student with the model's own layers.
+
+    Errors: DistilvecError ("--size") for a budget below the smallest possible student, with that student's size.
+    """
+    parameters = budget.of(shape)
+    tokens = available_tokens(shape, tokens_used)
+    split = widen(shape, parameters, tokens, _first_split(shape, parameters, tokens))
+    notes = _notes(shape, parameters, tokens, split)
+    return Design(shape, parameters, split, count_parameters(shape, split), notes)
+
+
+def count_parameters(shape: ModelShape, split: Split) -> Parts:
+    """Return the parameters of a student as students/build.py makes it."""
+    width = shape.hidden_size
+    layer = shape.layer_parameters - (shape.neurons - split.neurons) * shape.neuron_parameters
+    if split.rank is None:
+        table = split.tokens * shape.row_size
+        positions = shape.position_parameters
+        other = shape.other_parameters
+    else:
+        # ELECTRA's layout (students/factorize.py): small tables, a linear layer with bias, and no pooler
+        table = split.tokens * split.rank + (split.rank + 1) * width
+        positions = shape.position_parameters // width * split.rank
+        other = 0
+    dense = 0 if shape.linear_dim is None else width * shape.linear_dim
+    return Parts(table, positions, split.layers * layer, other, dense)
+
+
+def available_tokens(shape: ModelShape, tokens_used: TokensUsed | int) -> TokensUsed:
+    """Return the tokens used, or the whole vocabulary for a model that cannot be trimmed."""
+    if shape.no_trimming:
+        return TokensUsed(shape.vocabulary, shape.vocabulary)
+    tokens = TokensUsed(tokens_used) if isinstance(tokens_used, int) else tokens_used
+    number = min(tokens.number, shape.vocabulary)
+    least = min(number, max(tokens.least, LEAST_TOKENS))
+    return replace(tokens, number=number, least=least)
+
+
+def part_of_neurons(shape: ModelShape, divisor: int) -> int:
+    """Return a part of the neurons, all of them for a model whose layers cannot be narrower."""
+    return shape.neurons if shape.no_narrowing else max(1, shape.neurons // divisor)
+
+
+def fill_table(
+    shape: ModelShape, parameters: int, tokens: TokensUsed, layers: int, neurons: int, least_rank: int = LEAST_RANK
+) -> Split | None:
+    """Give the table what layers leave: every token first, then numbers for each; None if it is too little for any.
+
+    Tokens are left out where there are less than `least_rank` numbers for each of them.
+    """
+    whole = Split(layers, neurons, tokens.number)
+    if count_parameters(shape, whole).total <= parameters:
+        return whole
+    if shape.no_factorizing:
+        return with_tokens(shape, parameters, tokens, whole)
+    least_rank = min(least_rank, shape.hidden_size // 4)
+    rank = min(_largest_rank(shape, parameters, whole), shape.hidden_size - RANK_STEP)
+    if rank >= least_rank:
+        return replace(whole, rank=rank)
+    return with_tokens(shape, parameters, tokens, replace(whole, rank=least_rank))
+
+
+def _largest_rank(shape: ModelShape, parameters: int, split: Split) -> int:
+    """Return the largest rank within the parameters: a multiple of RANK_STEP, at least 0."""
+    fixed = count_parameters(shape, replace(split, rank=0)).total
+    each = count_parameters(shape, replace(split, rank=1)).total - fixed
+    return max(0, (parameters - fixed) // each // RANK_STEP * RANK_STEP)
+
+
+def with_tokens(shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split) -> Split | None:
+    """Return the split with as many tokens as fit; None below the least number of tokens."""
+    row = shape.row_size if split.rank is None else split.rank
+    room = parameters - count_parameters(shape, replace(split, tokens=0)).total
+    count = min(tokens.number, room // row)
+    return replace(split, tokens=count) if count >= tokens.least else None
+
+
+def _first_split(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Split:
+    """Return the first split, in the rule's order, that keeps the tokens; else the one with most of them."""
+    for layers, neurons in _attempts(shape, parameters, tokens):
+        split = fill_table(shape, parameters, tokens, layers, neurons)
+        if split is not None and _has_enough_tokens(shape, parameters, tokens, split):
+            return split
+
+    layers = shape.layers if shape.no_pruning else 1
+    for divisor in (4, 8):
+        split = fill_table(shape, parameters, tokens, layers, part_of_neurons(shape, divisor))
+        if split is not None:
+            return split
+
+    # A static student (`layers: 0`, a table alone) belongs here, for budgets below about 2M. students/build.py does
+    # not build one yet.
+    smallest = smallest_split(shape, tokens)
+    least = count_parameters(shape, smallest).total
+    raise DistilvecError(
+        "--size",
+        f"found {parameters:,} parameters; the smallest student of {shape.name} has {least:,}: {describe(smallest)}.",
+        f"Give at least {_millions(math.ceil(least / 10_000) * 10_000)}, or a smaller model with --student.",
+    )
+
+
+def _attempts(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Iterator[tuple[int, int]]:
+    """Yield numbers of layers and neurons, in the order in which the rule tries them."""
+    half, quarter = part_of_neurons(shape, 2), part_of_neurons(shape, 4)
+    if shape.no_pruning:
+        yield from ((shape.layers, neurons) for neurons in (half, quarter))
+        return
+    most = _layer_count(shape, parameters, tokens, half)
+    for layers in range(most, 0, -1):
+        yield layers, half
+    yield 1, quarter
+
+
+def _layer_count(shape: ModelShape, parameters: int, tokens: TokensUsed, neurons: int) -> int:
+    """Return the number of layers that leaves about half of the parameters to the tables, or all that they can use."""
+    without_layers = Split(0, neurons, tokens.number)
+    full = count_parameters(shape, without_layers)
+    tables = full.table + full.positions
+    each = count_parameters(shape, replace(without_layers, layers=1)).layers
+    if tables <= TABLE_SHARE * parameters:
+        count = (parameters - full.total) // each
+    else:
+        rank = None if shape.no_factorizing else 1
+        beside = count_parameters(shape, replace(without_layers, rank=rank))
+        count = round(((1 - TABLE_SHARE) * parameters - beside.other - beside.dense) / each)
+    return min(max(count, 1), shape.layers)
+
+
+def _has_enough_tokens(shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split) -> bool:
+    """Return whether a split has every token, or about half of the parameters in rows that cannot be shorter."""
+    if split.tokens == tokens.number:
+        return True
+    return split.rank is None and count_parameters(shape, split).table >= LEAST_TABLE_SHARE * parameters
+
+
+def widen(shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split) -> Split:
+    """Return the split with more neurons where neither layers nor the table can take what is left for the layers."""
+    parts = count_parameters(shape, split)
+    if split.tokens == tokens.number and split.rank is None:
+        room = parameters - parts.total
+    elif split.layers == shape.layers:
+        room = int((1 - TABLE_SHARE) * parameters) - parts.layers - parts.other - parts.dense
+    else:
+        return split
+    steps = room // (split.layers * max(1, shape.neuron_parameters) * NEURON_STEP)
+    if shape.no_narrowing or steps <= 0:
+        return split
+    neurons = min(shape.neurons, split.neurons + int(steps) * NEURON_STEP)
+    return fill_table(shape, parameters, tokens, split.layers, neurons) or split
+
+
+def smallest_split(shape: ModelShape, tokens: TokensUsed) -> Split:
+    """Return the smallest student of a model: one layer, an eighth of the neurons, the least tokens and rank."""
+    layers = shape.layers if shape.no_pruning else 1
+    rank = None if shape.no_factorizing else min(LEAST_RANK, shape.hidden_size // 4)
+    return Split(layers, part_of_neurons(shape, 8), tokens.least, rank)
+
+
+def describe(split: Split) -> str:
+    """Return a split in words: "2 layers, 768 neurons, 24,000 tokens, rank 96"."""
+    parts = [f"{split.layers} {'layer' if split.layers == 1 else 'layers'}"]
+    if split.neurons:
+        parts.append(f"{split.neurons:,} neurons in each")
+    parts.append(f"{split.tokens:,} tokens")
+    if split.rank is not None:
+        parts.append(f"rank {split.rank}")
+    return ", ".join(parts)
+
+
+def _notes(shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split) -> tuple[str, ...]:
+    """Return what was not possible, and what would be another choice."""
+    notes = []
+    parts = count_parameters(shape, split)
+    if shape.no_trimming:
+        notes.append(f"The vocabulary stays whole: {shape.no_trimming}")
+    if shape.no_factorizing and split.tokens < tokens.number:
+        notes.append(f"The token table keeps {shape.row_size} numbers for each token: {shape.no_factorizing}")
+    if shape.no_pruning:
+        notes.append(f"All layers stay: {shape.no_pruning}")
+    if shape.no_narrowing:
+        notes.append(f"All neurons stay: {shape.no_narrowing}")
+    if split.tokens < tokens.number:
+        coverage = tokens.coverage(split.tokens)
+        share = "" if coverage is None else f", about {coverage:.1%} of their occurrences"
+        notes.append(f"{split.tokens:,} of the {tokens.number:,} tokens that the texts use are kept{share}.")
+    if split.neurons < shape.neurons // 2:
+        notes.append(f"{split.neurons:,} of {shape.neurons:,} neurons: half of them would leave the table too little.")
+    if parts.positions + parts.other > 0.1 * parts.total:
+        beside = _millions(parts.positions + parts.other)
+        notes.append(f"{beside} parameters are positions, a pooler or a norm, which cannot be made smaller.")
+    if parts.total < 0.9 * parameters:
+        notes.append(
+            f"The student has {_millions(parts.total)} parameters, less than the {_millions(parameters)} allowed: a "
+            "further layer or token does not fit, or none is left."
+        )
+    if shape.hidden_size >= WIDE and parameters < SMALL:
+        model = "multilingual-e5-small" if shape.vocabulary >= MULTILINGUAL else "all-MiniLM-L6-v2"
+        notes.append(
+            f"Layers of {shape.hidden_size} dimensions are wide for {_millions(parameters)} parameters. A student of "
+            f"384 dimensions from {model} (--student) has room for more layers and tokens."
+        )
+    return tuple(notes)
+
+
+def _millions(parameters: int) -> str:
+    """Return a number of parameters, such as 4.98M."""
+    return f"{parameters / 1e6:.2f}M"

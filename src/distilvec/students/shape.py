@@ -1,0 +1,168 @@
+"""What the design of a student needs of a model and of texts: the model's sizes, and the tokens that the texts use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForTextEncoding,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import cached_file
+
+from distilvec.core.errors import DistilvecError
+from distilvec.models.load import load_tokenizer, resolve_model, with_owner
+from distilvec.models.tokenizers import plain_copy
+from distilvec.models.unreadable import readable
+from distilvec.students.design import ModelShape, TokensUsed
+from distilvec.students.factorize import check_factorizable
+from distilvec.students.layers import layer_list
+from distilvec.students.narrow import feed_forward_names
+from distilvec.vocabulary.choose import Texts
+from distilvec.vocabulary.pieces import Pieces
+from distilvec.vocabulary.trim import Words, trim
+
+ENCODER_DECODERS = ("t5", "mt5", "umt5")
+
+
+def read_shape(
+    name: str, key: str = "teacher", *, revision: str | None = None, trust_remote_code: bool = False
+) -> ModelShape:
+    """Read the sizes of a model, a folder or hub id, from its configuration and tokenizer; no weight is loaded.
+
+    `linear_dim` is that of a student with the model's own layers: set it for a student of another model.
+    Errors: DistilvecError with the key for a model that cannot be read.
+    """
+    source = with_owner(resolve_model(name))
+    with readable(name, key):
+        modules = _read_json(source, "modules.json", revision) or []
+        subfolder = modules[0]["path"] if modules else ""
+        config = AutoConfig.from_pretrained(
+            source, subfolder=subfolder, revision=revision, trust_remote_code=trust_remote_code
+        )
+        backbone = _without_weights(config, trust_remote_code)
+        widths = _dense_widths(source, modules, revision)
+    tokenizer = load_tokenizer(name, key, revision=revision, trust_remote_code=trust_remote_code)
+    no_trimming = "" if plain_copy(tokenizer) else "its tokenizer has no fast form (tokenizer.json)."
+
+    hidden_size = backbone.config.get_text_config().hidden_size
+    dim = widths[-1][1] if widths else hidden_size
+    return _shape_of(
+        backbone,
+        name=Path(name).name,
+        dim=dim,
+        linear_dim=dim if dim != hidden_size else None,
+        dense_parameters=sum(inputs * outputs + bias * outputs for inputs, outputs, bias in widths),
+        no_trimming=no_trimming,
+    )
+
+
+def count_tokens(tokenizer: PreTrainedTokenizerBase, texts: Mapping[str, Texts]) -> TokensUsed:
+    """Count the tokens that texts use, by language, as a vocabulary trimmed to them has them.
+
+    Errors: DistilvecError for a slow tokenizer, and for texts that it mostly cannot read.
+    """
+    pieces = Pieces(tokenizer, "the model's tokenizer", "student.model")
+    words = {language: Words(read(), pieces) for language, read in texts.items()}
+    figures = trim(pieces, words, None, "seen").figures
+
+    # Every language has the same weight, as in the choice of the tokens that stay.
+    shares = np.zeros(len(pieces.tokens))
+    for part in words.values():
+        counts = part.tokens(pieces)
+        shares += counts / max(1, counts.sum())
+    frequencies = np.sort(shares[shares > 0])[::-1]
+    return TokensUsed(figures["tokens"], figures["least"], frequencies.tolist())
+
+
+def _shape_of(backbone: PreTrainedModel, **settings: Any) -> ModelShape:
+    """Return the sizes of a backbone, whose weights may be on the meta device."""
+    config = backbone.config.get_text_config()
+    table = backbone.get_input_embeddings().weight
+    neurons = layer = neuron = positions = other = 0
+
+    no_pruning = _refusal(lambda: layer_list(backbone))
+    layers_name = ""
+    if not no_pruning:
+        layers_name, modules = layer_list(backbone)
+        sizes = [sum(weight.numel() for weight in module.parameters()) for module in modules]
+        layer = max(sizes[1:] or sizes)
+        # A first layer that differs (ModernBERT's lacks a norm) is in every student, and so is the difference.
+        other = sizes[0] - layer
+
+    no_narrowing = no_pruning or _refusal(lambda: feed_forward_names(backbone))
+    if not no_narrowing:
+        names, into, out = feed_forward_names(backbone)
+        first = backbone.get_submodule(names[0])
+        neurons = config.intermediate_size
+        readers = first.get_submodule(out).get_parameter("weight").numel()
+        writers = sum(weight.numel() for part in into for weight in first.get_submodule(part).parameters())
+        neuron = (readers + writers) // neurons
+
+    for name, weight in backbone.named_parameters():
+        if weight is table or (layers_name and name.startswith(f"{layers_name}.")):
+            continue
+        if name.startswith("embeddings."):
+            positions += weight.numel()
+        else:
+            other += weight.numel()
+
+    return ModelShape(
+        architecture=backbone.config.model_type,
+        hidden_size=config.hidden_size,
+        layers=config.num_hidden_layers,
+        neurons=neurons,
+        vocabulary=table.shape[0],
+        row_size=table.shape[1],
+        position_parameters=positions,
+        layer_parameters=layer,
+        neuron_parameters=neuron,
+        other_parameters=other,
+        no_factorizing=_refusal(lambda: check_factorizable(backbone)),
+        no_pruning=no_pruning,
+        no_narrowing=no_narrowing,
+        **settings,
+    )
+
+
+def _without_weights(config: PretrainedConfig, trust_remote_code: bool) -> PreTrainedModel:
+    """Build the encoder of a configuration on the meta device, where weights have shapes and take no memory."""
+    # sentence-transformers loads the encoder alone, too
+    auto = AutoModelForTextEncoding if config.model_type in ENCODER_DECODERS else AutoModel
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        backbone: PreTrainedModel = auto.from_config(config, trust_remote_code=trust_remote_code)
+    return backbone
+
+
+def _dense_widths(source: str, modules: list[dict[str, Any]], revision: str | None) -> list[tuple[int, int, bool]]:
+    """Return inputs, outputs and whether there is a bias of a model's linear layers behind the pooling."""
+    widths = []
+    for module in modules:
+        if module["type"].rpartition(".")[2] == "Dense":
+            settings = _read_json(source, f"{module['path']}/config.json", revision) or {}
+            widths.append((settings["in_features"], settings["out_features"], bool(settings.get("bias", True))))
+    return widths
+
+
+def _read_json(source: str, name: str, revision: str | None) -> Any:
+    """Return the content of a model's file, None if it has no such file."""
+    path = cached_file(source, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+    return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def _refusal(check: Callable[[], Any]) -> str:
+    """Return why a model does not allow a change; empty if it does."""
+    try:
+        check()
+    except DistilvecError as error:
+        return error.problem
+    return ""

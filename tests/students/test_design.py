@@ -1,0 +1,254 @@
+"""The design of students: shapes read without weights, splits of a budget, and built students that keep within it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from architectures import ARCHITECTURES, TEXTS, sentence_transformer, t5
+from refusals import refused
+from transformers import AutoTokenizer
+
+from distilvec.config.recipe import section_of
+from distilvec.config.student import StudentSection
+from distilvec.models.load import load_backbone
+from distilvec.students import design
+from distilvec.students.build import TeacherInfo, build_student
+from distilvec.students.design import (
+    Budget,
+    Design,
+    ModelShape,
+    TokensUsed,
+    count_parameters,
+    design_student,
+    parse_size,
+    smallest_split,
+)
+from distilvec.students.shape import count_tokens, read_shape
+from distilvec.vocabulary.choose import choose
+from distilvec.vocabulary.pieces import Pieces
+
+MINILM = ModelShape(
+    name="all-MiniLM-L6-v2",
+    architecture="bert",
+    hidden_size=384,
+    layers=6,
+    neurons=1536,
+    vocabulary=30522,
+    row_size=384,
+    dim=384,
+    linear_dim=None,
+    position_parameters=198_144,
+    layer_parameters=1_774_464,
+    neuron_parameters=769,
+    other_parameters=147_840,
+)
+MPNET = ModelShape(
+    name="all-mpnet-base-v2",
+    architecture="mpnet",
+    hidden_size=768,
+    layers=12,
+    neurons=3072,
+    vocabulary=30527,
+    row_size=768,
+    dim=768,
+    linear_dim=None,
+    position_parameters=396_288,
+    layer_parameters=7_087_872,
+    neuron_parameters=1537,
+    other_parameters=590_976,
+    no_factorizing="MPNet's layers have no factorized table.",
+)
+FEW_TEXTS = TEXTS[:4]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {name: make(root / name) for name, make in ARCHITECTURES.items()}
+
+
+@pytest.fixture
+def tiny_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least number of tokens is larger than the whole vocabulary of a tiny model."""
+    monkeypatch.setattr(design, "LEAST_TOKENS", 0)
+
+
+def built_parameters(folder: Path, made: Design, dim: int) -> int:
+    """The parameters of the student that is built from the design's keys on the few texts."""
+    section = section_of(StudentSection, "student", {"model": str(folder), **made.student_keys()})
+    vocabulary = None
+    if section.vocabulary is not None:
+        pieces = Pieces(AutoTokenizer.from_pretrained(folder))
+        vocabulary = choose(section.vocabulary, pieces, {"en": lambda: iter(FEW_TEXTS)}).tokenizer
+    teacher = TeacherInfo(dim=dim, normalized=True, max_length=64)
+    student = build_student(section, teacher, 0, vocabulary=vocabulary, texts=FEW_TEXTS)
+    return sum(weight.numel() for weight in student.parameters())
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("2M", Budget(2_000_000)),
+        ("20m", Budget(20_000_000)),
+        ("0.5M", Budget(500_000)),
+        ("800k", Budget(800_000)),
+        ("5_000_000", Budget(5_000_000)),
+        (" 25% ", Budget(share=0.25)),
+    ],
+)
+def test_a_size_is_a_number_or_a_share(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "5MB", "small", "-5M", "0", "0%", "150%", "5 %%", "M", "1e6", "5,5M"])
+def test_other_sizes_are_refused(text):
+    with refused("--size", text):
+        parse_size(text)
+
+
+def test_a_share_is_of_the_whole_model():
+    assert Budget(share=0.25).of(MINILM) == MINILM.parameters // 4 == 22_713_216 // 4
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_shape_is_read_without_weights(folders, name, tmp_path):
+    whole = sum(weight.numel() for weight in load_backbone(str(folders[name]), "model").parameters())
+    for file in folders[name].iterdir():
+        if file.suffix in (".json", ".txt"):
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    assert read_shape(str(tmp_path)).parameters == whole
+
+
+def test_the_encoder_of_a_t5_counts_alone(tmp_path):
+    whole = sum(weight.numel() for weight in load_backbone(str(t5(tmp_path / "t5")), "model").parameters())
+    assert read_shape(str(tmp_path / "t5")).parameters == whole
+
+
+def test_linear_layers_behind_the_pooling_are_read(folders, tmp_path):
+    folder = sentence_transformer(tmp_path / "dense", folders["bert"], "mean dense:48 dense:16 normalize")
+    shape = read_shape(str(folder))
+    assert (shape.dim, shape.linear_dim) == (16, 16)
+    assert shape.dense_parameters == 32 * 48 + 48 * 16
+    whole = sum(weight.numel() for weight in load_backbone(str(folder), "model").parameters())
+    assert shape.parameters == whole
+
+
+def test_a_missing_model_is_refused(tmp_path):
+    with refused("teacher", "nothing"):
+        read_shape(str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_tokens_used_are_those_of_a_trimmed_vocabulary(folders, name):
+    tokenizer = AutoTokenizer.from_pretrained(folders[name])
+    used = count_tokens(tokenizer, {"en": lambda: iter(FEW_TEXTS)})
+    section = section_of(StudentSection, "student", {"model": "x", "vocabulary": {"kind": "trim", "letters": "seen"}})
+    assert section.vocabulary is not None
+    trimmed = choose(section.vocabulary, Pieces(tokenizer), {"en": lambda: iter(FEW_TEXTS)}).tokenizer
+    assert used.number == len(trimmed) <= len(tokenizer)
+    assert 0 < used.least <= used.number
+    assert used.coverage(len(used.counts)) == pytest.approx(1)
+    assert used.coverage(1) < used.coverage(5) < 1
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_built_students_have_the_parameters_of_their_design(folders, name, share, tiny_tables):
+    shape = read_shape(str(folders[name]))
+    used = count_tokens(AutoTokenizer.from_pretrained(folders[name]), {"en": lambda: iter(FEW_TEXTS)})
+    smallest = count_parameters(shape, smallest_split(shape, used)).total
+    budget = Budget(max(smallest, int(share * shape.parameters)))
+    made = design_student(shape, budget, used)
+    assert made.parts.total == built_parameters(folders[name], made, dim=32) <= budget.of(shape)
+
+
+def test_a_linear_layer_counts(folders, tiny_tables):
+    shape = replace(read_shape(str(folders["bert"])), linear_dim=80)
+    used = count_tokens(AutoTokenizer.from_pretrained(folders["bert"]), {"en": lambda: iter(FEW_TEXTS)})
+    made = design_student(shape, Budget(share=0.7), used)
+    assert made.parts.dense == 32 * 80
+    assert made.parts.total == built_parameters(folders["bert"], made, dim=80) <= made.budget
+
+
+def test_half_in_the_table_half_of_the_neurons_and_every_token():
+    made = design_student(MINILM, parse_size("5M"), 24_000)
+    assert made.split.tokens == 24_000
+    assert made.split.neurons == 768
+    assert made.split.layers == 2
+    assert made.split.rank is not None
+    assert made.parts.table / made.parts.total == pytest.approx(0.5, abs=0.06)
+    assert made.student_keys() == {
+        "layers": {"count": 2, "choose": "best"},
+        "intermediate_size": 768,
+        "vocabulary": {"kind": "trim", "size": 24_000, "letters": "seen"},
+        "embedding": {"rank": made.split.rank},
+    }
+
+
+def test_a_whole_budget_keeps_the_whole_model():
+    made = design_student(MINILM, parse_size("100%"), 30_522)
+    assert made.student_keys() == {}
+    assert made.parts.total == MINILM.parameters
+
+
+@pytest.mark.parametrize("tokens", [3000, 14_000, 28_000])
+@pytest.mark.parametrize("shape", [MINILM, MPNET], ids=["factorized", "rows as they are"])
+def test_no_budget_is_exceeded_nor_left_unused(shape, tokens):
+    everything = replace(smallest_split(shape, TokensUsed(tokens, 1000)), layers=shape.layers, neurons=shape.neurons)
+    most = count_parameters(shape, replace(everything, tokens=tokens, rank=None)).total
+    for parameters in range(6_000_000, most, 500_000):
+        made = design_student(shape, Budget(parameters), tokens)
+        assert 0.8 * parameters <= made.parts.total <= parameters
+
+
+def test_a_table_that_cannot_be_factorized_has_fewer_tokens():
+    made = design_student(MPNET, parse_size("20M"), TokensUsed(28_000, 900, [1.0] * 28_000))
+    assert made.split.rank is None
+    assert made.split.tokens < 28_000
+    assert made.parts.table / made.parts.total == pytest.approx(0.5, abs=0.06)
+    assert any(MPNET.no_factorizing in note for note in made.notes)
+    assert any(f"{made.split.tokens:,} of the 28,000 tokens" in note for note in made.notes)
+
+
+def test_layers_go_before_tokens():
+    """60,000 tokens leave a table of half of the budget less than 32 numbers for each token."""
+    large = replace(MINILM, vocabulary=250_000)
+    made = design_student(large, parse_size("3.6M"), 60_000)
+    assert made.split.tokens == 60_000
+    assert made.split.layers == 1
+    assert design_student(large, parse_size("2M"), 60_000).split.tokens < 60_000
+
+
+def test_wide_layers_on_a_small_budget_name_a_smaller_model():
+    assert any("all-MiniLM-L6-v2" in note for note in design_student(MPNET, parse_size("8M"), 28_000).notes)
+    multilingual = replace(MPNET, vocabulary=250_002)
+    assert any("multilingual-e5-small" in note for note in design_student(multilingual, parse_size("8M"), 28_000).notes)
+    assert not any("--student" in note for note in design_student(MPNET, parse_size("40M"), 28_000).notes)
+    assert not any("--student" in note for note in design_student(MINILM, parse_size("5M"), 28_000).notes)
+
+
+@pytest.mark.parametrize("shape", [MINILM, MPNET], ids=["factorized", "rows as they are"])
+def test_the_least_possible_size_is_stated_and_possible(shape):
+    used = TokensUsed(28_000, 1200)
+    least = count_parameters(shape, smallest_split(shape, used)).total
+    with refused("--size", f"{least:,}"):
+        design_student(shape, Budget(least - 1), used)
+    assert design_student(shape, Budget(least), used).parts.total == least
+
+
+def test_a_vocabulary_that_cannot_be_trimmed_stays_whole():
+    shape = replace(MINILM, no_trimming="its tokenizer is slow.")
+    made = design_student(shape, parse_size("8M"), 9000)
+    assert made.split.tokens == MINILM.vocabulary
+    assert "vocabulary" not in made.student_keys()
+    assert any("its tokenizer is slow." in note for note in made.notes)
+
+
+def test_layers_that_cannot_be_cut_or_narrowed_stay():
+    shape = replace(MINILM, no_pruning="no list of layers.", no_narrowing="no known neurons.")
+    made = design_student(shape, parse_size("15M"), 28_000)
+    assert (made.split.layers, made.split.neurons) == (6, 1536)
+    assert made.parts.total <= 15_000_000
+    assert {"layers", "intermediate_size"}.isdisjoint(made.student_keys())

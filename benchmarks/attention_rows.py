@@ -27,8 +27,8 @@ from torch import Tensor
 from distilvec.core.batch import TextBatch
 from distilvec.core.device import keep_memory, pick_device
 from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.models.load import BUILTIN, resolve_model
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.model import BUILTIN, resolve_model
 
 LENGTHS = {"25": (20, 30), "128": (128, 128)}  # tokens of the shortest and the longest text
 MARK = 1.10  # of a forward pass that keeps no attention

@@ -37,9 +37,11 @@ from benchmarks.texts import sample_texts
 from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
 from distilvec.core.device import fast_bf16
 from distilvec.data.corpus import Corpus, build_corpus
+from distilvec.models.load import resolve_model
 from distilvec.teachers.cache.fill import fill_cache
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.model import LocalTeacher, load_teacher, resolve_model
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.teacher import load_teacher
 
 MODEL = "all-MiniLM-L6-v2"
 Vectors = npt.NDArray[np.float32]
@@ -132,7 +134,7 @@ def _peer(dtype: torch.dtype) -> SentenceTransformer:
     return SentenceTransformer(resolve_model(MODEL), device="cpu", model_kwargs={"dtype": dtype})
 
 
-def _ours(dtype: Any) -> LocalTeacher:
+def _ours(dtype: Any) -> ModelEmbedder:
     return load_teacher(TeacherSection(model=MODEL, dtype=dtype), "cpu")
 
 

@@ -27,8 +27,8 @@ from distilvec.evaluation.memory import machine_info
 from distilvec.evaluation.speed import BACKENDS, ROLE_TOKENS, TIMED, Encode, Setting, Timing, measure, plan_settings
 from distilvec.formats.onnx import export_copy
 from distilvec.models.experts import Experts
+from distilvec.models.load import BUILTIN
 from distilvec.students.build import TeacherInfo, build_student
-from distilvec.teachers.model import BUILTIN
 
 LENGTHS = (128, 512)  # tokens at batch size 1 (table 19)
 MODELS = {"bert-base": (12, 768), "small": (3, 384)}  # layers, width

@@ -51,7 +51,7 @@ from distilvec.pipeline.prepare import untrained_student
 from distilvec.pipeline.resolve import resolve
 from distilvec.teachers.cache.fill import fill_cache
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.model import load_teacher
+from distilvec.teachers.teacher import load_teacher
 
 SIZES = {  # layers, dims, heads, vocabulary; base and large have BERT's own
     "tiny": (2, 64, 2, 1000),

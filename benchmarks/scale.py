@@ -81,7 +81,7 @@ def measure(rows: int, folder: Path) -> dict[str, Any]:
     from distilvec.data.tokens import build_tokens
     from distilvec.teachers.cache.fill import count_missing
     from distilvec.teachers.cache.store import TeacherCache
-    from distilvec.teachers.precomputed import VectorsTeacher
+    from distilvec.teachers.table_embedder import TableEmbedder
 
     texts, table = write_inputs(rows, folder)
     tokenizer = AutoTokenizer.from_pretrained(tiny_teacher(folder))
@@ -100,7 +100,7 @@ def measure(rows: int, folder: Path) -> dict[str, Any]:
     stage("tokens", lambda: build_tokens(corpus, tokenizer, 64, folder / "tokens"))
 
     def vectors() -> None:
-        teacher = VectorsTeacher(TeacherSection(vectors=table))
+        teacher = TableEmbedder(TeacherSection(vectors=table))
         cache = TeacherCache.create_or_open(folder / "vectors", teacher.manifest())
         teacher.fill(cache, corpus)
         assert not count_missing(cache, corpus)

@@ -43,12 +43,12 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.task_head import TaskHead, TaskInfo
+from distilvec.models.load import resolve_model
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.prepare import Prepared, prepare, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.students.encoder import Encoder
 from distilvec.students.task_head import save_head
-from distilvec.teachers.model import resolve_model
 from distilvec.train.dataset import TrainingData
 from distilvec.train.trainer import Trainer
 

@@ -42,6 +42,7 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.core.registry import build_objective
 from distilvec.data.corpus import Corpus, build_corpus
 from distilvec.data.tokens import TokenStore, build_tokens
+from distilvec.models.load import resolve_model
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.fill import TokenSource, fill_tokens
@@ -49,7 +50,8 @@ from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import BatchTeacher, CachedTeacher
 from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.model import LocalTeacher, load_teacher, resolve_model, wrap_model
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.teacher import load_teacher
 from distilvec.train.dataset import TrainingData
 
 MODEL = "all-MiniLM-L6-v2"
@@ -111,7 +113,7 @@ class Bench:
 
     def __init__(
         self,
-        teacher: LocalTeacher,
+        teacher: ModelEmbedder,
         texts: list[str],
         tokenizer: PreTrainedTokenizerFast,
         folder: Path,
@@ -193,14 +195,14 @@ def summary(values: Any) -> dict[str, float]:
 # -- what is measured on -----------------------------------------------------------------------------------------------
 
 
-def wide_teacher(folder: Path) -> LocalTeacher:
+def wide_teacher(folder: Path) -> ModelEmbedder:
     """BERT of 12 layers, 768 wide, with random weights and all-MiniLM's tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(resolve_model(MODEL))
     torch.manual_seed(0)
     BertModel(BertConfig(vocab_size=len(tokenizer))).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     transformer = Transformer(str(folder), max_seq_length=LENGTH)
-    return wrap_model(SentenceTransformer(modules=[transformer, Pooling(768, "mean")], device="cpu"), "bert-768")
+    return ModelEmbedder(SentenceTransformer(modules=[transformer, Pooling(768, "mean")], device="cpu"), "bert-768")
 
 
 def small_student(tokenizer: PreTrainedTokenizerFast, folder: Path) -> SentenceTransformer:
@@ -213,7 +215,7 @@ def small_student(tokenizer: PreTrainedTokenizerFast, folder: Path) -> SentenceT
     return SentenceTransformer(modules=modules, device="cpu")
 
 
-def emo(encoder: Encoder, teacher: LocalTeacher) -> Objective:
+def emo(encoder: Encoder, teacher: ModelEmbedder) -> Objective:
     """EMO without labels, as in its recipe."""
     config = teacher.model[0].auto_model.config
     torch.manual_seed(2)
@@ -236,7 +238,11 @@ def emo(encoder: Encoder, teacher: LocalTeacher) -> Objective:
 
 
 def prepare(
-    teacher: LocalTeacher, texts: list[str], tokenizer: PreTrainedTokenizerFast, required: TokenOutputSpec, folder: Path
+    teacher: ModelEmbedder,
+    texts: list[str],
+    tokenizer: PreTrainedTokenizerFast,
+    required: TokenOutputSpec,
+    folder: Path,
 ) -> Pieces:
     """The corpus, tokenised for both and aligned."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -270,7 +276,7 @@ def train_tokenizer(texts: list[str], folder: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def long_texts(texts: list[str], count: int, teacher: LocalTeacher) -> list[str]:
+def long_texts(texts: list[str], count: int, teacher: ModelEmbedder) -> list[str]:
     """Texts joined until the teacher cuts them, so that each has exactly as many tokens as it reads."""
     long, waiting = [], ""
     for text in texts:

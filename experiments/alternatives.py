@@ -77,14 +77,15 @@ def latencies(given: Mapping[str, str], repeats: int = 400) -> dict[str, Any]:
     """Milliseconds from one query's text to its vector, for the teacher and these models: medians of calls in turn."""
     from sentence_transformers import SentenceTransformer
 
-    from distilvec.evaluation.exported import is_exported, open_exported
     from distilvec.evaluation.speed import Timing, interleaved
     from distilvec.models.load import resolve_model
+    from distilvec.teachers.embedder import open_embedder
+    from distilvec.teachers.sources import source_kind
 
     calls: dict[str, Any] = {}
     for name, model in {TEACHER: resolve_model(TEACHER), **given}.items():
-        if is_exported(model):
-            calls[name] = partial(open_exported(Path(model), "latency").embed, role="query")
+        if source_kind(model) == "export":
+            calls[name] = partial(open_embedder(model, key="latency").embed, role="query")
         else:
             calls[name] = SentenceTransformer(str(model), device="cpu").encode
     taken = interleaved([partial(_encode_each, call) for call in calls.values()], Timing(20, repeats, 20.0))

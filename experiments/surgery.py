@@ -42,7 +42,8 @@ from distilvec.pipeline.columns import make_columns, score_columns
 from distilvec.pipeline.prepare import untrained_student
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.transplant import read_texts
-from distilvec.teachers.model import load_teacher, wrap_model
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.teacher import load_teacher
 from distilvec.vocabulary.choose import choose
 from distilvec.vocabulary.compare import compare_tokenizers
 from distilvec.vocabulary.pieces import Pieces
@@ -96,7 +97,7 @@ def figures(
     model: SentenceTransformer, texts: list[str], wanted: torch.Tensor, tasks: list[Any], memo: EmbeddingCache
 ) -> dict[str, Any]:
     """What a model comes to without training."""
-    scores = score_columns(tasks, make_columns(wrap_model(model, "trimmed")), memo, [])[0]["student"]
+    scores = score_columns(tasks, make_columns(ModelEmbedder(model, "trimmed")), memo, [])[0]["student"]
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "distance": round(float(l2_distance(vectors(model, texts), wanted).mean()), 4),

@@ -47,8 +47,10 @@ class FaultyApi(ThreadingHTTPServer):
         self.table, self.faults, self.retry_after, self.slow = table, faults or {}, retry_after, slow
         self.count_tokens = tokens
         self.requests, self.tokens, self.given, self.seen, self.sizes = 0, 0, Counter(), Counter(), []
+        self.keys = []  # of GET /models
         self.times, self.bodies, self.lock, self.order = [], [], threading.Lock(), np.random.default_rng(0)
         self.refusal = None
+        self.models = ["served"]  # of GET /models; None: there is no such path
 
     @property
     def address(self):
@@ -136,6 +138,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
+
+    def do_GET(self):
+        api = self.server
+        with api.lock:
+            api.keys.append(self.headers["authorization"])
+        if self.path != "/v1/models" or api.models is None:
+            return self._send(404, b"no such path")
+        return self._send(200, json.dumps({"object": "list", "data": [{"id": name} for name in api.models]}).encode())
 
     def do_POST(self):
         api = self.server

@@ -23,7 +23,8 @@ from distilvec.data.corpus import SEPARATOR, text_key
 from distilvec.data.labeled import build_examples, examples_fingerprint, read_split
 from distilvec.data.tokens import build_tokens
 from distilvec.methods.base.terms import task_term
-from distilvec.teachers.model import load_teacher, wrap_model
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.teacher import load_teacher
 from distilvec.train.dataset import TrainingData
 
 
@@ -198,7 +199,7 @@ def test_pairs_get_the_tokens_and_vectors_of_sentence_transformers(architecture,
     for name in found:
         assert torch.equal(found[name], expected[name]), name
     assert ("token_type_ids" in found) == typed and store.report["truncated"] == 3
-    teacher = wrap_model(model, "tiny")
+    teacher = ModelEmbedder(model, "tiny")
     np.testing.assert_allclose(teacher.signals(stored)["embedding"], model.encode(stored), atol=1e-5)
 
 

@@ -8,8 +8,8 @@ from sentence_transformers import SentenceTransformer
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import attention_rows
+from distilvec.models.load import BUILTIN, resolve_model
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.model import BUILTIN, resolve_model
 
 ROOT = Path(__file__).parents[2]
 

@@ -24,7 +24,7 @@ from distilvec.pipeline.run import run
 from distilvec.report.write import draw_report
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.model import wrap_model
+from distilvec.teachers.model_embedder import ModelEmbedder
 from tests.architectures import TEXTS
 from tests.samples import make_texts
 
@@ -37,7 +37,7 @@ def student(tiny_model):
     model = build_student(section, TeacherInfo(32, True, 128), seed=0)
     with torch.no_grad():
         next(module for module in model if type(module).__name__ == "Experts").gate.weight.mul_(5)  # gates that differ
-    return wrap_model(model, "student", prompts={"query": "query: ", "document": ""})
+    return ModelEmbedder(model, "student", prompts={"query": "query: ", "document": ""})
 
 
 # -- what is measured -------------------------------------------------------------------------------------------------
@@ -88,7 +88,9 @@ def test_groups_and_lengths_hold_every_text_once(student):
 
 def test_without_experts_or_texts_there_is_nothing(student, tiny_model):
     assert (
-        experts_report(wrap_model(SentenceTransformer(str(tiny_model), device="cpu"), "plain"), [Group("texts", TEXTS)])
+        experts_report(
+            ModelEmbedder(SentenceTransformer(str(tiny_model), device="cpu"), "plain"), [Group("texts", TEXTS)]
+        )
         == {}
     )
     assert experts_report(student, []) == {} == experts_report(student, [Group("blank", [" "])])
@@ -97,7 +99,7 @@ def test_without_experts_or_texts_there_is_nothing(student, tiny_model):
         TeacherInfo(32, True, 128),
         seed=0,
     )
-    assert experts_report(wrap_model(alone, "one expert"), [Group("texts", TEXTS)]) == {}
+    assert experts_report(ModelEmbedder(alone, "one expert"), [Group("texts", TEXTS)]) == {}
 
 
 def test_samples_are_drawn_by_seed_without_repeats():

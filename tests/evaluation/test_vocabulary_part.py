@@ -18,7 +18,7 @@ from distilvec.evaluation import diagnostics
 from distilvec.evaluation.diagnostics import language_texts, vocabulary_report
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
-from distilvec.teachers.model import wrap_model
+from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.vocabulary.compare import parameter_counts, text_statistics
 from distilvec.vocabulary.pieces import Pieces
 
@@ -116,11 +116,11 @@ def test_a_labelled_run_has_the_part_without_a_suite(tiny_recipe, other, tmp_pat
 def test_equal_tokenizers_and_what_cannot_be_compared_have_no_part(sources, tiny_model, tmp_path):
     corpus = build_corpus(CorpusSection(sources=sources, validation_rows=16), {}, tmp_path / "corpus")
     model = SentenceTransformer(str(tiny_model), device="cpu")
-    student = wrap_model(model, "student")
-    assert vocabulary_report(wrap_model(model, "teacher"), student, corpus) == {}
+    student = ModelEmbedder(model, "student")
+    assert vocabulary_report(ModelEmbedder(model, "teacher"), student, corpus) == {}
     assert vocabulary_report(None, student, corpus) == vocabulary_report(student, student, None) == {}
     path = architectures.sentence_transformer(tmp_path / "other", architectures.roberta(tmp_path / "roberta"))
-    teacher = wrap_model(SentenceTransformer(str(path), device="cpu"), "teacher")
+    teacher = ModelEmbedder(SentenceTransformer(str(path), device="cpu"), "teacher")
     found = vocabulary_report(teacher, student, corpus)
     assert found["names"] == {"before": "teacher", "after": "student"} and found["max_length"] == student.max_length
     assert json.loads(json.dumps(found)) == found

@@ -30,7 +30,7 @@ def a_suite(world: World) -> list[str]:
 def never_loads(world: World) -> None:
     """The refusal must come before a model is loaded."""
     import distilvec.pipeline.index  # noqa: F401 - no module is imported later, with the function below
-    import distilvec.teachers.model as local
+    import distilvec.teachers.model_embedder as local
 
     known = local.load_teacher
 

@@ -23,7 +23,7 @@ from distilvec.models.load import EXPERTS_FILE, load
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.task_head import predict, save_head
 from distilvec.teachers.cache.manifest import hash_folder
-from distilvec.teachers.model import load_teacher
+from distilvec.teachers.teacher import load_teacher
 
 FACTS = TeacherInfo(dim=48, normalized=True, max_length=60, prompts={"query": "query: "})
 

@@ -15,7 +15,7 @@ from distilvec.pipeline.rates import PerToken, measure_rate, measured_rows
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.scores import score_models
-from distilvec.teachers.model import LocalTeacher
+from distilvec.teachers.model_embedder import ModelEmbedder
 
 DOCUMENTS, QUERIES = 40, 10
 
@@ -39,13 +39,13 @@ def suite(tmp_path):
 @pytest.fixture
 def embedded(monkeypatch):
     """The texts that each model embeds, by its name."""
-    asked, signals = {}, LocalTeacher.signals
+    asked, signals = {}, ModelEmbedder.signals
 
     def noted(self, prompted, *values, **named):
         asked.setdefault(self.name, []).extend(prompted)
         return signals(self, prompted, *values, **named)
 
-    monkeypatch.setattr(LocalTeacher, "signals", noted)
+    monkeypatch.setattr(ModelEmbedder, "signals", noted)
     return asked
 
 
@@ -72,7 +72,7 @@ def test_scores_of_kept_vectors_are_the_same(tiny_recipe, tiny_model, suite, tmp
     """To the last bit: kept vectors are float32."""
     student = str(tiny_model)
     kept = [score_models(student, suite, teacher=tiny_model).columns["teacher"][0].metrics for _ in range(2)]
-    monkeypatch.setattr(LocalTeacher, "keep_in", lambda *values: None)
+    monkeypatch.setattr(ModelEmbedder, "keep_in", lambda *values: None)
     plain = score_models(student, suite, teacher=tiny_model).columns["teacher"][0].metrics
     assert kept == [plain, plain]
 

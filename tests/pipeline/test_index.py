@@ -25,11 +25,12 @@ from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
 from distilvec.models.load import load
 from distilvec.pipeline import columns, judgement
 from distilvec.pipeline.export import parity_task
-from distilvec.pipeline.index import check_index, open_index, recognize
+from distilvec.pipeline.index import check_index, recognize
 from distilvec.pipeline.run import run
 from distilvec.pipeline.scores import score_models
 from distilvec.teachers.cache.columns import KNOWN
-from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.teachers.embedder import open_table
+from distilvec.teachers.table_embedder import TableEmbedder
 
 TEXTS, NEW = make_texts(300), make_texts(400)[300:]
 LINE = re.compile(r"finds (\d.\d\d) of the index's top 10 \[(\d.\d\d), (\d.\d\d)\]")
@@ -86,7 +87,7 @@ def write_suite(folder, queries):
 
 
 def test_tasks_are_made_from_the_table_itself(table, vectors):
-    index = VectorsTeacher(TeacherSection(vectors=table))
+    index = TableEmbedder(TeacherSection(vectors=table))
     neighbors, items = stored_tasks(index, 20)
     assert (neighbors.name, items.name, len(items.queries), len(items.documents)) == (NEIGHBORS, KNOWN_ITEM, 20, 300)
     assert not set(neighbors.queries) & set(neighbors.documents) and len(neighbors.documents) == 280
@@ -132,7 +133,7 @@ def test_an_index_of_vectors_of_any_length_is_judged_by_its_own_metric(
     section = TeacherSection(vectors=tmp_path / "table.faiss", texts=tmp_path / "texts.txt")
     check = check_index(near_teacher, section, queries=60)
     assert check.judgement.similarity == similarity
-    table = open_index(section)
+    table = open_table(section)
     texts, stored_vectors = table.documents()
     asked, others = draw_stored(texts, 60, "")
     searched = faiss.IndexFlat(vectors.shape[1], getattr(faiss, metric))
@@ -277,7 +278,7 @@ def test_a_table_is_a_full_teacher_of_a_run(table, tiny_recipe, tiny_model, tmp_
 
 
 def test_candidates_are_recognized(table, tiny_model, near_teacher):
-    index = VectorsTeacher(TeacherSection(vectors=table))
+    index = TableEmbedder(TeacherSection(vectors=table))
     best, other = recognize(index, [str(near_teacher), str(tiny_model)])
     assert best.model == str(tiny_model) and best.same and other.cosine < best.cosine
 

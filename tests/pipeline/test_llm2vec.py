@@ -26,7 +26,7 @@ from distilvec.core.outputs import OutputSpec
 from distilvec.pipeline.prepare import prepare, untrained_student
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.train import train
-from distilvec.teachers.model import load_teacher
+from distilvec.teachers.teacher import load_teacher
 from distilvec.train.metrics import read_metrics
 
 TEXTS = [*make_texts(5), "A"]

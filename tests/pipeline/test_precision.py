@@ -25,7 +25,7 @@ from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.teachers.cache.parts import Share
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.model import load_teacher
+from distilvec.teachers.teacher import load_teacher
 
 Machine = Callable[[bool], None]
 

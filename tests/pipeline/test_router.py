@@ -22,7 +22,7 @@ from distilvec.models.load import load
 from distilvec.pipeline.export import export_model
 from distilvec.pipeline.router import document_tower
 from distilvec.pipeline.run import run
-from distilvec.teachers.model import load_teacher
+from distilvec.teachers.teacher import load_teacher
 
 TEXTS = make_texts(20, seed=3)
 PROMPTS = {"query": "search for: ", "document": "text: "}

@@ -77,7 +77,7 @@ def test_whole_run_with_evaluation_and_a_second_run_does_nothing_again(
     monkeypatch.setattr("distilvec.train.trainer.Trainer._step", lambda *a: pytest.fail("trained again"))
     monkeypatch.setattr("distilvec.pipeline.columns.evaluate", lambda *a: pytest.fail("evaluated again"))
     monkeypatch.setattr(
-        "distilvec.teachers.model.LocalTeacher.signals", lambda *a, **k: pytest.fail("ran the teacher again")
+        "distilvec.teachers.model_embedder.ModelEmbedder.signals", lambda *a, **k: pytest.fail("ran the teacher again")
     )
     second = run(recipe, tmp_path / "run")
     assert second.scores == result.scores

@@ -18,7 +18,7 @@ from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.resolve import resolve
 from distilvec.serving.model import ServedModel
-from distilvec.teachers.api import _PROBE, AGAIN
+from distilvec.teachers.api_embedder import _PROBE, AGAIN
 
 pytestmark = pytest.mark.usefixtures("loopback")
 

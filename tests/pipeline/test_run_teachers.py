@@ -35,7 +35,8 @@ from distilvec.pipeline.train import train
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher, SeveralTeachers
 from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.model import LocalTeacher, load_teacher
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.teacher import load_teacher
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
 from experiments.sharpness.landscape import Settings, measure_runs
@@ -154,7 +155,7 @@ def test_what_is_left_names_both(two, tmp_path, shared_cache):
 def test_one_model_at_a_time_is_in_memory_and_a_filled_cache_needs_none(two, tmp_path, monkeypatch):
     loaded, in_memory, load = [], [], describe.open_teacher
 
-    class Counted(LocalTeacher):
+    class Counted(ModelEmbedder):
         def __exit__(self, *error):
             in_memory.remove(self.name)
             super().__exit__(*error)

@@ -15,11 +15,11 @@ from refusals import refused
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
-from distilvec.evaluation.exported import open_exported
 from distilvec.formats.onnx import export_onnx
 from distilvec.models.load import load_model
 from distilvec.pipeline.scores import score_models
-from distilvec.teachers.model import wrap_model
+from distilvec.teachers.graph_embedder import open_exported
+from distilvec.teachers.model_embedder import ModelEmbedder
 
 STS = "sentence1,sentence2,score\nriver,stone,1\nbridge,river,3\nstone,stone,5\n"
 
@@ -37,7 +37,7 @@ def nothing_loads(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a model was loaded before the refusal")
 
-    monkeypatch.setattr("distilvec.teachers.model.load_teacher", refuse)
+    monkeypatch.setattr("distilvec.pipeline.scores.open_embedder", refuse)
 
 
 def test_a_folder_and_an_object_score_alike(tiny_model, suite):
@@ -163,7 +163,7 @@ def test_prompts_of_a_file_are_those_of_its_model(exported, tmp_path):
     (folder / "config_sentence_transformers.json").write_text(json.dumps(settings), encoding="utf-8")
     file, model = open_exported(folder / "onnx" / exported.name, "model"), load_model(str(folder), "model")
     for role in ("query", "document"):
-        expected = wrap_model(model, "model").embed(["a hill"], role)
+        expected = ModelEmbedder(model, "model").embed(["a hill"], role)
         np.testing.assert_allclose(file.embed(["a hill"], role), expected, atol=1e-4)
     assert np.abs(file.embed(["a hill"], "document") - model.encode(["a hill"])).max() > 1e-3
 

@@ -18,7 +18,7 @@ from distilvec.pipeline.compare import compare_runs
 from distilvec.pipeline.run import run
 from distilvec.pipeline.run_dir import own_folder
 from distilvec.pipeline.sweep import expand, has_sweep, read_sweep, run_sweep
-from distilvec.teachers.model import LocalTeacher
+from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.trainer import Trainer
 
 RECIPE = """
@@ -191,14 +191,14 @@ def test_built_in_sweeps_expand(path):
 def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkeypatch):
     members, out = sweep_of(GRID, train__max_steps=4), tmp_path / "out"
     embedded: list[str] = []
-    signals = LocalTeacher.signals
+    signals = ModelEmbedder.signals
 
     def signals_of(self, texts, *arguments, **options):
         if self.section.model == members[0].recipe.teacher.model:  # students are read by it as well
             embedded.extend(texts)
         return signals(self, texts, *arguments, **options)
 
-    monkeypatch.setattr(LocalTeacher, "signals", signals_of)
+    monkeypatch.setattr(ModelEmbedder, "signals", signals_of)
     told: list[tuple[str, int, int]] = []
 
     def killed_at_the_third(recipe, folder):

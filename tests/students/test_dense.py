@@ -20,7 +20,7 @@ from distilvec.core.outputs import OutputSpec
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.model import wrap_model
+from distilvec.teachers.model_embedder import ModelEmbedder
 
 MODULES = "mean dense:48 dense:32 normalize"
 
@@ -52,7 +52,9 @@ def test_untrained_student_is_its_teacher_bit_for_bit(folders, name, tmp_path):
     assert kinds(student) == kinds(teacher) == ["Transformer", "Pooling", "Dense", "Dense", "Normalize"]
     vectors = teacher.encode(TEXTS)
     assert np.array_equal(student.encode(TEXTS), vectors)
-    assert np.array_equal(wrap_model(student, "student").embed(TEXTS), wrap_model(teacher, "teacher").embed(TEXTS))
+    assert np.array_equal(
+        ModelEmbedder(student, "student").embed(TEXTS), ModelEmbedder(teacher, "teacher").embed(TEXTS)
+    )
     for layout in ("current", "portable"):
         save_student(student, tmp_path / layout, {"method": "none"}, "# card\n", layout=layout)
         np.testing.assert_allclose(

@@ -21,7 +21,7 @@ from distilvec.core.outputs import OutputSpec
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.build import POOLINGS, build_student, choose_pooling, load_source, student_notes
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.model import load_teacher
+from distilvec.teachers.teacher import load_teacher
 
 WIDTH = 32
 

@@ -18,8 +18,8 @@ from distilvec.config.api_teacher import ApiSection
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.remote.meter import make_batches, read_counts, token_counter
-from distilvec.teachers.api import _PROBE, AGAIN, ApiTeacher
-from distilvec.teachers.api import KEY as SECTION
+from distilvec.teachers.api_embedder import _PROBE, AGAIN, ApiEmbedder
+from distilvec.teachers.api_embedder import KEY as SECTION
 from distilvec.teachers.cache.store import TeacherCache
 
 pytestmark = pytest.mark.usefixtures("loopback")
@@ -36,7 +36,7 @@ def table_of(texts, dim=12, seed=0):
 
 def teacher_of(server, counts=None, **api):
     section = {"base_url": server.address, "batch_texts": 20, "retry_seconds": 0.001, "timeout": 20, **api}
-    return ApiTeacher(TeacherSection(model="served", api=section), counts)
+    return ApiEmbedder(TeacherSection(model="served", api=section), counts)
 
 
 def cache_of(folder, teacher, rows=64):
@@ -195,7 +195,7 @@ def test_a_failure_is_named_after_the_last_retry(fault, words):
 def test_nobody_listens():
     with FaultyApi({}) as server:
         address = server.address
-    teacher = ApiTeacher(TeacherSection(model="m", api={"base_url": address, "retries": 1, "retry_seconds": 0.001}))
+    teacher = ApiEmbedder(TeacherSection(model="m", api={"base_url": address, "retries": 1, "retry_seconds": 0.001}))
     with pytest.raises(DistilvecError, match=r"^\[teacher.api\] .*ConnectError"):
         teacher.info()
 
@@ -258,7 +258,7 @@ def test_requests_have_the_recipe_s_fields_prompts_and_key(monkeypatch):
     table = {f"q: {text}": vector for text, vector in table_of(TEXTS).items()} | table_of(TEXTS)
     body = {"truncate": "END", "user": "me"}
     with FaultyApi(table) as server, teacher_of(server, key_variable="SOME_KEY", dimensions=12, body=body) as teacher:
-        teacher = ApiTeacher(teacher.section.model_copy(update={"prompts": {"query": "q: "}, "truncate_dim": 8}))
+        teacher = ApiEmbedder(teacher.section.model_copy(update={"prompts": {"query": "q: "}, "truncate_dim": 8}))
         found = teacher.embed(TEXTS[:3], "query")
         assert server.bodies[-1] == {"model": "served", "input": [f"q: {text}" for text in TEXTS[:3]], "dimensions": 12,
                                      **body}  # fmt: skip
@@ -288,7 +288,7 @@ def test_texts_of_evaluation_are_paid_for_once(tmp_path):
 def test_the_manifest_changes_with_model_dimensions_prompts_host_and_fields():
     def manifest(host="127.0.0.1", **changes):
         api = {"base_url": server.address.replace("127.0.0.1", host), **changes.pop("api", {})}
-        return ApiTeacher(TeacherSection(**{"model": "served", "api": api, **changes})).manifest()
+        return ApiEmbedder(TeacherSection(**{"model": "served", "api": api, **changes})).manifest()
 
     with FaultyApi(table_of([])) as server:
         first = manifest()
@@ -335,5 +335,5 @@ def test_sections_that_are_refused(teacher, words):
 def test_a_key_that_cannot_be_sent(value, monkeypatch):
     monkeypatch.setenv("SOME_KEY", value)
     with refused("teacher.api.key_variable", "SOME_KEY") as found:
-        ApiTeacher(TeacherSection(model="m", api={"key_variable": "SOME_KEY"}))
+        ApiEmbedder(TeacherSection(model="m", api={"key_variable": "SOME_KEY"}))
     assert "schl" not in str(found.value)

@@ -17,7 +17,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.teachers.indexes import copy
 from distilvec.teachers.indexes.address import is_index, read_address
 from distilvec.teachers.indexes.copy import local_table
-from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.teachers.table_embedder import TableEmbedder
 
 TEXTS = make_texts(120)
 VECTORS = np.random.default_rng(0).standard_normal((120, 8)).astype(np.float32)
@@ -42,12 +42,12 @@ def section_of(index, **changes):
 def test_every_kind_gives_its_texts_and_vectors(kind, tmp_path):
     needed(kind)
     with stored(kind, tmp_path / "index", TEXTS, VECTORS) as index:
-        table = VectorsTeacher(local_table(section_of(index), tmp_path / "cache"))
+        table = TableEmbedder(local_table(section_of(index), tmp_path / "cache"))
         texts, vectors = table.documents()
         assert sorted(texts) == sorted(TEXTS) and table.normalized and table.dim == 8
         np.testing.assert_allclose(vectors, VECTORS[[TEXTS.index(text) for text in texts]], atol=1e-6)
         np.testing.assert_allclose(table.embed([TEXTS[5], TEXTS[3]], "query"), VECTORS[[5, 3]], atol=1e-6)
-        some = VectorsTeacher(local_table(section_of(index, limit=50), tmp_path / "cache"))
+        some = TableEmbedder(local_table(section_of(index, limit=50), tmp_path / "cache"))
         drawn = some.documents()[0]
         assert len(drawn) == 50 and set(drawn) < set(TEXTS) and drawn != texts[:50]
         assert table.lacking(["absent", TEXTS[0]]) == 1
@@ -81,7 +81,7 @@ def test_faiss_states_its_metric(tmp_path, make, similarity):
     stated = section.model_copy(update={"similarity": "cosine"})
     assert local_table(stated, tmp_path).similarity == "cosine"  # what the user states comes first, and is not kept
     assert local_table(section, tmp_path).similarity == similarity
-    assert VectorsTeacher(local_table(section, tmp_path)).info().similarity == similarity
+    assert TableEmbedder(local_table(section, tmp_path)).info().similarity == similarity
 
 
 def test_a_metric_that_is_not_scored_is_refused_unless_another_is_stated(tmp_path):
@@ -170,7 +170,7 @@ def test_points_without_the_named_vector_are_left_out(tmp_path):
     client.upsert("table", rows)
     client.close()
     section = TeacherSection(vectors=f"qdrant://{folder}/table", columns={"embedding": "one"})
-    assert sorted(VectorsTeacher(local_table(section, tmp_path)).documents()[0]) == sorted([TEXTS[0], TEXTS[2]])
+    assert sorted(TableEmbedder(local_table(section, tmp_path)).documents()[0]) == sorted([TEXTS[0], TEXTS[2]])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -302,8 +302,8 @@ def test_arrays_need_their_texts(tmp_path):
 def test_columns_are_named_or_found(tmp_path):
     pq.write_table(pa.table({"one": TEXTS, "two": list(VECTORS)}), tmp_path / "t.parquet")
     with refused("teacher.vectors", "teacher.columns='{text: NAME, "):
-        VectorsTeacher(TeacherSection(vectors=tmp_path / "t.parquet"))
+        TableEmbedder(TeacherSection(vectors=tmp_path / "t.parquet"))
     with pytest.raises(DistilvecError, match="no column 'tow'.*did you mean 'two'"):
-        VectorsTeacher(TeacherSection(vectors=tmp_path / "t.parquet", columns={"text": "one", "embedding": "tow"}))
+        TableEmbedder(TeacherSection(vectors=tmp_path / "t.parquet", columns={"text": "one", "embedding": "tow"}))
     named = TeacherSection(vectors=tmp_path / "t.parquet", columns={"text": "one", "embedding": "two"})
-    assert VectorsTeacher(named).documents()[0] == TEXTS
+    assert TableEmbedder(named).documents()[0] == TEXTS

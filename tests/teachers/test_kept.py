@@ -14,7 +14,8 @@ from distilvec.config.schema import TeacherSection
 from distilvec.teachers.cache import kept
 from distilvec.teachers.cache.kept import embed_kept, kept_folder, kept_manifest
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.model import LocalTeacher, load_teacher, wrap_model
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.teacher import load_teacher
 
 TEXTS = make_texts(30)
 
@@ -28,13 +29,13 @@ def keeping(model, root, **settings):
 @pytest.fixture
 def embedded(monkeypatch):
     """The texts that a model really embeds."""
-    asked, signals = [], LocalTeacher.signals
+    asked, signals = [], ModelEmbedder.signals
 
     def noted(self, prompted, *values, **named):
         asked.extend(prompted)
         return signals(self, prompted, *values, **named)
 
-    monkeypatch.setattr(LocalTeacher, "signals", noted)
+    monkeypatch.setattr(ModelEmbedder, "signals", noted)
     return asked
 
 
@@ -82,8 +83,8 @@ def test_prompts_count_text_by_text(tiny_model, tmp_path, embedded):
 
 def test_a_model_in_memory_shares_them_too(tiny_model, tmp_path, embedded):
     section = TeacherSection(model=str(tiny_model))
-    one = wrap_model(SentenceTransformer(str(tiny_model), device="cpu"), "teacher")
-    two = wrap_model(SentenceTransformer(str(tiny_model), device="cpu"), "another")
+    one = ModelEmbedder(SentenceTransformer(str(tiny_model), device="cpu"), "teacher")
+    two = ModelEmbedder(SentenceTransformer(str(tiny_model), device="cpu"), "another")
     for model in (one, two):
         model.keep_in(tmp_path, model.manifest())
         model.embed(TEXTS)

@@ -18,9 +18,10 @@ from sentence_transformers.models import Dense, Normalize, Pooling, StaticEmbedd
 
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
-from distilvec.models.load import load_model
+from distilvec.models.load import load_model, resolve_model
 from distilvec.teachers.encode import is_stateless, plan_batches
-from distilvec.teachers.model import load_teacher, resolve_model, wrap_model
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.teacher import load_teacher
 
 TEXTS = [*make_texts(40), "", "a", "garden " * 300, "Grüße aus Köln 🙂"]
 
@@ -57,7 +58,9 @@ def test_left_padding_is_kept(tmp_path):
     )
     reference = SentenceTransformer(str(folder), device="cpu")
     reference.tokenizer.padding_side = "left"
-    np.testing.assert_allclose(wrap_model(reference, "left").embed(TEXTS[:20]), reference.encode(TEXTS[:20]), atol=2e-5)
+    np.testing.assert_allclose(
+        ModelEmbedder(reference, "left").embed(TEXTS[:20]), reference.encode(TEXTS[:20]), atol=2e-5
+    )
 
 
 def test_bfloat16_keeps_the_direction(tiny_model):
@@ -158,24 +161,24 @@ def test_pooling_without_prompt_tokens_is_refused(tmp_path):
     folder = architectures.sentence_transformer(tmp_path / "model", architectures.bert(tmp_path / "backbone"))
     model = SentenceTransformer(str(folder), device="cpu")
     model.set_pooling_include_prompt(False)
-    assert wrap_model(model, "fine").embed(["a"]).shape == (1, 32)
+    assert ModelEmbedder(model, "fine").embed(["a"]).shape == (1, 32)
     with pytest.raises(DistilvecError, match="include_prompt"):
-        wrap_model(model, "no", prompts={"query": "find: "})
+        ModelEmbedder(model, "no", prompts={"query": "find: "})
 
 
 def test_static_embeddings_go_through_encode():
     model = SentenceTransformer(
         modules=[StaticEmbedding(architectures.wordpiece()._tokenizer, embedding_dim=16)], device="cpu"
     )
-    teacher = wrap_model(model, "static")
+    teacher = ModelEmbedder(model, "static")
     np.testing.assert_allclose(teacher.embed(TEXTS[:5]), model.encode(TEXTS[:5]), atol=1e-6)
     assert teacher.dim == 16
-    assert teacher.manifest().weights == wrap_model(model, "again").manifest().weights
+    assert teacher.manifest().weights == ModelEmbedder(model, "again").manifest().weights
 
 
 def test_a_student_in_training_stays_in_training_and_unpacked(tiny_model):
     model = SentenceTransformer(str(tiny_model), device="cpu").train()
-    teacher = wrap_model(model, "student")
+    teacher = ModelEmbedder(model, "student")
     before = teacher.embed(TEXTS[:4])
     assert model.training
     with torch.no_grad():
@@ -199,10 +202,10 @@ def test_batches_hold_every_row_once_within_the_budget():
 
 
 def test_no_texts_and_many_texts(tiny_model, monkeypatch):
-    teacher = wrap_model(SentenceTransformer(str(tiny_model), device="cpu"), "tiny")
+    teacher = ModelEmbedder(SentenceTransformer(str(tiny_model), device="cpu"), "tiny")
     assert teacher.embed([]).shape == (0, 32)
     whole = teacher.embed(TEXTS)
-    monkeypatch.setattr("distilvec.teachers.model._WINDOW", 9)
+    monkeypatch.setattr("distilvec.teachers.model_embedder._WINDOW", 9)
     seen = []
     found = teacher.signals(TEXTS, progress=lambda texts, share: seen.append((texts, share)))
     np.testing.assert_allclose(found["embedding"], whole, atol=1e-5)
@@ -354,8 +357,8 @@ def test_models_of_their_own_kind_are_cut_by_tokens_too(tiny_model, monkeypatch)
     """32 texts of any length took 16 times the memory that `batch_tokens` allows."""
     model = SentenceTransformer(str(tiny_model), device="cpu")
     texts = [*make_texts(50), *(" ".join(make_texts(20, seed=seed)) for seed in range(9))]
-    expected = wrap_model(model, "direct").embed(texts)
-    teacher, told, batches, encode = wrap_model(model, "own kind", batch_tokens=256), [], [], model.encode
+    expected = ModelEmbedder(model, "direct").embed(texts)
+    teacher, told, batches, encode = ModelEmbedder(model, "own kind", batch_tokens=256), [], [], model.encode
     teacher._forward = None
     monkeypatch.setattr(model, "encode", lambda texts, **options: batches.append(texts) or encode(texts, **options))
     found = teacher.signals(texts, progress=lambda *state: told.append(state))["embedding"]

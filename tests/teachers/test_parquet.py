@@ -14,7 +14,7 @@ from distilvec.data.corpus import build_corpus, text_key
 from distilvec.teachers.cache.fill import fill_cache
 from distilvec.teachers.cache.parquet import FINAL, PRE_DENSE, export_parquet, import_parquet
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.model import load_teacher
+from distilvec.teachers.teacher import load_teacher
 
 PROMPTS = {"query": "find: ", "document": ""}
 

@@ -14,8 +14,8 @@ from distilvec.config import recipe
 from distilvec.config.presets import PRESETS, find_preset
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
-from distilvec.teachers.api import ApiTeacher
-from distilvec.teachers.model import load_teacher
+from distilvec.teachers.api_embedder import ApiEmbedder
+from distilvec.teachers.teacher import load_teacher
 
 SEARCH = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
 PASSAGES = "Represent this sentence for searching relevant passages: "
@@ -96,7 +96,7 @@ def test_embeddinggemma_has_prompts_and_its_own_layers(tmp_path):
 
 
 def test_prompts_of_a_preset_are_sent_to_a_server():
-    assert ApiTeacher(TeacherSection(model="Snowflake/snowflake-arctic-embed-l-v2.0", api={})).prompts == {
+    assert ApiEmbedder(TeacherSection(model="Snowflake/snowflake-arctic-embed-l-v2.0", api={})).prompts == {
         "query": "query: ",
         "document": "",
     }

@@ -22,7 +22,7 @@ from distilvec.pipeline.run import run
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.manifest import read_manifest
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
-from distilvec.teachers.model import LocalTeacher
+from distilvec.teachers.model_embedder import ModelEmbedder
 
 FINAL, PRE_DENSE = {"name": "offline_cosine"}, {"name": "offline_cosine", "options": {"target": "pre_dense"}}
 
@@ -57,14 +57,14 @@ def recipe(tiny_recipe, teacher):
 @pytest.fixture
 def idle(monkeypatch):
     """Called, it forbids every pass of a teacher from then on; students that are judged may run."""
-    signals = LocalTeacher.signals
+    signals = ModelEmbedder.signals
 
     def forbid():
         def refuse(model, *args, **kwargs):
             assert model.name in ("start", "student"), "the teacher ran again"
             return signals(model, *args, **kwargs)
 
-        monkeypatch.setattr(LocalTeacher, "signals", refuse)
+        monkeypatch.setattr(ModelEmbedder, "signals", refuse)
 
     return forbid
 

@@ -27,7 +27,7 @@ from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher
 from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.model import load_teacher
+from distilvec.teachers.teacher import load_teacher
 
 TOKENS = TokenOutputSpec("offsets", hidden=(-1,), importance=True, gram_layers=(3, 4), divisor=2)
 WANTS = OutputSpec(embedding=True, vector=True, tokens=TOKENS)

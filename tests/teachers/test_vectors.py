@@ -14,7 +14,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.info import TeacherInfo
 from distilvec.data.corpus import build_corpus
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.teachers.table_embedder import TableEmbedder
 
 TEXTS = make_texts(100)
 
@@ -46,7 +46,7 @@ def test_two_columns_of_vectors_are_two_teachers(tmp_path):
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"text": TEXTS, "a": list(unit(100)), "b": list(unit(100, seed=1))}), path)
     names = ({"embedding": "a"}, {"embedding": "b"}, {"embedding": "a"})
-    marks = [VectorsTeacher(TeacherSection(vectors=path, columns=one)).manifest().fingerprint for one in names]
+    marks = [TableEmbedder(TeacherSection(vectors=path, columns=one)).manifest().fingerprint for one in names]
     assert marks[0] == marks[2] != marks[1]
 
 
@@ -54,7 +54,7 @@ def test_vectors_of_the_corpus_are_taken_whatever_the_order(tmp_path):
     vectors = unit(100)
     order = np.random.default_rng(1).permutation(100)
     table = write(tmp_path / "api.parquet", [TEXTS[i] for i in order], vectors[order])
-    teacher = VectorsTeacher(TeacherSection(vectors=table))
+    teacher = TableEmbedder(TeacherSection(vectors=table))
     assert teacher.info() == TeacherInfo(12, True, prompts={"query": "", "document": ""}, name="api")
     corpus = corpus_of(tmp_path / "c", TEXTS[:70])
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest("float32"), 32)
@@ -70,7 +70,7 @@ def test_vectors_of_the_corpus_are_taken_whatever_the_order(tmp_path):
 def test_interrupted_it_ends_with_the_same_bytes(tmp_path):
     texts = [*TEXTS[:60], *TEXTS[10:30], *TEXTS[60:]]  # some stand twice
     table = write(tmp_path / "api.parquet", texts, unit(100)[[TEXTS.index(text) for text in texts]])
-    teacher = VectorsTeacher(TeacherSection(vectors=table))
+    teacher = TableEmbedder(TeacherSection(vectors=table))
     corpus = corpus_of(tmp_path / "c", TEXTS)
 
     def stop(done, total, work):
@@ -90,7 +90,7 @@ def test_interrupted_it_ends_with_the_same_bytes(tmp_path):
 
 
 def test_missing_texts_are_counted_and_one_is_quoted(tmp_path):
-    teacher = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "api.parquet", TEXTS[:90], unit(90))))
+    teacher = TableEmbedder(TeacherSection(vectors=write(tmp_path / "api.parquet", TEXTS[:90], unit(90))))
     corpus = corpus_of(tmp_path / "c", TEXTS)
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 32)
     with refused("teacher.vectors", TEXTS[90][:60]):
@@ -103,13 +103,13 @@ def test_roles_and_prompts(tmp_path):
     vectors = unit(60)
     texts, roles = [*TEXTS[:40], *TEXTS[:20]], ["document"] * 40 + ["query"] * 20
     corpus = corpus_of(tmp_path / "c", TEXTS[:40], TEXTS[:20], prompts)
-    with_roles = VectorsTeacher(
+    with_roles = TableEmbedder(
         TeacherSection(vectors=write(tmp_path / "roles.parquet", texts, vectors, role=roles), prompts=prompts)
     )
     cache = TeacherCache.create_or_open(tmp_path / "roles", with_roles.manifest("float32"), 100)
     with_roles.fill(cache, corpus)
     np.testing.assert_array_equal(cache.read(cache.positions(np.asarray(corpus.keys))), vectors)
-    without = VectorsTeacher(
+    without = TableEmbedder(
         TeacherSection(vectors=write(tmp_path / "plain.parquet", TEXTS[:40], vectors[:40]), prompts=prompts)
     )
     cache = TeacherCache.create_or_open(tmp_path / "plain", without.manifest("float32"), 100)
@@ -120,23 +120,21 @@ def test_roles_and_prompts(tmp_path):
 
 
 def test_lengths_are_measured_and_dimensions_cut(tmp_path):
-    long = VectorsTeacher(
-        TeacherSection(vectors=write(tmp_path / "long.parquet", TEXTS, unit(100) * 3), truncate_dim=5)
-    )
+    long = TableEmbedder(TeacherSection(vectors=write(tmp_path / "long.parquet", TEXTS, unit(100) * 3), truncate_dim=5))
     assert (long.normalized, long.dim) == (False, 5)
-    cut = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "unit.parquet", TEXTS, unit(100)), truncate_dim=5))
+    cut = TableEmbedder(TeacherSection(vectors=write(tmp_path / "unit.parquet", TEXTS, unit(100)), truncate_dim=5))
     (rows,) = cut.rows(["embedding"])
     np.testing.assert_allclose(np.linalg.norm(rows["embedding"], axis=1), 1, atol=1e-6)
     with pytest.raises(DistilvecError, match=r"\[teacher.truncate_dim\] found 13"):
-        VectorsTeacher(TeacherSection(vectors=tmp_path / "unit.parquet", truncate_dim=13))
+        TableEmbedder(TeacherSection(vectors=tmp_path / "unit.parquet", truncate_dim=13))
 
 
 def test_one_vector_of_another_length_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr("distilvec.teachers.precomputed._MEASURED", 10)
+    monkeypatch.setattr("distilvec.teachers.table_embedder._MEASURED", 10)
     monkeypatch.setattr("distilvec.teachers.cache.parquet._ROWS", 10)
     vectors = unit(100)
     vectors[50] *= 2
-    teacher = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "t.parquet", TEXTS, vectors)))
+    teacher = TableEmbedder(TeacherSection(vectors=write(tmp_path / "t.parquet", TEXTS, vectors)))
     assert teacher.normalized
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 200)
     with pytest.raises(DistilvecError, match=rf"{TEXTS[50]}' has not. Normalise"):
@@ -149,7 +147,7 @@ def test_rows_of_one_text_must_agree(tmp_path, monkeypatch, scale, differs):
     monkeypatch.setattr("distilvec.teachers.cache.parquet._MOST", 12 * 4 * 2)  # two vectors together
     vectors = unit(100) * 3
     texts, rows = [*TEXTS, *TEXTS[40:45], TEXTS[3]], np.concatenate([vectors, vectors[40:45], vectors[3:4] * scale])
-    teacher = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "t.parquet", texts, rows)))
+    teacher = TableEmbedder(TeacherSection(vectors=write(tmp_path / "t.parquet", texts, rows)))
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest("float32"), 32)
     corpus = corpus_of(tmp_path / "c", TEXTS)
     if not differs:
@@ -165,7 +163,7 @@ def test_one_text_in_two_roles_needs_two_prompts(tmp_path):
     texts, roles = TEXTS[:40] * 2, ["document"] * 40 + ["query"] * 40
     for prompts, fits in (({"query": "find: "}, True), ({}, False)):
         table = write(tmp_path / "t.parquet", texts, unit(80), role=roles)
-        teacher = VectorsTeacher(TeacherSection(vectors=table, prompts=prompts))
+        teacher = TableEmbedder(TeacherSection(vectors=table, prompts=prompts))
         folder = tmp_path / str(fits)
         corpus = corpus_of(folder, TEXTS[:40], TEXTS[:40], {"query": "", "document": "", **prompts})
         cache = TeacherCache.create_or_open(folder / "cache", teacher.manifest(), 32)
@@ -184,14 +182,14 @@ def test_zero_vectors_and_a_few_of_length_1_do_not_count(tmp_path, unit_rows, ze
     vectors = unit(100) * 3
     vectors[:unit_rows] = unit(unit_rows)
     vectors[100 - zeros :] = 0
-    assert VectorsTeacher(TeacherSection(vectors=write(tmp_path / "t.parquet", TEXTS, vectors))).normalized is expected
+    assert TableEmbedder(TeacherSection(vectors=write(tmp_path / "t.parquet", TEXTS, vectors))).normalized is expected
 
 
 @pytest.mark.parametrize("rows", [11, 50, 99])
 def test_tables_of_which_only_some_have_length_1_are_refused(tmp_path, rows):
     mixed = unit(100) * 3
     mixed[100 - rows :] = unit(rows)
-    teacher = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "t.parquet", TEXTS, mixed)))
+    teacher = TableEmbedder(TeacherSection(vectors=write(tmp_path / "t.parquet", TEXTS, mixed)))
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 32)
     with refused("teacher.vectors", TEXTS[0][:60]):
         teacher.fill(cache, corpus_of(tmp_path / "c", TEXTS))
@@ -203,18 +201,18 @@ def test_files_of_other_widths_are_refused(tmp_path):
     write(tmp_path / "t" / "a.parquet", TEXTS[:50], unit(50))
     write(tmp_path / "t" / "b.parquet", TEXTS[40:], unit(60, 8))
     with refused("teacher.vectors", "b.parquet"):
-        VectorsTeacher(TeacherSection(vectors=tmp_path / "t"))
+        TableEmbedder(TeacherSection(vectors=tmp_path / "t"))
 
 
 def test_the_manifest_follows_the_content(tmp_path):
-    one = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "a.parquet", TEXTS, unit(100)))).manifest()
-    other = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "a.parquet", TEXTS, unit(100, seed=1)))).manifest()
+    one = TableEmbedder(TeacherSection(vectors=write(tmp_path / "a.parquet", TEXTS, unit(100)))).manifest()
+    other = TableEmbedder(TeacherSection(vectors=write(tmp_path / "a.parquet", TEXTS, unit(100, seed=1)))).manifest()
     assert any(line.startswith("weights") for line in one.differences(other))
     assert one.backend == "table"
     with pytest.raises(DistilvecError, match="teacher_embedding_pre_dense"):
-        VectorsTeacher(TeacherSection(vectors=tmp_path / "a.parquet")).manifest(pre_dense=True)
+        TableEmbedder(TeacherSection(vectors=tmp_path / "a.parquet")).manifest(pre_dense=True)
 
 
 def test_missing_tables_are_explained(tmp_path):
     with pytest.raises(DistilvecError, match=r"\[teacher.vectors\] no Parquet file"):
-        VectorsTeacher(TeacherSection(vectors=tmp_path / "none.parquet"))
+        TableEmbedder(TeacherSection(vectors=tmp_path / "none.parquet"))

@@ -14,11 +14,11 @@ from distilvec.config.student import StudentSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.models.load import resolve_model
 from distilvec.report.html import render_page
 from distilvec.report.write import history, warnings
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.model import resolve_model
 from distilvec.train.metrics import read_metrics
 from distilvec.train.monitors import LEAST_RANK, MOST_ALIKE, CollapseMonitor, spread, take_snapshot
 

@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from distilvec.cli.layout import Listed, example
-from distilvec.cli.options import JsonFile, Model, Overrides, Restart, argument, check_outputs, named_options, option
+from distilvec.cli.options import (
+    JsonFile,
+    ModelOrFile,
+    Overrides,
+    Restart,
+    argument,
+    check_outputs,
+    named_options,
+    option,
+)
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError
 
 if TYPE_CHECKING:
     from distilvec.config.schema import TeacherSection
-    from distilvec.teachers.precomputed import VectorsTeacher
+    from distilvec.teachers.table_embedder import TableEmbedder
 
 _DISTILL = "table.parquet --student MODEL --layers 3 --out runs/queries"
 _CHECK = "runs/queries/student --index postgresql://me@db/shop/products --column text=content"
@@ -86,19 +95,26 @@ def index_distill(
     from distilvec.config import recipe as recipes
     from distilvec.config.paths import resolve_tree
     from distilvec.config.schema import Recipe
-    from distilvec.pipeline.index import index_recipe, open_index, read_check
+    from distilvec.pipeline.index import index_recipe, read_check
     from distilvec.pipeline.run import run as run_recipe
+    from distilvec.teachers.embedder import open_table
 
     changes = recipes.read_overrides(overrides or [])
     with named_options(_KEYS):
         section = _section(index, column, texts, limit, similarity)
-        table = open_index(section, refresh)
+        table = open_table(section, refresh=refresh)
         stated = {"query": query_prompt, "document": document_prompt}
-        prompts = {role: text for role, text in stated.items() if text is not None} or _inferred(table, candidate or [])
-        teacher = {**section.model_dump(mode="json", exclude_unset=True), **({"prompts": prompts} if prompts else {})}
-        model: dict[str, Any] = {"model": student, **({"layers": layers} if layers is not None else {})}
-        name = None if suite is None else str(suite.resolve())
-        tree = index_recipe(teacher, model, out.resolve().name, queries, name, epochs)
+        prompts = {role: prompt for role, prompt in stated.items() if prompt is not None}
+        if not prompts:
+            prompts = _inferred(table, candidate or [])
+        teacher = section.model_dump(mode="json", exclude_unset=True)
+        if prompts:
+            teacher["prompts"] = prompts
+        model: dict[str, Any] = {"model": student}
+        if layers is not None:
+            model["layers"] = layers
+        suite_name = None if suite is None else str(suite.resolve())
+        tree = index_recipe(teacher, model, out.resolve().name, queries, suite_name, epochs)
         tree = resolve_tree(tree, Path.cwd(), Recipe)
         for key, value in changes.items():
             recipes.set_key(tree, key, value)
@@ -111,7 +127,7 @@ def index_distill(
 
 @index_app.command("check", epilog=example("index check", _CHECK))
 def index_check(
-    model: Model,
+    model: ModelOrFile,
     index: Annotated[str, option(_ABOUT)],
     suite: Suite = None,
     queries: Queries = 500,
@@ -151,9 +167,14 @@ def _section(
 
     read_address(index, "index")  # so that a password in it is never repeated by another message
     columns = dict(_part(text) for text in column or [])
-    given: dict[str, Any] = {"vectors": index if "://" in index else Path(index).resolve(), "columns": columns or None}
-    given |= {"texts": None if texts is None else texts.resolve(), "limit": limit, "similarity": similarity}
-    return section_of(TeacherSection, "teacher", {key: value for key, value in given.items() if value is not None})
+    values = {
+        "vectors": index if "://" in index else Path(index).resolve(),
+        "columns": columns or None,
+        "texts": None if texts is None else texts.resolve(),
+        "limit": limit,
+        "similarity": similarity,
+    }
+    return section_of(TeacherSection, "teacher", values)
 
 
 def _part(text: str) -> tuple[str, str]:
@@ -163,20 +184,22 @@ def _part(text: str) -> tuple[str, str]:
     return part, name
 
 
-def _inferred(table: VectorsTeacher, candidates: list[str]) -> dict[str, str]:
+def _inferred(table: TableEmbedder, candidates: list[str]) -> dict[str, str]:
     """Prompts of the candidate whose vectors the index has; none without one."""
     if not candidates:
         return {}
     from distilvec.core.log import log
     from distilvec.pipeline.index import recognize
 
-    found = recognize(table, candidates)
-    for one in found:
-        log(f"{one.model}: mean cosine {one.cosine:.3f} with the stored vectors, prompt {one.prompt!r}")
-    if not found[0].same:
+    compared = recognize(table, candidates)
+    for model in compared:
+        log(f"{model.model}: mean cosine {model.cosine:.3f} with the stored vectors, prompt {model.prompt!r}")
+    nearest = compared[0]
+    if not nearest.same:
         log("no candidate has made the index; it is taken without prompts")
         return {}
-    prompts = {"query": found[0].prompts["query"], "document": found[0].prompt}
-    if prompts["query"] != prompts["document"]:
+    query_prompt = nearest.prompts["query"]
+    if query_prompt != nearest.prompt:
         log("queries have another prompt than documents: the encoder learns from documents alone")
+    prompts = {"query": query_prompt, "document": nearest.prompt}
     return {role: prompt for role, prompt in prompts.items() if prompt}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from distilvec.cli.options import JsonFile, ModelOrFile, argument, check_outputs, check_positive, named_options, option
+from distilvec.cli.options import JsonFile, argument, check_outputs, check_positive, named_options, option
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
@@ -13,14 +13,16 @@ from distilvec.core.files import check_output_folder, write_file
 
 
 def evaluate(
-    model: ModelOrFile,
+    model: Annotated[str, argument("A folder or id, a file of `distilvec export`, or an API: openai:MODEL, a URL.")],
     suite: Annotated[Path | None, option("A suite file (YAML list of local tasks).")] = None,
     mteb: Annotated[str | None, option("Tasks of MTEB, separated by commas.")] = None,
     benchmark: Annotated[
         str | None, option("A benchmark of MTEB, such as 'MTEB(eng, v2)', BEIR-14, or TR-MTEB.")
     ] = None,
     data: Annotated[Path | None, option("Folder with <MTEB task>/ folders, read instead of the hub.")] = None,
-    teacher: Annotated[str | None, option("Compare with this model, also with its vectors of documents.")] = None,
+    teacher: Annotated[
+        str | None, option("Compare with this model, API or index, also with its vectors of documents.")
+    ] = None,
     protocol: Annotated[str, option("Main metrics to show: mteb-like, talas, distillmoe, emo, surgery.")] = "mteb-like",
     mixed: Annotated[bool, option("A column with both models in pairs, STS and classification too.")] = False,
     json_file: JsonFile = None,
@@ -33,7 +35,7 @@ def evaluate(
     from distilvec.pipeline.scores import check_arguments, score_models
 
     with named_options({name: f"--{name}" for name in ("suite", "teacher", "mteb", "benchmark", "data", "protocol")}):
-        check_arguments(suite, teacher, mteb, benchmark, data, protocol)
+        check_arguments(model, suite, teacher, mteb, benchmark, data, protocol)
     with named_options({"teacher": "--teacher"}):
         scores = score_models(model, suite, teacher, mteb, benchmark, data, protocol, mixed)
 
@@ -97,14 +99,13 @@ def speed(
         raise DistilvecError("models", f"{twice} is named twice.", "Name each model once.")
 
     from distilvec.cli.terminal import print_result
-    from distilvec.config.schema import TeacherSection
     from distilvec.core.log import progress
     from distilvec.evaluation.speed import Timing, measure_speed
     from distilvec.report.sections.speed import speed_text
-    from distilvec.teachers.model import load_teacher
+    from distilvec.teachers.embedder import open_model
 
     timing = Timing(20, 200, None if full else seconds)
-    loaded = {name: load_teacher(TeacherSection(model=name), device="cpu", key="models").model for name in models}
+    loaded = {name: open_model(name, key="models", device="cpu").model for name in models}
     with progress("speed", 100, "%") as advance:
 
         def note(what: str, done: int, total: int) -> None:

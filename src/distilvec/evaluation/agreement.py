@@ -10,9 +10,10 @@ from scipy.stats import kendalltau
 
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import metrics
-from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, retrieval_vectors, score_task
+from distilvec.evaluation.evaluator import EmbeddingCache, retrieval_vectors, score_task
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import RetrievalTask
+from distilvec.teachers.embedder import Embedder
 
 Array = np.ndarray[Any, Any]
 Vectors = tuple[Array, Array, Array]  # ranking_vectors of queries and documents, and the documents with text

@@ -26,9 +26,10 @@ from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
 from distilvec.core.similarity import Similarity
 from distilvec.evaluation import metrics
-from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Progress, embedders, score_task
+from distilvec.evaluation.evaluator import EmbeddingCache, Progress, embedders, score_task
 from distilvec.evaluation.search import pack_signs, rescored_top_k
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts
+from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.encode import TextProgress
 
 Array = np.ndarray[Any, Any]

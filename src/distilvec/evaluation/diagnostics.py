@@ -29,7 +29,7 @@ from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task
 from distilvec.models.load import evaluating
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.students.task_head import predict_logits
-from distilvec.teachers.model import LocalTeacher
+from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.monitors import gate_statistics
 from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
 
@@ -96,7 +96,7 @@ def sample(group: Group, count: int) -> list[Text]:
 
 
 def experts_report(
-    student: LocalTeacher, groups: Sequence[Group], vectors: Callable[[Group, Sequence[Text]], Array] | None = None
+    student: ModelEmbedder, groups: Sequence[Group], vectors: Callable[[Group, Sequence[Text]], Array] | None = None
 ) -> dict[str, Any]:
     """Make report.json's "experts"; {} for a student without at least two experts, or without texts.
 
@@ -228,7 +228,7 @@ def score_metrics(predicted: Array, gold: Array) -> dict[str, float | None]:
 # -- tokenizers -------------------------------------------------------------------------------------------------------
 
 
-def vocabulary_report(teacher: LocalTeacher | None, student: LocalTeacher, corpus: Corpus | None) -> dict[str, Any]:
+def vocabulary_report(teacher: ModelEmbedder | None, student: ModelEmbedder, corpus: Corpus | None) -> dict[str, Any]:
     """Make report.json's "vocabulary": `compare_tokenizers` at the student's length, with "parameters".
 
     {} if both have one tokenizer, without a local teacher or a corpus, or for a tokenizer that is not a fast one.

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -31,7 +31,6 @@ from sklearn.metrics import average_precision_score, f1_score
 
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
-from distilvec.core.similarity import Similarity
 from distilvec.evaluation import metrics
 from distilvec.evaluation.search import Search, top_k
 from distilvec.evaluation.tasks import (
@@ -43,26 +42,12 @@ from distilvec.evaluation.tasks import (
     TaskFailure,
     embedded_texts,
 )
+from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.encode import TextProgress
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]  # (name, done, all)
 MIXED = "mixed"  # the model that takes both embedders for every type of task
-
-
-class Embedder(Protocol):
-    """Model that gives texts their vectors: float32 [texts, dim], in their order, with the role's prompt prepended."""
-
-    @property
-    def name(self) -> str:
-        """Name in messages."""
-
-    @property
-    def similarity(self) -> Similarity:
-        """How its vectors are compared."""
-
-    def embed(self, texts: Sequence[str], role: Role = "document", progress: TextProgress | None = None) -> Array:
-        """Vectors of the texts. `progress(texts, share of the work)` is called now and then."""
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,11 @@ import numpy as np
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
-from distilvec.evaluation.evaluator import MIXED, Embedder, EmbeddingCache, Score
+from distilvec.evaluation.evaluator import MIXED, EmbeddingCache, Score
 from distilvec.evaluation.mteb_benchmarks import NAMES, benchmark_tasks, is_prepared
 from distilvec.evaluation.mteb_local import LocalData, load_local
 from distilvec.evaluation.tasks import TaskFailure
+from distilvec.teachers.embedder import Embedder
 
 Array = np.ndarray[Any, Any]
 Pair = tuple[Embedder, Embedder]

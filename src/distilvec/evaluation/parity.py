@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from distilvec.evaluation.evaluator import EmbeddingCache, retrieval_vectors, score_task
-from distilvec.evaluation.exported import Runnable, TextEncoder
 from distilvec.evaluation.memory import random_tokens
 from distilvec.evaluation.metrics import cosine_pairs, unit
 from distilvec.evaluation.search import top_k
@@ -20,6 +19,7 @@ from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.speed import ROLE_TOKENS, Timing, interleaved
 from distilvec.evaluation.tasks import RetrievalTask, make_retrieval
 from distilvec.formats.onnx import LOGITS, Graph, token_limit
+from distilvec.teachers.graph_embedder import GraphEmbedder, Runnable
 
 QUERIES, DOCUMENTS = 100, 200  # most queries, and documents unless their relevant ones are more
 TOKENS = 128
@@ -89,32 +89,43 @@ def measure_parity(
 
     Errors: DistilvecError for vectors that are not finite.
     """
-    task, model, memo = sample_task(task), graph.model, EmbeddingCache()
-    theirs, ours = (TextEncoder(name, model, run, TOKENS) for name, run in (("PyTorch", graph), ("exported", exported)))
-    expected, found = (retrieval_vectors(task, one, one, memo) for one in (theirs, ours))
-    cosines = np.concatenate([cosine_pairs(left, right) for left, right in zip(expected[:2], found[:2], strict=True)])
-    cosines = cosines[np.concatenate([np.ones(len(task.queries), dtype=bool), expected[2]])]
-    similarities, top = [], []
-    for queries, documents, filled in (expected, found):
-        similarities.append(unit(queries) @ unit(documents).T)
-        top.append(top_k(queries, documents, 10, ~filled, similarity=ours.similarity)[0])
-    overlap = float((top[1][:, :, None] == top[0][:, None]).any(axis=2).mean())
-    (pytorch_score, pytorch_sample), (score, sample) = (score_task(task, one, one, memo) for one in (theirs, ours))
+    task = sample_task(task)
+    model = graph.model
+    memo = EmbeddingCache()
+    pytorch = GraphEmbedder("PyTorch", model, graph, TOKENS)
+    export = GraphEmbedder("exported", model, exported, TOKENS)
+    expected_queries, expected_documents, filled = retrieval_vectors(task, pytorch, pytorch, memo)
+    queries, documents, _ = retrieval_vectors(task, export, export, memo)
+
+    # a document without text is not embedded: it has no cosine
+    cosines = np.concatenate(
+        [cosine_pairs(expected_queries, queries), cosine_pairs(expected_documents, documents)[filled]]
+    )
+    expected_similarities = unit(expected_queries) @ unit(expected_documents).T
+    similarities = unit(queries) @ unit(documents).T
+    expected_top, _ = top_k(expected_queries, expected_documents, 10, ~filled, similarity=export.similarity)
+    top, _ = top_k(queries, documents, 10, ~filled, similarity=export.similarity)
+    overlap = float((top[:, :, None] == expected_top[:, None]).any(axis=2).mean())
+
+    pytorch_score, pytorch_sample = score_task(task, pytorch, pytorch, memo)
+    score, sample = score_task(task, export, export, memo)
     change = average_interval([(sample, pytorch_sample)])
     labels = None
     if graph.head is not None:
-        chosen = [one.outputs(task.queries, "query", LOGITS).argmax(axis=1) for one in (theirs, ours)]
-        labels = float(np.mean(chosen[0] == chosen[1]))
+        pytorch_labels = pytorch.outputs(task.queries, "query", LOGITS).argmax(axis=1)
+        labels = float(np.mean(export.outputs(task.queries, "query", LOGITS).argmax(axis=1) == pytorch_labels))
+
     inputs = random_tokens(model, 1, min(ROLE_TOKENS["query"], token_limit(model) or ROLE_TOKENS["query"]))
-    seconds = interleaved([partial(one.run, inputs) for one in (graph, exported)], timing or TIMING)
-    latencies = [1e3 * float(np.median(taken)) for taken in seconds]
+    pytorch_seconds, seconds = interleaved(
+        [partial(graph.run, inputs), partial(exported.run, inputs)], timing or TIMING
+    )
     return Parity(
         task=task.name,
         queries=len(task.queries),
         documents=len(task.documents),
         mean_cosine=float(cosines.mean()),
         min_cosine=float(cosines.min()),
-        similarity_error=float(np.abs(similarities[0] - similarities[1]).mean()),
+        similarity_error=float(np.abs(similarities - expected_similarities).mean()),
         overlap=overlap,
         ndcg=score.value,
         pytorch_ndcg=pytorch_score.value,
@@ -123,8 +134,8 @@ def measure_parity(
         labels=labels,
         megabytes=megabytes,
         pytorch_megabytes=sum(weight.nbytes for weight in graph.parameters()) / 1e6,
-        latency_ms=latencies[1],
-        pytorch_latency_ms=latencies[0],
+        latency_ms=1e3 * float(np.median(seconds)),
+        pytorch_latency_ms=1e3 * float(np.median(pytorch_seconds)),
     )
 
 

@@ -17,7 +17,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import text_key
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS, RetrievalTask, StoredTask, make_retrieval
-from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.teachers.table_embedder import TableEmbedder
 
 Array = np.ndarray[Any, Any]
 
@@ -26,7 +26,7 @@ FEWEST = 50  # texts of a table that tasks are made from
 LARGEST_SHARE = 5  # at most a fifth of the texts are queries
 
 
-def stored_tasks(teacher: VectorsTeacher, count: int) -> list[RetrievalTask]:
+def stored_tasks(teacher: TableEmbedder, count: int) -> list[RetrievalTask]:
     """Both tasks with `count` stored texts as queries, at most a fifth of the table.
 
     Neighbors are searched among the other texts. Errors: DistilvecError for a table of fewer than 50 distinct texts.

@@ -1,6 +1,7 @@
 """Loads any model. The experts of a student are built by our own class, never by code from the student's folder.
 
-`load` raises the errors of the libraries; `load_model`, `load_backbone` and `load_tokenizer` DistilvecError with a key.
+`load` raises the errors of the libraries; `load_model`, `load_with_settings`, `load_backbone` and `load_tokenizer`
+DistilvecError with a key.
 """
 
 from __future__ import annotations
@@ -16,14 +17,20 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Normalize, Pooling, Transformer
 from sentence_transformers.util import is_sentence_transformer_model
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
 from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
-from distilvec.core.info import Role
+from distilvec.core.info import UNLIMITED, Role
 from distilvec.core.similarity import Similarity, read_similarity
+from distilvec.models.adapters import merge_adapters
+from distilvec.models.bidirectional import lift_causal_mask
 from distilvec.models.experts import CONFIG, WEIGHTS, Experts
+from distilvec.models.limits import position_limit
+from distilvec.models.placement import placement
+from distilvec.models.settings import ModelSettings, setting_key
 from distilvec.models.unreadable import check_model, check_outputs, check_tokenizer, readable
 
 EXPERTS_FILE = "distilvec_experts.py"  # the copy of models/experts.py in a student's folder; saved students name it
@@ -53,19 +60,103 @@ def load_model(
     return model
 
 
+def load_with_settings(name: str, key: str, settings: ModelSettings, device: str) -> SentenceTransformer:
+    """Load a model for inference, with further settings; it stays on the CPU unless they place it (placement.py).
+
+    A plain Hugging Face model needs a pooling in the settings. A SentenceTransformer's length is limited to the model's
+    positions. Errors: DistilvecError for a model that cannot be loaded, and for settings that it cannot have; their
+    keys are those next to `key`, such as teacher.max_length for teacher.model.
+    """
+    source = resolve_model(name)
+    with readable(name, key):
+        placed = placement(settings, device, key)
+        # 'auto' keeps a checkpoint's own precision: linear weights go to bf16 from there, the rest to fp32
+        weights: dict[str, Any] = {"dtype": "auto" if settings.dtype == "bfloat16" else torch.float32, **placed}
+        common: dict[str, Any] = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
+        if is_sentence_transformer_model(with_owner(source), revision=settings.revision):
+            _refuse_pooling(name, key, settings)
+            model = load(source, None if placed else "cpu", model_kwargs=weights, **common)
+        else:
+            AutoConfig.from_pretrained(source, **common)  # fails if there is no model at all
+            modules = _plain_modules(name, key, settings, {**weights, **common}, common)
+            model = SentenceTransformer(modules=modules, device=None if placed else "cpu", model_kwargs=placed)
+        check_model(model, name, key)
+    _limit_length(model, name, key, settings.max_length)
+    backbone = getattr(model[0], "auto_model", model[0])
+    merge_adapters(backbone, settings.adapters)
+    if settings.attention == "bidirectional":
+        lift_causal_mask(backbone, name)
+    return model
+
+
+def max_length(model: SentenceTransformer) -> int:
+    """Return the longest input in tokens; UNLIMITED for a model without a limit."""
+    length = model.max_seq_length
+    return UNLIMITED if length is None or length > UNLIMITED else int(length)
+
+
+def _refuse_pooling(name: str, key: str, settings: ModelSettings) -> None:
+    """Raise DistilvecError for a pooling or normalization: a SentenceTransformer states its own."""
+    for setting, value in (("pooling", settings.pooling), ("normalize", settings.normalize)):
+        if value is not None:
+            problem = f"found {value!r}; {name} states its own (modules.json)."
+            raise DistilvecError(setting_key(key, setting), problem, "Remove the key.")
+
+
+def _plain_modules(
+    name: str, key: str, settings: ModelSettings, weights: dict[str, Any], common: dict[str, Any]
+) -> list[Any]:
+    """Return a plain Hugging Face model and its pooling as modules. Errors: DistilvecError without a pooling."""
+    plain = settings.plain
+    pooling = settings.pooling or (plain.pooling if plain is not None else None)
+    if pooling is None:
+        if key != "teacher.model":
+            raise no_pooling(name, key)
+        raise DistilvecError(
+            "teacher.pooling",
+            f"{name} is a plain Hugging Face model, without a pooling of its tokens.",
+            "Set teacher.pooling to mean, cls or lasttoken, and teacher.normalize to true for vectors of length 1.",
+        )
+    transformer = Transformer(
+        resolve_model(name), model_kwargs=weights, processor_kwargs={**common}, config_kwargs={**common}
+    )
+    transformer.modality_config = {"text": transformer.modality_config["text"]}  # texts as they are, no chat template
+    normalize = settings.normalize
+    if plain is not None:
+        transformer.max_seq_length = plain.max_length
+        normalize = plain.normalize if normalize is None else normalize
+    modules = [transformer, Pooling(transformer.get_embedding_dimension(), pooling)]
+    return [*modules, Normalize()] if normalize else modules
+
+
+def _limit_length(model: SentenceTransformer, name: str, key: str, asked: int | None) -> None:
+    """Set the longest input: the one that is asked for, or the model's positions if its own limit is greater."""
+    backbone = getattr(model[0], "auto_model", None)
+    positions = None if backbone is None else position_limit(backbone)
+    special = 0 if backbone is None else model[0].tokenizer.num_special_tokens_to_add(pair=False)
+    if asked is not None and not special < asked <= (positions or asked):
+        raise DistilvecError(
+            setting_key(key, "max_length"),
+            f"found {asked}; {name} has positions for {positions} tokens, of which {special} special ones.",
+            f"Give at least {special + 1}, and at most that.",
+        )
+    if asked is not None or (positions is not None and max_length(model) > positions):
+        model.max_seq_length = asked or positions
+
+
 def role_prompts(model: SentenceTransformer) -> dict[Role, str]:
     """Return the model's prompts by role, "" without one; some models call a document a passage or a corpus."""
     own = model.prompts or {}
     return {role: next((own[name] for name in names if own.get(name)), "") for role, names in _PROMPT_NAMES.items()}
 
 
-def model_similarity(model: SentenceTransformer, name: str) -> Similarity:
+def model_similarity(model: SentenceTransformer, name: str, key: str) -> Similarity:
     """Return how a model's vectors are compared, as it states; cosine by default, as in sentence-transformers.
 
-    Errors: DistilvecError for a similarity that is not scored here.
+    Errors: DistilvecError with the key for a similarity that is not scored here.
     """
     fix = "Set teacher.similarity in a recipe, or similarity_fn_name in its config_sentence_transformers.json."
-    return read_similarity(str(model.similarity_fn_name), name, "teacher.similarity", fix)
+    return read_similarity(str(model.similarity_fn_name), name, key, fix)
 
 
 def load_backbone(name: str, key: str, **kwargs: Any) -> SentenceTransformer:
@@ -106,6 +197,14 @@ def resolve_model(name: str) -> str:
             return name
         return str(MODEL_DIR)
     return name
+
+
+def model_name(model: str) -> str:
+    """Return a model's id, or the name of its folder; a student that a run left has the run's name."""
+    folder = Path(model).resolve()
+    if not folder.is_dir():
+        return model
+    return folder.parent.name if folder.name in ("student", "last") else folder.name
 
 
 def with_owner(source: str) -> str:

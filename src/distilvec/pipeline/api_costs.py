@@ -5,10 +5,10 @@ from __future__ import annotations
 from distilvec.config.schema import TEACHER_COLUMNS
 from distilvec.evaluation.tasks import embedded_texts
 from distilvec.pipeline.job import Job, Teacher
-from distilvec.teachers.api import ApiTeacher
+from distilvec.teachers.api_embedder import ApiEmbedder
 
 
-def cost_lines(job: Job, teacher: Teacher, loaded: ApiTeacher, missing: int) -> list[list[str]]:
+def cost_lines(job: Job, teacher: Teacher, loaded: ApiEmbedder, missing: int) -> list[list[str]]:
     """Describe tokens, cost, time and cap: of the `missing` texts of the corpus, and of those of the evaluation."""
     api, prompts = loaded.api, teacher.info.prompts
     texts = {(role, text) for task in job.tasks for role, part in embedded_texts(task) for text in part}

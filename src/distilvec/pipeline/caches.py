@@ -18,7 +18,7 @@ from distilvec.core.outputs import OutputSpec
 from distilvec.core.storage import Pusher, Remote
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.job import Job, Teacher, errors_of
-from distilvec.teachers.api import ApiTeacher
+from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.cache.fill import (
     MOST_ROWS,
     TokenSource,
@@ -30,8 +30,8 @@ from distilvec.teachers.cache.fill import (
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
 from distilvec.teachers.encode import CPU_TOKENS
 from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.model import LocalTeacher
-from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.teachers.teacher import OpenTeacher
 
 
@@ -124,14 +124,14 @@ def fill(
     """Compute the rows of the corpus that the cache lacks."""
     corpus, missing = teacher.corpus, count_missing(cache, teacher.corpus)
     _refuse_other_signals(cache, teacher, missing)
-    what = "teacher table" if isinstance(model, VectorsTeacher) else "teacher"
+    what = "teacher table" if isinstance(model, TableEmbedder) else "teacher"
     what = f"{what} {teacher.info.name}" if len(job.teachers) > 1 else what
     with filling(job, cache, what, len(corpus), len(corpus) - missing) as advance, errors_of(teacher.key):
 
         def report(done: int, total: int, work: float) -> None:
-            advance(done, model.meter.note if isinstance(model, ApiTeacher) else "", work)
+            advance(done, model.meter.note if isinstance(model, ApiEmbedder) else "", work)
 
-        if tokens is None or not isinstance(model, LocalTeacher):
+        if tokens is None or not isinstance(model, ModelEmbedder):
             model.fill(cache, corpus, report)
         else:
             fill_tokens(cache, corpus, token_source(job, teacher, model, tokens, alignment), report)
@@ -155,7 +155,7 @@ def filling(job: Job, cache: TeacherCache, what: str, texts: int, done: int = 0)
 
 
 def token_source(
-    job: Job, teacher: Teacher, model: LocalTeacher, tokens: TokenStore, alignment: AlignmentStore | None
+    job: Job, teacher: Teacher, model: ModelEmbedder, tokens: TokenStore, alignment: AlignmentStore | None
 ) -> TokenSource:
     """Combine what token signals are computed from: the model, its tokens of every row, the alignment."""
     required = replace(job.required, logits=False) | OutputSpec(embedding=True, vector=job.required.logits)

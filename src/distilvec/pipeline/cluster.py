@@ -21,7 +21,7 @@ from distilvec.pipeline.prepare import align, tokenize_for, untrained_student
 from distilvec.teachers.cache.fill import Compute, compute_tokens, compute_vectors, count_missing, fill_shards
 from distilvec.teachers.cache.parts import Share, fill_share, is_part, merge, part_folders
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.model import LocalTeacher
+from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.ray_workers import RayOptions, RayWorkers
 
 
@@ -56,7 +56,7 @@ def fill_one_share(job: Job, teacher: Teacher, share: Share) -> TeacherCache:
     cache, corpus = own_cache(job, teacher), teacher.corpus
     kind = job.required.tokens.alignment if job.required.tokens else None
     with teacher.load(job.recipe.train.device) as model, errors_of(teacher.key):
-        assert isinstance(model, LocalTeacher)
+        assert isinstance(model, ModelEmbedder)
         compute: Compute = partial(compute_vectors, cache.manifest, corpus, model)
         if reads_tokens(teacher):
             alignment = align(job, untrained_student(job), model) if kind is not None else None

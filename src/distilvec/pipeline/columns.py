@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from distilvec.core.log import log, progress
 from distilvec.evaluation.aggregate import task_weights
 from distilvec.evaluation.evaluator import (
     MIXED,
-    Embedder,
     EmbeddingCache,
     Request,
     Sample,
@@ -24,17 +24,15 @@ from distilvec.evaluation.evaluator import (
     evaluate,
     requests,
 )
-from distilvec.evaluation.exported import TextEncoder
 from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.tasks import Task, TaskFailure, embedded_texts
 from distilvec.report.run_files import REPORT_FORMAT
-from distilvec.teachers.model import LocalTeacher
-from distilvec.teachers.precomputed import VectorsTeacher
-from distilvec.teachers.teacher import OpenTeacher
+from distilvec.teachers.embedder import Embedder
+from distilvec.teachers.table_embedder import TableEmbedder
 
-Columns = dict[str, tuple[Embedder, Embedder]]
-Samples = dict[str, dict[str, Sample]]
-Intervals = dict[str, dict[str, list[float]]]
+Columns = dict[str, tuple[Embedder, Embedder]]  # query and document embedder by model
+Samples = dict[str, dict[str, Sample]]  # by model and task
+Intervals = dict[str, dict[str, list[float]]]  # by model, or by change, and task
 CHANGES = {  # columns: after, before
     "training": ("student", "untrained"),
     "documents": ("asymmetric", "student"),
@@ -43,11 +41,11 @@ CHANGES = {  # columns: after, before
 
 
 def make_columns(
-    student: LocalTeacher | TextEncoder,
-    untrained: LocalTeacher | None = None,
-    teacher: OpenTeacher | None = None,
+    student: Embedder,
+    untrained: Embedder | None = None,
+    teacher: Embedder | None = None,
     in_teacher_space: bool = True,
-    projected: LocalTeacher | None = None,
+    projected: Embedder | None = None,
 ) -> Columns:
     """Return query and document embedders by model, for every column that there are models for.
 
@@ -57,7 +55,9 @@ def make_columns(
     - untrained_asymmetric: the same with the student before its training
     - mixed: both models in every task (evaluator.py)
     """
-    columns: Columns = {} if teacher is None else {"teacher": (teacher, teacher)}
+    columns: Columns = {}
+    if teacher is not None:
+        columns["teacher"] = (teacher, teacher)
     if untrained is not None:
         columns["untrained"] = (untrained, untrained)
     columns["student"] = (student, student)
@@ -80,23 +80,24 @@ def score_columns(
     """
     scores: dict[str, list[Score]] = {}
     samples: Samples = {}
-    tasks_of = {name: answered(tasks, name, *pair) for name, pair in columns.items()}
+    tasks_by_model = {name: answered(tasks, name, *pair) for name, pair in columns.items()}
     for name, pair in columns.items():
-        for request in requests(tasks_of[name], *pair, mixed=name == MIXED):
+        for request in requests(tasks_by_model[name], *pair, mixed=name == MIXED):
             embed_ahead(request, cache)
     with progress("evaluating", len(columns) * len(tasks), "tasks") as advance:
         for number, (name, (query, document)) in enumerate(columns.items()):
-            found: list[TaskFailure] = []
-            known = tasks_of[name]
-            if not known:
+            if not tasks_by_model[name]:
                 continue
-            samples[name] = {}
 
             def report(task: str, done: int, total: int, number: int = number, name: str = name) -> None:
                 advance(number * len(tasks) + done, f"{name}: {task}")
 
-            scores[name] = evaluate(known, query, document, cache, report, found, samples[name], name == MIXED)
-            problems += [TaskFailure(problem.task, problem.message, name) for problem in found]
+            failures: list[TaskFailure] = []
+            samples[name] = {}
+            scores[name] = evaluate(
+                tasks_by_model[name], query, document, cache, report, failures, samples[name], name == MIXED
+            )
+            problems += [TaskFailure(failure.task, failure.message, name) for failure in failures]
     return scores, samples
 
 
@@ -105,23 +106,30 @@ def embed_ahead(request: Request, cache: EmbeddingCache) -> None:
 
     Vectors that cannot be used are no error here: scoring a task asks for them again, and names the task.
     """
-    if not (left := cache.lacking(request)):
+    missing = cache.lacking(request)
+    if not missing:
         return
-    with progress(f"embedding with {request.embedder.name}", len(left), "texts") as advance, suppress(DistilvecError):
-        left.embed(cache, lambda done, share: advance(done, work=share * len(left)))
+    with (
+        progress(f"embedding with {request.embedder.name}", len(missing), "texts") as advance,
+        suppress(DistilvecError),
+    ):
+        missing.embed(cache, lambda done, share: advance(done, work=share * len(missing)))
 
 
 def answered(tasks: Sequence[Task], name: str, query: Embedder, document: Embedder) -> list[Task]:
-    """The tasks whose texts have vectors; those with texts that a table of vectors lacks are logged."""
-    found = []
+    """Return the tasks whose texts have vectors; those with texts that a table of vectors lacks are logged."""
+    complete = []
     for task in tasks:
-        pairs = zip(embedders(task, query, document, name == MIXED), embedded_texts(task), strict=True)
-        lacking = sum(one.lacking(texts, role) for one, (role, texts) in pairs if isinstance(one, VectorsTeacher))
-        if lacking:
-            log(f"{task.name}: no scores of '{name}', since {lacking:,} texts have no vector in the table")
+        missing = 0
+        pair = embedders(task, query, document, name == MIXED)
+        for embedder, (role, texts) in zip(pair, embedded_texts(task), strict=True):
+            if isinstance(embedder, TableEmbedder):
+                missing += embedder.lacking(texts, role)
+        if missing:
+            log(f"{task.name}: no scores of '{name}', since {missing:,} texts have no vector in the table")
         else:
-            found.append(task)
-    return found
+            complete.append(task)
+    return complete
 
 
 def intervals(samples: Samples, draws: int, problems: list[TaskFailure]) -> Intervals:
@@ -152,30 +160,31 @@ def change_intervals(samples: Samples, draws: int) -> Intervals:
 
 
 def _differences(
-    ours: Mapping[str, Sample], theirs: Mapping[str, Sample], draws: int, name: str, problems: list[TaskFailure]
+    after: Mapping[str, Sample], before: Mapping[str, Sample], draws: int, name: str, problems: list[TaskFailure]
 ) -> dict[str, list[float]]:
     """Return [low, high, p] of the differences of a model on the tasks that both have, and of the averages."""
-    pairs = {task: (ours[task], theirs[task]) for task in ours if task in theirs}
-    found = {}
+    pairs = {task: (sample, before[task]) for task, sample in after.items() if task in before}
+    differences = {}
     for task, pair in pairs.items():
         try:
-            found[task] = average_interval([pair], draws=draws)
+            differences[task] = average_interval([pair], draws=draws)
         except DistilvecError as error:
             problems.append(TaskFailure(task, str(error), name))
-    if len(found) == len(pairs):
-        for average, weights in task_weights({task: ours[task].type for task in pairs}).items():
-            chosen = [pairs[task] for task in weights]
-            found[average] = average_interval(chosen, draws=draws, weights=list(weights.values()))
-    return {task: [interval.low, interval.high, interval.p] for task, interval in found.items()}
+    if len(differences) == len(pairs):
+        types = {task: after[task].type for task in pairs}
+        for average, weights in task_weights(types).items():
+            averaged = [pairs[task] for task in weights]
+            differences[average] = average_interval(averaged, draws=draws, weights=list(weights.values()))
+    return {task: [interval.low, interval.high, interval.p] for task, interval in differences.items()}
 
 
 def write_samples(folder: Path, samples: Mapping[str, Mapping[str, Sample]]) -> None:
     """Write samples.npz, whole or not at all: arrays <model>/<task>/predicted and <model>/<task>/gold, the format."""
-    arrays = {
-        f"{column}/{task}/{name}": getattr(sample, name)
-        for column, found in samples.items()
-        for task, sample in found.items()
-        for name in ("predicted", "gold")
-    }
-    np.savez_compressed(content := io.BytesIO(), format=np.array(REPORT_FORMAT), **arrays)
+    arrays: dict[str, Any] = {}
+    for model, by_task in samples.items():
+        for task, sample in by_task.items():
+            arrays[f"{model}/{task}/predicted"] = sample.predicted
+            arrays[f"{model}/{task}/gold"] = sample.gold
+    content = io.BytesIO()
+    np.savez_compressed(content, format=np.array(REPORT_FORMAT), **arrays)
     write_file(folder / "samples.npz", content.getvalue(), "samples.npz")

@@ -18,14 +18,14 @@ from distilvec.core.files import read_json
 from distilvec.core.hashing import hash_files
 from distilvec.core.info import UNLIMITED, StudentInfo, TeacherInfo
 from distilvec.models.load import folder_of, load, resolve_model
+from distilvec.models.placement import count_parameters
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.models.unreadable import Kind, readable
 from distilvec.pipeline.job import errors_of
 from distilvec.students.build import build_student, dropout_rates, load_source, student_notes
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.manifest import Manifest, hash_model, parse_manifest
-from distilvec.teachers.model import LocalTeacher, special_tokens
-from distilvec.teachers.placement import count_parameters
+from distilvec.teachers.model_embedder import ModelEmbedder, special_tokens
 from distilvec.teachers.teacher import open_teacher
 
 FORMAT = 3
@@ -48,7 +48,7 @@ def describe_teacher(section: TeacherSection, key: str, device: str, store: Arti
 
     def describe() -> TeacherDescription:
         with open_teacher(section, device) as teacher:
-            weights = teacher.model.parameters() if isinstance(teacher, LocalTeacher) else None
+            weights = teacher.model.parameters() if isinstance(teacher, ModelEmbedder) else None
             count = None if weights is None else count_parameters(weights)
             return TeacherDescription(teacher.info(), teacher.manifest("float16"), count)
 

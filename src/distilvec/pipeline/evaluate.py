@@ -36,9 +36,9 @@ from distilvec.pipeline.start import find_start
 from distilvec.pipeline.texts import test_split
 from distilvec.report.run_files import REPORT, REPORT_FORMAT, read_run_file
 from distilvec.students.task_head import load_head
-from distilvec.teachers.api import ApiTeacher
-from distilvec.teachers.model import LocalTeacher, wrap_model
-from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.teachers.api_embedder import ApiEmbedder
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.train.metrics import read_metrics
 
 MEASURED = 3  # changes if the same models would get other scores
@@ -112,23 +112,23 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
     student = trained_student(job)
     projected = projected_student(job, student) if "projected" in section.columns else None
     with job.teacher.load(job.recipe.train.device) if _reads_teacher(job) else nullcontext() as teacher:
-        if isinstance(teacher, ApiTeacher):
+        if isinstance(teacher, ApiEmbedder):
             teacher.store_in(open_cache(job, job.teacher), job.teacher.corpus)
-        if isinstance(teacher, LocalTeacher):
+        if isinstance(teacher, ModelEmbedder):
             teacher.keep_in(job.store.root, job.teacher.embeddings)
         yield Models(
             section,
             job.tasks,
             job.corpus,
-            wrap_model(student, "student", section.batch_tokens, prompts),
+            ModelEmbedder(student, "student", section.batch_tokens, prompts),
             _untrained(job),
-            teacher if isinstance(teacher, LocalTeacher) else None,
-            None if projected is None else wrap_model(projected, "projected", section.batch_tokens, prompts),
+            teacher if isinstance(teacher, ModelEmbedder) else None,
+            None if projected is None else ModelEmbedder(projected, "projected", section.batch_tokens, prompts),
             saved_students(job),
             job.in_teacher_space,
             labeled,
             dict(report.get("scores", {})),
-            remote=teacher if isinstance(teacher, (VectorsTeacher, ApiTeacher)) else None,
+            remote=teacher if isinstance(teacher, (TableEmbedder, ApiEmbedder)) else None,
             cached=partial(cached_vectors, job),
         )
 
@@ -138,13 +138,13 @@ def _reads_teacher(job: Job) -> bool:
     return _steps(job) != ["texts"] or cached_vectors(job, job.corpus.holdout_rows) is None
 
 
-def _untrained(job: Job) -> LocalTeacher | None:
+def _untrained(job: Job) -> ModelEmbedder | None:
     """Build the student before its training; None if no part of the report is made of it."""
     section = job.recipe.evaluation
     if not {"projections", "tokens"} & {*_steps(job)} and not (job.tasks and START_COLUMNS & {*section.columns}):
         return None
     model = find_start(job).student(job)
-    return wrap_model(model, "untrained", section.batch_tokens, job.teacher.info.prompts)
+    return ModelEmbedder(model, "untrained", section.batch_tokens, job.teacher.info.prompts)
 
 
 def saved_students(job: Job) -> list[SavedStudent]:

@@ -21,7 +21,6 @@ from distilvec.core.extras import require_extra
 from distilvec.core.files import remove, remove_scratch, scratch, sync_folder, write_file
 from distilvec.core.log import log
 from distilvec.core.task_head import TaskHead
-from distilvec.evaluation.exported import Runnable
 from distilvec.evaluation.memory import machine_info
 from distilvec.evaluation.parity import Tolerance, measure_parity
 from distilvec.evaluation.suite import read_suite
@@ -41,6 +40,7 @@ from distilvec.report.model_card import model_card
 from distilvec.report.run_files import RECORD, read_run_file
 from distilvec.report.write import refresh_report
 from distilvec.students.task_head import load_head
+from distilvec.teachers.graph_embedder import Runnable
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,15 @@ from distilvec.evaluation.neighbors import Judgement, read_judgement
 from distilvec.evaluation.stored import stored_tasks
 from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import TaskFailure
-from distilvec.pipeline.columns import make_columns, score_columns
+from distilvec.pipeline.columns import Columns, score_columns
 from distilvec.pipeline.judgement import judge_encoder
 from distilvec.pipeline.local import log_similarity
-from distilvec.pipeline.resolve import cache_root
 from distilvec.pipeline.run_result import RunResult
 from distilvec.report.advice import index_advice
 from distilvec.report.scores import make_verdict
-from distilvec.teachers.indexes.copy import local_table
-from distilvec.teachers.model import LocalTeacher, load_teacher
-from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.teachers.embedder import Source, expect_kind, open_embedder, open_model, open_table
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.table_embedder import TableEmbedder
 
 SAMPLE = 64  # stored texts that a candidate embeds
 SAME = 0.99  # mean cosine from which on a candidate is the index's own model
@@ -68,13 +67,8 @@ class IndexCheck:
         return {**asdict(self), "fits": self.fits, "advice": self.advice, "line": self.line}
 
 
-def open_index(section: TeacherSection, refresh: bool = False) -> VectorsTeacher:
-    """The table of an index, or of its local copy, which is made first."""
-    return VectorsTeacher(local_table(section, cache_root(), refresh))
-
-
 def check_index(
-    model: str | Path, section: TeacherSection, suite: Path | None = None, queries: int = 500, refresh: bool = False
+    model: Source, section: TeacherSection, suite: Path | None = None, queries: int = 500, refresh: bool = False
 ) -> IndexCheck:
     """Judge a model as the query encoder of an index; nothing is trained, and no document is embedded again.
 
@@ -83,18 +77,18 @@ def check_index(
     """
     problems: list[TaskFailure] = []
     tasks = load_suite(suite, problems) if suite is not None else []
-    index, student = open_index(section, refresh), load_teacher(TeacherSection(model=str(model)), key="model")
+    expect_kind(model, ("model", "export", "api"), "model")
+    index = open_table(section, refresh=refresh)
+    student = open_embedder(model, key="model")
     if student.dim != index.dim:
         raise DistilvecError(
             "model",
-            f"{model} gives vectors of {student.dim} dimensions, the index has {index.dim}: it cannot search this "
-            "index.",
+            f"{student.name} gives vectors of {student.dim} dimensions, the index has {index.dim}.",
             "Train one that can: distilvec index distill.",
         )
     log_similarity(index.section, index.normalized)
     judgement = judge_encoder(student, index, queries)
-    columns = make_columns(student, teacher=index)
-    columns = {name: columns[name] for name in ("teacher", "asymmetric")}
+    columns: Columns = {"teacher": (index, index), "asymmetric": (student, index)}
     scores, _ = score_columns([*tasks, *stored_tasks(index, queries)], columns, EmbeddingCache(), problems)
     return IndexCheck(index.name, judgement, scores, problems)
 
@@ -128,37 +122,45 @@ class Candidate:
         return self.cosine >= SAME
 
 
-def recognize(index: VectorsTeacher, candidates: Sequence[str]) -> list[Candidate]:
+def recognize(index: TableEmbedder, candidates: Sequence[str]) -> list[Candidate]:
     """Embed a sample of stored texts with every candidate and each of its prompts; the most alike first.
 
     A candidate of another dim has cosine 0.
     """
     texts, vectors = index.documents()
     chosen = np.linspace(0, len(texts) - 1, min(SAMPLE, len(texts))).astype(int)
-    found = []
+    sample = [texts[row] for row in chosen]
+    compared = []
     for name in candidates:
-        with load_teacher(TeacherSection(model=name), key="--candidate") as model:
-            found.append(_compared(model, name, [texts[row] for row in chosen], vectors[chosen]))
-    return sorted(found, key=lambda one: -one.cosine)
+        with open_model(name, key="--candidate") as model:
+            compared.append(_compare(model, name, sample, vectors[chosen]))
+    return sorted(compared, key=lambda candidate: candidate.cosine, reverse=True)
 
 
-def _compared(model: LocalTeacher, name: str, texts: list[str], vectors: Any) -> Candidate:
+def _compare(model: ModelEmbedder, name: str, texts: list[str], vectors: Any) -> Candidate:
+    """Return a candidate with the prompt that comes nearest to the stored vectors, float32 [texts, dim]."""
     if model.dim != vectors.shape[1]:
         return Candidate(name, 0.0, "", dict(model.prompts))
     cosines = {}
     for prompt in dict.fromkeys(["", *model.prompts.values()]):
-        own = model.signals([prompt + text for text in texts])["embedding"]
-        cosines[prompt] = float(cosine_pairs(own, vectors).mean())
+        embedded = model.embed_prompted([prompt + text for text in texts])
+        cosines[prompt] = float(cosine_pairs(embedded, vectors).mean())
     best = max(cosines, key=lambda prompt: cosines[prompt])
     return Candidate(name, cosines[best], best, dict(model.prompts))
 
 
 def index_recipe(
-    teacher: Mapping[str, Any], student: Mapping[str, Any], name: str, queries: int = 500,
-    suite: str | None = None, epochs: int | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """The recipe of `index distill` as plain data: trained on the index's own texts, judged on others of them."""
+    teacher: Mapping[str, Any],
+    student: Mapping[str, Any],
+    name: str,
+    queries: int = 500,
+    suite: str | None = None,
+    epochs: int | None = None,
+) -> dict[str, Any]:
+    """Return the recipe of `index distill` as plain data: trained on the index's texts, judged on others of them."""
     evaluation = {"stored": queries, "columns": ["teacher", "asymmetric"], "parts": ["agreement"]}
+    if suite is not None:
+        evaluation["suite"] = suite
     return {
         "name": name,
         "teacher": dict(teacher),
@@ -166,5 +168,5 @@ def index_recipe(
         "corpus": {"sources": [{"builtin": "teacher"}]},
         "method": {"name": "redact"},
         "train": {} if epochs is None else {"epochs": epochs},
-        "evaluation": {**evaluation, **({} if suite is None else {"suite": suite})},
+        "evaluation": evaluation,
     }

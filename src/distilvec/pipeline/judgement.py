@@ -20,7 +20,6 @@ from distilvec.core.log import log, progress
 from distilvec.core.outputs import OutputSpec
 from distilvec.data.corpus import Corpus
 from distilvec.data.tokens import TokenStore
-from distilvec.evaluation.evaluator import Embedder
 from distilvec.evaluation.neighbors import (
     DEPTH,
     FEWEST,
@@ -38,8 +37,9 @@ from distilvec.pipeline.fleet import duration
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.prepare import tokenize, trained_student
 from distilvec.pipeline.start import find_start
-from distilvec.teachers.model import LocalTeacher, wrap_model
-from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.teachers.embedder import Embedder
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.table_embedder import TableEmbedder
 
 QUERIES, CANDIDATES = 500, 10_000
 TOKENS = 500_000  # that one model reads at most
@@ -74,7 +74,7 @@ def judge_run(job: Job) -> Judgement | None:
         return None
     if job.recipe.evaluation.stored is not None:
         with job.teacher.load(job.recipe.train.device) as index:
-            assert isinstance(index, VectorsTeacher)
+            assert isinstance(index, TableEmbedder)
             student, start = _open_student(job, "student"), _open_student(job, "start")
             return judge_encoder(student, index, job.recipe.evaluation.stored, start)
     rows = draw_rows(job, tokenize(job, job.corpus, trained_student(job)))
@@ -84,9 +84,7 @@ def judge_run(job: Job) -> Judgement | None:
     return _judge_students(job, rows)
 
 
-def judge_encoder(
-    student: LocalTeacher, index: VectorsTeacher, queries: int, start: LocalTeacher | None = None
-) -> Judgement:
+def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: Embedder | None = None) -> Judgement:
     """Judge a model as the query encoder of an index: its vectors of stored texts among all other stored vectors.
 
     Errors: DistilvecError for an index of too few texts.
@@ -207,16 +205,16 @@ def _by_source(corpus: Corpus, queries: Rows, shares: QueryShares) -> tuple[Sour
     return tuple(SourceShares(name, int(mask.sum()), shares.summary(mask)) for name, mask in groups)
 
 
-def _open_student(job: Job, name: str) -> LocalTeacher:
+def _open_student(job: Job, name: str) -> ModelEmbedder:
     """Open the trained "student" of a run, or its "start"."""
     device = pick_device(job.recipe.train.device)
     model = trained_student(job, device) if name == "student" else find_start(job).student(job).to(device)
     return _embedder(job, model, name)
 
 
-def _embedder(job: Job, model: SentenceTransformer, name: str) -> LocalTeacher:
+def _embedder(job: Job, model: SentenceTransformer, name: str) -> ModelEmbedder:
     """Wrap a student with the prompts that it is trained with."""
-    return wrap_model(model, name, job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
+    return ModelEmbedder(model, name, job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
 
 
 def _teacher_vectors(job: Job, rows: Rows) -> Array:

@@ -8,7 +8,7 @@ from distilvec.config.schema import Recipe, SourceSection, TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
 from distilvec.teachers.indexes.copy import local_table
-from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.teachers.table_embedder import TableEmbedder
 
 
 def with_local_tables(recipe: Recipe, root: Path) -> Recipe:
@@ -49,7 +49,7 @@ def _own_texts(source: SourceSection, position: int, teacher: TeacherSection) ->
         raise DistilvecError(
             f"corpus.sources.{position}.builtin", "the teacher is a model, without texts of its own.", "Give a path."
         )
-    found = VectorsTeacher(teacher)
+    found = TableEmbedder(teacher)
     changes: dict[str, object] = {"builtin": None, "path": Path(teacher.vectors), "column": found.table.names["text"]}
     if "role" in found.table.names and not source.where:
         changes["where"] = {found.table.names["role"]: source.role}

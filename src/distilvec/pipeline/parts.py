@@ -18,7 +18,7 @@ from distilvec.data.corpus import Corpus
 from distilvec.evaluation.agreement import ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, compression_rows
 from distilvec.evaluation.diagnostics import Group, experts_report, task_groups, vocabulary_report
-from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Request, evaluate, requests
+from distilvec.evaluation.evaluator import EmbeddingCache, Request, evaluate, requests
 from distilvec.evaluation.margin import LEAST_POINTS, margin_report
 from distilvec.evaluation.projection import (
     draw_sentences,
@@ -32,9 +32,10 @@ from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, 
 from distilvec.evaluation.text_distances import embed_rows, farthest_texts, spread_rows, text_distances, texts_by_role
 from distilvec.models.load import load, load_model
 from distilvec.pipeline.columns import Columns, embed_ahead, make_columns
-from distilvec.teachers.api import ApiTeacher
-from distilvec.teachers.model import LocalTeacher, wrap_model
-from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.teachers.api_embedder import ApiEmbedder
+from distilvec.teachers.embedder import Embedder
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.table_embedder import TableEmbedder
 
 MAIN = ("teacher", "student", "asymmetric")
 SETTING_SECONDS = 1.0  # for each model and setting of the speed table
@@ -67,16 +68,16 @@ class Models:
     section: EvaluationSection
     tasks: Sequence[Task]
     corpus: Corpus
-    student: LocalTeacher
-    untrained: LocalTeacher | None = None
-    teacher: LocalTeacher | None = None
-    projected: LocalTeacher | None = None
+    student: ModelEmbedder
+    untrained: ModelEmbedder | None = None
+    teacher: ModelEmbedder | None = None
+    projected: ModelEmbedder | None = None
     saved: Sequence[SavedStudent] = ()
     in_teacher_space: bool = True
     labeled: Sequence[Group] = ()
     scores: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     cache: EmbeddingCache = field(default_factory=EmbeddingCache)
-    remote: VectorsTeacher | ApiTeacher | None = None
+    remote: TableEmbedder | ApiEmbedder | None = None
     cached: Callable[[Any], Any] = _nothing
 
     @property
@@ -110,7 +111,7 @@ class Models:
         return [*task_groups(self.scored_tasks), *self.labeled]
 
     @property
-    def present(self) -> dict[str, LocalTeacher]:
+    def present(self) -> dict[str, ModelEmbedder]:
         """Teacher, student and untrained student, as far as the run has them."""
         models = {"teacher": self.teacher, "student": self.student, "untrained": self.untrained}
         return {name: model for name, model in models.items() if model is not None}
@@ -161,7 +162,7 @@ def margin(models: Models) -> dict[str, Any] | None:
     with progress("saved checkpoints", len(later), "students") as advance:
         for number, saved in enumerate(later):
             model, name = load(saved.folder, device="cpu"), f"step {saved.step}"
-            embedder = wrap_model(model, name, models.section.batch_tokens, models.student.prompts)
+            embedder = ModelEmbedder(model, name, models.section.batch_tokens, models.student.prompts)
             cache = EmbeddingCache()
             for request in requests(tasks, embedder, embedder):
                 request.embed(cache, partial(_report_share, advance, number, name))
@@ -200,7 +201,7 @@ def projections(models: Models) -> dict[str, Any]:
     share = max(1, SENTENCES // len(tasks))
     pairs = [(task.name, text) for task in tasks for text in spread(sorted(set(task_texts(task))), share)]
     pairs = [(name, text) for name, text in pairs if text.strip()]
-    if isinstance(models.remote, VectorsTeacher):
+    if isinstance(models.remote, TableEmbedder):
         pairs = [(name, text) for name, text in pairs if not models.remote.lacking([text])]
     if len(pairs) < FEWEST:
         return {}

@@ -48,10 +48,10 @@ from distilvec.pipeline.rates import (
 from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.pipeline.texts import below_limits, left_out
 from distilvec.report.model_card import shorter_reading
-from distilvec.teachers.api import ApiTeacher
+from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.cache.fill import compute_tokens, count_missing
 from distilvec.teachers.cache.signals import Ragged
-from distilvec.teachers.model import LocalTeacher
+from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.metrics import read_metrics
 from distilvec.train.stages import Stage, errors_named
 from distilvec.train.trainer import Trainer
@@ -204,11 +204,11 @@ def _describe(
             evaluation = teacher_evaluation(job, ready.model, None)
         elif job.tasks and teacher is job.teacher:
             with teacher.load(job.recipe.train.device) as loaded:
-                evaluation = teacher_evaluation(job, loaded, None) if isinstance(loaded, LocalTeacher) else None
+                evaluation = teacher_evaluation(job, loaded, None) if isinstance(loaded, ModelEmbedder) else None
         return Described(lines, ready, alignment, evaluation)
     kind = job.required.tokens.alignment if job.required.tokens else None
     with teacher.load(job.recipe.train.device) as loaded:
-        model = loaded if isinstance(loaded, LocalTeacher) else None
+        model = loaded if isinstance(loaded, ModelEmbedder) else None
         alignment = align(job, student, model) if model is not None and kind is not None else None
         tokens = tokenize_for(job, teacher, model) if model is not None and reads_tokens(teacher) else None
         cost = _cost_of_a_text(job, teacher, model, tokens, alignment)
@@ -216,7 +216,7 @@ def _describe(
         evaluation = None
         if job.tasks and teacher is job.teacher and model is not None:
             evaluation = teacher_evaluation(job, model, None if reads_tokens(teacher) else cost.rate)
-        costs = cost_lines(job, teacher, loaded, missing) if isinstance(loaded, ApiTeacher) else []
+        costs = cost_lines(job, teacher, loaded, missing) if isinstance(loaded, ApiEmbedder) else []
     existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     room = f"{missing * cost.bytes / 1e6:,.1f} MB in {folder} ({shutil.disk_usage(existing).free / 1e9:,.1f} GB free)"
     if teacher.manifest.tokens is not None and teacher.manifest.tokens.hidden is not None:
@@ -252,7 +252,7 @@ class TextCost:
 
 
 def _cost_of_a_text(
-    job: Job, teacher: Teacher, model: LocalTeacher | None, tokens: TokenStore | None, alignment: AlignmentStore | None
+    job: Job, teacher: Teacher, model: ModelEmbedder | None, tokens: TokenStore | None, alignment: AlignmentStore | None
 ) -> TextCost:
     """Measure what a text costs, on long and on short ones of a random sample."""
     corpus, signals = teacher.corpus, teacher.manifest.signals

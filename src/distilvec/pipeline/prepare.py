@@ -34,7 +34,7 @@ from distilvec.teachers.cache.fill import count_missing
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import BatchTeacher, CachedTeacher, NoTeacher, SeveralTeachers
 from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.model import LocalTeacher
+from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.dataset import TrainingData
 from distilvec.train.sharding import shard, sharding
 
@@ -48,7 +48,7 @@ class ReadyTeacher:
 
     teacher: Teacher
     cache: TeacherCache | None = None
-    model: LocalTeacher | None = None
+    model: ModelEmbedder | None = None
     tokens: TokenStore | None = None
     encoder: Encoder | None = None
 
@@ -181,12 +181,12 @@ def prepare_teacher(
     loaded = teacher.load(job.recipe.train.device, teacher.live and sharding(job.recipe.train))
     with nullcontext() if teacher.live else loaded:
         alignment, tokens = None, None
-        if isinstance(loaded, LocalTeacher) and kind is not None:
+        if isinstance(loaded, ModelEmbedder) and kind is not None:
             alignment = align(job, student, loaded)
-        if isinstance(loaded, LocalTeacher) and (teacher.live or reads_tokens(teacher)):
+        if isinstance(loaded, ModelEmbedder) and (teacher.live or reads_tokens(teacher)):
             tokens = tokenize_for(job, teacher, loaded)
         if cache is None:
-            assert isinstance(loaded, LocalTeacher)
+            assert isinstance(loaded, ModelEmbedder)
             return ReadyTeacher(teacher, None, loaded, tokens), alignment
         if count_missing(cache, teacher.corpus):
             fill(job, teacher, cache, loaded, tokens, alignment)
@@ -227,7 +227,7 @@ def tokenize(job: Job, corpus: Corpus, student: SentenceTransformer) -> TokenSto
     )
 
 
-def tokenize_for(job: Job, teacher: Teacher, model: LocalTeacher) -> TokenStore:
+def tokenize_for(job: Job, teacher: Teacher, model: ModelEmbedder) -> TokenStore:
     """Tokenize the corpus for a teacher; stored by content."""
     tokenizer, length = model.model.tokenizer, model.max_length
     side = getattr(tokenizer, "truncation_side", "right")
@@ -236,7 +236,7 @@ def tokenize_for(job: Job, teacher: Teacher, model: LocalTeacher) -> TokenStore:
     return build_tokens(teacher.corpus, tokenizer, length, folder, token_types=_reads_types(model.model), side=side)
 
 
-def align(job: Job, student: SentenceTransformer, model: LocalTeacher) -> AlignmentStore:
+def align(job: Job, student: SentenceTransformer, model: ModelEmbedder) -> AlignmentStore:
     """Align the student's tokens with the teacher's; stored by content."""
     assert job.required.tokens is not None and job.required.tokens.alignment is not None
     kind, (own, length) = job.required.tokens.alignment, (student.tokenizer, int(student.max_seq_length))

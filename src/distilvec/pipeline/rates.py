@@ -22,7 +22,7 @@ from distilvec.pipeline.job import Job
 from distilvec.pipeline.projected import trains_projection
 from distilvec.teachers.cache.kept import PromptedTexts, kept_folder
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
-from distilvec.teachers.model import LocalTeacher, wrap_model
+from distilvec.teachers.model_embedder import ModelEmbedder
 
 SAMPLE_TEXTS = 2048  # whose lengths are looked at
 MEASURED_TOKENS = 1024  # that are embedded to measure a rate
@@ -76,7 +76,7 @@ def mean_lengths(lengths: Lengths, groups: tuple[Rows, Rows]) -> tuple[int, int]
     return min(short, long), long
 
 
-def embedding_rate(model: LocalTeacher, texts: Sequence[str]) -> tuple[PerToken, Lengths]:
+def embedding_rate(model: ModelEmbedder, texts: Sequence[str]) -> tuple[PerToken, Lengths]:
     """Seconds for each token of texts with their prompts, and the lengths of a sample of them."""
     sample = spread(texts)
     lengths = model.lengths(sample)
@@ -109,7 +109,7 @@ def evaluation_texts(tasks: Sequence[Task]) -> dict[str, list[str]]:
     return {role: list(texts) for role, texts in by_role.items()}
 
 
-def teacher_evaluation(job: Job, model: LocalTeacher, rate: PerToken | None) -> str:
+def teacher_evaluation(job: Job, model: ModelEmbedder, rate: PerToken | None) -> str:
     """What the teacher has to embed for the evaluation, and how long that takes.
 
     `rate` is that of the training texts; it is measured again if there is none, or if these texts are longer.
@@ -134,7 +134,7 @@ def teacher_evaluation(job: Job, model: LocalTeacher, rate: PerToken | None) -> 
 def student_evaluation(job: Job, student: SentenceTransformer) -> str:
     """What models of the student's size embed for the evaluation, and how long that takes."""
     by_role = evaluation_texts(job.tasks)
-    model = wrap_model(student, "student", job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
+    model = ModelEmbedder(student, "student", job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
     texts = [model.prompts.get(role, "") + text for role, part in by_role.items() for text in part]  # type: ignore[call-overload]
     rate, lengths = embedding_rate(model, texts)
     scored = ["untrained", "student", *(["projected"] if trains_projection(job) else [])]

@@ -18,11 +18,11 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.evaluator import Score
+from distilvec.models.load import model_name
 from distilvec.models.origin import is_hub_id, origin
 from distilvec.pipeline.start import Start
 from distilvec.report.model_card import DataRecord, Distillation, TeacherRecord, describe_student
 from distilvec.report.run_files import RECORD_FORMAT
-from distilvec.teachers.model import model_name
 from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import SCORES, read_metrics, validation_metric
 from distilvec.train.optimizer import final_rate

@@ -15,7 +15,8 @@ from distilvec.models.load import load
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.projected import finished_job, projected_student
 from distilvec.report.model_card import model_card
-from distilvec.teachers.model import LocalTeacher, load_teacher
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.teacher import load_teacher
 
 
 def export_router(student: Path, out: Path | None) -> Path:
@@ -66,7 +67,7 @@ def _query_tower(job: Job, student: SentenceTransformer, compatible: bool) -> Se
     return found
 
 
-def document_tower(teacher: LocalTeacher) -> SentenceTransformer:
+def document_tower(teacher: ModelEmbedder) -> SentenceTransformer:
     """Return the teacher's modules with its prompts; `truncate_dim` becomes a linear layer that cuts the vector."""
     modules = list(teacher.model)
     full = int(teacher.model.get_embedding_dimension() or 0)

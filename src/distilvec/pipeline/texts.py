@@ -31,7 +31,7 @@ from distilvec.evaluation.suite import load_suite, read_suite, suite_texts
 from distilvec.evaluation.tasks import Task
 from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
-from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.vocabulary.choose import Texts, choose, kept_vocabulary
 from distilvec.vocabulary.load import read_tokenizer
 from distilvec.vocabulary.pieces import Pieces
@@ -51,7 +51,7 @@ def load_tasks(section: EvaluationSection, store: ArtifactStore, teacher: Teache
         return suite
     if teacher is None or teacher.vectors is None:
         raise DistilvecError("evaluation.stored", "the teacher is a model, without stored texts.", "Remove the key.")
-    return [*suite, *stored_tasks(VectorsTeacher(teacher), section.stored)]
+    return [*suite, *stored_tasks(TableEmbedder(teacher), section.stored)]
 
 
 def _builtin_tasks(section: EvaluationSection, store: ArtifactStore) -> list[Task]:

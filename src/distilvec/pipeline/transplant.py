@@ -22,12 +22,11 @@ from distilvec.core.log import log
 from distilvec.data.sources import read_source, source_files
 from distilvec.formats.replace import check_replaceable, is_ours, real
 from distilvec.formats.sentence_transformers import save_student
-from distilvec.models.load import folder_of, load_model, resolve_model
+from distilvec.models.load import folder_of, load_model, model_name, resolve_model
 from distilvec.models.origin import origin
 from distilvec.pipeline.budget import Made, with_rank, within_budget
 from distilvec.report.card_data import card_data
 from distilvec.students.factorize import TEXTS, check_factorizable
-from distilvec.teachers.model import model_name
 from distilvec.vocabulary.choose import FIGURES, Texts, choose
 from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
 from distilvec.vocabulary.pieces import BYTE, Pieces

@@ -55,6 +55,26 @@ class Client:
         """Close the connections."""
         self._client.close()
 
+    def models(self) -> list[str]:
+        """Return the names of the models that the server lists.
+
+        Errors: DistilvecError for a server that cannot be reached, or that does not answer with such a list.
+        """
+        place = f"{self.section.base_url}/models"
+        try:
+            response = self._client.get(place)
+        except self._failure as error:
+            reason = self._shown(f"{type(error).__name__}: {error}")
+            raise DistilvecError(self.key, f"{place} cannot be reached: {reason}.", "Check the address.") from None
+        if response.status_code != 200:
+            problem = f"{place} answers with status {response.status_code}: {self._shown(response.text)}"
+            raise DistilvecError(self.key, problem, "Check the address and the key, or name the model.")
+        try:
+            return [str(entry["id"]) for entry in response.json()["data"]]
+        except (LookupError, TypeError, ValueError, RecursionError):
+            problem = f"{place} does not list models: {self._shown(response.text)}"
+            raise DistilvecError(self.key, problem, "Check the address, or name the model.") from None
+
     def ask(self, path: str, asked: dict[str, Any], batch: Batch, read: Callable[[Any], Found]) -> Found:
         """Return `read(answer)` for the JSON of an answer; the request is repeated until `read` raises no ValueError.
 

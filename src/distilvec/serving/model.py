@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from distilvec.config.schema import TeacherSection
-from distilvec.evaluation.exported import TextEncoder, folder_around, is_exported, open_exported
+from distilvec.models.load import model_name
 from distilvec.serving.batcher import Vectors
-from distilvec.teachers.encode import cut_dimensions
-from distilvec.teachers.model import load_teacher, model_name, wrap_model
+from distilvec.teachers.embedder import expect_kind, open_embedder
+from distilvec.teachers.graph_embedder import GraphEmbedder, model_folder
+from distilvec.teachers.model_embedder import ModelEmbedder
 
 
 class ServedModel:
@@ -23,27 +23,27 @@ class ServedModel:
     def __init__(
         self, model: str, name: str | None = None, device: str = "auto", trust_remote_code: bool = False
     ) -> None:
-        self._exported: TextEncoder | None = None
-        if is_exported(model):
-            self._exported = open_exported(Path(model), "model")
-            name = name or model_name(str(folder_around(Path(model), "model")))
-            self._teacher = wrap_model(self._exported.model, name)
-        else:
-            section = TeacherSection(model=model, name=name, trust_remote_code=trust_remote_code)
-            self._teacher = load_teacher(section, device, key="model")
-        self.name, self.dim, self.normalized = self._teacher.name, self._teacher.dim, self._teacher.normalized
-        self.prompts, self.max_length = self._teacher.prompts, self._teacher.max_length
-        tokenizer = self._teacher.model.tokenizer
-        self._counter: Any = copy.deepcopy(tokenizer.backend_tokenizer)  # one that no other thread changes
+        expect_kind(model, ("model", "export"), "model")
+        embedder = open_embedder(model, device=device, trust_remote_code=trust_remote_code)
+        assert isinstance(embedder, (ModelEmbedder, GraphEmbedder))
+        if name is None:
+            exported = isinstance(embedder, GraphEmbedder)
+            name = model_name(str(model_folder(Path(model), "model") if exported else model))
+        self.name = name
+        self.dim = embedder.dim
+        self.normalized = embedder.normalized
+        self.prompts = embedder.prompts
+        self.max_length = embedder.max_length
+        self._embedder = embedder
+        # Threads that count tokens share this copy, whose truncation nobody sets while another thread uses it.
+        self._counter: Any = copy.deepcopy(embedder.model.tokenizer.backend_tokenizer)
         self._counter.no_truncation()
         self._counter.no_padding()
 
     def embed(self, prompted: Sequence[str]) -> Vectors:
         """Return float32 [n, dim] of texts that have their prompts; longer ones are cut."""
-        if self._exported is None:
-            return self._teacher.signals(prompted)["embedding"]
-        return cut_dimensions(self._exported.vectors(prompted), self.dim, self.normalized)
+        return self._embedder.embed_prompted(prompted)
 
     def count_tokens(self, prompted: Sequence[str]) -> list[int]:
         """Return the tokens of each text, special tokens counted, nothing cut."""
-        return [len(found.ids) for found in self._counter.encode_batch_fast(list(prompted))]
+        return [len(encoding.ids) for encoding in self._counter.encode_batch_fast(list(prompted))]

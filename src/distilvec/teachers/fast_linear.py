@@ -55,8 +55,10 @@ def pack_linears(backbone: nn.Module) -> int:
 
     The weights themselves, and so state_dict, stay; later changes of them have no effect.
     """
-    linear = [module for module in backbone.modules() if type(module) is nn.Linear]
-    layers = [layer for layer in linear if layer.weight.numel() >= _SMALLEST and is_faster_packed(layer.weight.dtype)]
+    layers = []
+    for module in backbone.modules():
+        if type(module) is nn.Linear and module.weight.numel() >= _SMALLEST and is_faster_packed(module.weight.dtype):
+            layers.append(module)
     size = sum(layer.weight.nbytes for layer in layers)
     keep_few_kernels()  # every batch of texts has another shape
     if size > _LARGEST or any(layer.weight.device.type != "cpu" for layer in layers):
@@ -78,19 +80,27 @@ def is_faster_packed(dtype: torch.dtype) -> bool:
 
 
 def _packed_forward(layer: nn.Linear) -> Callable[[Tensor], Tensor] | None:
-    """The layer's function on packed weights, None if packing does not work or gives other values."""
-    weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
+    """Return the layer's function on packed weights; None if packing does not work here or gives other values.
+
+    torch has no public call for a linear layer on oneDNN's packed weights. These two operators are the ones that
+    torch.compile itself emits on the CPU; their names and arguments may change with any release. So this is the only
+    place that names them, each layer is tried on a few values, and a layer that fails keeps torch's own forward.
+    """
+    weight = layer.weight.detach()
+    bias = None if layer.bias is None else layer.bias.detach()
     dtype = weight.dtype
     try:
         product = torch.ops.mkldnn._linear_pointwise
         with torch.no_grad():
             packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
             probe = torch.linspace(-1, 1, 8 * layer.in_features).reshape(2, 4, -1).to(dtype)
-            ours, theirs = product(probe, packed, bias, "none", [], ""), functional.linear(probe, weight, bias)
+            values = product(probe, packed, bias, "none", [], "")
+            expected = functional.linear(probe, weight, bias)
     except (AttributeError, RuntimeError, NotImplementedError):
         return None
     tolerance = 1e-4 if dtype == torch.float32 else 3e-2
-    if not torch.allclose(ours.float(), theirs.float(), rtol=tolerance, atol=tolerance * float(theirs.abs().max())):
+    largest = float(expected.abs().max())
+    if not torch.allclose(values.float(), expected.float(), rtol=tolerance, atol=tolerance * largest):
         return None
 
     def forward(states: Tensor) -> Tensor:

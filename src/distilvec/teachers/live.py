@@ -13,7 +13,7 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec, change_tensors
 from distilvec.data.tokens import TokenStore
 from distilvec.models.load import evaluating
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.model import LocalTeacher
+from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.token_signals import token_reading, token_signals
 
 
@@ -28,7 +28,7 @@ class LiveTeacher:
 
     def __init__(
         self,
-        teacher: LocalTeacher,
+        teacher: ModelEmbedder,
         tokens: TokenStore,
         required: OutputSpec,
         head: nn.Module | None = None,

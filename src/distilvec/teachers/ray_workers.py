@@ -23,7 +23,8 @@ from distilvec.teachers.cache.fill import Planned
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import Array, Rows
 from distilvec.teachers.encode import TextProgress
-from distilvec.teachers.model import LocalTeacher, load_teacher
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.teacher import load_teacher
 
 LOCAL = "local"  # instead of an address: worker processes on this machine
 RETRIES = 16  # times that one shard is computed again after the death of its worker
@@ -44,10 +45,10 @@ class Worker:
 
     def __init__(self, section: dict[str, Any], device: str, manifest: Manifest) -> None:
         self._section, self._device, self._manifest = section, device, manifest
-        self._teacher: LocalTeacher | None = None
+        self._teacher: ModelEmbedder | None = None
 
     def signals(self, prompted: list[Any]) -> Mapping[str, Array]:
-        """float32 [n, dim] by signal; see LocalTeacher.signals. DistilvecError for a model of other content."""
+        """float32 [n, dim] by signal; see ModelEmbedder.signals. DistilvecError for a model of other content."""
         pre_dense = "pre_dense" in self._manifest.signals
         if self._teacher is None:
             torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))

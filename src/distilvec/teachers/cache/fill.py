@@ -60,7 +60,7 @@ class Unfinished(Exception):
 
 
 def fill_cache(cache: TeacherCache, corpus: Corpus, teacher: Any, progress: Progress | None = None) -> None:
-    """Embed the rows that the cache lacks with `teacher.signals(texts, pre_dense, advance)`; see LocalTeacher.signals.
+    """Embed the rows that the cache lacks with `teacher.signals(texts, pre_dense, advance)`; see ModelEmbedder.signals.
 
     Errors: DistilvecError for vectors that must not be stored, or a full disk.
     """
@@ -163,7 +163,7 @@ def complete_cache(folder: Path, fingerprint: str, corpus: Corpus) -> TeacherCac
 def compute_vectors(
     manifest: Manifest, corpus: Corpus, teacher: Any, rows: Rows, advance: TextProgress
 ) -> Mapping[str, Array]:
-    """Vectors of these rows by a `teacher` with the method `signals`; see LocalTeacher.signals."""
+    """Vectors of these rows by a `teacher` with the method `signals`; see ModelEmbedder.signals."""
     found: Mapping[str, Array] = teacher.signals(corpus.prompted(rows), "pre_dense" in manifest.signals, advance)
     return found
 

@@ -1,4 +1,4 @@
-"""A table of vectors as the teacher: vectors that exist already, from an API or another system."""
+"""A table of vectors as an embedder and a teacher: vectors that exist already, from an API or another system."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import combine, hash_files
 from distilvec.core.info import TeacherInfo
+from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus, text_key
 from distilvec.data.corpus_files import as_keys
 from distilvec.teachers.cache.fill import Progress, chunks, count_missing
@@ -29,31 +30,34 @@ _FEW = 0.1  # share of vectors that may have length 1 at random
 _MEASURED = 65_536  # rows whose lengths are measured when the table is opened; all are when the cache is filled
 
 
-class VectorsTeacher:
-    """A Parquet table as a Teacher (teachers/teacher.py), and as the embedder of evaluation for the texts it holds.
+class TableEmbedder:
+    """A Parquet table as a Teacher (teachers/teacher.py), and as the embedder of the texts that it holds.
 
     It has no tokens, so its input has no maximum length. A row without a role counts for its text in every role.
     `normalized`: all vectors have length 1 (within 1e-3). `similarity` is the section's; a table states none, and is
-    compared by cosine without it.
+    compared by cosine without it. `key` names the table in errors.
     """
 
-    def __init__(self, section: TeacherSection) -> None:
+    def __init__(self, section: TeacherSection, key: str = "teacher.vectors") -> None:
         if section.vectors is None:
-            raise DistilvecError("teacher.vectors", "expected a Parquet file or folder; found none.", "Name one.")
+            raise DistilvecError(key, "expected a Parquet file or folder; found none.", "Name one.")
         path = Path(section.vectors)
-        self.section, self.name = section, section.name or path.stem
+        self.section = section
+        self.key = key
+        self.name = section.name or path.stem
         self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.prompts or {})}
-        self.table = VectorTable(path, "teacher.vectors", self.prompts, columns=section.columns)
+        self.table = VectorTable(path, key, self.prompts, columns=section.columns)
         full, asked = self.table.dims["embedding"], section.truncate_dim
         if asked is not None and asked > full:
             raise DistilvecError(
                 "teacher.truncate_dim", f"found {asked}; the vectors have {full}.", "Give at most that."
             )
-        self.dim, self.pre_dense_dim = asked or full, self.table.dims.get("pre_dense")
+        self.dim = asked or full
+        self.pre_dense_dim = self.table.dims.get("pre_dense")
         self.normalized = self._measure()
-        self.similarity = section.similarity or "cosine"
+        self.similarity: Similarity = section.similarity or "cosine"
 
-    def __enter__(self) -> VectorsTeacher:
+    def __enter__(self) -> TableEmbedder:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -76,7 +80,7 @@ class VectorsTeacher:
         """Settings that the vectors depend on; the table's files are read for their content's hash."""
         if pre_dense and self.pre_dense_dim is None:
             missing = f"{self.table.path} has no column teacher_embedding_pre_dense."
-            raise DistilvecError("teacher.vectors", missing, "Add the column.")
+            raise DistilvecError(self.key, missing, "Add the column.")
         return Manifest(
             model=self.name,
             weights=self._content(),
@@ -92,7 +96,7 @@ class VectorsTeacher:
 
     def _content(self) -> str:
         """A hash of the table's files and of the columns that are chosen: a file may hold several vectors of a text."""
-        files = hash_files(self.table.paths, key="teacher.vectors")
+        files = hash_files(self.table.paths, key=self.key)
         return combine([("table", files), *sorted(self.table.names.items())]) if self.section.columns else files
 
     def fill(self, cache: TeacherCache, corpus: Corpus, progress: Progress | None = None) -> None:
@@ -126,7 +130,7 @@ class VectorsTeacher:
             found[slots[slots >= 0]], known[slots[slots >= 0]] = rows["embedding"][slots >= 0], True
         if len(lacking := np.flatnonzero(~known[back])):
             raise DistilvecError(
-                "teacher.vectors",
+                self.key,
                 f"{len(lacking):,} of {len(texts):,} texts have no vector in {self.table.path}, such as "
                 f"{shortened(texts[lacking[0]])}.",
                 "Add their vectors, or name a model.",
@@ -168,7 +172,7 @@ class VectorsTeacher:
                 if self.normalized and (wrong := real & ~close).any():
                     text = shortened(rows["text"][int(np.argmax(wrong))])
                     raise DistilvecError(
-                        "teacher.vectors",
+                        self.key,
                         f"{self.table.path}: other vectors have length 1, that of {text} has not.",
                         "Normalise all of them, or none.",
                     )
@@ -191,7 +195,7 @@ class VectorsTeacher:
         if (rows := np.flatnonzero(np.concatenate(found))).size:
             separate = " With task.encode=separate, pairs are looked up as two texts." if corpus.paired else ""
             raise DistilvecError(
-                "teacher.vectors",
+                self.key,
                 f"{len(rows):,} of the corpus's {len(corpus):,} texts have no vector in {self.table.path}, such as "
                 f"{shortened(corpus.stored(rows[:1])[0])}.",
                 f"Remove these texts, or add their vectors.{separate}",

@@ -1,10 +1,11 @@
-"""A model behind an HTTP API as a teacher, and as the embedder of evaluation: OpenAI's embeddings, as many offer them.
+"""A model behind an HTTP API as an embedder and a teacher: OpenAI's embeddings, as many servers offer them.
 
 What is paid for is stored even if a later request fails, and no text is paid for twice.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from distilvec.config.api_teacher import ApiSection
+from distilvec.config.recipe import section_of
 from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import combine
 from distilvec.core.info import TeacherInfo
 from distilvec.core.log import log
+from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus
 from distilvec.remote.client import Client
 from distilvec.remote.meter import Batch, make_batches, token_counter
@@ -27,32 +31,38 @@ from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.encode import TextProgress, Vectors, cut_dimensions
+from distilvec.teachers.sources import OPENAI
 
 KEY = "teacher.api"  # of the recipe, in messages
+KEY_VARIABLE = "DISTILVEC_API_KEY"  # of a server that is named by its address alone
+MOST_LISTED = 20  # models in an error
 SAMPLE = 512  # texts of an estimate
 AGAIN, SAME = 32, 0.999  # cached texts that are embedded again, and the smallest cosine to the cached vectors
 _PROBE = ("a river", "two stones", "winter", "music")
 _TOLERANCE = 1e-3  # of vectors of length 1
 
 
-class ApiTeacher:
+class ApiEmbedder:
     """A model behind an API as a Teacher (teachers/teacher.py); the first request measures its vectors.
 
-    `meter` counts requests and tokens, in the file `counts` if one is given. Errors: DistilvecError for a key that is
-    not set.
+    `meter` counts requests and tokens, in the file `counts` if one is given. `key` names the API in errors. Errors:
+    DistilvecError for a key that is not set.
     """
 
-    def __init__(self, section: TeacherSection, counts: Path | None = None) -> None:
+    def __init__(self, section: TeacherSection, counts: Path | None = None, key: str = KEY) -> None:
         assert section.api is not None
-        self.section, self.api, self.name = section, section.api, section.name or str(section.model)
+        self.section = section
+        self.api = section.api
+        self.name = section.name or str(section.model)
+        self.key = key
         self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.stated_prompts or {})}
-        self.similarity = section.similarity or "cosine"
-        self.client = Client(section.api, KEY, "teacher.model and teacher.api", counts)
+        self.similarity: Similarity = section.similarity or "cosine"
+        self.client = Client(section.api, key, _settings(key), counts)
         self.meter = self.client.meter
         self._store: tuple[TeacherCache, Corpus] | None = None
         self._checked = False
 
-    def __enter__(self) -> ApiTeacher:
+    def __enter__(self) -> ApiEmbedder:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -72,7 +82,7 @@ class ApiTeacher:
     @cached_property
     def count(self) -> Callable[[Sequence[str]], list[int]]:
         """The function that estimates the tokens of each text."""
-        return token_counter(self.api, KEY)
+        return token_counter(self.api, self.key)
 
     def info(self) -> TeacherInfo:
         """The vectors; nothing is known of the model's layers and tokenizer."""
@@ -209,12 +219,57 @@ class ApiTeacher:
         cosines = (new * old).sum(1) / (np.linalg.norm(new, axis=1) * np.linalg.norm(old, axis=1)).clip(1e-12)
         if (changed := cosines < SAME).any():
             raise DistilvecError(
-                "teacher.api",
+                self.key,
                 f"{self.name} at {self.api.host} has changed since {cache.folder} was begun: of {len(rows)} cached "
                 f"texts that were embedded again, {int(changed.sum())} have other vectors (smallest cosine "
                 f"{cosines.min():.4f}, expected {SAME} or more).",
                 "Use the model of that time, or another cache.path.",
             )
+
+
+def named_api(source: str, key: str) -> TeacherSection:
+    """Return the section of an API that is named by `openai:MODEL`, or by a URL with #MODEL behind it.
+
+    A URL without a path gets /v1. Without #MODEL the server is asked for its models. Errors: DistilvecError with `key`
+    for what is no address, for a server that does not list its models, and for one that lists several: they are named.
+    """
+    if source.startswith(OPENAI):
+        model = source.removeprefix(OPENAI)
+        if not model:
+            raise DistilvecError(key, f"{source} names no model.", "Name one: openai:text-embedding-3-small.")
+        return section_of(TeacherSection, "teacher", {"model": model, "api": {"key_variable": "OPENAI_API_KEY"}})
+    address, _, model = source.partition("#")
+    if not address.partition("://")[2].partition("/")[2]:
+        address = f"{address.rstrip('/')}/v1"
+    api = {"base_url": address}
+    if os.environ.get(KEY_VARIABLE):
+        api["key_variable"] = KEY_VARIABLE
+    if not model:
+        model = _only_model(section_of(ApiSection, "teacher.api", api), key)
+    return section_of(TeacherSection, "teacher", {"model": model, "api": api})
+
+
+def _only_model(api: ApiSection, key: str) -> str:
+    """Return the name of the model that a server has; DistilvecError if it lists none or several."""
+    client = Client(api, key, _settings(key))
+    try:
+        models = client.models()
+    finally:
+        client.close()
+    if len(models) == 1:
+        return models[0]
+    listed = ", ".join(models[:MOST_LISTED]) or "none"
+    more = f" and {len(models) - MOST_LISTED} more" if len(models) > MOST_LISTED else ""
+    raise DistilvecError(
+        key,
+        f"{api.base_url} has {len(models)} models: {listed}{more}.",
+        f"Name one behind the address: {api.base_url}#{models[0] if models else 'MODEL'}.",
+    )
+
+
+def _settings(key: str) -> str:
+    """Name what to check when a server refuses a request, in the words of a recipe or of a command."""
+    return "teacher.model and teacher.api" if key == KEY else "the address and the model's name"
 
 
 def _of_corpus(progress: TextProgress) -> Progress:

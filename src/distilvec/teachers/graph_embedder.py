@@ -1,0 +1,132 @@
+"""The file of an export as an embedder: an ONNX or OpenVINO graph, with the tokenizer of the model it was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from distilvec.core.errors import DistilvecError
+from distilvec.core.extras import require_extra
+from distilvec.core.info import Role
+from distilvec.core.similarity import Similarity
+from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, token_limit, tokenize
+from distilvec.formats.openvino import OpenvinoEmbedder
+from distilvec.models.load import load_model, max_length, model_similarity, role_prompts
+from distilvec.teachers.encode import TextProgress, cut_dimensions
+
+BATCH = 8
+Array = np.ndarray[Any, Any]
+
+
+class Runnable(Protocol):
+    """A model from tokens to named outputs: `formats.onnx.Graph`, `OnnxEmbedder`, or OpenVINO's."""
+
+    def run(self, tokens: Any, outputs: Sequence[str] = ...) -> list[Array]:
+        """Return the named outputs, by default the vectors alone."""
+
+
+READERS: dict[str, Callable[[Path], Runnable]] = {".onnx": OnnxEmbedder, ".xml": OpenvinoEmbedder}
+
+
+@dataclass(frozen=True, eq=False)
+class GraphEmbedder:
+    """Runs the tokens of `model`, at most `tokens` of a text, through a graph: an exported file, or PyTorch's own.
+
+    Queries are encoded one by one and documents in padded batches, as in use: the int8 scales of activations depend on
+    the batch.
+    """
+
+    name: str
+    model: SentenceTransformer
+    runnable: Runnable
+    tokens: int
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of the vectors."""
+        return int(self.model.get_embedding_dimension() or 0)
+
+    @property
+    def prompts(self) -> dict[Role, str]:
+        """The model's prompts."""
+        return role_prompts(self.model)
+
+    @property
+    def similarity(self) -> Similarity:
+        """How the model's vectors are compared."""
+        return model_similarity(self.model, self.name, "model")
+
+    @property
+    def normalized(self) -> bool:
+        """Whether vectors have length 1."""
+        return type(self.model[-1]).__name__ == "Normalize"
+
+    @property
+    def max_length(self) -> int:
+        """The longest input in tokens."""
+        return max_length(self.model)
+
+    def embed(self, texts: Sequence[str], role: Role = "document", progress: TextProgress | None = None) -> Array:
+        """Return vectors, float32 [texts, dim], with the prompt of the role prepended."""
+        return cut_dimensions(self.outputs(texts, role, OUTPUTS[0], progress), self.dim, self.normalized)
+
+    def embed_prompted(self, prompted: Sequence[str]) -> Array:
+        """Return float32 [texts, dim] of texts that have their prompts, each run alone: in int8 batches change them."""
+        vectors = []
+        for text in prompted:
+            vectors += self.runnable.run(tokenize(self.model, [text], self.tokens), OUTPUTS[:1])
+        return cut_dimensions(np.concatenate(vectors), self.dim, self.normalized)
+
+    def outputs(self, texts: Sequence[str], role: Role, name: str, progress: TextProgress | None = None) -> Array:
+        """Return one output of the texts, in their order; the shortest are run first."""
+        prompt = self.prompts[role]
+        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+        can_pad = self.model[0].tokenizer.pad_token is not None
+        batch_size = BATCH if role == "document" and can_pad else 1
+        characters = max(1, sum(len(text) for text in texts))
+        characters_done = 0
+        results = []
+        for start in range(0, len(order), batch_size):
+            batch = [texts[row] for row in order[start : start + batch_size]]
+            tokens = tokenize(self.model, [prompt + text for text in batch], self.tokens)
+            results += self.runnable.run(tokens, [name])
+            characters_done += sum(len(text) for text in batch)
+            if progress is not None:
+                progress(start + len(batch), characters_done / characters)
+        return np.asarray(np.concatenate(results)[np.argsort(order)])
+
+
+def is_exported(path: Path) -> bool:
+    """Return whether a path names an exported file, by its ending."""
+    return path.suffix in READERS
+
+
+def open_exported(path: Path, key: str, trust_remote_code: bool = False) -> GraphEmbedder:
+    """Open an exported file; tokenizer, prompts and maximum length are those of the model folder that has it.
+
+    Errors: DistilvecError with the key for a file that is absent or outside of a model folder, or cannot be read.
+    """
+    folder = model_folder(path, key)
+    require_extra("openvino" if path.suffix == ".xml" else "onnx", key)
+    model = load_model(str(folder), key, trust_remote_code=trust_remote_code)
+    model_similarity(model, path.name, key)
+    return GraphEmbedder(f"{folder.name}/{path.name}", model, READERS[path.suffix](path), token_limit(model) or 10**6)
+
+
+def model_folder(path: Path, key: str) -> Path:
+    """Return the model folder that an exported file is in; DistilvecError with the key if there is none."""
+    if not path.is_file():
+        raise DistilvecError(key, f"there is no file {path}.", "Export the model first.")
+    for folder in path.resolve().parents:
+        if (folder / "modules.json").is_file():
+            return folder
+    raise DistilvecError(
+        key,
+        f"{path} is in no model folder, and its tokenizer is not in the file.",
+        "Name the file that `distilvec export` wrote below the model's folder.",
+    )

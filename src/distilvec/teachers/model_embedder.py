@@ -1,0 +1,353 @@
+"""A model on this machine as an embedder: the vectors of `encode`, faster."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sentence_transformers import SentenceTransformer
+from transformers import PreTrainedTokenizerBase
+
+from distilvec.alignment.offsets import special_around
+from distilvec.core.batch import Text
+from distilvec.core.device import pick_device, warn_slow_bf16
+from distilvec.core.errors import DistilvecError
+from distilvec.core.info import Role, TeacherInfo
+from distilvec.core.similarity import Similarity
+from distilvec.data.corpus import Corpus
+from distilvec.models.load import (
+    evaluating,
+    folder_of,
+    load_with_settings,
+    max_length,
+    model_name,
+    model_similarity,
+    resolve_model,
+    role_prompts,
+)
+from distilvec.models.settings import ModelSettings, setting_key
+from distilvec.models.tokenizers import plain_copy, tokenizer_hash
+from distilvec.models.unreadable import check_outputs
+from distilvec.teachers.cache.fill import Progress, fill_cache
+from distilvec.teachers.cache.kept import embed_kept, open_kept
+from distilvec.teachers.cache.manifest import Manifest, hash_model, hash_modules
+from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.encode import Forward, TextProgress, Vectors, cut_dimensions, plan_batches, runs_directly
+from distilvec.teachers.fast_linear import autocast_forward, pack_linears, use_bfloat16
+
+CHARACTERS_A_TOKEN = 4
+_WINDOW = 16384  # texts sorted by length together
+_NOT_HASHED = ("transformers_version", "_name_or_path", "dtype", "architectures")
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """Origin of a model: its folder or id, the settings it was loaded with, and the place and commit of its files."""
+
+    model: str
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    folder: Path | None = None
+    commit: str | None = None
+
+
+class ModelEmbedder:
+    """A SentenceTransformer as an embedder (teachers/embedder.py) and as a teacher (teachers/teacher.py).
+
+    `dim` counts the dimensions of an embedding after `truncate_dim` (cut, then normalized again if the model
+    normalizes), `pre_dense_dim` those of the pooled vector before the first Dense layer, None without such a layer.
+    `files` is None for a model that was made in memory, such as a student in training. The model is not changed.
+
+    Args:
+        prompts: by role, instead of the model's own
+        similarity: instead of the one that the model states
+        key: names the model in errors
+
+    Errors: DistilvecError for prompts of a model that leaves their tokens out of its pooling, and for a similarity that
+    is not scored here.
+    """
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        name: str,
+        batch_tokens: int = 4096,
+        prompts: dict[Role, str] | None = None,
+        *,
+        similarity: Similarity | None = None,
+        truncate_dim: int | None = None,
+        files: ModelFiles | None = None,
+        key: str = "teacher.model",
+    ) -> None:
+        modules = list(model)
+        self.model = model
+        self.name = name
+        self.batch_tokens = batch_tokens
+        self.files = files or ModelFiles(name)
+        self.prompts: dict[Role, str] = role_prompts(model) | (prompts or {})
+        ignores_prompts = any(getattr(module, "include_prompt", True) is False for module in modules)
+        if ignores_prompts and any(self.prompts.values()):
+            raise DistilvecError(
+                setting_key(key, "prompts"),
+                f"found {self.prompts}; {name} leaves the prompt's tokens out of its pooling (include_prompt false).",
+                "Set both prompts to '' or choose another teacher.",
+            )
+        self.normalized = type(modules[-1]).__name__ == "Normalize"
+        self.similarity: Similarity = similarity or model_similarity(model, name, setting_key(key, "similarity"))
+        self.max_length = max_length(model)
+        self.truncate_dim = truncate_dim or getattr(model, "truncate_dim", None)
+        full = int(model.get_embedding_dimension() or 0)
+        self.dim = min(full, self.truncate_dim or full)
+        dense = [int(module.in_features) for module in modules[1:] if type(module).__name__ == "Dense"]
+        self.pre_dense_dim: int | None = dense[0] if dense else None
+        bfloat16 = self.settings.dtype == "bfloat16"
+        self._forward = Forward(model, batch_tokens, self.max_length, bfloat16) if runs_directly(model) else None
+        self._kept: TeacherCache | None = None  # of evaluation texts: keep_in
+
+    def __enter__(self) -> ModelEmbedder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Free the model's memory."""
+        self._forward = None
+        del self.model
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    @property
+    def settings(self) -> ModelSettings:
+        """The settings that the model was loaded with."""
+        return self.files.settings
+
+    def info(self) -> TeacherInfo:
+        """Description of the teacher's vectors, input and layers."""
+        info = TeacherInfo(
+            dim=self.dim,
+            normalized=self.normalized,
+            max_length=self.max_length,
+            prompts=self.prompts,
+            model=resolve_model(self.files.model),
+            name=self.name,
+            revision=self.settings.revision,
+            adapters=list(self.settings.adapters) or None,
+            pre_dense_dim=self.pre_dense_dim,
+            similarity=self.similarity,
+            pooling=self._pooling(),
+            attention=self.settings.lifted,
+        )
+        if not hasattr(self.model[0], "auto_model"):
+            return info
+        config, tokenizer = self.model[0].auto_model.config.get_text_config(), self.model.tokenizer
+        return replace(
+            info,
+            hidden_size=config.hidden_size,
+            layers=config.num_hidden_layers,
+            heads=config.num_attention_heads,
+            tokenizer=tokenizer_hash(tokenizer),
+            special_tokens=special_tokens(tokenizer),
+        )
+
+    def manifest(self, store_dtype: str = "float16", pre_dense: bool = False) -> Manifest:
+        """Settings that the vectors depend on; reads the model's files. `pre_dense`: store such vectors as well."""
+        files, settings = self.files, self.settings
+        if files.folder is not None:
+            weights = hash_model(files.folder, settings.adapters)
+        else:
+            weights = hash_modules(self.model, *_hashed_settings(self.model[0]))
+        return Manifest(
+            model=files.model,
+            revision=files.commit,
+            weights=weights,
+            prompts=self.prompts,
+            pooling=self._pooling(),
+            normalized=self.normalized,
+            width=self.dim,
+            pre_dense_width=self.pre_dense_dim if pre_dense else None,
+            max_length=self.max_length,
+            truncation_side=getattr(getattr(self.model[0], "tokenizer", None), "truncation_side", None),
+            truncate_dim=self.truncate_dim,
+            compute_dtype=f"{settings.dtype} {settings.quantize}" if settings.quantize else settings.dtype,
+            backend="sentence-transformers",
+            store_dtype=store_dtype,
+            attention=self.settings.lifted,
+        )
+
+    def _pooling(self) -> str | None:
+        """The pooling of tokens; None for a model whose own module pools them."""
+        for module in self.model:
+            if type(module).__name__ == "Pooling":
+                modes = module.pooling_mode
+                return modes if isinstance(modes, str) else "+".join(modes)
+        return None
+
+    def fill(self, cache: TeacherCache, corpus: Corpus, progress: Progress | None = None) -> None:
+        """Embed the rows that the cache lacks; see `fill_cache`."""
+        fill_cache(cache, corpus, self, progress)
+
+    def embed(
+        self, texts: Sequence[str], role: Role = "document", progress: TextProgress | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Return float32 [texts, dim], with the role's prompt prepended; see `keep_in` for texts that are stored."""
+        prompt = self.prompts.get(role, "")
+        if self._kept is not None:
+            return embed_kept(self._kept, self, texts, prompt, progress)
+        return self.signals([prompt + text for text in texts], progress=progress)["embedding"]
+
+    def embed_prompted(self, prompted: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return float32 [texts, dim] of texts that have their prompts."""
+        return self.signals(prompted)["embedding"]
+
+    def keep_in(self, root: Path, manifest: Manifest) -> None:
+        """From now on keep the vectors of `embed` below this cache root, and read those that are there.
+
+        `manifest` is this teacher's, with any signals.
+        """
+        self._kept = open_kept(root, manifest)
+
+    def signals(
+        self, prompted: Sequence[Text], pre_dense: bool = False, progress: TextProgress | None = None
+    ) -> Vectors:
+        """ "embedding" [n, dim] and optionally "pre_dense" [n, pre_dense_dim] of texts with prompts, float32.
+
+        `progress(texts, share of their tokens)` is called after every batch. Errors: DistilvecError for pre-dense
+        vectors of a model that has no Dense layer.
+        """
+        if pre_dense and (self.pre_dense_dim is None or self._forward is None):
+            kinds = ", ".join(type(module).__name__ for module in self.model)
+            raise DistilvecError(
+                "teacher.model",
+                f"{self.name} has no Dense layer with readable input; found modules {kinds}.",
+                "Take another teacher, or a method without pre-dense vectors.",
+            )
+        vectors = {"embedding": np.empty((len(prompted), self.dim), dtype=np.float32)}
+        if pre_dense:
+            vectors["pre_dense"] = np.empty((len(prompted), self.pre_dense_dim or 0), dtype=np.float32)
+        for start in range(0, len(prompted), _WINDOW):
+            texts = prompted[start : start + _WINDOW]
+
+            def advance(done: int, share: float, before: int = start, size: int = len(texts)) -> None:
+                if progress is not None:
+                    progress(before + done, (before + share * size) / len(prompted))
+
+            for name, values in self._window(texts, pre_dense, advance).items():
+                vectors[name][start : start + _WINDOW] = values
+        return vectors
+
+    def lengths(self, prompted: Sequence[Text]) -> npt.NDArray[np.int64]:
+        """Tokens of texts with prompts, as the model reads them; a model of its own kind: estimated from characters."""
+        if self._forward is None:
+            characters = np.array([sum(map(len, [text] if isinstance(text, str) else text)) for text in prompted])
+            return np.minimum(characters // CHARACTERS_A_TOKEN + 1, self.max_length).astype(np.int64)
+        return np.array([len(ids) for ids in self._forward.tokenize(prompted)[0]], dtype=np.int64)
+
+    def autocast(self) -> torch.autocast:
+        """The precision that the backbone runs in."""
+        return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.settings.dtype == "bfloat16")
+
+    def _window(
+        self, prompted: Sequence[Text], pre_dense: bool = False, progress: TextProgress | None = None
+    ) -> Vectors:
+        signals = self._uncut(prompted, pre_dense, progress)
+        signals["embedding"] = cut_dimensions(signals["embedding"], self.dim, self.normalized)
+        return signals
+
+    def _uncut(
+        self, prompted: Sequence[Text], pre_dense: bool = False, progress: TextProgress | None = None
+    ) -> Vectors:
+        """Compute the vectors as the model gives them, before they are cut to the teacher's dim."""
+        if self._forward is not None:
+            return self._forward.run(prompted, pre_dense, progress)
+        return {"embedding": self._encode(prompted, progress)}
+
+    def _encode(self, prompted: Sequence[Text], progress: TextProgress | None) -> npt.NDArray[np.float32]:
+        """Vectors by the model's own `encode`, in batches of about `batch_tokens`: a long text is alone."""
+        lengths = self.lengths(prompted)
+        batches = plan_batches(lengths, self.batch_tokens, self.batch_tokens)
+        results = []
+        texts_done = tokens_done = 0
+        for rows in batches:
+            texts: list[Any] = [prompted[row] for row in rows]
+            with evaluating(self.model):
+                vectors = self.model.encode(
+                    texts, prompt="", batch_size=len(rows), convert_to_tensor=True, show_progress_bar=False
+                )
+            results.append(vectors.float().cpu().numpy())
+            texts_done += len(rows)
+            tokens_done += int(lengths[rows].sum())
+            if progress is not None:
+                progress(texts_done, tokens_done / int(lengths.sum()))
+        order = np.argsort(np.concatenate(batches))
+        return np.asarray(np.concatenate(results)[order], dtype=np.float32)
+
+
+def load_embedder(
+    model: str,
+    key: str,
+    device: str = "auto",
+    settings: ModelSettings | None = None,
+    *,
+    name: str | None = None,
+    batch_tokens: int = 4096,
+    prompts: dict[Role, str] | None = None,
+    similarity: Similarity | None = None,
+    truncate_dim: int | None = None,
+    sharded: bool = False,
+) -> ModelEmbedder:
+    """Load the model of a folder or hub id, ready to compute.
+
+    `sharded`: the model stays on the CPU as it is, and shards of it go to the devices later. Errors: DistilvecError
+    with `key`, or the key of a setting next to it, for a model that cannot be loaded or gives no finite vectors.
+    """
+    settings = settings or ModelSettings()
+    target = pick_device(device)
+    loaded = load_with_settings(model, key, settings, target)
+    full = int(loaded.get_embedding_dimension() or 0)
+    if truncate_dim is not None and truncate_dim > full:
+        problem = f"found {truncate_dim}; {model} has {full}."
+        raise DistilvecError(setting_key(key, "truncate_dim"), problem, "Give at most that.")
+    placed = settings.quantize is not None or settings.device_map is not None
+    backbone = getattr(loaded[0], "auto_model", loaded[0])
+    if settings.dtype == "bfloat16":
+        warn_slow_bf16(target, "teacher.dtype=float32")
+        for module in list(loaded)[1:]:
+            module.float()
+        autocast_forward(loaded[0])
+        if not placed:
+            use_bfloat16(backbone)
+    if not placed:
+        if target == "cpu" and not sharded:
+            pack_linears(backbone)
+        loaded.to("cpu" if sharded else target)
+    files = ModelFiles(model, settings, *folder_of(resolve_model(model), settings.revision))
+    embedder = ModelEmbedder(
+        loaded.eval(),
+        name or model_name(model),
+        batch_tokens,
+        prompts,
+        similarity=similarity,
+        truncate_dim=truncate_dim,
+        files=files,
+        key=key,
+    )
+    check_outputs(lambda texts: embedder._uncut(texts)["embedding"], loaded, model, key)
+    return embedder
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int] | None:
+    """Number of special tokens that begin and that end every text; None if that is not known."""
+    plain = plain_copy(tokenizer)
+    return None if plain is None else special_around(plain)
+
+
+def _hashed_settings(first: Any) -> list[Any]:
+    """Configuration and tokenizer of a model in memory."""
+    config = first.auto_model.config.to_diff_dict() if hasattr(first, "auto_model") else {}
+    hashed = {name: value for name, value in config.items() if name not in _NOT_HASHED}
+    backend = getattr(getattr(first, "tokenizer", None), "backend_tokenizer", None)
+    return [hashed, backend.to_str() if backend is not None else None]

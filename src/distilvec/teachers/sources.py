@@ -1,0 +1,45 @@
+"""Kinds of sources that vectors come from, told from their names alone: nothing is opened, and no torch is imported."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from distilvec.teachers.indexes.address import is_index
+
+Kind = Literal["model", "export", "table", "api"]
+
+OPENAI = "openai:"
+EXPORTS = (".onnx", ".xml")
+NAMES: dict[Kind, str] = {
+    "model": "a model",
+    "export": "the file of an export",
+    "table": "a table of vectors or an index",
+    "api": "a model behind an API",
+}
+
+
+def source_kind(source: object) -> Kind:
+    """Return the kind of a source: a path, id or address by its form, an object in memory is a model."""
+    if not isinstance(source, (str, os.PathLike)):
+        return "model"
+    name = str(source)
+    if name.startswith(OPENAI) or name.partition("://")[0] in ("http", "https"):
+        return "api"
+    if is_index(name):
+        return "table"
+    if Path(name).suffix in EXPORTS:
+        return "export"
+    return "model"
+
+
+def shown(source: object) -> str:
+    """Return a source's name for messages: of an address without what may hold a password, of an object its kind."""
+    if not isinstance(source, (str, os.PathLike)):
+        return "the model"
+    name = str(source)
+    scheme, separator, rest = name.partition("://")
+    if not separator:
+        return name
+    return f"{scheme}://{rest.partition('/')[0].rpartition('@')[2]}"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from distilvec.api import load_recipe as load_recipe
     from distilvec.api import predict as predict
     from distilvec.api import run as run
+    from distilvec.api import runs as runs
     from distilvec.api import transplant as transplant
     from distilvec.core.objective import Objective as Objective
     from distilvec.core.outputs import ModelOutputs as ModelOutputs
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from distilvec.students.task_head import TaskModel as TaskModel
 
 __version__ = "0.1.0"
-_API = ("cache_teacher", "compare", "distill", "evaluate", "export", "load_recipe", "predict", "run", "transplant")
+_API = (
+    "cache_teacher", "compare", "distill", "evaluate", "export", "load_recipe", "predict", "run", "runs", "transplant",
+)  # fmt: skip
 _MODULES = {"load": "models.load", "ModelOutputs": "core.outputs", "OutputSpec": "core.outputs"}
 _MODULES |= {"Objective": "core.objective", "TaskModel": "students.task_head", **dict.fromkeys(_API, "api")}
 

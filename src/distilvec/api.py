@@ -34,6 +34,7 @@ from distilvec.pipeline.scores import Scores, score_models
 from distilvec.pipeline.transplant import read_texts, stated_languages, transplant_folder
 from distilvec.students.task_head import predict as predict
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.verbs.runs.function import runs as runs
 
 Overrides = Mapping[str, Any]
 Callback = Callable[[int, dict[str, float]], None]

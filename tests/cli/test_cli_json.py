@@ -25,8 +25,8 @@ def commands_with_json(command, words=()):
 def test_verbs_with_json():
     found = {" ".join(words) for words in commands_with_json(get_command(app))}
     assert found == {
-        "align", "compare", "data list", "evaluate", "finetune", "index check", "index distill", "plan", "recipes",
-        "run", "speed",
+        "align", "compare", "data list", "doctor", "evaluate", "finetune", "index check", "index distill", "plan",
+        "recipes", "run", "runs", "speed",
     }  # fmt: skip
 
 

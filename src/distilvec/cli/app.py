@@ -31,6 +31,9 @@ from distilvec.cli.output import write_result
 from distilvec.cli.recipes import recipes_app
 from distilvec.cli.serve import serve
 from distilvec.core.errors import DistilvecError
+from distilvec.verbs.doctor.command import doctor
+from distilvec.verbs.report.command import report
+from distilvec.verbs.runs.command import runs
 
 app = typer.Typer(cls=Grouped, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -152,7 +155,8 @@ def options(
 
 
 VERBS = (
-    quickstart, run, plan, finetune, align, evaluate, compare, speed, transplant, export, push, demo, serve,
+    quickstart, run, plan, runs, report, doctor, finetune, align, evaluate, compare, speed, transplant, export, push,
+    demo, serve,
 )  # fmt: skip
 for verb in VERBS:
     app.command(epilog=example(verb.__name__))(verb)

@@ -17,6 +17,9 @@ GROUPS = {  # the verbs of each group, with the arguments of an example
         "run": "talas --variant local train.epochs=2",
         "plan": "talas --variant local",
         "recipes": "",
+        "runs": "runs",
+        "report": "runs/first --open",
+        "doctor": "",
     },
     "Your index": {"index": "distill table.parquet --student MODEL --layers 3 --out runs/queries"},
     "Teachers and data": {

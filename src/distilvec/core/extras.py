@@ -34,12 +34,17 @@ PACKAGES = {
 
 def require_extra(extra: str, what: str) -> None:
     """DistilvecError with the install command if a package of the extra is missing; `what` ("--to onnx") needs it."""
-    missing = [name for name in PACKAGES[extra] if not _is_there(name)]
+    missing = missing_packages(extra)
     if missing:
         names = ", ".join(missing)
         raise DistilvecError(
             what, f"needs the package{'s' * (len(missing) > 1)} {names}.", f"Install it ({install_command(extra)})."
         )
+
+
+def missing_packages(extra: str) -> list[str]:
+    """Return the packages of an extra that cannot be imported."""
+    return [name for name in PACKAGES[extra] if not _is_there(name)]
 
 
 def install_command(extra: str) -> str:

@@ -30,6 +30,15 @@ def user_cache() -> Path:
     return Path(os.environ.get("DISTILVEC_CACHE") or Path.home() / ".cache" / "distilvec")
 
 
+def folder_bytes(folder: Path) -> int:
+    """Return the size of all files below a folder; one that is removed meanwhile counts nothing."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            total += path.lstat().st_size if path.is_file() else 0
+    return total
+
+
 def scratch(path: Path) -> Path:
     """The name to write `path` under until it is whole: a hidden sibling with our prefix and this process's id."""
     return path.with_name(f".{path.name}.distilvec-{os.getpid()}")
@@ -179,6 +188,20 @@ def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
             file.truncate(0)
             file.write(str(os.getpid()).encode())
         yield
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether another process holds the lock file `path` at this moment; the file is not changed."""
+    if os.name != "posix" or not path.exists():
+        return False
+    import fcntl
+
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 # -- output paths ------------------------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
+from distilvec.core.files import folder_bytes
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.job import Teacher
 
@@ -28,7 +28,7 @@ def fleet_lines(
     Time is that of the model alone, divided by the workers. Disk has the vectors, the corpus and the student's tokens.
     """
     seconds, size = a_text
-    texts = (_bytes_below(teacher.corpus.folder) + _bytes_below(stored.folder)) / len(teacher.corpus)
+    texts = (folder_bytes(teacher.corpus.folder) + folder_bytes(stored.folder)) / len(teacher.corpus)
 
     def row(count: int) -> str:
         hours = count * seconds / 3600
@@ -56,7 +56,3 @@ def _bytes(count: float) -> str:
         (unit, size) for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)) if count >= size or size == 1e6
     )
     return f"{count / size:,.1f} {unit}"
-
-
-def _bytes_below(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

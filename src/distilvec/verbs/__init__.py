@@ -1,1 +1,1 @@
-"""One folder for each verb: its function, its command, its screens. A verb can be deleted as a folder."""
+"""The verbs, a folder each: its Python function, its command, and what only it needs."""

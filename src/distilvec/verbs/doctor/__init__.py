@@ -1,0 +1,1 @@
+"""`distilvec doctor`: whether this machine can do the work, and how fast."""

@@ -1,0 +1,1 @@
+"""`distilvec report`: the page of a finished run."""

@@ -1,0 +1,107 @@
+"""`distilvec runs` and `distilvec report` on real run folders, whole, stopped, running and damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import webbrowser
+
+import pytest
+from refusals import refused
+
+import distilvec
+from distilvec.__main__ import run_command
+from distilvec.core.errors import Stopped
+from distilvec.core.files import locked
+from distilvec.pipeline import run_dir
+from distilvec.pipeline.run import run
+from distilvec.report.run_files import REPORT
+from distilvec.train.trainer import Trainer
+
+
+@pytest.fixture
+def finished(tiny_recipe, tmp_path, no_pages, shared_cache):
+    recipe = tiny_recipe(name="whole")
+    return run(recipe, tmp_path / "runs" / "first").folder
+
+
+def test_a_finished_run(finished):
+    (info,) = distilvec.runs(finished.parent)
+    assert (info.folder, info.name, info.state) == (finished, "whole", "finished")
+    assert info.step == info.steps > 0 and info.parameters > 0
+    files = [path for path in finished.rglob("*") if path.is_file()]
+    assert info.bytes == sum(path.stat().st_size for path in files)
+    assert info.score is None and info.state_text == "finished"
+    assert distilvec.runs(finished) == [info]
+
+
+def test_a_run_that_a_process_writes_to_is_running(finished):
+    with locked(finished / run_dir.LOCK, "--out", "", wait=False):
+        assert distilvec.runs(finished)[0].state == "running"
+    assert distilvec.runs(finished)[0].state == "finished"
+
+
+def test_a_run_that_was_stopped_says_how_far_it_came(tiny_recipe, tmp_path, monkeypatch, no_pages, shared_cache):
+    recipe = tiny_recipe(train__epochs=4, train__logging_steps=1)
+    step = Trainer._step
+
+    def stopping(self, batches, index):
+        result = step(self, batches, index)
+        self.stop_asked = self.state.step + 1 >= 5
+        return result
+
+    monkeypatch.setattr(Trainer, "_step", stopping)
+    with pytest.raises(Stopped):
+        run(recipe, tmp_path / "run")
+    (info,) = distilvec.runs(tmp_path / "run")
+    monkeypatch.undo()
+    whole = run(recipe, tmp_path / "run")
+    assert (info.state, info.step, info.steps) == ("stopped", 5, whole.state.step)
+    assert info.state_text == f"stopped at step 5 of {whole.state.step}"
+
+
+def test_the_newest_run_comes_first_and_other_folders_are_left_out(finished):
+    older = shutil.copytree(finished, finished.parent / "sweep" / "older")
+    for path in older.iterdir():
+        os.utime(path, (1_000_000, 1_000_000))
+    (finished.parent / "sweep" / run_dir.SWEEP_FILE).write_text("{}")
+    shutil.copy(finished / run_dir.MARKER, finished.parent / "sweep")
+    (finished.parent / "notes").mkdir()
+    assert [info.folder for info in distilvec.runs(finished.parent)] == [finished, older]
+
+
+def test_a_damaged_run_does_not_hide_the_others(finished, capsys):
+    damaged = shutil.copytree(finished, finished.parent / "damaged")
+    (damaged / REPORT).write_text("{")
+    by_folder = {info.folder: info for info in distilvec.runs(finished.parent)}
+    assert by_folder[damaged].state == "damaged" and REPORT in by_folder[damaged].problem
+    assert by_folder[finished].state == "finished"
+    assert run_command(["runs", str(finished.parent), "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert {row["state"] for row in json.loads(out)} == {"finished", "damaged"} and REPORT in err
+
+
+def test_a_folder_that_does_not_exist_is_refused(tmp_path):
+    with refused("folder", "nowhere"):
+        distilvec.runs(tmp_path / "nowhere")
+    assert run_command(["runs", str(tmp_path)]) == 0
+
+
+def test_the_page_of_a_run_is_written_and_opened(finished, tmp_path, monkeypatch, capsys):
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
+    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: folder / "report.html")
+    assert run_command(["report", str(finished)]) == 0
+    assert capsys.readouterr().out.strip() == str(finished / "report.html") and not opened
+    assert run_command(["report", str(finished), "--open"]) == 0
+    assert opened == [(finished / "report.html").as_uri()]
+
+
+def test_a_folder_without_a_report_and_a_machine_without_a_browser(finished, tmp_path, monkeypatch, capsys):
+    assert run_command(["report", str(tmp_path)]) == 2
+    assert "[RUN]" in capsys.readouterr().err
+    monkeypatch.setattr(webbrowser, "open", lambda address: False)
+    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: folder / "report.html")
+    assert run_command(["report", str(finished), "--open"]) == 2
+    assert "[--open]" in capsys.readouterr().err

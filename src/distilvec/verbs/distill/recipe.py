@@ -16,15 +16,14 @@ from distilvec.config.paths import resolve_key, resolve_tree
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.inputs import Model, Texts, model_name, teacher_keys
-from distilvec.teachers.indexes.address import is_index, read_address
-from distilvec.verbs.distill.endpoints import served_model
+from distilvec.teachers.api_embedder import named_api
+from distilvec.teachers.indexes.address import read_address
+from distilvec.teachers.sources import source_kind
 from distilvec.verbs.distill.evaluation_data import suite_of
 from distilvec.verbs.distill.texts import text_sources, with_pieces
 
 TEACHER = "teacher"  # student.model: the teacher's own backbone
 QUARTER = "25%"  # of the teacher's parameters, without `size` and `layers`
-OPENAI = "openai:"  # before the name of a model of OpenAI's API
-OPENAI_KEY = "OPENAI_API_KEY"
 
 # A teacher that is no model on this machine has no layers to take: the student is a small model that everybody can get
 SMALL_MODEL = "all-MiniLM-L6-v2"
@@ -32,7 +31,7 @@ SMALL_MULTILINGUAL_MODEL = "intfloat/multilingual-e5-small"
 
 INDEX_QUERIES = 500  # stored texts that the student of an index is judged on, and that it is not trained on
 
-TeacherKind = Literal["model", "index", "api", "vectors"]
+TeacherKind = Literal["model", "table", "api", "array"]
 
 
 @dataclass(frozen=True)
@@ -77,13 +76,11 @@ class Request:
     def kind(self) -> TeacherKind:
         """What kind of teacher it is."""
         if isinstance(self.teacher, np.ndarray):
-            return "vectors"
-        if isinstance(self.teacher, SentenceTransformer):
-            return "model"
-        name = str(self.teacher)
-        if name.startswith((OPENAI, "http://", "https://")):
-            return "api"
-        return "index" if is_index(name) else "model"
+            return "array"
+        kind = source_kind(self.teacher)
+        if kind == "export":
+            raise DistilvecError("teacher", f"{self.teacher} is the file of an export.", "Name its model's folder.")
+        return kind
 
     @property
     def folder(self) -> Path:
@@ -143,7 +140,7 @@ def _check(request: Request) -> None:
         raise DistilvecError("minutes", "minutes and epochs both say how long to train.", "Give one of them.")
     if request.api_model is not None and request.kind != "api":
         raise DistilvecError("api_model", f"{request.teacher} is not an API.", "Leave it out.")
-    if request.texts is None and request.kind != "index":
+    if request.texts is None and request.kind != "table":
         raise DistilvecError(
             "texts",
             "no texts to train on.",
@@ -155,7 +152,7 @@ def _teacher(request: Request, root: Path) -> dict[str, Any]:
     """Return the recipe's teacher section."""
     if request.kind == "api":
         return _api_teacher(str(request.teacher), request.api_model)
-    if request.kind != "index":
+    if request.kind != "table":
         return teacher_keys(request.teacher, request.texts, root)
     address = str(request.teacher)
     kind = read_address(address, "teacher").kind
@@ -181,10 +178,9 @@ def _has_texts_elsewhere(kind: str) -> bool:
 
 
 def _api_teacher(name: str, model: str | None) -> dict[str, Any]:
-    """Return the section of a model behind an API; the key of OpenAI's is read from its usual variable."""
-    if name.startswith(OPENAI):
-        return {"model": model or name.removeprefix(OPENAI), "api": {"key_variable": OPENAI_KEY}}
-    return {"model": model or served_model(name), "api": {"base_url": name}}
+    """Return the section of a model behind an API: the named one, else the only one that the server lists."""
+    address = name if model is None else f"{name}#{model}"
+    return named_api(address, "teacher").model_dump(mode="json", exclude_unset=True)
 
 
 def _student(request: Request, root: Path) -> dict[str, Any]:
@@ -208,7 +204,7 @@ def _student(request: Request, root: Path) -> dict[str, Any]:
 def _sources(request: Request, root: Path) -> list[dict[str, Any]]:
     """Return the recipe's sources: documents, their pieces, queries."""
     sources: list[dict[str, Any]] = []
-    texts_are_the_index = request.kind == "index" and (
+    texts_are_the_index = request.kind == "table" and (
         request.texts is None or _has_texts_elsewhere(read_address(str(request.teacher), "teacher").kind)
     )
     if texts_are_the_index:
@@ -216,7 +212,7 @@ def _sources(request: Request, root: Path) -> list[dict[str, Any]]:
     elif request.texts is not None:
         documents = text_sources(request.texts, root, role="document", language=request.language)
         # A table has no vectors of pieces, and an array none of other texts than its own
-        sources += documents if request.kind in ("index", "vectors") else with_pieces(documents)
+        sources += documents if request.kind in ("table", "array") else with_pieces(documents)
     if request.queries is not None:
         sources += text_sources(request.queries, root, role="query", language=request.language)
     return sources
@@ -235,7 +231,7 @@ def _training(request: Request) -> dict[str, Any]:
 def _evaluation(request: Request, root: Path) -> dict[str, Any]:
     """Return the recipe's evaluation section; neighbours of held-out texts are judged in every run."""
     section: dict[str, Any] = {}
-    if request.kind == "index":
+    if request.kind == "table":
         section = {"stored": INDEX_QUERIES, "columns": ["teacher", "asymmetric"], "parts": ["agreement"]}
     if request.test is not None:
         section["suite"] = str(suite_of(request.test, root))

@@ -79,7 +79,7 @@ def latencies(given: Mapping[str, str], repeats: int = 400) -> dict[str, Any]:
 
     from distilvec.evaluation.speed import Timing, interleaved
     from distilvec.models.load import resolve_model
-    from distilvec.teachers.embedder import open_embedder
+    from distilvec.teachers.open import open_embedder
     from distilvec.teachers.sources import source_kind
 
     calls: dict[str, Any] = {}

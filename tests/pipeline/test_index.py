@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from refusals import refused
 from samples import make_texts
+from servers import FaultyApi
 
 from benchmarks.indexes import DATABASES, lacking, stored
 from distilvec.__main__ import run_command
@@ -28,8 +29,9 @@ from distilvec.pipeline.export import parity_task
 from distilvec.pipeline.index import check_index, recognize
 from distilvec.pipeline.run import run
 from distilvec.pipeline.scores import score_models
+from distilvec.teachers.api_embedder import _PROBE
 from distilvec.teachers.cache.columns import KNOWN
-from distilvec.teachers.embedder import open_table
+from distilvec.teachers.open import open_table
 from distilvec.teachers.table_embedder import TableEmbedder
 
 TEXTS, NEW = make_texts(300), make_texts(400)[300:]
@@ -107,6 +109,22 @@ def test_the_teacher_itself_overlaps_fully_and_another_model_does_not(table, tin
     assert whole.mean > 0.99 and same.fits and same.judgement.cosine > 0.999
     part = check_index(near_teacher, section, queries=50).judgement.student.among
     assert part.mean < whole.mean and part.low <= part.mean <= part.high
+
+
+@pytest.mark.usefixtures("loopback")
+def test_the_api_that_made_an_index_is_its_own_query_encoder(tmp_path):
+    """No model is on this machine: queries are embedded by the API, documents are the index's."""
+    texts = [*TEXTS, *_PROBE]
+    vectors = np.random.default_rng(0).normal(size=(len(texts), 12)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    columns = {"text": TEXTS, "embedding": list(vectors[: len(TEXTS)])}
+    pq.write_table(pa.table(columns), tmp_path / "api.parquet")
+    with FaultyApi(dict(zip(texts, vectors, strict=True))) as server:
+        check = check_index(server.address, TeacherSection(vectors=tmp_path / "api.parquet"), queries=50)
+        assert sum(len(body["input"]) for body in server.bodies) < 150  # no document is embedded again
+    assert check.judgement.student.among.mean == 1 and check.fits
+    with refused("model", "api.parquet"):
+        check_index(tmp_path / "api.parquet", TeacherSection(vectors=tmp_path / "api.parquet"))
 
 
 def test_the_expected_overlap_agrees_with_new_texts(table, teacher, vectors, near_teacher):

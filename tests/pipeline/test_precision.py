@@ -182,7 +182,7 @@ def test_a_folder_of_ones_own_and_a_superset_count(
 def test_what_is_judged_or_held_in_memory_computes_in_float32(tiny_model: Path, machine: Machine) -> None:
     machine(True)
     teacher = load_teacher(TeacherSection(model=str(tiny_model)), "cpu")
-    assert teacher.section.dtype == "float32" and teacher.manifest().compute_dtype == "float32"
+    assert teacher.settings.dtype == "float32" and teacher.manifest().compute_dtype == "float32"
     own = distilvec.load(tiny_model, device="cpu").encode(["a river"])
     np.testing.assert_allclose(teacher.embed(["a river"]), own, atol=1e-6)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,6 +136,18 @@ def test_linear_layers_behind_the_pooling_are_read(folders, tmp_path):
     assert shape.parameters == whole
 
 
+def test_a_transformer_in_a_folder_of_its_own_is_read(folders, tmp_path):
+    folder = sentence_transformer(tmp_path / "old", folders["bert"], "mean dense:16 normalize")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "0_Transformer").mkdir()
+    for file in [*folder.glob("config.json"), *folder.glob("tokenizer*"), *folder.glob("*.safetensors")]:
+        file.rename(folder / "0_Transformer" / file.name)
+    whole = sum(weight.numel() for weight in load_backbone(str(folder), "model").parameters())
+    assert read_shape(str(folder)).parameters == whole
+
+
 def test_a_missing_model_is_refused(tmp_path):
     with refused("teacher", "nothing"):
         read_shape(str(tmp_path / "nothing"))
@@ -153,7 +166,7 @@ def test_the_tokens_used_are_those_of_a_trimmed_vocabulary(folders, name):
     assert used.coverage(1) < used.coverage(5) < 1
 
 
-@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize("share", [0.3, 0.7])
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_built_students_have_the_parameters_of_their_design(folders, name, share, tiny_tables):
     shape = read_shape(str(folders[name]))

@@ -18,7 +18,7 @@ from distilvec.formats.onnx import export_onnx
 from distilvec.pipeline.scores import score_models
 from distilvec.serving.model import ServedModel
 from distilvec.teachers.api_embedder import _PROBE
-from distilvec.teachers.embedder import open_embedder, open_model
+from distilvec.teachers.open import open_embedder, open_model
 from distilvec.teachers.sources import source_kind
 
 TEXTS = make_texts(40)

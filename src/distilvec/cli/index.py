@@ -97,7 +97,7 @@ def index_distill(
     from distilvec.config.schema import Recipe
     from distilvec.pipeline.index import index_recipe, read_check
     from distilvec.pipeline.run import run as run_recipe
-    from distilvec.teachers.embedder import open_table
+    from distilvec.teachers.open import open_table
 
     changes = recipes.read_overrides(overrides or [])
     with named_options(_KEYS):

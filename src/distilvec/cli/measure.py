@@ -102,7 +102,7 @@ def speed(
     from distilvec.core.log import progress
     from distilvec.evaluation.speed import Timing, measure_speed
     from distilvec.report.sections.speed import speed_text
-    from distilvec.teachers.embedder import open_model
+    from distilvec.teachers.open import open_model
 
     timing = Timing(20, 200, None if full else seconds)
     loaded = {name: open_model(name, key="models", device="cpu").model for name in models}

@@ -105,23 +105,26 @@ class EmbeddingCache:
     ) -> Array:
         """Vectors of the texts, float32 [texts, dim]. Errors: DistilvecError as `embed_checked`."""
         key = (id(embedder), role)
-        _, rows, known = self._vectors.get(key, (embedder, {}, np.empty((0, 0), dtype=np.float32)))
-        if missing := [text for text in dict.fromkeys(texts) if text not in rows]:
-            found = embed_checked(embedder, missing, role, progress)
-            known = np.concatenate([known, found]) if rows else found
-            rows |= dict(zip(missing, range(len(rows), len(known)), strict=True))
-            self._vectors[key] = (embedder, rows, known)
-        return known[[rows[text] for text in texts]]
+        _, rows, vectors = self._vectors.get(key, (embedder, {}, np.empty((0, 0), dtype=np.float32)))
+        missing = [text for text in dict.fromkeys(texts) if text not in rows]
+        if missing:
+            new_vectors = embed_checked(embedder, missing, role, progress)
+            vectors = np.concatenate([vectors, new_vectors]) if rows else new_vectors
+            for text in missing:
+                rows[text] = len(rows)
+            self._vectors[key] = (embedder, rows, vectors)
+        return vectors[[rows[text] for text in texts]]
 
     def lacking(self, request: Request) -> Request:
-        """The part of a request whose vectors are not here yet."""
-        left = {}
+        """Return the part of a request whose vectors are not here yet."""
+        missing_texts = {}
         for role, texts in request.texts.items():
             entry = self._vectors.get((id(request.embedder), role))
-            missing = texts if entry is None else [text for text in texts if text not in entry[1]]
+            rows = {} if entry is None else entry[1]
+            missing = [text for text in texts if text not in rows]
             if missing:
-                left[role] = missing
-        return Request(request.embedder, left)
+                missing_texts[role] = missing
+        return Request(request.embedder, missing_texts)
 
     def classifier(self, embedder: Embedder, task: ClassificationTask) -> LogisticRegression:
         """Classifier fitted to the embedder's vectors of the task's training rows."""
@@ -151,7 +154,10 @@ def evaluate(
     """
     if not tasks:
         raise DistilvecError("suite", "there is nothing to evaluate.", "Name at least one task in the suite.")
-    memo, document = memo if memo is not None else EmbeddingCache(), document if document is not None else query
+    if memo is None:
+        memo = EmbeddingCache()
+    if document is None:
+        document = query
     scores = []
     for done, task in enumerate(tasks):
         if progress is not None:
@@ -184,7 +190,8 @@ class Request:
     def embed(self, memo: EmbeddingCache, progress: TextProgress | None = None) -> None:
         """Put the vectors into `memo`. Errors: DistilvecError as `embed_checked`."""
         characters = {role: sum(map(len, texts)) for role, texts in self.texts.items()}
-        whole, texts_before, characters_before = max(1, sum(characters.values())), 0, 0
+        whole = max(1, sum(characters.values()))
+        texts_before = characters_before = 0
         for role, texts in self.texts.items():
 
             def advance(
@@ -194,7 +201,8 @@ class Request:
                     progress(first + count, (past + share * characters[role]) / whole)
 
             memo.vectors(self.embedder, texts, role, None if progress is None else advance)
-            texts_before, characters_before = texts_before + len(texts), characters_before + characters[role]
+            texts_before += len(texts)
+            characters_before += characters[role]
 
 
 def requests(tasks: Sequence[Task], query: Embedder, document: Embedder, mixed: bool = False) -> list[Request]:
@@ -228,22 +236,23 @@ def score_task(
     search = search or partial(top_k, similarity=document.similarity)
     match task:
         case ClassificationTask():
-            found, notes, predicted, gold = _score_classification(task, query, document, memo)
+            shares, notes, predicted, gold = _score_classification(task, query, document, memo)
         case RetrievalTask():
-            found, notes, predicted, gold = _score_retrieval(task, query, document, memo, search)
+            shares, notes, predicted, gold = _score_retrieval(task, query, document, memo, search)
         case _:
-            found, notes, predicted, gold = _score_pairs(task, query, document, memo)
-    found = {name: 100 * value for name, value in found.items()}
-    main = next(iter(found))
+            shares, notes, predicted, gold = _score_pairs(task, query, document, memo)
+    values = {name: 100 * share for name, share in shares.items()}
+    main = next(iter(values))
     seconds = time.perf_counter() - start
-    score = Score(task.name, task.type, main, found[main], found, seconds, len(gold), notes, task.domain)
+    score = Score(task.name, task.type, main, values[main], values, seconds, len(gold), notes, task.domain)
     return score, Sample(task.type, main, predicted, gold)
 
 
 def embed_checked(embedder: Embedder, texts: Sequence[str], role: Role, progress: TextProgress | None = None) -> Array:
     """Vectors of the embedder, float32 [texts, dim]; DistilvecError for a wrong shape, NaN or infinity."""
-    found = embedder.embed(texts, role) if progress is None else embedder.embed(texts, role, progress)
-    vectors = np.asarray(found, dtype=np.float32)
+    # an embedder without a progress argument will do where none is asked for
+    embedded = embedder.embed(texts, role) if progress is None else embedder.embed(texts, role, progress)
+    vectors = np.asarray(embedded, dtype=np.float32)
     if vectors.ndim != 2 or len(vectors) != len(texts):
         problem = f"an array of shape {vectors.shape} for {len(texts)} texts; expected a row each. Check its modules"
         raise DistilvecError("model", f"'{embedder.name}' gave {problem}.")
@@ -298,13 +307,18 @@ def _score_classification(
     classifier = memo.classifier(document, task)
     test = memo.vectors(query, task.test_texts, task.role)
     _check_dims(test.shape[1], classifier.n_features_in_, query, document)
-    predicted, gold = classifier.predict(test), np.asarray(task.test_labels)
+    predicted = classifier.predict(test)
+    gold = np.asarray(task.test_labels)
     steps = int(np.max(classifier.n_iter_))
-    notes = (f"the classifier stopped after {steps} iterations before it converged",) * (steps >= classifier.max_iter)
-    macro = float(f1_score(gold, predicted, average="macro", zero_division=0))
-    found = {"accuracy": float(np.mean(predicted == gold)), "macro_f1": macro}
+    notes: tuple[str, ...] = ()
+    if steps >= classifier.max_iter:
+        notes = (f"the classifier stopped after {steps} iterations before it converged",)
+    values = {
+        "accuracy": float(np.mean(predicted == gold)),
+        "macro_f1": float(f1_score(gold, predicted, average="macro", zero_division=0)),
+    }
     labels = np.asarray(classifier.classes_)
-    return found, notes, np.searchsorted(labels, predicted), np.searchsorted(labels, gold)
+    return values, notes, np.searchsorted(labels, predicted), np.searchsorted(labels, gold)
 
 
 def _score_retrieval(
@@ -312,20 +326,23 @@ def _score_retrieval(
 ) -> Result:
     """Search, scored query by query. Note: a document without text is not embedded and ranks last."""
     queries, documents, filled = retrieval_vectors(task, query, document, memo)
-    found, _ = search(queries, documents, 100, ~filled)
-    gains = metrics.found_gains(found, len(documents), task.judged, task.gains)
-    by_query: list[list[float]] = [[] for _ in task.queries]
+    ranked, _ = search(queries, documents, 100, ~filled)
+    gains = metrics.found_gains(ranked, len(documents), task.judged, task.gains)
+    judged_gains: list[list[float]] = [[] for _ in task.queries]
     for row, gain in zip(task.judged[:, 0].tolist(), task.gains.tolist(), strict=True):
-        by_query[row].append(gain)
-    ideal = np.array(list(zip_longest(*by_query, fillvalue=0.0))).T
+        judged_gains[row].append(gain)
+    ideal = np.array(list(zip_longest(*judged_gains, fillvalue=0.0))).T
     values = {
         "ndcg@10": metrics.ndcg(gains, ideal, 10),
         "recall@100": metrics.recall(gains, ideal, 100),
         "mrr@10": metrics.reciprocal_rank(gains, 10),
     }
+    notes = list(task.warnings)
     empty = int(np.sum(~filled))
-    notes = (*task.warnings, *((f"{empty} of {len(filled)} documents are empty and rank last",) if empty else ()))
-    return {name: float(v.mean()) for name, v in values.items()}, notes, values["ndcg@10"], np.ones(len(queries))
+    if empty:
+        notes.append(f"{empty} of {len(filled)} documents are empty and rank last")
+    means = {name: float(by_query.mean()) for name, by_query in values.items()}
+    return means, tuple(notes), values["ndcg@10"], np.ones(len(queries))
 
 
 def retrieval_vectors(
@@ -336,9 +353,9 @@ def retrieval_vectors(
     Errors: DistilvecError for two dims.
     """
     filled = np.array([bool(text.strip()) for text in task.documents])
-    known = memo.vectors(document, [text for text in task.documents if text.strip()], "document")
-    documents = np.zeros((len(filled), known.shape[1]), dtype=np.float32)
-    documents[filled] = known
+    embedded = memo.vectors(document, [text for text in task.documents if text.strip()], "document")
+    documents = np.zeros((len(filled), embedded.shape[1]), dtype=np.float32)
+    documents[filled] = embedded
     queries = memo.vectors(query, task.queries, task.query_role)
     _check_dims(queries.shape[1], documents.shape[1], query, document)
     return queries, documents, filled

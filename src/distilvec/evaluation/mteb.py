@@ -67,43 +67,59 @@ def mteb_scores(
     Errors: DistilvecError for unknown names, for none or both of `tasks` and `benchmark`, and if mteb is not installed.
     """
     import_mteb(cache)
-    chosen = find_tasks(tasks, benchmark)
-    single = {id(model): model for pair in models.values() for model in pair}
-    weights = {key: model.manifest().fingerprint if cache else "" for key, model in single.items()}  # type: ignore[attr-defined]
+    weights: dict[int, str] = {}  # by embedder
+    for pair in models.values():
+        for embedder in pair:
+            if id(embedder) not in weights:
+                weights[id(embedder)] = embedder.manifest().fingerprint if cache else ""  # type: ignore[attr-defined]
     scores: dict[str, list[Score]] = {name: [] for name in models}
-    for task in chosen:
-        memo, name, known = EmbeddingCache(), task.metadata.name, dict[tuple[int, int], Score]()
+    for task in find_tasks(tasks, benchmark):
+        name = task.metadata.name
         try:
-            local = load_local(task, data / name) if data is not None and (data / name).is_dir() else None
-            if local is not None:
-                task.hf_subsets, task.dataset, task.data_loaded = list(local.dataset), local.dataset, True
+            local = _take_local_data(task, data)
         except DistilvecError as error:
             problems.append(TaskFailure(name, str(error)))
             continue
-        folder = None if cache is None else cache / (local.fingerprint if local else "hub")
-        for model, asked in models.items():
-            pair = embedders(task.metadata.type, asked, model == MIXED)
-            key, revision = (id(pair[0]), id(pair[1])), "-".join(dict.fromkeys(weights[id(one)] for one in pair))
+        results = None if cache is None else cache / (local.fingerprint if local else "hub")
+        memo = EmbeddingCache()
+        scores_by_pair: dict[tuple[int, int], Score] = {}
+        for model, pair in models.items():
+            query, document = embedders(task.metadata.type, pair, model == MIXED)
+            key = (id(query), id(document))
+            revision = "-".join(dict.fromkeys([weights[id(query)], weights[id(document)]]))
             try:
-                if key not in known:
+                if key not in scores_by_pair:
                     with _quiet():
-                        known[key] = score_task(task, MtebModel(*pair, revision, memo), local, folder, data)
-                scores[model].append(known[key])
+                        encoder = MtebModel(query, document, revision, memo)
+                        scores_by_pair[key] = score_task(task, encoder, local, results, data)
+                scores[model].append(scores_by_pair[key])
             except NoDataError as error:
                 problems.append(TaskFailure(name, str(error)))
                 break
-            except Exception as error:
-                text = (
-                    str(error) if isinstance(error, DistilvecError) else f"mteb failed: {type(error).__name__}: {error}"
-                )
-                problems.append(TaskFailure(name, text, model))
-        task.dataset, task.data_loaded = None, False
+            except DistilvecError as error:
+                problems.append(TaskFailure(name, str(error), model))
+            except Exception as error:  # mteb's tasks raise whatever their code raises
+                problems.append(TaskFailure(name, f"mteb failed: {type(error).__name__}: {error}", model))
+        task.dataset, task.data_loaded = None, False  # of all tasks they would not fit into memory
     return scores
+
+
+def _take_local_data(task: Any, data: Path | None) -> LocalData | None:
+    """Give a task the data of its local folder; None without one."""
+    if data is None or not (data / task.metadata.name).is_dir():
+        return None
+    local = load_local(task, data / task.metadata.name)
+    task.hf_subsets = list(local.dataset)
+    task.dataset = local.dataset
+    task.data_loaded = True
+    return local
 
 
 def embedders(kind: str, pair: Pair, mixed: bool = False) -> Pair:
     """Return the query and the document embedder for a type of task; types without documents take the former alone."""
-    return pair if kind in (*SEARCH_TYPES, *((*PAIR_TYPES, *CLASS_TYPES) if mixed else ())) else (pair[0], pair[0])
+    if kind in SEARCH_TYPES or (mixed and kind in (*PAIR_TYPES, *CLASS_TYPES)):
+        return pair
+    return pair[0], pair[0]
 
 
 def find_tasks(names: list[str] | None, benchmark: str | None) -> list[Any]:
@@ -237,26 +253,43 @@ def _load_data(task: Any, data: Path | None) -> None:
 
 def _as_score(task: Any, result: Any, local: LocalData | None) -> Score:
     """Means over splits and subsets, times 100, of every metric that is a finite number."""
-    found = [entry for split in task.eval_splits for entry in result.scores[split]]
-    entries = [entry for entry in found if task.is_aggregate or entry["hf_subset"] in task.hf_subsets]
-    main, notes = task.metadata.main_score, local.warnings if local else ()
+    entries = []
+    for split in task.eval_splits:
+        for entry in result.scores[split]:
+            if task.is_aggregate or entry["hf_subset"] in task.hf_subsets:
+                entries.append(entry)
+    names = dict.fromkeys(name for entry in entries for name in entry if name != "main_score")
     values: dict[str, float] = {}
-    for name in dict.fromkeys(name for entry in entries for name in entry if name != "main_score"):
+    for name in names:
         column = [entry.get(name) for entry in entries]
         if all(isinstance(value, int | float) and math.isfinite(value) for value in column):
             values[name] = 100 * float(np.mean(column))
+    main = task.metadata.main_score
+    notes = list(local.warnings) if local else []
     if main not in values:
-        notes = (*notes, f"{main} is undefined, as all similarities are equal; counted as 0")
+        notes.append(f"{main} is undefined, as all similarities are equal; counted as 0")
     values = {main: values.get(main, 0.0), **values}
-    statistics = task.metadata.descriptive_stats or {}
-    hub = [statistics.get(split, {}) for split in task.eval_splits]
-    rows = sum(
-        (part.get("queries_text_statistics") or {}).get("unique_texts") or part.get("num_samples", 0) for part in hub
-    )
-    kind, seconds = task.metadata.type.lower(), float(result.evaluation_time or 0.0)
     return Score(
-        task.metadata.name, kind, main, values[main], values, seconds, local.rows if local else rows, tuple(notes)
+        task=task.metadata.name,
+        type=task.metadata.type.lower(),
+        metric=main,
+        value=values[main],
+        metrics=values,
+        seconds=float(result.evaluation_time or 0.0),
+        rows=local.rows if local else _rows_on_the_hub(task),
+        warnings=tuple(notes),
     )
+
+
+def _rows_on_the_hub(task: Any) -> int:
+    """Queries or samples of a task's splits, as mteb states them; 0 where it does not."""
+    statistics = task.metadata.descriptive_stats or {}
+    rows = 0
+    for split in task.eval_splits:
+        stated = statistics.get(split, {})
+        queries = stated.get("queries_text_statistics") or {}
+        rows += queries.get("unique_texts") or stated.get("num_samples", 0)
+    return rows
 
 
 @contextmanager

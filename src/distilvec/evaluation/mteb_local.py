@@ -57,11 +57,11 @@ def load_local(task: Any, folder: Path) -> LocalData:
     paths = paths or {subsets[0]: folder}
     read = {(subset, split): _read(task, path, split) for subset, path in paths.items() for split in task.eval_splits}
     dataset: dict[str, dict[str, Any]] = {subset: {} for subset in paths}
-    for (subset, split), ours in read.items():
-        dataset[subset] |= _converted(task, ours, split)
+    for (subset, split), data in read.items():
+        dataset[subset] |= _converted(task, data, split)
     missing = len(subsets) - len(paths)
     notes = [f"{missing} of {len(subsets)} subsets have no local data; left out"] if missing else []
-    notes += [note for ours in read.values() for note in getattr(ours, "warnings", ())]
+    notes += [note for data in read.values() for note in getattr(data, "warnings", ())]
     return LocalData(dataset, sum(map(_rows, read.values())), suite_fingerprint(read.values()), tuple(notes))
 
 
@@ -78,7 +78,7 @@ def _read(task: Any, path: Path, split: str) -> Task:
             return load_retrieval(name, path, split)
 
 
-def _converted(task: Any, ours: Task, split: str) -> dict[str, Any]:
+def _converted(task: Any, data: Task, split: str) -> dict[str, Any]:
     """The splits of mteb's dataset.
 
     Labels become numbers in the order of their names, as mteb's metrics for two classes need.
@@ -87,29 +87,32 @@ def _converted(task: Any, ours: Task, split: str) -> dict[str, Any]:
     from datasets import Dataset
 
     table = Dataset.from_dict
-    if isinstance(ours, ClassificationTask):
-        names = sorted(set(ours.train_labels), key=lambda name: (len(name), name))
+    if isinstance(data, ClassificationTask):
+        names = sorted(set(data.train_labels), key=lambda name: (len(name), name))
         codes = {name: code for code, name in enumerate(names)}
-        parts = {task.train_split: (ours.train_texts, ours.train_labels), split: (ours.test_texts, ours.test_labels)}
+        parts = {task.train_split: (data.train_texts, data.train_labels), split: (data.test_texts, data.test_labels)}
         text, label = task.input_column_name, task.label_column_name
-        return {key: table({text: texts, label: [codes[name] for name in own]}) for key, (texts, own) in parts.items()}
-    if isinstance(ours, RetrievalTask):
-        if (ours.gains % 1).any():
+        tables = {}
+        for part, (texts, labels) in parts.items():
+            tables[part] = table({text: texts, label: [codes[name] for name in labels]})
+        return tables
+    if isinstance(data, RetrievalTask):
+        if (data.gains % 1).any():
             raise DistilvecError(
-                "--data", f"{ours.name}: some judgements have scores that are not whole.", "Round them."
+                "--data", f"{data.name}: some judgements have scores that are not whole.", "Round them."
             )
-        relevant: dict[str, dict[str, int]] = {query: {} for query in ours.query_ids}
-        for (query, document), gain in zip(ours.judged.tolist(), ours.gains.tolist(), strict=True):
-            relevant[ours.query_ids[query]][ours.document_ids[document]] = int(gain)
-        corpus = table({"id": ours.document_ids, "text": ours.documents})
-        queries = table({"id": ours.query_ids, "text": ours.queries})
+        relevant: dict[str, dict[str, int]] = {query: {} for query in data.query_ids}
+        for (query, document), gain in zip(data.judged.tolist(), data.gains.tolist(), strict=True):
+            relevant[data.query_ids[query]][data.document_ids[document]] = int(gain)
+        corpus = table({"id": data.document_ids, "text": data.documents})
+        queries = table({"id": data.query_ids, "text": data.queries})
         return {split: {"corpus": corpus, "queries": queries, "relevant_docs": relevant, "top_ranked": None}}
-    if isinstance(ours, StsTask):
+    if isinstance(data, StsTask):
         first, second = task.column_names
-        return {split: table({first: ours.first, second: ours.second, "score": ours.gold.tolist()})}
+        return {split: table({first: data.first, second: data.second, "score": data.gold.tolist()})}
     columns = (task.input1_column_name, task.input2_column_name, task.label_column_name)
     return {
-        split: table(dict(zip(columns, (ours.first, ours.second, ours.positive.astype(int).tolist()), strict=True)))
+        split: table(dict(zip(columns, (data.first, data.second, data.positive.astype(int).tolist()), strict=True)))
     }
 
 

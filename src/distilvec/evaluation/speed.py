@@ -224,10 +224,11 @@ class _Table:
                 fair = max(0.0, left) / (len(self.settings) - number) / len(encoders) / (1 + WARMUP_SHARE)
                 most = fair if timing.budget_seconds is None else min(fair, timing.budget_seconds)
                 timing = replace(timing, budget_seconds=most)
-            found = measure(backend, setting, encoders, self.models, timing)
-            token_seconds |= {row["model"]: row["median_ms"] / 1e3 / setting.batch_tokens for row in found}
+            setting_rows = measure(backend, setting, encoders, self.models, timing)
+            for row in setting_rows:
+                token_seconds[row["model"]] = row["median_ms"] / 1e3 / setting.batch_tokens
             unmeasured_roles -= {setting.role}
-            rows += found
+            rows += setting_rows
         encoders.clear()  # ONNX Runtime keeps memory for every shape that it has seen, as long as its session lives
         release_memory()
         return rows
@@ -272,18 +273,18 @@ def _rounds(
     for done in range(count):
         if done >= least and spent >= budget:
             break
-        for call, kept in zip(calls, seconds, strict=True):
+        for call, call_seconds in zip(calls, seconds, strict=True):
             start = clock()
             call()
-            kept.append(clock() - start)
-            spent += kept[-1]
+            call_seconds.append(clock() - start)
+            spent += call_seconds[-1]
     return seconds
 
 
 def latency_statistics(seconds: Sequence[float], batch: int) -> dict[str, Any]:
     """Latencies of one batch in ms, texts per second (batch over mean latency), sample standard deviations."""
     times = np.asarray(seconds, dtype=np.float64)
-    found = {
+    statistics = {
         "mean_ms": 1e3 * times.mean(),
         "median_ms": 1e3 * np.median(times),
         "p99_ms": 1e3 * np.percentile(times, 99),
@@ -291,7 +292,7 @@ def latency_statistics(seconds: Sequence[float], batch: int) -> dict[str, Any]:
         "texts_per_second": batch / times.mean(),
         "texts_per_second_std": (batch / times).std(ddof=1),
     }
-    return {**{name: float(value) for name, value in found.items()}, "repeats": len(times)}
+    return {**{name: float(value) for name, value in statistics.items()}, "repeats": len(times)}
 
 
 def pytorch_encoders(
@@ -313,19 +314,19 @@ def onnx_encoders(
 
     A model that cannot be exported, or not in the `seconds` that are left, is left out and noted.
     """
-    found: dict[str, Encode] = {}
+    encoders: dict[str, Encode] = {}
     began = time.monotonic()
     parameters = {name: sum(weight.numel() for weight in model.parameters()) for name, model in models.items()}
-    for number, (name, count) in enumerate(sorted(parameters.items(), key=lambda entry: entry[1])):
-        expected, model = EXPORT_SECONDS * count / 1e6, models[name]
+    for number, name in enumerate(sorted(parameters, key=lambda name: parameters[name])):
+        expected = EXPORT_SECONDS * parameters[name] / 1e6
         if expected > seconds - (time.monotonic() - began):
             notes.append(f"{name}: no ONNX rows, since its export takes about {expected:.0f} s. See `distilvec speed`")
             continue
         try:
-            found[name] = OnnxEmbedder(export_onnx(model, folder / f"{number}.onnx")).encode_tokens
+            encoders[name] = OnnxEmbedder(export_onnx(models[name], folder / f"{number}.onnx")).encode_tokens
         except DistilvecError as error:
             notes.append(f"{name}: no ONNX rows: {error}")
-    return found
+    return encoders
 
 
 BACKENDS = {"pytorch": pytorch_encoders, "onnx": onnx_encoders}
@@ -333,11 +334,12 @@ BACKENDS = {"pytorch": pytorch_encoders, "onnx": onnx_encoders}
 
 def _summary(rows: Sequence[Row], info: Mapping[str, dict[str, Any]], backends: Sequence[str]) -> dict[str, Any]:
     """Models with their largest batches, and how many times faster each is than the reference."""
-    for name, found in info.items():
-        largest = {
-            backend: {role: largest_batch(rows, name, backend, role) for role in ROLE_TOKENS} for backend in backends
-        }
-        found |= {"largest_batch_under_100_ms": largest[backends[0]], "largest_batch_by_backend": largest}
+    for name, about in info.items():
+        largest = {}
+        for backend in backends:
+            largest[backend] = {role: largest_batch(rows, name, backend, role) for role in ROLE_TOKENS}
+        about["largest_batch_under_100_ms"] = largest[backends[0]]
+        about["largest_batch_by_backend"] = largest
     reference = "teacher" if "teacher" in info else next(iter(info))
     ratios = {name: speed_ratios(rows, name, reference) for name in info if name != reference}
     first = (ratios.get("student") or next(reversed(ratios.values()), {})).get(backends[0], {})
@@ -362,13 +364,18 @@ def speed_ratios(rows: Sequence[Row], model: str, reference: str) -> dict[str, d
     """
     ratios: dict[str, dict[str, dict[str, float]]] = {}
     for backend, role in itertools.product(dict.fromkeys(row["backend"] for row in rows), ROLE_TOKENS):
-        ours, theirs = (_medians(rows, name, backend, role) for name in (model, reference))
-        if found := np.array([theirs[size] / ours[size] for size in sorted(set(ours) & set(theirs))]).tolist():
-            mean = float(np.exp(np.log(found).mean()))
-            ratios.setdefault(backend, {})[role] = {"ratio": mean, "lowest": min(found), "highest": max(found)}
+        model_ms = _medians(rows, model, backend, role)
+        reference_ms = _medians(rows, reference, backend, role)
+        by_size = [reference_ms[size] / model_ms[size] for size in sorted(model_ms) if size in reference_ms]
+        if by_size:
+            mean = float(np.exp(np.log(by_size).mean()))
+            ratios.setdefault(backend, {})[role] = {"ratio": mean, "lowest": min(by_size), "highest": max(by_size)}
     return ratios
 
 
 def _medians(rows: Sequence[Row], model: str, backend: str, role: Role) -> dict[int, float]:
-    key = (model, backend, role)
-    return {r["batch_size"]: r["median_ms"] for r in rows if (r["model"], r["backend"], r["role"]) == key}
+    medians = {}
+    for row in rows:
+        if (row["model"], row["backend"], row["role"]) == (model, backend, role):
+            medians[row["batch_size"]] = row["median_ms"]
+    return medians

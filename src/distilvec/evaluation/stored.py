@@ -32,18 +32,22 @@ def stored_tasks(teacher: TableEmbedder, count: int) -> list[RetrievalTask]:
     Neighbors are searched among the other texts. Errors: DistilvecError for a table of fewer than 50 distinct texts.
     """
     texts, vectors = teacher.documents()
-    chosen, rest = draw_stored(texts, count, str(teacher.table.path))
-    near = rest[top_k(vectors[chosen], vectors[rest], DEPTH, similarity=teacher.similarity)[0]]
+    chosen, others = draw_stored(texts, count, str(teacher.table.path))
+    nearest = others[top_k(vectors[chosen], vectors[others], DEPTH, similarity=teacher.similarity)[0]]
     digits = len(str(len(texts)))
-    names = [f"{row:0{digits}d}" for row in range(len(texts))]
-    documents, queries = dict(zip(names, texts, strict=True)), {names[row]: texts[row] for row in chosen}
-    others = {names[row]: texts[row] for row in rest}
-    neighbors = {(names[row], names[one]): 1.0 for row, found in zip(chosen, near, strict=True) for one in found}
-    found = [
-        make_retrieval(NEIGHBORS, others, queries, neighbors),
-        make_retrieval(KNOWN_ITEM, documents, queries, {(name, name): 1.0 for name in queries}),
+    ids = [f"{row:0{digits}d}" for row in range(len(texts))]
+    queries = {ids[row]: texts[row] for row in chosen}
+    judged = {}
+    for row, neighbors in zip(chosen, nearest, strict=True):
+        for neighbor in neighbors:
+            judged[ids[row], ids[neighbor]] = 1.0
+    tasks = [
+        make_retrieval(NEIGHBORS, {ids[row]: texts[row] for row in others}, queries, judged),
+        make_retrieval(
+            KNOWN_ITEM, dict(zip(ids, texts, strict=True)), queries, {(name, name): 1.0 for name in queries}
+        ),
     ]
-    return [StoredTask(**vars(task)) for task in found]
+    return [StoredTask(**vars(task)) for task in tasks]
 
 
 def draw_stored(texts: Sequence[str], count: int, path: str) -> tuple[Array, Array]:

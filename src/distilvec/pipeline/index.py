@@ -26,8 +26,8 @@ from distilvec.pipeline.local import log_similarity
 from distilvec.pipeline.run_result import RunResult
 from distilvec.report.advice import index_advice
 from distilvec.report.scores import make_verdict
-from distilvec.teachers.embedder import Source, expect_kind, open_embedder, open_model, open_table
 from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.open import Source, expect_kind, open_embedder, open_model, open_table
 from distilvec.teachers.table_embedder import TableEmbedder
 
 SAMPLE = 64  # stored texts that a candidate embeds

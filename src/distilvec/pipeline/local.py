@@ -22,7 +22,7 @@ def with_local_tables(recipe: Recipe, root: Path) -> Recipe:
     if recipe.more_teachers:
         changes["more_teachers"] = [local_table(section, root) for section in recipe.more_teachers]
     if recipe.corpus is not None and any(source.builtin == "teacher" for source in recipe.corpus.sources):
-        sources = [_own_texts(source, n, teacher) for n, source in enumerate(recipe.corpus.sources)]
+        sources = [_table_source(source, row, teacher) for row, source in enumerate(recipe.corpus.sources)]
         changes["corpus"] = recipe.corpus.model_copy(update={"sources": sources})
     return recipe.model_copy(update=changes)
 
@@ -41,16 +41,22 @@ def log_similarity(section: TeacherSection, normalized: bool) -> None:
     )
 
 
-def _own_texts(source: SourceSection, position: int, teacher: TeacherSection) -> SourceSection:
-    """A source of the texts in the teacher's table."""
+def _table_source(source: SourceSection, position: int, teacher: TeacherSection) -> SourceSection:
+    """Return the source of the texts in the teacher's table in place of `builtin: teacher`; others as they are."""
     if source.builtin != "teacher":
         return source
     if teacher.vectors is None:
         raise DistilvecError(
             f"corpus.sources.{position}.builtin", "the teacher is a model, without texts of its own.", "Give a path."
         )
-    found = TableEmbedder(teacher)
-    changes: dict[str, object] = {"builtin": None, "path": Path(teacher.vectors), "column": found.table.names["text"]}
-    if "role" in found.table.names and not source.where:
-        changes["where"] = {found.table.names["role"]: source.role}
-    return source.model_copy(update={**changes, "name": source.name or found.name.replace("/", "-")})
+    embedder = TableEmbedder(teacher)
+    columns = embedder.table.names
+    changes: dict[str, object] = {
+        "builtin": None,
+        "path": Path(teacher.vectors),
+        "column": columns["text"],
+        "name": source.name or embedder.name.replace("/", "-"),
+    }
+    if "role" in columns and not source.where:
+        changes["where"] = {columns["role"]: source.role}
+    return source.model_copy(update=changes)

@@ -33,8 +33,8 @@ def projected_student(job: Job, student: SentenceTransformer) -> SentenceTransfo
         return None
     objective = make_objective(job.stages[-1], job.context)
     load_objective(path, objective)
-    found = objective.space_projection()
-    return None if found is None else with_projection(student, found)
+    projection = objective.space_projection()
+    return None if projection is None else with_projection(student, projection)
 
 
 def finished_job(student: Path, to: str) -> tuple[Job, dict[str, Any]]:
@@ -57,19 +57,21 @@ def export_projected(student: Path, out: Path | None) -> Path:
     Errors: DistilvecError for a folder that is no run's student, and for a method without a projection.
     """
     job, record = finished_job(student, "projected")
-    made = projected_student(job, load(student, device="cpu"))
-    if made is None:
+    model = projected_student(job, load(student, device="cpu"))
+    if model is None:
         raise DistilvecError(
             "--to",
             f"method '{job.stages[-1].recipe.method.name}' trains no projection of the student's vectors.",
             "Use the student itself.",
         )
-    about = describe_student(made, f"{record['name']}-projected", record["student"].get("base_model"))
-    width = record["teacher"].get("width")
-    projected = {
-        key: value for key, value in record.items() if key not in ("seal", "scores", "supervised", "neighbors")
+    about = describe_student(model, f"{record['name']}-projected", record["student"].get("base_model"))
+    measured = ("seal", "scores", "supervised", "neighbors")  # of the student without its projection
+    projected = {key: value for key, value in record.items() if key not in measured}
+    projected |= {
+        "name": about["name"],
+        "student": about,
+        "teacher_compatible": about["width"] == record["teacher"].get("width"),
     }
-    projected |= {"name": about["name"], "student": about, "teacher_compatible": about["width"] == width}
     out = out or job.folder / "projected"
-    save_student(made, out, projected, model_card(projected), key="--out")
+    save_student(model, out, projected, model_card(projected), key="--out")
     return out

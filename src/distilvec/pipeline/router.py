@@ -40,7 +40,7 @@ def export_router(student: Path, out: Path | None) -> Path:
     out = out or job.folder / "router"
     name = f"{record['name']}-router"
     routed = {key: value for key, value in record.items() if key != "seal"}
-    if not compatible:  # judged was the student without its projection
+    if not compatible:  # the judgement is of the student without its projection
         routed.pop("neighbors", None)
     routed |= {"name": name, "teacher_compatible": True, "documents": job.teacher.info.name}
     with load_teacher(section.model_copy(update={"dtype": "float32"}), "cpu") as teacher:
@@ -56,15 +56,15 @@ def export_router(student: Path, out: Path | None) -> Path:
 
 def _query_tower(job: Job, student: SentenceTransformer, compatible: bool) -> SentenceTransformer:
     """Return the student, or the student behind its projection; DistilvecError without vectors in teacher space."""
-    found = student if compatible else projected_student(job, student)
-    if found is None or found.get_embedding_dimension() != job.teacher.info.dim:
+    tower = student if compatible else projected_student(job, student)
+    if tower is None or tower.get_embedding_dimension() != job.teacher.info.dim:
         raise DistilvecError(
             "--to",
             f"the student of {job.folder} has a vector space of its own: its queries cannot be compared with the "
             "teacher's documents.",
             "Use the student for both, or train it with a method in the teacher's space.",
         )
-    return found
+    return tower
 
 
 def document_tower(teacher: ModelEmbedder) -> SentenceTransformer:
@@ -72,8 +72,8 @@ def document_tower(teacher: ModelEmbedder) -> SentenceTransformer:
     modules = list(teacher.model)
     full = int(teacher.model.get_embedding_dimension() or 0)
     if teacher.dim < full:
-        cut = Dense(
-            full, teacher.dim, bias=False, activation_function=nn.Identity(), init_weight=torch.eye(teacher.dim, full)
-        )
-        modules.insert(len(modules) - teacher.normalized, cut)
+        first_dims = torch.eye(teacher.dim, full)
+        cut = Dense(full, teacher.dim, bias=False, activation_function=nn.Identity(), init_weight=first_dims)
+        before_normalize = len(modules) - 1 if teacher.normalized else len(modules)
+        modules.insert(before_normalize, cut)
     return SentenceTransformer(modules=modules, prompts=dict(teacher.prompts), device="cpu")

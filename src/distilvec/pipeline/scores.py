@@ -20,8 +20,8 @@ from distilvec.evaluation.tasks import Task, TaskFailure
 from distilvec.pipeline.columns import Columns, make_columns, score_columns
 from distilvec.report.scores import problem_text, score_frame, score_table
 from distilvec.report.tables import html_list, to_html, to_text
-from distilvec.teachers.embedder import Source, open_embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.open import Source, open_embedder
 from distilvec.teachers.sources import NAMES, shown, source_kind
 from distilvec.teachers.table_embedder import TableEmbedder
 

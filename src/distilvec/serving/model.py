@@ -9,9 +9,9 @@ from typing import Any
 
 from distilvec.models.load import model_name
 from distilvec.serving.batcher import Vectors
-from distilvec.teachers.embedder import expect_kind, open_embedder
 from distilvec.teachers.graph_embedder import GraphEmbedder, model_folder
 from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.open import expect_kind, open_embedder
 
 
 class ServedModel:

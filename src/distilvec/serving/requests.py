@@ -68,19 +68,19 @@ def refusal(status: int, message: str, field: str | None = None) -> JSONResponse
 
 def check_key(request: Request, key: str | None) -> None:
     """RequestError 401 for a wrong or missing bearer token, where the server has a key."""
-    given = request.headers.get("authorization", "")
-    if key is not None and not hmac.compare_digest(given.encode(), f"Bearer {key}".encode()):
+    sent = request.headers.get("authorization", "")
+    if key is not None and not hmac.compare_digest(sent.encode(), f"Bearer {key}".encode()):
         raise RequestError(401, "The key is missing or wrong. Send 'Authorization: Bearer KEY'.")
 
 
 async def read_body(request: Request, most: int) -> bytes:
     """The body; RequestError 413 as soon as it is larger than `most` bytes."""
-    found = bytearray()
+    body = bytearray()
     async for part in request.stream():
-        found += part
-        if len(found) > most:
+        body += part
+        if len(body) > most:
             raise RequestError(413, f"The body has more than {most:,} bytes. Send fewer texts in a request.")
-    return bytes(found)
+    return bytes(body)
 
 
 def parse(body: bytes, model: ServedModel, limits: Limits) -> EmbeddingsRequest:
@@ -118,21 +118,21 @@ def count_tokens(model: ServedModel, prompted: list[str], truncate: bool) -> int
     """The tokens of all texts as the model reads them; RequestError if one is too long and must not be cut."""
     counts = model.count_tokens(prompted)
     if not truncate and (long := max(counts)) > model.max_length:
-        found = f"A text has {long:,} tokens; the model reads {model.max_length:,}"
-        message = f"[input] {found}. Split it, or send truncate=true."
+        problem = f"A text has {long:,} tokens; the model reads {model.max_length:,}"
+        message = f"[input] {problem}. Split it, or send truncate=true."
         raise RequestError(400, message, "input")
     return sum(min(count, model.max_length) for count in counts)
 
 
 def answer(vectors: Vectors, asked: EmbeddingsRequest, model: ServedModel, tokens: int) -> Response:
     """The response: vectors as numbers, or as little-endian float32 in base64."""
-    found = cut_dimensions(vectors, asked.dimensions or model.dim, model.normalized)
+    vectors = cut_dimensions(vectors, asked.dimensions or model.dim, model.normalized)
 
     def coded(vector: np.ndarray) -> Any:
         if asked.encoding_format == "base64":
             return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
         return vector.tolist()
 
-    data = [{"object": "embedding", "index": i, "embedding": coded(vector)} for i, vector in enumerate(found)]
+    data = [{"object": "embedding", "index": i, "embedding": coded(vector)} for i, vector in enumerate(vectors)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return JSONResponse({"object": "list", "data": data, "model": model.name, "usage": usage})

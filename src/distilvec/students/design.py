@@ -37,7 +37,10 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 @dataclass(frozen=True)
 class Budget:
-    """The parameters that a student may have: a number, or a share of those of the model."""
+    """The parameters that a student may have: a number, or a share of those of the model.
+
+    A share of the teacher, for a student of another model: Budget(budget.of(teacher_shape)).
+    """
 
     parameters: int | None = None
     share: float | None = None

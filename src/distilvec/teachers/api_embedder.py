@@ -123,12 +123,14 @@ class ApiEmbedder:
         Errors: DistilvecError for a model that no longer gives the cached vectors, for the cap, and for a server that
         refuses a request or fails `retries` times.
         """
-        if missing := count_missing(cache, corpus):
-            tokens = self.estimate(corpus, missing)
-            log(f"{self.name}: {missing:,} texts, about {tokens:,} tokens{self.api.cost_note(tokens)}")
-            self._check_same(cache, corpus)
-            fill_cache(cache, corpus, self, progress)
-            log(f"{self.name}: {self.meter.note}")
+        missing = count_missing(cache, corpus)
+        if not missing:
+            return
+        tokens = self.estimate(corpus, missing)
+        log(f"{self.name}: {missing:,} texts, about {tokens:,} tokens{self.api.cost_note(tokens)}")
+        self._check_same(cache, corpus)
+        fill_cache(cache, corpus, self, progress)
+        log(f"{self.name}: {self.meter.note}")
 
     def embed(self, texts: Sequence[str], role: Role = "document", progress: TextProgress | None = None) -> Array:
         """float32 [n, dim] in the order of the texts, with the role's prompt prepended."""
@@ -153,13 +155,16 @@ class ApiEmbedder:
         Errors: Unfinished with the vectors until then, its cause the error.
         """
         assert not pre_dense
-        full, texts = self._measured[0], [str(text) for text in prompted]
-        found, done = np.zeros((len(texts), full), dtype=np.float32), np.zeros(len(texts), dtype=bool)
+        full, _ = self._measured
+        texts = [str(text) for text in prompted]
+        embedded = np.zeros((len(texts), full), dtype=np.float32)
+        done = np.zeros(len(texts), dtype=bool)
         tokens = np.array(self.count(texts))
         batches = make_batches(texts, tokens.tolist(), self.section.batch_tokens, self.api.batch_texts)
 
         def keep(batch: Batch, vectors: Array) -> None:
-            found[batch.start : batch.end], done[batch.start : batch.end] = vectors, True
+            embedded[batch.start : batch.end] = vectors
+            done[batch.start : batch.end] = True
 
         def report() -> None:
             if progress is not None:
@@ -172,26 +177,28 @@ class ApiEmbedder:
             self.client.ask_all(batches, work, keep, report)
         except BaseException as error:
             rows = np.flatnonzero(done)
-            raise Unfinished(rows, {"embedding": self._cut(found[rows])}) from error
-        return {"embedding": self._cut(found)}
+            raise Unfinished(rows, {"embedding": self._cut(embedded[rows])}) from error
+        return {"embedding": self._cut(embedded)}
 
     @cached_property
     def _measured(self) -> tuple[int, bool]:
         """Dimensions that the server gives, and whether vectors have length 1."""
         self.meter.stopping.clear()
         batch = make_batches(_PROBE, self.count(_PROBE), 1_000, len(_PROBE))[0]
-        found = self._vectors(list(_PROBE), batch, self.api.dimensions)
-        full, asked = found.shape[1], self.section.truncate_dim
+        vectors = self._vectors(list(_PROBE), batch, self.api.dimensions)
+        full = vectors.shape[1]
+        asked = self.section.truncate_dim
         if asked is not None and asked > full:
             raise DistilvecError(
                 "teacher.truncate_dim", f"found {asked}; the vectors have {full}.", "Give at most that."
             )
-        return full, bool((np.abs(np.linalg.norm(found, axis=1) - 1) <= _TOLERANCE).all())
+        return full, bool((np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _TOLERANCE).all())
 
     def _vectors(self, texts: list[str], batch: Batch, dims: int | None) -> Array:
         """float32 [n, dims] of one request's texts."""
         asked = {"model": self.section.model, "input": texts, **self.api.body}
-        asked |= {} if self.api.dimensions is None else {"dimensions": self.api.dimensions}
+        if self.api.dimensions is not None:
+            asked["dimensions"] = self.api.dimensions
         return self.client.ask("/embeddings", asked, batch, lambda answer: _read(answer["data"], len(texts), dims))
 
     def _whole(self, prompted: Sequence[Text], progress: TextProgress | None = None) -> Array:
@@ -287,6 +294,6 @@ def _read(data: Any, texts: int, dims: int | None) -> Array:
         raise ValueError(f"vectors of shape {vectors.shape[1:]}; expected {dims} dimensions")
     if not np.isfinite(vectors).all() or not vectors.any(axis=1).all():
         raise ValueError("a vector has NaN, infinity, or only zeros")
-    found = np.empty_like(vectors)
-    found[order] = vectors
-    return found
+    in_order = np.empty_like(vectors)
+    in_order[order] = vectors
+    return in_order

@@ -1,34 +1,16 @@
-"""Embedders: whatever gives texts their vectors. One function opens all of them."""
+"""What an embedder is: whatever gives texts their vectors. teachers/open.py opens all of them."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from sentence_transformers import SentenceTransformer
 
-from distilvec.config.presets import PRESETS, find_preset
-from distilvec.config.schema import TeacherSection
-from distilvec.core.errors import DistilvecError
-from distilvec.core.files import user_cache
 from distilvec.core.info import Role
 from distilvec.core.similarity import Similarity
-from distilvec.models.settings import ModelSettings
-from distilvec.teachers.api_embedder import ApiEmbedder, named_api
 from distilvec.teachers.encode import TextProgress
-from distilvec.teachers.graph_embedder import open_exported
-from distilvec.teachers.indexes.copy import local_table
-from distilvec.teachers.model_embedder import ModelEmbedder, load_embedder
-from distilvec.teachers.sources import NAMES, Kind, shown, source_kind
-from distilvec.teachers.table_embedder import TableEmbedder
-from distilvec.teachers.teacher import plain_settings
-
-Source: TypeAlias = str | os.PathLike[str] | SentenceTransformer
 
 
 class Embedder(Protocol):
@@ -58,76 +40,3 @@ class Embedder(Protocol):
         `progress(texts, share of the work)` is called now and then. Errors: DistilvecError for texts that a table
         lacks, and for an API that fails.
         """
-
-
-def open_embedder(
-    source: Source, *, key: str = "model", device: str = "auto", trust_remote_code: bool = False
-) -> Embedder:
-    """Open whatever `source` names.
-
-    - a model: a folder, a hub id, a SentenceTransformer
-    - the file of an export: .onnx or .xml, below its model's folder
-    - a table of vectors: Parquet, Arrow, NumPy, FAISS, Lance; or the address of an index: qdrant://, postgresql://.
-      Other forms than whole Parquet files are copied to the cache folder first.
-    - an API: `openai:MODEL` with the key in OPENAI_API_KEY; or the URL of a server with OpenAI's interface, with
-      #MODEL behind it if the server has several models, and the key, if it needs one, in DISTILVEC_API_KEY
-
-    Errors: DistilvecError with `key` if nothing can be opened there, or if the folder holds another kind of model.
-    """
-    kind = source_kind(source)
-    if kind == "export":
-        return open_exported(Path(str(source)), key, trust_remote_code)
-    if kind == "table":
-        with errors_named(key):
-            return open_table(TeacherSection(vectors=str(source)), key)
-    if kind == "api":
-        with errors_named(key):
-            api = ApiEmbedder(named_api(str(source), key), key=key)
-            assert api.dim  # asks the server once, so that one that does not answer is found out here
-            return api
-    return open_model(source, key=key, device=device, trust_remote_code=trust_remote_code)
-
-
-def open_model(
-    source: Source, *, key: str = "model", device: str = "auto", trust_remote_code: bool = False
-) -> ModelEmbedder:
-    """Open a folder, hub id or SentenceTransformer, where the model itself is needed: to time it, to try prompts.
-
-    Errors: DistilvecError with `key` for another kind of source, which is not opened, and as `open_embedder`.
-    """
-    expect_kind(source, ("model",), key)
-    if isinstance(source, SentenceTransformer):
-        return ModelEmbedder(source, key, key=key)
-    if not isinstance(source, (str, os.PathLike)):
-        problem = f"expected a folder, an id or a SentenceTransformer; found {type(source).__name__}."
-        raise DistilvecError(key, problem)
-    name = str(source)
-    preset = PRESETS.get(find_preset(None, name) or "")
-    settings = ModelSettings(trust_remote_code=trust_remote_code, plain=plain_settings(preset))
-    prompts: Any = None if preset is None else dict(preset.prompts)
-    return load_embedder(name, key, device, settings, prompts=prompts)
-
-
-def open_table(section: TeacherSection, key: str = "teacher.vectors", refresh: bool = False) -> TableEmbedder:
-    """Open a table or index with settings, through its copy in the cache folder unless it is Parquet and read whole.
-
-    `refresh`: make the copy again. Errors: DistilvecError with the keys of a recipe for what cannot be read.
-    """
-    return TableEmbedder(local_table(section, user_cache(), refresh), key)
-
-
-def expect_kind(source: Source, kinds: Sequence[Kind], key: str) -> None:
-    """Raise DistilvecError with `key` for a source of another kind."""
-    kind = source_kind(source)
-    if kind not in kinds:
-        expected = " or ".join(NAMES[kind] for kind in kinds)
-        raise DistilvecError(key, f"{shown(source)} is {NAMES[kind]}; expected {expected}.", "Name another one.")
-
-
-@contextmanager
-def errors_named(key: str) -> Iterator[None]:
-    """Give the errors inside this key. A ColumnError becomes a plain one: its other fix is for verbs with --column."""
-    try:
-        yield
-    except DistilvecError as error:
-        raise DistilvecError(key, error.problem, error.fix) from error

@@ -59,14 +59,17 @@ class Forward:
 
         with evaluating(self.model):
             computed = map_on_threads(compute, batches) if on_cpu and self.stateless else map(compute, batches)
-            for rows, found in zip(batches, computed, strict=True):
-                results.append(found)
+            for rows, signals in zip(batches, computed, strict=True):
+                results.append(signals)
                 texts_done += len(rows)
                 tokens_done += int(lengths[rows].sum())
                 if progress:
                     progress(texts_done, tokens_done / int(lengths.sum()))
-        back = np.argsort(np.concatenate(batches))
-        return {name: torch.cat([found[name] for found in results]).cpu().numpy()[back] for name in results[0]}
+        order = np.argsort(np.concatenate(batches))
+        vectors = {}
+        for name in results[0]:
+            vectors[name] = torch.cat([signals[name] for signals in results]).cpu().numpy()[order]
+        return vectors
 
     def tokenize(self, texts: Sequence[Text]) -> tuple[Ids, Ids | None]:
         """Token ids with special tokens, truncated; an empty text becomes one unknown token.
@@ -82,17 +85,20 @@ class Forward:
         types: Ids = []
         for start in range(0, len(texts), _TOKENIZE):
             part = list(texts[start : start + _TOKENIZE])
-            found = tokenizer(part, return_token_type_ids=typed, **options)
-            ids += [np.array(row or [blank], dtype=np.int32) for row in found["input_ids"]]
-            types += [np.array(row or [0], dtype=np.int32) for row in found["token_type_ids"]] if typed else []
+            encoded = tokenizer(part, return_token_type_ids=typed, **options)
+            ids += [np.array(row or [blank], dtype=np.int32) for row in encoded["input_ids"]]
+            if typed:
+                types += [np.array(row or [0], dtype=np.int32) for row in encoded["token_type_ids"]]
         return ids, types if typed else None
 
     def _batch(self, ids: Ids, types: Ids | None, rows: npt.NDArray[np.int64], pre_dense: bool) -> dict[str, Tensor]:
         """One batch through all modules; rows are sorted by length, longest first."""
-        tokenizer, device = self.model[0].tokenizer, self.model.device
+        tokenizer = self.model[0].tokenizer
+        device = self.model.device
         lengths = np.array([len(ids[row]) for row in rows])[:, None]
-        columns, longest = np.arange(lengths[0, 0]), lengths[0, 0]
-        real = columns < lengths if tokenizer.padding_side != "left" else columns >= longest - lengths
+        longest = lengths[0, 0]
+        columns = np.arange(longest)
+        real = columns >= longest - lengths if tokenizer.padding_side == "left" else columns < lengths
 
         def padded(values: Ids, fill: int) -> Tensor:
             batch = np.full(real.shape, fill, dtype=np.int64)
@@ -107,7 +113,7 @@ class Forward:
         with torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16):
             states = self.backbone(**inputs, attention_mask=needed, return_dict=True).last_hidden_state
         features: dict[str, Any] = {**inputs, "token_embeddings": states.float(), "attention_mask": mask}
-        signals = {}
+        signals: dict[str, Tensor] = {}
         for module in list(self.model)[1:]:  # in fp32
             if pre_dense and "pre_dense" not in signals and type(module).__name__ == "Dense":
                 signals["pre_dense"] = features["sentence_embedding"]
@@ -119,11 +125,14 @@ def plan_batches(lengths: npt.NDArray[np.int64], budget: int, floor: int) -> lis
     """Rows in batches, longest first: at most `budget` positions (or a row), one length but for `floor` positions."""
     order = np.argsort(-lengths, kind="stable")
     sizes = lengths[order]
-    batches, start = [], 0
+    batches = []
+    start = 0
     while start < len(order):
         longest = int(sizes[start])
-        alike = int(np.searchsorted(-sizes, -longest, side="right"))
-        end = min(max(alike, start + floor // longest), start + max(1, budget // longest), len(order))
+        end_of_length = int(np.searchsorted(-sizes, -longest, side="right"))
+        end_of_floor = start + floor // longest
+        end_of_budget = start + max(1, budget // longest)
+        end = min(max(end_of_length, end_of_floor), end_of_budget, len(order))
         batches.append(order[start:end])
         start = end
     return batches
@@ -147,8 +156,8 @@ def runs_directly(model: SentenceTransformer) -> bool:
     ):
         return False
     probe = first.tokenizer(["a text of some words"])
-    known = {"input_ids", "attention_mask", "token_type_ids"}
-    return set(probe) <= known and not any(map(any, probe.get("token_type_ids", [])))
+    only_tokens = set(probe) <= {"input_ids", "attention_mask", "token_type_ids"}
+    return only_tokens and not any(any(types) for types in probe.get("token_type_ids", []))
 
 
 def is_stateless(model: SentenceTransformer) -> bool:

@@ -42,27 +42,32 @@ class LiveTeacher:
 
     def signals(self, batch: TextBatch) -> ModelOutputs:
         """Outputs for the batch's rows, float32, on the batch's device; tokens begin at position 0."""
-        teacher, required, device = self.teacher, self.required, batch.rows.device
+        teacher = self.teacher
+        required = self.required
         tokens = self.tokens.batch(batch.rows.cpu().numpy())
-        own = TextBatch(batch.rows, tokens, batch.sources, alignment=batch.alignment).to(teacher.model.device)
+        teacher_batch = TextBatch(batch.rows, tokens, batch.sources, alignment=batch.alignment)
+        teacher_batch = teacher_batch.to(teacher.model.device)
         with evaluating(teacher.model):
             with teacher.autocast():
-                read = self.encoder(own, self.reading)
-            read = _convert(read, teacher.model.device)
-            found = token_signals(read, required.tokens, own.alignment, self._ordinary(own))
+                outputs = self.encoder(teacher_batch, self.reading)
+            outputs = _convert(outputs, teacher.model.device)
+            pooled = outputs.vector
+            ordinary = self._ordinary(teacher_batch)
+            outputs = token_signals(outputs, required.tokens, teacher_batch.alignment, ordinary)
             if required.logits:
                 assert self.head is not None
-                found = replace(found, logits=self.head(read.vector).float())
-        hidden = {*required.hidden_layers, *token_reading(required.tokens).hidden_layers}
-        kept = replace(
-            found,
-            embedding=None if found.embedding is None else self._cut(found.embedding),
-            pooled_layers={layer: found.pooled_layers[layer] for layer in required.pooled_layers},
-            hidden_layers={layer: found.hidden_layers[layer] for layer in sorted(hidden)},
-            attentions={layer: found.attentions[layer] for layer in required.attention_layers},
-            vector=found.vector if required.vector else None,
+                outputs = replace(outputs, logits=self.head(pooled).float())
+        # the encoder gives more than is required: what logits and token signals are made of
+        hidden_layers = {*required.hidden_layers, *token_reading(required.tokens).hidden_layers}
+        outputs = replace(
+            outputs,
+            embedding=None if outputs.embedding is None else self._cut(outputs.embedding),
+            pooled_layers={layer: outputs.pooled_layers[layer] for layer in required.pooled_layers},
+            hidden_layers={layer: outputs.hidden_layers[layer] for layer in sorted(hidden_layers)},
+            attentions={layer: outputs.attentions[layer] for layer in required.attention_layers},
+            vector=outputs.vector if required.vector else None,
         )
-        return _convert(kept, device)
+        return _convert(outputs, batch.rows.device)
 
     def _ordinary(self, batch: TextBatch) -> Tensor | None:
         """True at tokens that are not special; None if special tokens take part. Unknown words are ordinary."""

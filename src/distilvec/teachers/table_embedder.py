@@ -109,12 +109,12 @@ class TableEmbedder:
             return
         self._refuse_missing(cache, corpus, self.table.check_conflicts(cache.signals))
         with cache.writing():
-            needed = KeyIndex()
+            missing = KeyIndex()
             for _, keys in chunks(corpus):
-                needed.add(keys[cache.positions(keys) < 0])
-            chosen = (take(rows, needed.positions(rows["key"]) >= 0) for rows in self.rows(cache.signals))
-            done = len(corpus) - len(needed)
-            for new in append_rows(cache, chosen):
+                missing.add(keys[cache.positions(keys) < 0])
+            rows_to_add = (take(rows, missing.positions(rows["key"]) >= 0) for rows in self.rows(cache.signals))
+            done = len(corpus) - len(missing)
+            for new in append_rows(cache, rows_to_add):
                 done += new
                 if progress:
                     progress(done, len(corpus), done)
@@ -124,18 +124,22 @@ class TableEmbedder:
         keys, back = np.unique(self._keys_of(texts, role), return_inverse=True)
         index = KeyIndex()
         index.add(keys)
-        found, known = np.zeros((len(keys), self.dim), dtype=np.float32), np.zeros(len(keys), dtype=bool)
+        vectors = np.zeros((len(keys), self.dim), dtype=np.float32)
+        present = np.zeros(len(keys), dtype=bool)
         for rows in self.rows(["embedding"]):
             slots = index.positions(rows["key"])
-            found[slots[slots >= 0]], known[slots[slots >= 0]] = rows["embedding"][slots >= 0], True
-        if len(lacking := np.flatnonzero(~known[back])):
+            asked = slots >= 0
+            vectors[slots[asked]] = rows["embedding"][asked]
+            present[slots[asked]] = True
+        lacking = np.flatnonzero(~present[back])
+        if len(lacking):
             raise DistilvecError(
                 self.key,
                 f"{len(lacking):,} of {len(texts):,} texts have no vector in {self.table.path}, such as "
                 f"{shortened(texts[lacking[0]])}.",
                 "Add their vectors, or name a model.",
             )
-        return found[back]
+        return vectors[back]
 
     def lacking(self, texts: Sequence[str], role: Role = "document") -> int:
         """Count the texts that have no vector in the table."""
@@ -143,13 +147,16 @@ class TableEmbedder:
 
     def documents(self) -> tuple[list[str], Array]:
         """The table's distinct texts with the role of documents, in order, and their vectors float32 [n, dim]."""
-        texts, vectors, seen = list[str](), [np.empty((0, self.dim), dtype=np.float32)], KeyIndex()
+        texts: list[str] = []
+        vectors = [np.empty((0, self.dim), dtype=np.float32)]
+        seen = KeyIndex()
         for rows in self.rows(["embedding"]):
+            # a row's key depends on its role: it is that of its text as a document if the row is a document
             keys = self._keys_of(rows["text"].tolist(), "document")
-            own = (keys.view(np.uint64) == rows["key"].view(np.uint64)).reshape(-1, 2).all(axis=1) & (
-                rows["text"] != ""
-            )
-            rows, keys = take(rows, own), keys[own]
+            is_document = (keys.view(np.uint64) == rows["key"].view(np.uint64)).reshape(-1, 2).all(axis=1)
+            chosen = is_document & (rows["text"] != "")
+            rows = take(rows, chosen)
+            keys = keys[chosen]
             first = np.sort(np.unique(keys, return_index=True)[1])
             first = first[seen.positions(keys[first]) < 0]
             seen.add(keys[first])
@@ -184,15 +191,17 @@ class TableEmbedder:
         measured = unit = 0
         for rows in self.table.rows(["embedding"]):
             real, close = _real_and_unit(rows["embedding"])
-            measured, unit = measured + int(real.sum()), unit + int((real & close).sum())
+            measured += int(real.sum())
+            unit += int((real & close).sum())
             if measured >= _MEASURED:
                 break
         return unit > _FEW * measured
 
     def _refuse_missing(self, cache: TeacherCache, corpus: Corpus, table: KeyIndex) -> None:
         """DistilvecError for texts of the corpus that are neither in the cache nor in the table."""
-        found = [(cache.positions(keys) < 0) & (table.positions(keys) < 0) for _, keys in chunks(corpus)]
-        if (rows := np.flatnonzero(np.concatenate(found))).size:
+        missing = [(cache.positions(keys) < 0) & (table.positions(keys) < 0) for _, keys in chunks(corpus)]
+        rows = np.flatnonzero(np.concatenate(missing))
+        if rows.size:
             separate = " With task.encode=separate, pairs are looked up as two texts." if corpus.paired else ""
             raise DistilvecError(
                 self.key,

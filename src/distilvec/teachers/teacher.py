@@ -15,12 +15,13 @@ from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.cache.fill import Progress
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder, load_embedder
 from distilvec.teachers.table_embedder import TableEmbedder
 
 
-class Teacher(Protocol):
-    """One kind of teacher. To add a kind:
+class Teacher(Embedder, Protocol):
+    """An embedder that a run can learn from. To add a kind:
 
     1. Write a class with these methods in a new file of this folder; the three of OpenTeacher are examples.
     2. Add the keys that name it to TeacherSection, and a line to `open_teacher`.
@@ -29,8 +30,6 @@ class Teacher(Protocol):
     [n, dim] by signal, and `fill` is `fill_cache(cache, corpus, self, progress)`. A kind that runs in every step has a
     `model` (LiveTeacher). Its memory is freed at the end of a `with` block; `info()` and `manifest()` come before that.
     """
-
-    name: str
 
     def info(self) -> TeacherInfo:
         """Description of the teacher: all that students and methods know of it."""

@@ -174,7 +174,7 @@ def widths(case: Case, rounds: int) -> dict[str, Any]:
 
     try:
         for name, narrow in (("student's", True), ("teacher's", False)):
-            batched.narrow_is_cheaper = lambda *shapes, narrow=narrow: narrow  # type: ignore[misc]
+            batched.narrow_is_cheaper = lambda *shapes, narrow=narrow: narrow
             found[name] = milliseconds(both, rounds)
     finally:
         batched.narrow_is_cheaper = rule

@@ -110,7 +110,7 @@ def prepare(place: Path) -> bytes:
     """Make a run that stopped halfway in `place`; the weights that it would end with."""
     place.mkdir()
     world = harness.World(place)
-    recipe = world.recipe(train__checkpoint_steps=2)
+    recipe = world.recipe(train__checkpoint_steps=2, train__keep_checkpoint=True)
     world.run("run", recipe, "--out", "whole")
     expected = (place / "whole" / "last" / "model.safetensors").read_bytes()
     from distilvec.train.trainer import Trainer

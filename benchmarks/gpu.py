@@ -47,8 +47,8 @@ from distilvec.config.schema import CorpusSection, MethodSection, Recipe, Source
 from distilvec.config.student import StudentSection
 from distilvec.core.device import fast_bf16
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.prepare import untrained_student
 from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.student import untrained_student
 from distilvec.teachers.cache.fill import fill_cache
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.teacher import load_teacher

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.texts import COMMON
-from distilvec.pipeline.prepare import fill_cache
+from distilvec.pipeline.prepare import fill_cache, prepare
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.train import train
 
@@ -73,7 +73,7 @@ def measure(rows: int) -> dict[str, float]:
         with Peak() as caching:
             fill_cache(job, job.teacher)
         with Peak() as training:
-            train(job)
+            train(job, prepare(job))
     return {"caching": round(caching.megabytes, 1), "training": round(training.megabytes, 1)}
 
 

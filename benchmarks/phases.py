@@ -105,7 +105,7 @@ def finished_phases(run: Path) -> list[str]:
     finished = []
     if (run / "metrics.jsonl").exists():
         finished.append("caching")
-    if (run / "last" / "model.safetensors").exists():
+    if (run / "training.json").exists():
         finished.append("training")
     try:
         report = json.loads((run / "report.json").read_text(encoding="utf-8"))

@@ -44,9 +44,11 @@ from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.models.load import resolve_model
+from distilvec.pipeline.data import PreparedData
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.prepare import Prepared, prepare, untrained_student
+from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.task_head import save_head
 from distilvec.train.dataset import TrainingData
@@ -156,7 +158,7 @@ class Bench:
     def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
         self.folder, self.arguments, self.device = folder, arguments, pick_device(arguments.device)
         self.jobs: dict[str, Job] = {}
-        self.ready: dict[str, Prepared] = {}
+        self.ready: dict[str, PreparedData] = {}
         self.prepared: dict[str, TrainingData] = {}
         self.rounds = 0
 
@@ -202,7 +204,7 @@ class Bench:
         job = self.job(name)
         objective = make_objective(job.stages[-1], job.context)
         if name not in self.prepared:
-            self.ready[name] = prepare(job, model)
+            self.ready[name] = prepare_data(job, model)
             self.prepared[name] = self.ready[name].training_data(required_outputs(objective, job.examples))
         data = self.prepared[name]
         rows = np.arange(len(data.corpus)) if data.examples is None else data.examples.rows[:, 0]

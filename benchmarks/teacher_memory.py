@@ -55,7 +55,7 @@ def measure(teacher: str, student: str, count: int) -> dict[str, object]:
     """Peaks in MB, seconds of processor time, and the teacher's weights in MB."""
     from distilvec.config import recipe as recipes
     from distilvec.pipeline.evaluate import evaluate
-    from distilvec.pipeline.prepare import fill_cache
+    from distilvec.pipeline.prepare import fill_cache, prepare
     from distilvec.pipeline.resolve import resolve
     from distilvec.pipeline.train import train
 
@@ -83,7 +83,7 @@ def measure(teacher: str, student: str, count: int) -> dict[str, object]:
         with Peak() as caching:
             fill_cache(job, job.teacher)
         cached = time.process_time()
-        train(job)
+        train(job, prepare(job))
         release()  # what training leaves would hide what the evaluation takes
         with Peak() as evaluation:
             report = evaluate(job)

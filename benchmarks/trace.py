@@ -222,7 +222,7 @@ class Profiler:
 
     def __exit__(self, *error: object) -> None:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
     def see(self, frame: FrameType, event: str, argument: object) -> None:
         """Note a call; `sys.setprofile` calls this for every event of every function."""

@@ -39,8 +39,9 @@ from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.registry import build_objective
 from distilvec.data.corpus import Corpus
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.prepare import fill_cache, tokenize, untrained_student
+from distilvec.pipeline.prepare import fill_cache, tokenize
 from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher
@@ -170,7 +171,7 @@ class Ours(Side):
             device=self.device,
             batch_size=self.batch,
             checkpoint_minutes=60,
-        )  # type: ignore[arg-type]
+        )
         loop = Unsaved(
             self.encoder, objective, data, section, self.job.folder / f"{self.precision}-{self.rounds}", "benchmark"
         )

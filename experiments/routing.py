@@ -19,6 +19,7 @@ from benchmarks.stopwatch import machine
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_folder
 from distilvec.core.files import write_json
+from distilvec.pipeline.prepare import prepare
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.train import train
 from distilvec.train.metrics import read_metrics
@@ -55,7 +56,8 @@ def measure(beta: float, folder: Path, steps: int, overrides: list[str]) -> dict
         *overrides,
     ]
     recipe = recipes.load(recipe_folder() / "distillmoe.yaml", "local", texts)
-    train(resolve(recipe, folder / name))
+    job = resolve(recipe, folder / name)
+    train(job, prepare(job))
     lines = [line for line in read_metrics(folder / name / "metrics.jsonl") if "train/gate_1" in line]
     gates = [[value for key, value in line.items() if key.removeprefix("train/gate_").isdigit()] for line in lines]
     late = lines[len(lines) // 2 :]

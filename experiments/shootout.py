@@ -44,7 +44,7 @@ def run_members(
     report: dict[str, Any] = {**info, "rows": []}
     path.parent.mkdir(parents=True, exist_ok=True)
 
-    def take_up() -> None:
+    def enqueue() -> None:
         """What stands in the file by now, written by an earlier or by another process."""
         written = read_rows(path) if path.exists() else {"rows": []}
         for name, value in info.items():
@@ -54,7 +54,7 @@ def run_members(
         kept = [row for row in written["rows"] if row["mark"] in wanted or row["run"] not in names]
         report["rows"] += [row for row in kept if row["mark"] not in own]
 
-    take_up()
+    enqueue()
 
     def run(chosen: Recipe, folder: Path) -> None:
         mark = mark_of(chosen)
@@ -62,7 +62,7 @@ def run_members(
             return
         result = run_recipe(chosen, folder)
         assert result is not None, "a shootout runs in one process"
-        take_up()
+        enqueue()
         report["rows"] += [{"run": folder.name.split(",")[0], "mark": mark, **row} for row in rows_of(chosen, result)]
         write_json(path, report)
 
@@ -73,7 +73,7 @@ def run_members(
 def read_rows(path: Path) -> dict[str, Any]:
     """A shootout's file; DistilvecError where it is damaged or something else."""
     fix = "Move it away to run everything again, or put back a copy of it."
-    written = read_json(path, fix)
+    written = read_json(path, fix, sealed=False)
     rows = written.get("rows")
     if not isinstance(rows, list) or not all(isinstance(row, dict) and {"mark", "run"} <= row.keys() for row in rows):
         raise DistilvecError(path.name, f"{path} holds no list of rows with run and mark.", fix)

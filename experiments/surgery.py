@@ -39,8 +39,8 @@ from distilvec.evaluation.suite import load_suite
 from distilvec.losses.distance import l2_distance
 from distilvec.models.load import load, load_tokenizer
 from distilvec.pipeline.columns import make_columns, score_columns
-from distilvec.pipeline.prepare import untrained_student
 from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.student import untrained_student
 from distilvec.pipeline.transplant import read_texts
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.teacher import load_teacher

@@ -175,6 +175,7 @@ def tiny_recipe(tiny_model, tmp_path, common_folder, request):
                 "logging_steps": 2,
                 "precision": "fp32",
                 "device": "cpu",
+                "keep_checkpoint": True,  # tests look at the last weights of finished runs
             },
             "evaluation": {"draws": 50, "speed_seconds": 0.01, "parts": []},
         }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from distilvec.pipeline import train as training
 from distilvec.pipeline.caches import open_cache
-from distilvec.pipeline.prepare import cached_teachers, fill_cache, prepare, untrained_student
+from distilvec.pipeline.prepare import cached_teachers, fill_cache, prepare, prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.student import untrained_student
 
 
 def opened(recipe, folder):
@@ -20,10 +22,15 @@ def filled(recipe, folder):
     return caches[0]
 
 
+def train(job, callbacks=()):
+    """Prepare and train a job, as `run` does; a finished training is read."""
+    return training.finished_training(job) or training.train(job, prepare(job), callbacks)
+
+
 def training_data(job, model=None):
     """The data of the last stage."""
     objective = make_objective(job.stages[-1], job.context)
-    return prepare(job, model or untrained_student(job)).training_data(required_outputs(objective, job.examples))
+    return prepare_data(job, model or untrained_student(job)).training_data(required_outputs(objective, job.examples))
 
 
 def answering(job):

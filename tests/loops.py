@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from distilvec.core.objective import Objective
-from distilvec.pipeline.prepare import prepare, shard_teachers, trainable, untrained_student
+from distilvec.pipeline.prepare import prepare_data, shard_teachers
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.student import trainable, untrained_student
 from distilvec.train.trainer import Trainer
 
 
@@ -19,7 +20,7 @@ def make_loop(recipe, folder: Path, objective: Objective | None = None) -> Train
     return Trainer(
         encoder,
         objective or own,
-        shard_teachers(prepare(job, model)).training_data(required_outputs(own, job.examples)),
+        shard_teachers(prepare_data(job, model)).training_data(required_outputs(own, job.examples)),
         recipe.train,
         folder,
         "mark",

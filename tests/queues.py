@@ -6,8 +6,9 @@ import torch
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import ModelOutputs
-from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.trainer import Trainer
 
@@ -50,7 +51,7 @@ def interrupted_equals_whole(recipe, tmp_path):
         return Trainer(
             encoder,
             objective,
-            prepare(job, encoder.model).training_data(required_outputs(objective, job.examples)),
+            prepare_data(job, encoder.model).training_data(required_outputs(objective, job.examples)),
             job.recipe.train,
             folder,
             "mark",

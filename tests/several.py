@@ -94,11 +94,11 @@ def clocks(recipe: Path) -> None:
     from loops import make_loop
 
     from distilvec.config import recipe as recipes
-    from distilvec.core.processes import join, number
+    from distilvec.core.processes import join, rank
 
     join("cpu")
     loop, steps = make_loop(recipes.load(recipe), recipe.with_suffix("")), []
-    loop.saved_at -= 3600 * number()
+    loop.saved_at -= 3600 * rank()
     save = loop._checkpoint
     loop._checkpoint = lambda: (steps.append(loop.state.step), save())
     loop.run()
@@ -109,14 +109,14 @@ def held(loop) -> list[list[int]]:
     """Numbers of the student's weights, of the optimizer's state of them, and of a live teacher's weights: in this
     process, and in all.
     """
-    from distilvec.train.sharding import own_part
+    from distilvec.train.sharding import local_part
 
     weights = [*loop.module.encoder.parameters()]
     states = [value for p in weights for name, value in loop.optimizer.state.get(p, {}).items() if name != "step"]
     live = getattr(loop.data.teacher, "encoder", None)
     teacher = [] if live is None else [*live.parameters()]
     return [
-        [sum(own_part(value).numel() for value in values), sum(value.numel() for value in values)]
+        [sum(local_part(value).numel() for value in values), sum(value.numel() for value in values)]
         for values in (weights, states, teacher)
     ]
 
@@ -124,7 +124,7 @@ def held(loop) -> list[list[int]]:
 def gradients(model: str) -> None:
     """Print each method whose loss and gradients are those of one process, to 1e-6."""
     from distilvec.core.errors import DistilvecError
-    from distilvec.core.processes import average_gradients, count, is_sharded, join, leave
+    from distilvec.core.processes import average_gradients, close, is_sharded, join, world_size
     from distilvec.core.registry import method_names
     from distilvec.core.task_head import TaskInfo
     from distilvec.train.sharding import shard
@@ -160,8 +160,8 @@ def gradients(model: str) -> None:
             for each in found[1:]:
                 torch.testing.assert_close(each, found[0], atol=1e-6 * scale, rtol=1e-6, msg=f"{label}: {{}}".format)
             print(label)
-    leave()
-    assert count() == 1
+    close()
+    assert world_size() == 1
 
 
 def a_step(name, task, folder):

@@ -10,7 +10,7 @@ from distilvec.cli.boundary import run_app
 from distilvec.cli.options import Out, Overrides, RecipeFile, Restart, Variant, combined
 from distilvec.cli.terminal import show_table
 from distilvec.config.builtin import recipe_file
-from distilvec.core.processes import end
+from distilvec.core.processes import exit_process
 from experiments.causal.run import run_causal
 from experiments.causal.schema import load_causal
 
@@ -42,5 +42,5 @@ def causal(
 
 if __name__ == "__main__":
     status = run_app(app, sys.argv[1:])
-    end(status)  # of a process group: the others must not wait for this one
+    exit_process(status)  # of a process group: the others must not wait for this one
     sys.exit(status)

@@ -72,7 +72,7 @@ def answer(
             ids = torch.tensor([[end] * count + encoded[row] for row, count in zip(rows, padding, strict=True)])
             mask = torch.arange(longest) >= torch.tensor(padding)[:, None]
             batch = {"input_ids": ids.to(model.device), "attention_mask": mask.long().to(model.device)}
-            made = model.generate(**batch, generation_config=settings)[:, longest:]  # type: ignore[operator]
+            made = model.generate(**batch, generation_config=settings)[:, longest:]
             for row, text in zip(rows, tokenizer.batch_decode(made, skip_special_tokens=True), strict=True):
                 answers[row] = text
             done = first + len(rows)
@@ -82,7 +82,7 @@ def answer(
 
 def rouge_l(answers: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
     """ROUGE-L (F-measure of the longest common subsequence of stemmed words) x 100, with the best reference."""
-    from rouge_score.rouge_scorer import RougeScorer  # type: ignore[import-untyped]
+    from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(["rougeL"], use_stemmer=True)
     return [

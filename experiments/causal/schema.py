@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from distilvec.config import recipe as recipes
-from distilvec.config.base import MODEL, MOST_ROWS, MOST_TOKENS, WORKING, Name, Section, Seed
+from distilvec.config.base import MOST_ROWS, MOST_TOKENS, ModelName, Name, Section, Seed, WorkingPath
 from distilvec.config.messages import explain, invalid
 from distilvec.config.schema import MethodSection
 from distilvec.config.student import ExpertsSection
@@ -29,7 +29,7 @@ RESPONSE = "### Response:\n"
 class CausalTeacherSection(Section):
     """The teacher: a causal language model. It runs in every step."""
 
-    model: str = Field(description="folder or hub id", json_schema_extra=MODEL)
+    model: ModelName = Field(description="folder or hub id")
     revision: str | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
 
@@ -37,9 +37,9 @@ class CausalTeacherSection(Section):
 class CausalStudentSection(Section):
     """The trained language model: `model`, or a fresh one from `config`. The experts help training and do not ship."""
 
-    model: str | None = Field(None, description="folder or hub id", json_schema_extra=MODEL)
+    model: ModelName | None = Field(None, description="folder or hub id")
     config: dict[str, Any] | None = Field(None, description="a fresh model: a transformers config with 'model_type'")
-    tokenizer: str | None = Field(None, description="only with 'config': folder or hub id", json_schema_extra=MODEL)
+    tokenizer: ModelName | None = Field(None, description="only with 'config': folder or hub id")
     revision: str | None = None
     experts: ExpertsSection | None = Field(None, description="on the mean of the response's last hidden states")
 
@@ -68,7 +68,7 @@ class CausalDataSection(Section):
     seed: Seed = Field(0, description="of the validation rows")
 
     @model_validator(mode="after")
-    def holds_together(self) -> CausalDataSection:
+    def check_data(self) -> CausalDataSection:
         """Refuse templates without their fields and a limit that leaves no room for a response."""
         for name in ("template", "template_with_input"):
             for field in ("{instruction}", "{input}") if "with_input" in name else ("{instruction}",):
@@ -98,7 +98,7 @@ class CausalRecipe(Section):
     name: Name
     description: str = ""
     paper: str | None = None
-    output: Path = Field(Path("runs"), json_schema_extra=WORKING)
+    output: WorkingPath = Field(Path("runs"))
     teacher: CausalTeacherSection | None = None
     student: CausalStudentSection
     data: CausalDataSection

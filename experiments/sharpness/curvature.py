@@ -128,7 +128,7 @@ def rise(parts: Parts, parameters: Parameters, slopes: Parameters, rho: float, a
     weights = [parameter.detach() for parameter in parameters]
     copies = [weight.clone() for weight in weights]
     try:
-        ascend_(weights, [slope.clone() for slope in slopes], rho, weights if adaptive else None)
+        ascend_(weights, [slope.clone() for slope in slopes], rho, [w.abs() for w in weights] if adaptive else None)
         return loss_value(parts) - before
     finally:
         torch._foreach_copy_(weights, copies)

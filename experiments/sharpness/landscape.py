@@ -36,8 +36,8 @@ from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import ModelOutputs
 from distilvec.data.sampler import epoch_batches
 from distilvec.models.load import load
-from distilvec.pipeline.prepare import prepare
-from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.prepare import prepare_data
+from distilvec.pipeline.resolve import make_objective, reopen, required_outputs
 from distilvec.pipeline.results import RunSummary, distinct_names, load_runs
 from distilvec.pipeline.run_dir import saved_folders
 from distilvec.students.encoder import Encoder
@@ -112,7 +112,13 @@ class Landscapes:
 
     def __init__(self, folder: Path, record: Mapping[str, Any], texts: int, seed: int, dropout: bool | None) -> None:
         self.texts, self.seed, self.dropout = texts, seed, dropout
-        self.job = resolve(recipes.load(folder / "recipe.yaml"), folder, record)
+        if not (folder / "last").exists():
+            raise DistilvecError(
+                "train.keep_checkpoint",
+                f"{folder} has not kept the last weights of its training.",
+                "Run the recipe in another folder with train.keep_checkpoint=true.",
+            )
+        self.job = reopen(recipes.load(folder / "recipe.yaml"), folder, record)
         self.recipe = self.job.stages[-1].recipe
         *_, final = record["training"].get("stages") or [record["training"]]  # each stage counts its steps from 0
         self.students = {**saved_folders(folder), int(final["steps"]): folder / "last"}
@@ -131,7 +137,7 @@ class Landscapes:
         load_objective(objective_file(folder), objective)
         module = Distillation(Encoder(model), objective).to(device)
         freeze_others(module, train)
-        data = prepare(self.job, model).training_data(required_outputs(objective, self.job.examples))
+        data = prepare_data(self.job, model).training_data(required_outputs(objective, self.job.examples))
         batches = epoch_batches(
             data.train_rows, data.lengths, batch_size=train.batch_size, max_tokens=train.max_tokens,
             window=train.window, seed=self.seed, epoch=0, drop_last=objective.needs_fixed_batch,
@@ -158,7 +164,7 @@ class Measurement:
         trained, values = run.folder / "train.fingerprint", asdict(settings)
         key = recipes.fingerprint(FORMAT, trained.read_text() if trained.exists() else "", values)
         path = run.folder / SHARPNESS
-        self.content = read_json(path, MEASURE_AGAIN) if path.exists() else {}
+        self.content = read_json(path, MEASURE_AGAIN, sealed=False) if path.exists() else {}
         if self.content.get("fingerprint") != key:
             recipe = self.landscapes.recipe
             update = recipe.train.model_dump(mode="json")["update"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distilvec.api import cache_teacher as cache_teacher
+    from distilvec.api import classify as classify
     from distilvec.api import compare as compare
     from distilvec.api import distill as distill
     from distilvec.api import evaluate as evaluate
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 _API = (
-    "cache_teacher", "compare", "distill", "evaluate", "export", "load_recipe", "predict", "run", "runs", "transplant",
+    "cache_teacher", "classify", "compare", "distill", "evaluate", "export", "load_recipe", "predict", "run", "runs",
+    "transplant",
 )  # fmt: skip
 _MODULES = {"load": "models.load", "ModelOutputs": "core.outputs", "OutputSpec": "core.outputs"}
 _MODULES |= {"Objective": "core.objective", "TaskModel": "students.task_head", **dict.fromkeys(_API, "api")}

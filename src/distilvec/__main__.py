@@ -18,7 +18,7 @@ def main() -> None:
     """Entry point of the command line."""
     status = run_command(sys.argv[1:])
     if processes := sys.modules.get("distilvec.core.processes"):  # imports torch: only where it was needed
-        processes.end(status)
+        processes.exit_process(status)
     sys.exit(status)
 
 

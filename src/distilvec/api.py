@@ -16,7 +16,6 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_file
-from distilvec.config.paths import resolve_key, resolve_tree
 from distilvec.config.schema import Recipe
 from distilvec.config.student import VocabularySection
 from distilvec.core.errors import DistilvecError
@@ -34,6 +33,7 @@ from distilvec.pipeline.scores import Scores, score_models
 from distilvec.pipeline.transplant import read_texts, stated_languages, transplant_folder
 from distilvec.students.task_head import predict as predict
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.verbs.classify.function import classify as classify
 from distilvec.verbs.runs.function import runs as runs
 
 Overrides = Mapping[str, Any]
@@ -82,12 +82,12 @@ def distill(
     tree["student"] |= {"layers": layers} if layers is not None else {}
     tree["train"] = {"epochs": epochs} if epochs is not None else {}
     tree["evaluation"] = {"suite": str(suite)} if suite is not None else {}
-    tree = changed(resolve_tree(tree, Path.cwd(), Recipe), overrides)
-    if tree["student"].get("model") == "teacher" and set(tree["student"]) == {"model"}:
+    recipe = recipes.recipe_from(tree, overrides, "distilvec.distill")
+    if recipe.student.model == "teacher" and recipe.student.model_fields_set == {"model"}:
         raise DistilvecError(
             "layers", "the student has all of the teacher's layers.", "Give layers=3 or another student."
         )
-    result = run_recipe(recipes.validate(tree, origin="distilvec.distill"), Path(output_dir), restart, callbacks)
+    result = run_recipe(recipe, Path(output_dir), restart, callbacks)
     if result is None:
         return load(Path(output_dir) / "student")
     log(f"{output_dir}: {result.verdict['text']}")
@@ -113,7 +113,7 @@ def run(
 def load_recipe(recipe: str | Path, variant: str | None = None, overrides: Overrides | None = None) -> Recipe:
     """A recipe by file or built-in name, with a variant and overrides applied, validated."""
     path = recipe_file(str(recipe))
-    return recipes.validate(changed(recipes.resolved_tree(path, variant), overrides), origin=str(path))
+    return recipes.recipe_from(recipes.resolved_tree(path, variant), overrides, str(path))
 
 
 @quiet_libraries()
@@ -124,7 +124,7 @@ def cache_teacher(
     if isinstance(teacher, np.ndarray):
         raise DistilvecError("teacher", "an array of vectors is a cache already.", "Give a model.")
     tree = {**recipe_keys(teacher, texts, "teacher"), "name": "cache", "method": {"name": "redact"}}
-    job = resolve(recipes.validate(changed(tree, overrides), origin="distilvec.cache_teacher"), Path())
+    job = resolve(recipes.recipe_from(tree, overrides, "distilvec.cache_teacher"), Path())
     return fill_cache(job, cached_teachers(job)[0])
 
 
@@ -206,10 +206,3 @@ def recipe_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, student: Mo
         "student": {"model": student if student == "teacher" else model_name(student, root, "student")},
         "corpus": {"sources": source_keys(texts, root)},
     }
-
-
-def changed(tree: dict[str, Any], overrides: Overrides | None) -> dict[str, Any]:
-    """A recipe as plain data with overrides applied."""
-    changes = {key: resolve_key(key, value, Path.cwd(), Recipe) for key, value in (overrides or {}).items()}
-    recipes.override(tree, changes)
-    return tree

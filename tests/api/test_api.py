@@ -28,6 +28,7 @@ SMALL = {
 }
 NAMES = [
     "cache_teacher",
+    "classify",
     "compare",
     "distill",
     "evaluate",

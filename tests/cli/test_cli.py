@@ -80,6 +80,57 @@ def test_user_errors_are_one_message_and_status_2(arguments, message, command):
     assert status == 2 and message in shown and "Traceback" not in shown
 
 
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (["evaluate", "./nothing", "--suite", "suite.yaml"], "model"),
+        (["compare", "runs/nothing"], "run folder"),
+        (["export", "runs/nothing/student"], "model"),
+        (["index", "distill", "nothing.parquet", "--student", "x", "--out", "o"], "index"),
+        (["corpus", "synthesize", "nothing.txt", "--model", "x", "--out", "o.json"], "words"),
+        (["run", "redact", "teacher.model=./nothing"], "teacher.model"),
+        (["plan", "redact", "--variant", "local", "student.model=./nothing"], "student.model"),
+        (["cache", "redact", "corpus={sources: [{path: nothing.txt}]}"], "corpus.sources.0.path"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value[:2]),
+)
+def test_a_wrong_path_is_refused_before_anything_heavy_is_imported(arguments, key):
+    code = (
+        "import sys; from distilvec.__main__ import run_command; status = run_command(sys.argv[1:]); "
+        "print({'torch', 'transformers', 'scipy', 'pyarrow'} & {*sys.modules}); sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "set()\n") and f"distilvec: [{key}]" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["train"], "'run'"),
+        (["upload"], "'push'"),
+        (["run", "redact", "epochs=3"], "'train.epochs'"),
+        (["run", "redact", "layers=3"], "'student.layers'"),
+        (["run", "redact", "train.lr=1"], "'learning_rate'"),
+        (["run", "redact", "--epochs", "3"], "train.epochs=VALUE"),
+        (["run", "redact", "--varaint", "local"], "--variant"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_a_wrong_word_is_answered_with_the_right_one(arguments, hint, command):
+    status, _, shown = command(*arguments)
+    assert status == 2 and hint in shown
+
+
+@pytest.mark.parametrize("verb", [[], ["run"], ["cache"], ["cache", "fill"], ["transplant"]], ids=" ".join)
+def test_h_is_help(verb, command):
+    assert command(*verb, "-h") == command(*verb, "--help")
+
+
+def test_every_problem_of_a_list_names_its_option(command):
+    status, _, shown = command("transplant", "a/b", "--out", "o", "--vocab-size", "0", "--share", "0")
+    assert status == 2 and "[--vocab-size]" in shown and "[--share]" in shown
+
+
 def test_a_cache_from_fill_to_repair(tiny_recipe, tmp_path, command):
     file = tmp_path / "tiny.yaml"
     file.write_text(recipes.dump(tiny_recipe(cache__path=str(tmp_path / "vectors"))))

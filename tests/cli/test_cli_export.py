@@ -40,7 +40,7 @@ def test_what_is_at_the_place_stays_unless_it_is_onnx(tmp_path: Path) -> None:
     for name in ("none", "ours.onnx", "absent.onnx", "new/model.onnx"):
         check_onnx_place(tmp_path / name, "--out")
     (tmp_path / "notes.onnx").write_text("mine")
-    with pytest.raises(DistilvecError, match=r"\[--out\] .* is no ONNX file"):
+    with pytest.raises(DistilvecError, match=r"\[--out\] .* is not an ONNX file"):
         check_onnx_place(tmp_path / "notes.onnx", "--out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["none", "notes.onnx", "ours.onnx"]
 

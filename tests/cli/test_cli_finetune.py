@@ -12,8 +12,8 @@ from distilvec.cli.app import app
 from distilvec.cli.models import finetune_recipe
 from distilvec.config.recipe import load, validate
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.prepare import untrained_student
 from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.student import untrained_student
 from distilvec.students.task_head import load_head
 
 

@@ -164,12 +164,12 @@ def test_a_copy_keeps_comments_and_leads_to_the_same_files(own_recipes, capsys):
         f"student: {{model: {there}, layers: 2}}",
         "corpus:",
         f"  sources: [{{path: {there}}}, {{path: {there}}}, {{path: gone.txt}}]"
-        "  # texts  # not found; set a path of your own",
+        "  # texts  # not found; set your own path",
         "method: {name: redact}",
         "variants:",
         "  one: &one",
         f"    corpus.sources: [{{path: {there}, limit: 5}}]",
-        "  two: {<<: *one, evaluation.suite: gone.yaml}  # not found; set a path of your own",
+        "  two: {<<: *one, evaluation.suite: gone.yaml}  # not found; set your own path",
     ]
     assert recipes.load(Path("mine.yaml"), "one").corpus.sources[0].path == own_recipes / "there.txt"
 

@@ -12,12 +12,14 @@ import warnings
 
 import pytest
 import typer
+from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 from distilvec.__main__ import run_command
 from distilvec.cli.boundary import run_app, take_options
 from distilvec.core import log
-from distilvec.core.verbosity import Level, level, quiet_libraries, verbosity
+from distilvec.core.level import Level, level, verbosity
+from distilvec.core.verbosity import quiet_libraries
 
 PROGRESS = "evaluating: 1/1 tasks"
 
@@ -53,7 +55,8 @@ def test_levels_of_say_and_progress(capsys):
 
 
 def test_verbose_progress_is_lines_also_on_a_terminal(capsys, monkeypatch):
-    monkeypatch.setattr(log, "console", log.Console(stderr=True, force_terminal=True))
+    terminal = Console(stderr=True, force_terminal=True)
+    monkeypatch.setattr(log, "console", lambda: terminal)
     with verbosity(Level.VERBOSE), log.progress("work", 1, "steps") as advance:
         advance(1, "")
     assert capsys.readouterr().err.count("\n") == 1
@@ -82,7 +85,7 @@ def test_quiet_still_shows_errors(capsys):
 
 
 def test_verbose_and_quiet_together_are_refused(capsys):
-    assert "[--quiet] found --verbose" in outputs(capsys, "--verbose", "recipes", "--quiet", status=2).err
+    assert "[--quiet] --quiet and --verbose" in outputs(capsys, "--verbose", "recipes", "--quiet", status=2).err
 
 
 def test_words_after_two_dashes_are_not_options():

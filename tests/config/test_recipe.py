@@ -60,10 +60,10 @@ def test_numbers_paths_variants_overrides(file, tmp_path):
         ("student.layers=x", r"^\[student.layers\] .*integer.*, or a valid list.*; found 'x'"),
         ("teacher.prompts={qeury: x}", r"^\[teacher.prompts.qeury\] .*'query' or 'document'"),
         ("corpus=null", r"^\[recipe\] give exactly one of 'corpus'"),
-        ("a={[a]: b}", r"^\[a\] .*a list as a key"),
+        ("a={[a]: b}", r"^\[a\] .*cannot be a key"),
         ("a=" + "[" * 200, r"^\[a\] .*more than 64"),
         ("corpus.sources.0.path=''", r"^\[corpus.sources.0.path\] the path is empty"),
-        ("corpus.sources.0.path=~nobody.here/x", r"^\[corpus.sources.0.path\] .*is no path"),
+        ("corpus.sources.0.path=~nobody.here/x", r"^\[corpus.sources.0.path\] .*not a valid path"),
     ],
 )
 def test_errors_name_the_key(file, override, message):

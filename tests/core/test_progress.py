@@ -34,7 +34,8 @@ def notebook(monkeypatch):
             shown.append("cleared")
 
     display.display, widgets.Output = shown.append, Output
-    monkeypatch.setattr("distilvec.core.log.console", Console(stderr=True, force_jupyter=True))
+    notebook = Console(stderr=True, force_jupyter=True)
+    monkeypatch.setattr("distilvec.core.log.console", lambda: notebook)
     monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     monkeypatch.setitem(sys.modules, "ipywidgets", widgets)
@@ -93,7 +94,8 @@ def test_what_was_done_before_is_not_part_of_the_rate(monkeypatch, capsys):
 
 
 def test_a_bar_shows_the_same(monkeypatch, capsys):
-    monkeypatch.setattr("distilvec.core.log.console", Console(stderr=True, force_terminal=True, width=120))
+    terminal = Console(stderr=True, force_terminal=True, width=120)
+    monkeypatch.setattr("distilvec.core.log.console", lambda: terminal)
     with progress("teacher", 300, "texts") as advance:
         advance(5, "long ones", work=299.0)
     printed = capsys.readouterr().err

@@ -95,7 +95,7 @@ def test_damage_is_logged_and_built_again(made, name, kind, capsys):
 
 def test_what_is_not_ours_is_refused_or_stays(made, tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
-    with pytest.raises(DistilvecError, match=r"^\[cache.root\].*is no corpus folder"):
+    with pytest.raises(DistilvecError, match=r"^\[cache.root\].*is not a corpus folder"):
         Folder(tmp_path).open()
     others = [
         made.path / "notes.txt",

@@ -148,7 +148,7 @@ def test_a_host_that_stays_down_leaves_no_file_and_the_next_call_goes_on(server,
 
 def test_short_bodies_are_not_taken_for_files(server, lines, tmp_path):
     server.faults[lines] = [(10,)] + [(0,)] * download.TRIES
-    with pytest.raises(DistilvecError, match=r"\[data\] .*cannot be fetched"):
+    with refused("data", "5 tries"):
         get.get("lines", tmp_path)
     assert visible(tmp_path) == []
 

@@ -23,7 +23,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.aggregate import PROTOCOLS
 from distilvec.evaluation.mteb import find_tasks
 from distilvec.evaluation.suite import read_suite
-from distilvec.pipeline.sweep import expand, has_sweep
+from distilvec.pipeline.sweep import load_runs
 from experiments.causal.__main__ import app as causal_app
 from experiments.causal.schema import load_causal
 
@@ -112,9 +112,7 @@ def check_verb(words: list[str], folder: Path) -> None:
     if found.name == "finetune":
         kind, encode = given["kind"], given["encode"]
         tree = finetune_recipe(given["model"], given["task"], kind, encode, {} if given["lora"] else None)
-        for key, value in recipes.read_overrides(given["overrides"] or []).items():
-            recipes.set_key(tree, key, value)
-        recipes.validate(tree)
+        recipes.recipe_from(tree, recipes.read_overrides(given["overrides"] or []), "distilvec finetune")
 
 
 def check_causal(words: list[str]) -> None:
@@ -129,10 +127,7 @@ def check_recipe(given: dict[str, Any], folder: Path) -> None:
     if name.endswith(".yaml") and not (folder / name).exists() and not (ROOT / name).exists():
         raise DistilvecError("recipe", f"no file {name}.")
     path = name if not (ROOT / name).exists() else str(ROOT / name)
-    if has_sweep(recipe_file(path), overrides or []):
-        expand(recipe_file(path), overrides or [], combined(variant))
-    else:
-        load_recipe(path, variant, overrides)
+    load_runs(recipe_file(path), overrides or [], combined(variant))
 
 
 def check_yaml(code: str) -> None:

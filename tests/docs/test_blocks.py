@@ -18,6 +18,7 @@ LESS = {  # changes of the recipe at the end of a command
         *("train.max_steps=1", "train.batch_size=4"),
         *("evaluation.parts=[]", "evaluation.columns=[student]"),
     ],
+    ("classify",): ["train.max_steps=1"],
     ("finetune",): ["train.max_steps=1", "task.limit=24"],
     ("index", "distill"): ["train.max_steps=1", "train.batch_size=4", "evaluation.parts=[]"],
 }

@@ -70,6 +70,7 @@ def test_a_run_with_a_suite(tiny_model, folder, suite, capsys, monkeypatch):
             *("run", "redact", "--variant", "local", f"teacher.model={tiny_model}"),
             *("teacher.max_length=null", "student.layers=2"),
             *("corpus.sources=[{path: texts.txt}]", "corpus.validation_rows=16", "train.max_steps=2"),
+            "train.keep_checkpoint=true",
             *(f"evaluation.suite={suite}", "evaluation.parts=[]", "--out", "runs/a b"),
         ]
     )

@@ -207,7 +207,7 @@ def test_lasds_rows_stand_beside_those_with_as_many_pairs():
     """Table 8 of TALAS counts pairs of layers; the student of three layers has one, two or three."""
     options = {"relations-2": {"relation_layers": 2}, "talas": {}, "relations-embeddings": {"include_embeddings": True}}
     context = make_context(student_layers=3)
-    pairs = {name: len(Talas(context, {}, **chosen).related) - 1 for name, chosen in options.items()}
+    pairs = {name: len(Talas(context, {}, **chosen).lasd_layers) - 1 for name, chosen in options.items()}
     theirs = {2: 73.86, 3: 74.62, 6: 74.79}
     assert PAPER["relations"] == {name: theirs.get(count) for name, count in pairs.items()}
     found = {name: [row(name, 0, value)] for name, value in (("relations-2", 60.0), ("talas", 61.0))}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import yaml
 
+from distilvec.core.files import write_json
 from experiments.sweeps import collected, domains_table, tokenizers_table
 
 SCORES = {"simcse+testbed": (40.0, 42.0, 44.0), "dskd+testbed": (45.0, 48.0, 48.0)}  # by seed, of the task near
@@ -28,7 +27,7 @@ def runs(tmp_path, tiny_model):
             student, training = {"parameters": 5_000_000}, {"seed": seed, "minutes": 1.0, "steps": 2105}
             columns = {"student": scores, "teacher": [{**score, "value": 80.0} for score in scores]}
             record = {"name": name, "student": student, "training": training, "scores": columns}
-            (folder / "distillation.json").write_text(json.dumps(record))
+            write_json(folder / "distillation.json", record, sealed=True)
             (folder / "recipe.yaml").write_text(yaml.safe_dump({"name": name, "train": {"seed": seed}}))
             folders.append(folder)
     return folders

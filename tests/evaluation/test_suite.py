@@ -91,7 +91,7 @@ BAD = {
     "- {name: a, type: classification, path: b, seed: -1}": r"\[0\.seed\] .*greater than or equal to 0",
     "- {name: a, type: classification, path: b, train_limit: true}": r"\[0\.train_limit\] expected a number, not a boolean",  # noqa: E501
     "- {name: a, name: b}": r"line 1, column 13: key 'name' is repeated",
-    "- {{a: b}: c}": r"a mapping as a key",
+    "- {{a: b}: c}": r"cannot be a key",
 }
 
 

@@ -9,7 +9,13 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.data.labeled import Labelled
-from distilvec.evaluation.diagnostics import as_scores, class_metrics, score_metrics, supervised_report
+from distilvec.evaluation.diagnostics import (
+    as_scores,
+    class_metrics,
+    score_metrics,
+    several_classes_metrics,
+    supervised_report,
+)
 from distilvec.evaluation.mistakes import find_mistakes
 from distilvec.report.sections import mistakes as page_section
 
@@ -84,3 +90,19 @@ def test_mistakes_by_hand():
     assert shown.blocks[1].content.lines[0] == ["four", "b", "c", "80.0"]
     right = find_mistakes(logits[[0, 2]], Labelled([("one",), ("three",)], np.array([0, 1])), ["a", "b", "c", "d"])
     assert right["wrong"] == 0 and right["confused"] == right["texts"] == []
+
+
+def test_mistakes_where_a_text_has_several_classes():
+    logits = np.array([[3.0, -2, -1], [2, 1, -3], [-1, -1, -1]])
+    gold = np.array([[1, 0, 0], [1, 0, 1], [0, 0, 0]], dtype=np.float32)
+    found = find_mistakes(logits, Labelled([("one",), ("two",), ("three",)], gold), ["a", "b", "c"])
+    assert (found["rows"], found["wrong"], found["confused"]) == (3, 1, [])
+    worst = float(1 / (1 + np.exp(-3)))
+    assert found["texts"] == [
+        {"text": "two", "class": "a, c", "taken_for": "a, b", "probability": pytest.approx(worst)}
+    ]
+    recall = {line["class"]: line["recall"] for line in found["classes"]}
+    assert recall == {"a": 1.0, "c": 0.0}, "b has no test row"
+    assert several_classes_metrics(logits > 0, gold) == pytest.approx(
+        {"accuracy": 2 / 3, "f1": 2 / 3, "macro_f1": 1 / 3}
+    )

@@ -16,10 +16,11 @@ from torch import nn
 from distilvec.core.errors import DistilvecError
 from distilvec.core.registry import method_names
 from distilvec.pipeline.evaluate import saved_students
-from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.run_dir import saved_folders
+from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.distillation import Distillation
 from experiments.sharpness.__main__ import main
@@ -254,7 +255,7 @@ def test_every_method_can_be_differentiated_twice(tiny_recipe, tmp_path, name):
     job = resolve(tiny_recipe(method__name=name, student__layers=layers, **experts), tmp_path / "run")
     encoder = Encoder(untrained_student(job))
     objective = make_objective(job.stages[-1], job.context)
-    data = prepare(job, encoder.model).training_data(required_outputs(objective, job.examples))
+    data = prepare_data(job, encoder.model).training_data(required_outputs(objective, job.examples))
     batch = data.batch(data.train_rows[:16].copy())
     module = Distillation(encoder, objective).train(objective.student_outputs.second_view)
     landscape = Landscape(module, [(batch, data.teacher.signals(batch))], 0)

@@ -30,15 +30,15 @@ def a_suite(world: World) -> list[str]:
 def never_loads(world: World) -> None:
     """The refusal must come before a model is loaded."""
     import distilvec.pipeline.index  # noqa: F401 - no module is imported later, with the function below
-    import distilvec.teachers.model_embedder as local
+    import distilvec.teachers.open as door
 
-    known = local.load_teacher
+    known = door.load_embedder
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a model was loaded before the refusal")
 
-    local.load_teacher = refuse  # type: ignore[assignment]
-    world.undo.append(lambda: setattr(local, "load_teacher", known))
+    door.load_embedder = refuse  # type: ignore[assignment]
+    world.undo.append(lambda: setattr(door, "load_embedder", known))
 
 
 # -- data files: one line with the task, the file and the line; the exit status is that of scores that are missing

@@ -15,7 +15,7 @@ from faults.harness import Outcome, World, case
 TASK = {"task": "sts", "type": "sts", "metric": "spearman"}
 
 
-def a_run(world: World, name: str = "run", sealed: bool = True, title: str | None = None, value: float = 70.0) -> Path:
+def a_run(world: World, name: str = "run", title: str | None = None, value: float = 70.0) -> Path:
     """The folder of a finished run with one score, as `distilvec run` leaves it but without a model."""
     from distilvec.core.files import write_json
 
@@ -30,8 +30,8 @@ def a_run(world: World, name: str = "run", sealed: bool = True, title: str | Non
         "metrics": {"distance": 0.3},
     }
     (folder / "recipe.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
-    write_json(folder / "distillation.json", record, sealed=sealed)
-    write_json(folder / "report.json", {"format": 2, "scores": scores}, sealed=sealed)
+    write_json(folder / "distillation.json", record, sealed=True)
+    write_json(folder / "report.json", {"format": 2, "scores": scores}, sealed=True)
     gold = np.arange(20.0)
     np.savez(folder / "samples.npz", **{"student/sts/predicted": gold + value, "student/sts/gold": gold})
     return folder
@@ -40,6 +40,13 @@ def a_run(world: World, name: str = "run", sealed: bool = True, title: str | Non
 def edit(path: Path, **changes: Any) -> None:
     """Change keys of a JSON file as an editor would."""
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+
+
+def reseal(path: Path, **changes: Any) -> None:
+    """Change keys of a sealed file as a program would that writes something else."""
+    from distilvec.core.files import write_json
+
+    write_json(path, json.loads(path.read_text(encoding="utf-8")) | changes, sealed=True)
 
 
 @case("two-runs", key=None)
@@ -106,15 +113,15 @@ def _(world: World) -> list[str]:
 
 @case("score-is-text", key="report.json")
 def _(world: World) -> list[str]:
-    folder = a_run(world, sealed=False)
-    edit(folder / "report.json", scores={"student": [{**TASK, "value": "good"}]})
+    folder = a_run(world)
+    reseal(folder / "report.json", scores={"student": [{**TASK, "value": "good"}]})
     return ["compare", str(folder)]
 
 
 @case("score-is-nan", key="report.json")
 def _(world: World) -> list[str]:
-    folder = a_run(world, sealed=False)
-    edit(folder / "report.json", scores={"student": [{**TASK, "value": float("nan")}]})
+    folder = a_run(world)
+    reseal(folder / "report.json", scores={"student": [{**TASK, "value": float("nan")}]})
     return ["compare", str(folder)]
 
 
@@ -127,8 +134,8 @@ def _(world: World) -> list[str]:
 
 @case("record-of-another-shape", key="distillation.json")
 def _(world: World) -> list[str]:
-    folder = a_run(world, sealed=False)
-    edit(folder / "distillation.json", training=["minutes"])
+    folder = a_run(world)
+    reseal(folder / "distillation.json", training=["minutes"])
     return ["compare", str(folder)]
 
 

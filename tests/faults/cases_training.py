@@ -10,9 +10,18 @@ from pathlib import Path
 from faults.harness import World, case
 
 SHORT = {"train__max_steps": 3}
+STATE = "run/checkpoint/state.safetensors"
 
 
-def again(world: World, damage: Callable[[Path], None], name: str = "run/checkpoint/state.safetensors") -> list[str]:
+def resumed(world: World, damage: Callable[[Path], None]) -> list[str]:
+    """The command of a run that was killed at the end of its training, and whose checkpoint was damaged since."""
+    world.finished_run(**SHORT, train__keep_checkpoint=True)
+    (world.root / "run" / "training.json").unlink()
+    damage(world.root / STATE)
+    return ["run", str(world.root / "tiny.yaml"), "--out", "run"]
+
+
+def again(world: World, damage: Callable[[Path], None], name: str) -> list[str]:
     """The command of a finished run, one of whose files was damaged since."""
     world.finished_run(**SHORT)
     damage(world.root / name)
@@ -37,22 +46,22 @@ def text(content: str) -> Callable[[Path], None]:
 
 @case("checkpoint-with-a-flipped-bit-in-its-header", key="checkpoint")
 def _(world: World) -> list[str]:
-    return again(world, flip(60))
+    return resumed(world, flip(60))
 
 
 @case("checkpoint-with-a-flipped-bit-in-a-weight", key="checkpoint")
 def _(world: World) -> list[str]:
-    return again(world, flip(-100))
+    return resumed(world, flip(-100))
 
 
 @case("checkpoint-cut-off", key="checkpoint")
 def _(world: World) -> list[str]:
-    return again(world, lambda path: path.write_bytes(path.read_bytes()[:5000]))
+    return resumed(world, lambda path: path.write_bytes(path.read_bytes()[:5000]))
 
 
 @case("checkpoint-empty", key="checkpoint")
 def _(world: World) -> list[str]:
-    return again(world, lambda path: path.write_bytes(b""))
+    return resumed(world, lambda path: path.write_bytes(b""))
 
 
 @case("checkpoint-is-a-folder", key="checkpoint")
@@ -61,7 +70,7 @@ def _(world: World) -> list[str]:
         path.unlink()
         path.mkdir()
 
-    return again(world, change)
+    return resumed(world, change)
 
 
 @case("metrics-with-a-damaged-line", key="metrics.jsonl")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -249,27 +250,51 @@ def test_no_room_keeps_the_earlier_student(
     assert [path.name for path in tmp_path.iterdir()] == ["student"]
 
 
-def test_killed_at_any_rename(backbones: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_at_any_move(backbones: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The earlier student until the new one has its name, the new one from there on; never a mixture of both."""
     folder = tmp_path / "student"
     student = student_of(backbones["bert"])
-    save_student(student, folder, {"n": 1}, "")
-    real = Path.rename
-    for allowed in range(2):
-        left = [allowed]
+    moves = {"rename": Path.rename, "replace": Path.replace}
+    allowed = 0
+    finished = False
+    while not finished:
+        shutil.rmtree(folder, ignore_errors=True)
+        save_student(student, folder, {"n": 1}, "# One\n", extra_files=lambda new: (new / "head.json").write_text("{}"))
+        (folder / "README.md").write_text("# Mine\n")
+        (folder / "notes.txt").write_text("mine")
 
-        def rename(path: Path, target: Path, left: list[int] = left) -> Path:
-            if left[0] == 0:
-                raise KeyboardInterrupt
-            left[0] -= 1
-            return real(path, target)
+        done = []
+        for name, move in moves.items():
 
-        monkeypatch.setattr(Path, "rename", rename)
-        with pytest.raises(KeyboardInterrupt):
-            save_student(student, folder, {"n": 2}, "")
-        monkeypatch.setattr(Path, "rename", real)
-        recover_student(folder)
-        assert record(folder) == {"n": 1}
-        assert [path.name for path in tmp_path.iterdir()] == ["student"]
+            def limited(path, target, move=move, done=done, allowed=allowed):
+                if len(done) == allowed:
+                    raise KeyboardInterrupt
+                done.append(path)
+                return move(path, target)
+
+            monkeypatch.setattr(Path, name, limited)
+        try:
+            save_student(student, folder, {"n": 2}, "# Two\n")
+            finished = True
+        except KeyboardInterrupt:
+            if (folder / "modules.json").exists():  # then all files are of one model
+                one_model = record(folder) == {"n": 1} if allowed < 3 else not (folder / "head.json").exists()
+                assert one_model, allowed
+        for name, move in moves.items():
+            monkeypatch.setattr(Path, name, move)
+
+        for _ in range(2):
+            recover_student(folder)
+            cards = {path.name: path.read_text() for path in folder.glob("README*")}
+            if allowed == 0:
+                assert record(folder) == {"n": 1} and cards == {"README.md": "# Mine\n"}
+            else:
+                assert record(folder) == {"n": 2} and cards == {"README.md": "# Two\n", "README.md.yours": "# Mine\n"}
+            assert (folder / "head.json").exists() == (allowed == 0)
+            assert (folder / "notes.txt").read_text() == "mine" and (folder / "modules.json").exists()
+            assert [path.name for path in tmp_path.iterdir()] == ["student"]
+        allowed += 1
+    assert allowed > 12
 
 
 def test_foreign_folders_are_never_replaced(backbones: dict[str, Path], tmp_path: Path) -> None:
@@ -282,14 +307,14 @@ def test_foreign_folders_are_never_replaced(backbones: dict[str, Path], tmp_path
     )
     with refused("student"):
         save_student(student_of(backbones["bert"]), tmp_path / "theirs", {}, "")
-    (tmp_path / ".empty.old").mkdir()
-    (tmp_path / ".empty.old" / "notes.txt").write_text("mine")
+    (tmp_path / ".empty.new").mkdir()
+    (tmp_path / ".empty.new" / "notes.txt").write_text("mine")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DistilvecError, match=r"\[student\] cannot write"):
         save_student(student_of(backbones["bert"]), tmp_path / "empty", {}, "")
-    assert (tmp_path / ".empty.old" / "notes.txt").read_text() == "mine"
-    (tmp_path / ".empty.old" / "notes.txt").unlink()
-    (tmp_path / ".empty.old").rmdir()
+    assert (tmp_path / ".empty.new" / "notes.txt").read_text() == "mine"
+    (tmp_path / ".empty.new" / "notes.txt").unlink()
+    (tmp_path / ".empty.new").rmdir()
     save_student(student_of(backbones["bert"]), tmp_path / "empty", {}, "")
     assert (tmp_path / "empty" / "modules.json").exists()
 

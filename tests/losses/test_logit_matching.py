@@ -14,6 +14,7 @@ from distilvec.losses.logits import (
     heaviest_columns,
     normalised_plan_cost,
     scaled_probabilities,
+    soft_binary_kl,
     soft_kl,
     sorted_probabilities,
     swapped_cross_entropy,
@@ -201,3 +202,12 @@ def test_gradients_are_finite_in_fp32_where_the_two_are_equal():
         )
         torch.stack(losses).sum().backward()
         assert torch.isfinite(torch.stack(losses)).all() and torch.isfinite(student.grad).all()
+
+
+def test_the_binary_kl_is_that_of_two_classes():
+    """sigmoid(x) is the softmax of (x, 0)."""
+    student, teacher = torch.randn(5, 3), torch.randn(5, 3)
+    pairs = [torch.stack([logits, torch.zeros_like(logits)], -1).reshape(15, 2) for logits in (student, teacher)]
+    expected = soft_kl(*pairs, 2.0).reshape(5, 3).mean(1)
+    torch.testing.assert_close(soft_binary_kl(student, teacher, 2.0), expected)
+    assert not soft_binary_kl(teacher, teacher, 2.0).any()

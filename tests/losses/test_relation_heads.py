@@ -10,7 +10,7 @@ import torch
 from distilvec.core.outputs import Projections
 from distilvec.losses.relation_heads import (
     PARTS,
-    laid_out,
+    left_align,
     relation_divergence,
     relation_heads,
     relation_scores,
@@ -33,7 +33,7 @@ def pair():
 
 
 def term(name, student, teacher, mask=MASK, heads=None):
-    ours, theirs = laid_out(student, mask, mask.shape[1]), laid_out(teacher, mask, mask.shape[1])
+    ours, theirs = left_align(student, mask, mask.shape[1]), left_align(teacher, mask, mask.shape[1])
     return relation_term(name, ours, theirs, mask, heads)
 
 
@@ -99,7 +99,7 @@ def test_padding_of_either_side_changes_neither_value_nor_gradient(pair, name):
     for text, length in enumerate(LENGTHS):
         mask[text, 9 - length :] = True
     padded = Projections(*(left_padded(part, 9) for part in leaf))
-    values = relation_term(name, laid_out(padded, mask, 5), laid_out(teacher, MASK, 5), MASK)
+    values = relation_term(name, left_align(padded, mask, 5), left_align(teacher, MASK, 5), MASK)
     torch.testing.assert_close(values, expected)
     for one, other in zip(torch.autograd.grad(values.sum(), leaf, allow_unused=True), gradients, strict=True):
         assert (one is None) == (other is None)

@@ -29,6 +29,17 @@ def test_the_mean_is_that_of_the_examples_with_a_label(scores):
     assert gradient.isfinite().all() and not gradient[[1, 4]].any() and gradient[kept].any(1).all()
 
 
+def test_several_classes_are_binary_decisions():
+    logits, labels = torch.randn(4, 3).requires_grad_(), torch.tensor([[1.0, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]])
+    labels[2] = torch.nan
+    losses = task_loss(logits, labels)
+    right = torch.where(labels > 0, logits, -logits).sigmoid()
+    plain = -right.log().mean(1)[[0, 1, 3]]
+    torch.testing.assert_close(losses.mean(), plain.mean())
+    (gradient,) = torch.autograd.grad(losses.mean(), logits)
+    assert gradient.isfinite().all() and not gradient[2].any() and gradient[[0, 1, 3]].all()
+
+
 @pytest.mark.parametrize("scores", [True, False])
 def test_a_batch_without_labels_has_no_loss_and_no_gradient(scores):
     logits = LOGITS[scores].clone().requires_grad_()

@@ -12,7 +12,7 @@ from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.registry import build_objective
 from distilvec.losses.distance import cosine_distance, l2_distance
-from distilvec.losses.relation_heads import laid_out, relation_term
+from distilvec.losses.relation_heads import left_align, relation_term
 from distilvec.losses.tokens import shared_mask
 
 BATCH = text_batch()
@@ -30,7 +30,10 @@ def test_terms_of_version_1_at_the_last_layers():
     terms = objective(BATCH, student, teacher)
     torch.testing.assert_close(terms["distance"], l2_distance(student.embedding, teacher.embedding))
     mask = shared_mask(student.mask, teacher.mask)
-    ours, theirs = laid_out(student.projections[2], student.mask, 5), laid_out(teacher.projections[4], teacher.mask, 5)
+    ours, theirs = (
+        left_align(student.projections[2], student.mask, 5),
+        left_align(teacher.projections[4], teacher.mask, 5),
+    )
     for name in ("attention", "value"):
         torch.testing.assert_close(terms[name], relation_term(name, ours, theirs, mask))
 
@@ -44,7 +47,10 @@ def test_version_2_takes_other_heads_and_a_layer_below_the_last():
     terms = objective(BATCH, student, teacher)
     torch.testing.assert_close(terms["distance"], cosine_distance(student.embedding, teacher.embedding))
     mask = shared_mask(student.mask, teacher.mask)
-    ours, theirs = laid_out(student.projections[2], student.mask, 5), laid_out(teacher.projections[3], teacher.mask, 5)
+    ours, theirs = (
+        left_align(student.projections[2], student.mask, 5),
+        left_align(teacher.projections[3], teacher.mask, 5),
+    )
     for name in ("query", "key", "value"):
         torch.testing.assert_close(terms[name], relation_term(name, ours, theirs, mask, 3))
 

@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.registry import build_objective
-from distilvec.losses.relation_heads import laid_out, relation_scores
+from distilvec.losses.relation_heads import left_align, relation_scores
 from distilvec.students.encoder import Encoder
 
 
@@ -49,7 +49,7 @@ def test_relations_of_a_real_model_are_its_attention(real):
     with torch.no_grad():
         found = encoder(batch, OutputSpec(attention_layers=(-1, 2), projection_layers=(-1, 2)))
     for layer, attention in found.attentions.items():
-        parts = laid_out(found.projections[layer], batch.mask, batch.mask.shape[1])
+        parts = left_align(found.projections[layer], batch.mask, batch.mask.shape[1])
         scores = relation_scores(parts.query, parts.key).masked_fill(~batch.mask[:, None, None], -torch.inf)
         ours, theirs = (maps[batch.mask] for maps in (scores.softmax(-1).mean(1), attention))
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)

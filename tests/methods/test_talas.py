@@ -17,9 +17,10 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.core.registry import build_objective
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.relations import layer_relation_gaps
-from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
+from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
@@ -198,7 +199,7 @@ def test_learns_in_its_own_width(tiny_recipe, tiny_model, wide_teacher, tmp_path
     Trainer(
         encoder,
         objective,
-        prepare(job, model).training_data(required_outputs(objective, job.examples)),
+        prepare_data(job, model).training_data(required_outputs(objective, job.examples)),
         recipe.train,
         tmp_path / "run",
         "mark",

@@ -12,6 +12,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import f1_score
 
 from distilvec.core.errors import DistilvecError
+from distilvec.core.files import write_json
 from distilvec.evaluation.evaluator import Sample
 from distilvec.evaluation.significance import average_interval
 from distilvec.pipeline.compare import compare_runs
@@ -72,8 +73,8 @@ def write_run(tmp_path):
             "metrics": {"distance": 0.3 + seed / 100},
         }
         (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
-        (folder / "distillation.json").write_text(json.dumps(record))
-        (folder / "report.json").write_text(json.dumps({"format": 3, "scores": columns, "speed": speed}))
+        write_json(folder / "distillation.json", record, sealed=True)
+        write_json(folder / "report.json", {"format": 3, "scores": columns, "speed": speed}, sealed=True)
         if kept:
             arrays = {
                 f"{column}/{t}/{part}": getattr(s, part) for t, s in samples.items() for part in ("predicted", "gold")
@@ -174,7 +175,7 @@ def test_one_teacher_with_more_outputs_is_no_other_teacher(write_run):
     for folder, mark in zip(folders, ("t1", "t2"), strict=True):
         record = json.loads((folder / "distillation.json").read_text())
         record["teacher"] |= {"fingerprint": mark, "embeddings": "same"}
-        (folder / "distillation.json").write_text(json.dumps(record))
+        write_json(folder / "distillation.json", record, sealed=True)
     assert not any("Different teachers" in note for note in compare_runs(folders)["notes"])
 
 
@@ -195,7 +196,7 @@ def test_scores_of_the_record_serve_where_there_is_no_report(write_run):
     scores = json.loads((folder / "report.json").read_text())["scores"]
     (folder / "report.json").unlink()
     record = json.loads((folder / "distillation.json").read_text())
-    (folder / "distillation.json").write_text(json.dumps({**record, "scores": scores}))
+    write_json(folder / "distillation.json", {**record, "scores": scores}, sealed=True)
     assert compare_runs([folder])["rows"][0]["mean"]["a"] == pytest.approx(value(sts(1)))
 
 
@@ -264,7 +265,7 @@ def test_averages_by_type_and_of_retrieval_against_a_loop(write_run):
     for folder in folders:
         report = json.loads((folder / "report.json").read_text())
         report["scores"]["asymmetric"] = [{**s, "value": 40.0} for s in report["scores"]["student"]]
-        (folder / "report.json").write_text(json.dumps(report))
+        write_json(folder / "report.json", report, sealed=True)
     comparison = compare_runs(folders, reference="theirs", draws=120)
     ours = row_of(comparison, "ours")
     drawn = []
@@ -429,7 +430,7 @@ def test_damaged_files_are_named(write_run):
 def test_files_of_another_shape_are_named(write_run, name, change):
     folder = write_run("run", {"a": sts(1)})
     content = json.loads((folder / name).read_text()) | change
-    (folder / name).write_text(json.dumps(content))
+    write_json(folder / name, content, sealed=True)
     key = next(iter(change))
     with pytest.raises(DistilvecError, match=rf"^\[{name}\] .*{name}: {key}.* Delete it"):
         compare_runs([folder])

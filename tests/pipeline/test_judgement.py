@@ -20,7 +20,7 @@ from distilvec.pipeline.judgement import CANDIDATES, LEAST, TOKENS, draw_rows
 from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.start import find_start
+from distilvec.pipeline.start import read_start
 from distilvec.report.neighbors import neighbors_sentence
 
 
@@ -47,7 +47,7 @@ def test_a_run_without_a_suite_ends_with_a_judgement_and_a_page(tiny_recipe, tmp
     rows = draw_rows(job, SimpleNamespace(lengths=np.full(len(job.corpus), 10)))
     assert (found.queries, found.candidates, found.texts) == (32, 200, 200) and set(rows.candidates) == {*range(200)}
     assert set(rows.candidates[:32]) == set(job.corpus.holdout_rows.tolist())
-    for shares, model in ((found.student, result.student), (found.start, find_start(job).student(job))):
+    for shares, model in ((found.student, result.student), (found.start, read_start(job).student(job))):
         alone, among = by_hand(job, model, rows)
         assert shares.alone.mean == pytest.approx(alone, abs=0.01)  # the cache has float16 vectors
         assert shares.among.mean == pytest.approx(among, abs=0.01)

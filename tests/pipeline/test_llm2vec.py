@@ -9,6 +9,7 @@ import architectures
 import numpy as np
 import pytest
 import torch
+from jobs import train
 from labelled import write_task
 from peft import LoraConfig, PeftModel, get_peft_model
 from samples import make_texts
@@ -23,9 +24,9 @@ from distilvec.config.recipe import variants
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
-from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import resolve
-from distilvec.pipeline.train import train
+from distilvec.pipeline.student import untrained_student
 from distilvec.teachers.teacher import load_teacher
 from distilvec.train.metrics import read_metrics
 
@@ -167,7 +168,7 @@ def test_emo_learns_from_it_and_importance_counts_both_sides(finetuned, tiny_rec
         "train__batch_size": 4,
     }
     job = resolve(tiny_recipe(**changes), tmp_path / "run")
-    data = prepare(job, untrained_student(job)).training_data(OutputSpec(tokens=job.required.tokens))
+    data = prepare_data(job, untrained_student(job)).training_data(OutputSpec(tokens=job.required.tokens))
     batch = data.batch(data.train_rows[:4])
     found = data.teacher.signals(batch).importance
     plain = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()

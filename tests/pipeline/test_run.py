@@ -21,6 +21,7 @@ from distilvec.__main__ import main as cli_main
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import PARTS
 from distilvec.core.errors import DistilvecError
+from distilvec.core.files import write_json
 from distilvec.methods import redact
 from distilvec.pipeline import evaluate as run_report
 from distilvec.pipeline.compare import compare_runs
@@ -133,7 +134,7 @@ def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules, shared_c
 
     pages = (folder / "report.json").read_bytes()
     del report["agreement"], report["seal"]  # a report that lacks one part
-    (folder / "report.json").write_text(json.dumps(report))
+    write_json(folder / "report.json", report, sealed=True)
     monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)  # the page is as before
     run(recipe, folder)
     again = json.loads((folder / "report.json").read_text())
@@ -423,3 +424,19 @@ def test_empty_and_very_long_texts(tiny_recipe, tmp_path):
     job = resolve(recipe, tmp_path / "run")
     assert job.corpus.report["empty"] == 2 and len(job.corpus) == 101
     assert run(job.recipe, job.folder).state.finished
+
+
+def test_a_finished_run_keeps_no_checkpoint_and_is_still_finished(tiny_recipe, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    recipe = tiny_recipe(train__keep_checkpoint=False, evaluation__parts=[])
+    first = run(recipe, folder)
+    assert not (folder / "checkpoint").exists() and not (folder / "last").exists()
+    written = {path: path.stat().st_mtime_ns for path in (folder / "student").rglob("*") if path.is_file()}
+    assert "student/" in (folder / "README.txt").read_text()
+
+    monkeypatch.setattr("distilvec.pipeline.run.prepare", lambda job: pytest.fail("prepared again"))
+    again = run(recipe, folder)
+    assert again.state == first.state and again.distance == first.distance
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    with refused("--out", "train.epochs"):
+        run(tiny_recipe(train__keep_checkpoint=False, train__epochs=2), folder)

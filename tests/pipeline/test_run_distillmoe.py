@@ -10,6 +10,7 @@ import architectures
 import numpy as np
 import pytest
 from interrupted import interrupt
+from jobs import train
 from labelled import write_task
 
 from distilvec.core.errors import DistilvecError
@@ -20,7 +21,6 @@ from distilvec.models.load import load
 from distilvec.pipeline.caches import open_cache
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.train import train
 from distilvec.students.task_head import predict
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from interrupted import interrupt
+from jobs import train
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from distilvec.pipeline.plan import make_plan
-from distilvec.pipeline.prepare import untrained_student
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.train import train
+from distilvec.pipeline.student import untrained_student
 from distilvec.train.metrics import read_metrics
 
 pytestmark = pytest.mark.usefixtures("shared_cache")

@@ -11,9 +11,9 @@ import numpy as np
 from distilvec.cli.terminal import show_result
 from distilvec.models.experts import Experts
 from distilvec.models.load import load
-from distilvec.pipeline.prepare import untrained_student
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
+from distilvec.pipeline.student import untrained_student
 
 
 def test_a_run_with_experts(tiny_recipe, tmp_path, capsys, forked_modules, shared_cache):

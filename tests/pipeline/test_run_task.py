@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from jobs import training_data
+from jobs import train, training_data
 from labelled import write_task
+from refusals import refused
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
@@ -21,7 +22,6 @@ from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import make_objective, resolve
 from distilvec.pipeline.results import load_runs
 from distilvec.pipeline.run import run
-from distilvec.pipeline.train import train
 from distilvec.students.encoder import Encoder
 from distilvec.students.task_head import load_head, predict, predict_logits
 from distilvec.train.metrics import read_metrics
@@ -205,6 +205,31 @@ def test_a_random_head_is_no_candidate_to_ship(task_recipe, tmp_path, no_pages):
     recipe = task_recipe("classification", train__learning_rate=1e-12, train__max_steps=2)
     training = run(recipe, tmp_path / "run").record["training"]
     assert training["best_step"] == 2 and "shipped" not in training
+
+
+def test_methods_that_compare_distributions_refuse_several_labels(task_recipe, tmp_path, no_pages):
+    path = tmp_path / "classification.jsonl"
+    single = task_recipe("classification")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    lists = [{**row, "label": [row["label"], "a text"]} for row in rows]
+    path.write_text("\n".join(map(json.dumps, lists)))
+    several = single.model_dump(mode="json")
+    several["task"]["type"] = "multilabel"
+    several["train"]["max_steps"] = 2
+    teacher = run(recipes.validate(several), tmp_path / "teacher")
+    assert "f1" in teacher.distance and teacher.record["supervised"]["scores"]["student"]["f1"] > 0.3
+    several["teacher"]["model"] = str(tmp_path / "teacher" / "student")
+    several["method"] = {"name": "uld"}
+    with refused("task.type"):
+        resolve(recipes.validate(several), tmp_path / "run")
+
+
+def test_a_fitted_head_is_a_candidate_to_ship(task_recipe, tmp_path, no_pages):
+    changes = {"student__head": {"start": "logistic"}, "train__learning_rate": 1e-12, "train__max_steps": 2}
+    training = run(task_recipe("classification", **changes), tmp_path / "run").record["training"]
+    assert training["best_step"] == 0 and "logistic regression" in training["shipped"]
+    with refused("student.head.start", "scores"):
+        run(task_recipe("sts", **changes), tmp_path / "scores")
 
 
 def test_a_fine_tuned_teacher_gives_logits_in_bfloat16(task_recipe, tmp_path, monkeypatch):

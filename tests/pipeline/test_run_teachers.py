@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from interrupted import interrupt
-from jobs import answering, filled, training_data
+from jobs import answering, filled, train, training_data
 from labelled import write_task
 from refusals import refused
 from safetensors.torch import load_file
@@ -31,7 +31,6 @@ from distilvec.pipeline.caches import open_cache
 from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.train import train
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher, SeveralTeachers
 from distilvec.teachers.live import LiveTeacher

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from interrupted import interrupt
-from jobs import answering, filled
+from jobs import answering, filled, train
 from refusals import refused
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
@@ -20,10 +20,10 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
 from distilvec.pipeline.caches import open_cache
 from distilvec.pipeline.plan import make_plan
-from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.train import train
+from distilvec.pipeline.student import untrained_student
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher, NoTeacher
 from distilvec.teachers.live import LiveTeacher
@@ -142,7 +142,7 @@ def test_what_a_head_reads_is_cached(tiny_recipe, tmp_path):
 def test_nothing_wanted_is_nothing_cached(tiny_recipe, tmp_path, monkeypatch):
     monkeypatch.setattr("distilvec.pipeline.resolve.required_outputs", lambda objective, examples: OutputSpec())
     job = resolve(tiny_recipe(method__name=odd(tmp_path, "OutputSpec()")), tmp_path / "run")
-    data = prepare(job, untrained_student(job)).training_data(OutputSpec())
+    data = prepare_data(job, untrained_student(job)).training_data(OutputSpec())
     assert isinstance(data.teacher, NoTeacher)
     assert (
         not (job.store.root / "teachers").exists() and data.teacher.signals(data.batch(np.array([1]))).embedding is None

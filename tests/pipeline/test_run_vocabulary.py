@@ -11,9 +11,9 @@ from refusals import refused
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.prepare import untrained_student
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
+from distilvec.pipeline.student import untrained_student
 from distilvec.train.metrics import read_metrics
 
 

@@ -12,6 +12,7 @@ import architectures
 import pytest
 import torch
 import yaml
+from jobs import train
 from refusals import refused
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
@@ -21,11 +22,11 @@ from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.evaluate import saved_students
 from distilvec.pipeline.parts import SavedStudent, margin
 from distilvec.pipeline.plan import make_plan
-from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
+from distilvec.pipeline.student import untrained_student
 from distilvec.pipeline.sweep import expand
-from distilvec.pipeline.train import train
 from distilvec.report.sections.training import STAGES as STAGE_COLUMNS
 from distilvec.report.tables import make_table
 from distilvec.students.encoder import Encoder
@@ -176,7 +177,7 @@ def test_killed_between_the_stages(staged, whole, tmp_path, monkeypatch):
     """The first stage is finished and the second has not begun: it is not trained again, and the end is the same."""
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
         patch.setattr(
-            "distilvec.train.stages.take_over", lambda *arguments: (_ for _ in ()).throw(RuntimeError("killed"))
+            "distilvec.pipeline.train.take_over", lambda *arguments: (_ for _ in ()).throw(RuntimeError("killed"))
         )
         train(resolve(staged(), tmp_path / "parts"))
     before = (tmp_path / "parts" / "stages" / "head" / "checkpoint" / "state.safetensors").stat().st_mtime_ns
@@ -317,7 +318,7 @@ def test_a_frozen_backbone_has_no_graph(staged, tmp_path):
     loop = Trainer(
         encoder,
         objective,
-        prepare(job, model).training_data(required_outputs(objective, job.examples)),
+        prepare_data(job, model).training_data(required_outputs(objective, job.examples)),
         stage.recipe.train,
         stage.folder,
         "mark",
@@ -363,7 +364,7 @@ def test_unknown_parameters_are_named_before_any_work(staged, tmp_path):
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
-        ([{"name": "head"}], r"\[stages\] one stage is no stage: give at least two"),
+        ([{"name": "head"}], r"\[stages\] a single stage is not allowed: list at least two"),
         ([{"name": "a"}, {"name": "A"}], r"\[stages\] two stages are called 'a'"),
         ([{"name": "a"}, {"name": "../b"}], r"\[stages.1.name\]"),
         ([{"name": "a"}, {"name": "b", "sett": {}}], r"\[stages.1.sett\] unknown key; did you mean 'set'"),

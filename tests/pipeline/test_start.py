@@ -12,6 +12,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from interrupted import interrupt
+from jobs import train
 from labelled import write_task
 from refusals import refused
 from safetensors.torch import load_file
@@ -21,11 +22,11 @@ import distilvec
 from distilvec.core.errors import DistilvecError
 from distilvec.data import docstrings
 from distilvec.pipeline.plan import make_plan
-from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.prepare import prepare, prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.start import CHOICE_TEXTS, FILE, Start, _batches, find_start
-from distilvec.pipeline.train import train
+from distilvec.pipeline.start import CHOICE_TEXTS, FILE, Start, _batches, read_start
+from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.ridge import mean_distance
 from distilvec.train.metrics import read_metrics
@@ -42,7 +43,7 @@ def started(tiny_recipe, tmp_path):
 
     def make(name="run", **changes):
         job = resolve(tiny_recipe(**changes), tmp_path / name)
-        return job, find_start(job)
+        return job, prepare(job).start
 
     return make
 
@@ -53,7 +54,7 @@ def first_distance(folder):
 
 def test_the_nearest_layers_are_those_of_brute_force(started, tiny_recipe):
     job, start = started(student__layers=BEST)
-    data = prepare(job, untrained_student(job))
+    data = prepare_data(job, untrained_student(job))
     found = {}
     for layer in range(4):
         other = tiny_recipe(student__layers=[layer]).student
@@ -79,7 +80,7 @@ def test_a_run_begins_at_its_start_and_records_it(tiny_recipe, tmp_path, capsys)
         assert ("start" in written["training"]) is (name != "plain")
     said = "".join(capsys.readouterr())
     assert first_distance(tmp_path / "both") < first_distance(tmp_path / "best") < first_distance(tmp_path / "plain")
-    start = find_start(resolve(tiny_recipe(train__max_steps=2, student__layers=BEST, **RIDGE), tmp_path / "both"))
+    start = read_start(resolve(tiny_recipe(train__max_steps=2, student__layers=BEST, **RIDGE), tmp_path / "both"))
     assert f"start: {start.label}" in said and written["training"]["start"] == start.label
     assert f"layers {start.layers}, the best of 4 choices" in start.label and "ridge student.2.linear" in start.label
     assert result.record["student"]["kept_layers"] == start.layers
@@ -92,7 +93,7 @@ def test_a_resumed_run_ends_with_the_same_weights_and_fits_nothing_again(tiny_re
     whole, halved = (resolve(recipe, tmp_path / name) for name in ("whole", "halved"))
     train(whole)
     interrupt(halved, 5, monkeypatch, execute=train)
-    monkeypatch.setattr("distilvec.pipeline.start._find", lambda job, data: pytest.fail("fitted again"))
+    monkeypatch.setattr("distilvec.pipeline.start._find", lambda *arguments: pytest.fail("fitted again"))
     train(halved)
     first, second = (load_file(job.folder / "checkpoint" / "state.safetensors") for job in (whole, halved))
     assert first.keys() == second.keys()
@@ -214,7 +215,7 @@ def test_layers_of_the_objective_are_fitted(method, started, tiny_model, tmp_pat
     objective = make_objective(job.stages[0], job.context)
     start.set_objective(objective)
     encoder = Encoder(start.student(job)).eval()
-    data = prepare(job, encoder.model)
+    data = prepare_data(job, encoder.model)
     required = required_outputs(objective, None)
     ours = objective.student_outputs | type(job.required)(pre_dense=True)
     batch, teacher = next(_batches(job, data, required, (64, 128), torch.device("cpu")))
@@ -275,8 +276,8 @@ def test_on_real_text_the_start_is_nearer_to_the_teacher(tiny_recipe, tmp_path, 
             **changes,
         )
         job = resolve(recipe, tmp_path / name)
-        encoder, objective = Encoder(find_start(job).student(job)), make_objective(job.stages[0], job.context)
-        data = prepare(job, encoder.model).training_data(required_outputs(objective, None))
+        encoder, objective = prepare(job).student, make_objective(job.stages[0], job.context)
+        data = prepare_data(job, encoder.model).training_data(required_outputs(objective, None))
         return validate(encoder, objective, data, Accelerator(cpu=True), 16)[0]["distance"]
 
     assert distance("ridge", **RIDGE) < 0.9 * distance("plain")

@@ -17,7 +17,7 @@ from distilvec.core.files import locked
 from distilvec.pipeline.compare import compare_runs
 from distilvec.pipeline.run import run
 from distilvec.pipeline.run_dir import own_folder
-from distilvec.pipeline.sweep import expand, has_sweep, read_sweep, run_sweep
+from distilvec.pipeline.sweep import expand, load_runs, read_sweep, run_sweep
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.trainer import Trainer
 
@@ -159,9 +159,10 @@ def test_mistakes_are_named(file, sweep, message):
 
 
 def test_a_recipe_without_a_sweep_and_overrides_that_fight_it(file):
-    assert (
-        has_sweep(file) and not has_sweep(_without_sweep(file)) and has_sweep(_without_sweep(file), ["sweep.seeds=[1]"])
-    )
+    single = load_runs(_without_sweep(file))
+    assert not single.is_sweep and [member.recipe for member in single.members] == [recipes.load(_without_sweep(file))]
+    assert load_runs(file).members == expand(file) and load_runs(file).is_sweep
+    assert load_runs(_without_sweep(file), ["sweep.seeds=[1]"]).is_sweep
     with refused("sweep"):
         expand(_without_sweep(file))
     for override in ("train.batch_size=8", "train.seed=3", "student={model: teacher}"):
@@ -194,7 +195,7 @@ def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkey
     signals = ModelEmbedder.signals
 
     def signals_of(self, texts, *arguments, **options):
-        if self.section.model == members[0].recipe.teacher.model:  # students are read by it as well
+        if self.files.model == members[0].recipe.teacher.model:  # students are read by it as well
             embedded.extend(texts)
         return signals(self, texts, *arguments, **options)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import architectures
 import pytest
+from jobs import train
 from labelled import write_task
 from refusals import refused
 from samples import make_texts
@@ -26,7 +27,6 @@ from distilvec.models.load import load
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.texts import check_domains
-from distilvec.pipeline.train import train
 from distilvec.students.task_head import save_head
 
 TASKS = {"patent", "imdb", "banking77", "scitail", "control", "anli-r2", "stsb", "sts12", "sick"}

@@ -10,8 +10,9 @@ from samples import make_texts
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_file
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.prepare import fill_cache, untrained_student
+from distilvec.pipeline.prepare import fill_cache
 from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.student import untrained_student
 from distilvec.pipeline.sweep import expand
 
 RECIPE, SWEEP = recipe_file("offline_cosine"), recipe_file("tokenizers")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from distilvec.core.files import write_json
 from distilvec.report.tables import number
 from tests.report.comparison_sample import sample_comparison
 from tests.report.report_sample import sample_report
@@ -43,7 +44,7 @@ def folder(tmp_path_factory):
 
     folder, report = tmp_path_factory.mktemp("pages"), sample_report()
     report["verdict"] = make_verdict(report["scores"], report["intervals"], report["speed"], report["record"])
-    (folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
+    write_json(folder / "report.json", report, sealed=True)
     draw_report(folder, report)
     draw_comparison(folder / "comparison.html", sample_comparison())
     return folder
@@ -292,7 +293,7 @@ def test_dimensions_of_a_student_narrower_than_its_teacher(browser, tmp_path):
     report["compression"]["rows"] += [
         {**row, "width": 1024} for row in rows if row["width"] == 384 and row["column"] == "teacher"
     ]
-    (tmp_path / "report.json").write_text(json.dumps(report), encoding="utf-8")
+    write_json(tmp_path / "report.json", report, sealed=True)
     draw_report(tmp_path, report)
     page = browser.new_page()
     page.goto((tmp_path / "report.html").as_uri())

@@ -76,7 +76,14 @@ def test_a_run_trains_adapters_only_resumes_and_saves_them_merged(tiny_model, tm
                 "path": str(write_task(tmp_path / "task.jsonl", "classification", 64, 16)),
             },
             "method": {"name": "task"},
-            "train": {"epochs": 2, "batch_size": 16, "learning_rate": 1e-2, "precision": "fp32", "device": "cpu"},
+            "train": {
+                "epochs": 2,
+                "batch_size": 16,
+                "learning_rate": 1e-2,
+                "precision": "fp32",
+                "device": "cpu",
+                "keep_checkpoint": True,
+            },
             "evaluation": {"parts": []},
         }
     )

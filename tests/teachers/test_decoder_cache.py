@@ -11,6 +11,7 @@ import architectures
 import numpy as np
 import pytest
 import torch
+from jobs import train
 from samples import make_texts
 from transformers import AutoTokenizer
 
@@ -22,7 +23,6 @@ from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import build_tokens
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.resolve import resolve
-from distilvec.pipeline.train import train
 from distilvec.teachers.cache.fill import TokenSource, fill_tokens
 from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cache.store import TeacherCache

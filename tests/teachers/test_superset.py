@@ -16,9 +16,10 @@ from samples import make_texts
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.caches import find_cache, open_cache
-from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
+from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.manifest import read_manifest
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
@@ -112,7 +113,7 @@ def test_student_and_teacher_begin_with_equal_vectors(recipe, tmp_path):
     filled(job.recipe, job.folder)
     encoder = Encoder(untrained_student(job)).eval()
     objective = make_objective(job.stages[-1], job.context)
-    data = prepare(job, encoder.model).training_data(required_outputs(objective, job.examples))
+    data = prepare_data(job, encoder.model).training_data(required_outputs(objective, job.examples))
     batch = data.batch(np.arange(16))
     with torch.no_grad():
         terms = objective(batch, encoder(batch, objective.student_outputs), data.teacher.signals(batch))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from jobs import train
 from loops import make_loop
 from refusals import refused
 
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.train import train
 from distilvec.train.metrics import read_metrics
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -79,7 +79,7 @@ def test_only_the_main_process_calls(tiny_recipe, tmp_path, monkeypatch):
     calls, loop = [], make_loop(tiny_recipe(train__max_steps=1), tmp_path / "run")
 
     with monkeypatch.context() as patch:
-        patch.setattr("distilvec.core.processes.number", lambda: 1)
+        patch.setattr("distilvec.core.processes.rank", lambda: 1)
         other = MetricsLog(tmp_path / "other.jsonl", loop.accelerator, [lambda *call: calls.append(call)])
         other.write(1, 0.1, "train", {"loss": 1.0})
     assert calls == [] and not (tmp_path / "other.jsonl").exists()

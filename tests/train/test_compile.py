@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from jobs import train
 from safetensors.torch import load_file
 
 from distilvec.pipeline.resolve import resolve
-from distilvec.pipeline.train import train
 from distilvec.students.attention import fused_attention
 from distilvec.students.dropout import FastDropout
 from distilvec.train.metrics import read_metrics

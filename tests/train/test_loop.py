@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import Command
+from jobs import train
 from loops import make_loop, stop_after
 from refusals import refused
 from safetensors.torch import load_file
@@ -18,7 +19,6 @@ from benchmarks import kills
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.resolve import resolve
-from distilvec.pipeline.train import train
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
 

@@ -136,7 +136,7 @@ def test_one_process_and_what_cannot_be_sharded_are_refused(make_recipe, tmp_pat
 @pytest.mark.parametrize(("key", "value"), [("quantize", "4bit"), ("device_map", "auto")])
 def test_only_live_teachers_have_to_be_shardable(make_recipe, monkeypatch, key, value):
     recipe = make_recipe("quantized", **{f"teacher__{key}": value})
-    monkeypatch.setattr(processes, "count", lambda: 2)
+    monkeypatch.setattr(processes, "world_size", lambda: 2)
     check_shards(SimpleNamespace(recipe=recipe, teachers=[SimpleNamespace(live=False, section=recipe.teacher)]))
     live = SimpleNamespace(key="more_teachers.0", live=True, section=recipe.teacher)
     with refused(f"more_teachers.0.{key}", "train.shard=false"):

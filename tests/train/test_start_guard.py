@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from interrupted import interrupt
+from jobs import train
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.start import find_start
-from distilvec.pipeline.train import train
+from distilvec.pipeline.start import read_start
 from distilvec.train.metrics import read_metrics
 from distilvec.train.start import suitable_rate, validation_steps
 
@@ -23,7 +23,7 @@ DESTROYS = {**WHOLE, "train__learning_rate": 0.03, "train__epochs": 4}
 def test_the_start_ships_where_training_ends_further_from_the_teacher(tiny_recipe, tmp_path):
     result = run(tiny_recipe(**DESTROYS), tmp_path / "run")
     texts = ["rain on the roof", "a train to Ankara"]
-    start = find_start(resolve(tiny_recipe(**DESTROYS), tmp_path / "run")).student(
+    start = read_start(resolve(tiny_recipe(**DESTROYS), tmp_path / "run")).student(
         resolve(tiny_recipe(**DESTROYS), tmp_path / "run")
     )
     shipped = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from interrupted import interrupt
+from jobs import train
 from loops import make_loop, stop_after
 from refusals import refused
 
 from distilvec.pipeline.resolve import resolve
-from distilvec.pipeline.train import train
 from distilvec.train.metrics import MetricsLog, read_metrics
 
 pytestmark = pytest.mark.usefixtures("shared_cache")

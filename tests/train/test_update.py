@@ -18,7 +18,7 @@ from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.train.distillation import StepGradients
 from distilvec.train.prefetch import load
-from distilvec.train.update import Update, disam_loss, source_balance
+from distilvec.train.update import Update, source_balance
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 
@@ -34,8 +34,8 @@ class Problem:
     def __init__(self, module: nn.Module, loss) -> None:
         self.module, self.loss, self.calls, self.places, self.losses = module, loss, [], [], []
 
-    def __call__(self, draw=0, last=True, weigh=None):
-        self.calls.append((draw, last))
+    def __call__(self, masks=0, is_last=True, row_weights=None):
+        self.calls.append((masks, is_last))
         self.places.append({name: p.detach().clone() for name, p in self.module.named_parameters()})
         loss = self.loss(self.module)
         loss.backward()
@@ -242,6 +242,12 @@ def test_gradients_are_clipped_after_the_second_pass(check_g):
 # -- DISAM's weights ---------------------------------------------------------------------------------------------------
 
 
+def disam_loss(losses, sources, variance):
+    """Mean loss - `variance` x population variance of the sources' mean losses (TALAS, eq. 10 to 12)."""
+    means = torch.stack([losses[sources == source].mean() for source in torch.unique(sources)])
+    return losses.mean() - variance * means.var(correction=0)
+
+
 def test_row_weights_are_the_gradient_of_mean_loss_less_variance():
     """Against eq. 10-12 as plain loops, sources of unequal size, in any order."""
     torch.manual_seed(0)
@@ -339,9 +345,9 @@ def test_a_draw_is_a_dropout_mask(tiny_recipe, tmp_path):
     loop = make_loop(tiny_recipe(student__dropout="own"), tmp_path / "run")
     loop.module.train()
 
-    def terms(draw: int) -> torch.Tensor:
+    def terms(masks: int) -> torch.Tensor:
         micro_batches = [load(loop.data, loop._batches(0)[number], loop.device) for number in range(2)]
-        return StepGradients(loop.module, loop.accelerator, micro_batches, 0, 5)(draw=draw)["l2"]
+        return StepGradients(loop.module, loop.accelerator, micro_batches, 0, 5)(masks=masks)["l2"]
 
     assert torch.equal(terms(0), terms(0)) and torch.equal(terms(1), terms(1))
     assert not torch.isclose(terms(0), terms(1)).all()

@@ -10,10 +10,10 @@ from jobs import training_data
 from loops import make_loop
 from sentence_transformers import SentenceTransformer
 
-from distilvec.pipeline.prepare import untrained_student
 from distilvec.pipeline.record import best_distance
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
+from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.accelerator import make_accelerator
 from distilvec.train.metrics import read_metrics, validation_metric

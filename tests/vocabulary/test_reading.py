@@ -209,9 +209,9 @@ def test_bad_files_are_named(likes, tmp_path):
         read("noise.model")
     with refuse("empty.model", b"")("it has no pieces"):
         read("empty.model")
-    with refuse("noise.json", b"{")("is no tokenizer.json"):
+    with refuse("noise.json", b"{")("is not a tokenizer.json"):
         read("noise.json")
-    with refuse("config.json", b'{"model_type": "bert"}')("is no tokenizer.json"):
+    with refuse("config.json", b'{"model_type": "bert"}')("is not a tokenizer.json"):
         read("config.json")
     train(tmp_path / "word.model", "word", False, vocab_size=40)
     with refuse("word.model")("has no fast form: it is a word model"):

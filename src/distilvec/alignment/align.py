@@ -20,8 +20,17 @@ from distilvec.alignment.offsets import FURTHER, ORDINARY, Numbers, Placed, Span
 from distilvec.core.batch import Text
 from distilvec.core.outputs import AlignmentKind
 
-Pairs = tuple[Numbers, Numbers, npt.NDArray[np.float32] | None]  # student's tokens, teacher's tokens, shares
+Shares = npt.NDArray[np.float32]
 _ROLES = 8  # above every role
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of ordinary tokens, numbered as in `Placed`; `shares` of the student's tokens for "overlap" only."""
+
+    student: Numbers
+    teacher: Numbers
+    shares: Shares | None
 
 
 @dataclass(frozen=True)
@@ -69,84 +78,114 @@ class Aligner:
 
     def align(self, texts: Sequence[Text], encoded: tuple[list[Encoding], list[Encoding]] | None = None) -> Aligned:
         """Return the pairs of these texts; `encoded` is the result of `encode` for them, if known."""
-        encodings, joined = encoded or self.encode(texts), join(texts)
-        student, teacher = self.student.place(encodings[0], joined), self.teacher.place(encodings[1], joined)
+        student_encodings, teacher_encodings = encoded or self.encode(texts)
+        joined = join(texts)
+        student = self.student.place(student_encodings, joined)
+        teacher = self.teacher.place(teacher_encodings, joined)
+        shares = None
         if self.kind == "offsets":
-            found = pairs_by_offsets(student, teacher)
+            student_tokens, teacher_tokens = pairs_by_offsets(student, teacher)
         elif self.kind == "overlap":
-            found = pairs_by_overlap(student, teacher)
+            student_tokens, teacher_tokens, shares = pairs_by_overlap(student, teacher)
         elif self.kind == "mined_types":
-            found = (*type_pairs(student, teacher, self.student.spelled, self.teacher.spelled), None)
+            student_tokens, teacher_tokens = type_pairs(student, teacher, self.student.spelled, self.teacher.spelled)
         else:
-            strict = self.kind == "strict"
-            found = (*warped_pairs(student, teacher, self.student.pieces, self.teacher.pieces, strict), None)
-        return _gather(student, teacher, found, pairs_by_role(student, teacher))
+            student_tokens, teacher_tokens = warped_pairs(
+                student, teacher, self.student.pieces, self.teacher.pieces, strict=self.kind == "strict"
+            )
+        pairs = Pairs(student_tokens, teacher_tokens, shares)
+        return _gather(student, teacher, pairs, *pairs_by_role(student, teacher))
 
 
-def pairs_by_offsets(student: Placed, teacher: Placed) -> Pairs:
+def pairs_by_offsets(student: Placed, teacher: Placed) -> tuple[Numbers, Numbers]:
     """Pair ordinary tokens that cover the same characters and share none with another token of their model.
 
     Such tokens are in the text's order, so pairs never cross and never share a token.
     """
-    ours, theirs = _apart(student), _apart(teacher)
-    if len(ours) == 0 or len(theirs) == 0:
-        return ours[:0], theirs[:0], None
-    above = 1 + max(int(student.ends[ours[-1]]), int(teacher.ends[theirs[-1]]))
-    keys, other = (side.starts[own] * above + side.ends[own] for side, own in ((student, ours), (teacher, theirs)))
-    nearest = np.minimum(np.searchsorted(other, keys), len(other) - 1)
-    same = other[nearest] == keys
-    return ours[same], theirs[nearest[same]], None
+    student_tokens = _apart(student)
+    teacher_tokens = _apart(teacher)
+    if len(student_tokens) == 0 or len(teacher_tokens) == 0:
+        return student_tokens[:0], teacher_tokens[:0]
+    # One number for start and end of a token: equal numbers are equal spans, and both lists are sorted
+    last_end = max(int(student.ends[student_tokens[-1]]), int(teacher.ends[teacher_tokens[-1]]))
+    student_spans = student.starts[student_tokens] * (last_end + 1) + student.ends[student_tokens]
+    teacher_spans = teacher.starts[teacher_tokens] * (last_end + 1) + teacher.ends[teacher_tokens]
+    nearest = np.minimum(np.searchsorted(teacher_spans, student_spans), len(teacher_spans) - 1)
+    is_same = teacher_spans[nearest] == student_spans
+    return student_tokens[is_same], teacher_tokens[nearest[is_same]]
 
 
 def _apart(side: Placed) -> Numbers:
     """Return the numbers of the tokens that share no character with another token, in the text's order."""
     solid = np.flatnonzero(side.ends > side.starts)
-    starts, ends = side.starts[solid], side.ends[solid]
-    before = np.maximum.accumulate(np.concatenate([np.zeros(1, dtype=np.int64), ends]))[:-1]
-    after = np.minimum.accumulate(np.concatenate([starts, np.full(1, np.iinfo(np.int64).max)])[::-1])[::-1][1:]
-    return solid[(starts >= before) & (ends <= after)]
+    starts = side.starts[solid]
+    ends = side.ends[solid]
+    zero = np.zeros(1, dtype=np.int64)
+    infinity = np.full(1, np.iinfo(np.int64).max)
+    last_end_before = np.maximum.accumulate(np.concatenate([zero, ends]))[:-1]
+    first_start_after = np.minimum.accumulate(np.concatenate([starts, infinity])[::-1])[::-1][1:]
+    return solid[(starts >= last_end_before) & (ends <= first_start_after)]
 
 
-def pairs_by_overlap(student: Placed, teacher: Placed) -> Pairs:
+def pairs_by_overlap(student: Placed, teacher: Placed) -> tuple[Numbers, Numbers, Shares]:
     """Pair ordinary tokens with common characters; shares of a student's token are by their count and sum to 1."""
-    ours = np.flatnonzero(student.ends > student.starts)
-    theirs = np.flatnonzero(teacher.ends > teacher.starts)
-    theirs = theirs[np.lexsort((teacher.ends[theirs], teacher.starts[theirs]))]
-    starts, ends = student.starts[ours], student.ends[ours]
-    first = np.searchsorted(np.maximum.accumulate(teacher.ends[theirs]), starts, side="right")
-    counts = np.maximum(np.searchsorted(teacher.starts[theirs], ends, side="left") - first, 0)
-    own = np.repeat(np.arange(len(ours)), counts)
-    within = np.arange(len(own)) - np.repeat(np.cumsum(counts) - counts, counts)
-    other = theirs[first[own] + within]
-    common = np.minimum(ends[own], teacher.ends[other]) - np.maximum(starts[own], teacher.starts[other])
-    own, other, common = own[common > 0], other[common > 0], common[common > 0]
-    sums = np.bincount(own, weights=common, minlength=len(ours))
-    return ours[own], other, (common / sums[own]).astype(np.float32)
+    student_tokens = np.flatnonzero(student.ends > student.starts)
+    teacher_tokens = np.flatnonzero(teacher.ends > teacher.starts)
+    teacher_tokens = teacher_tokens[np.lexsort((teacher.ends[teacher_tokens], teacher.starts[teacher_tokens]))]
+    starts = student.starts[student_tokens]
+    ends = student.ends[student_tokens]
+
+    # The teacher's tokens, sorted by their start, that may overlap with a student's token are a run of `counts` tokens
+    # from `first` on
+    first = np.searchsorted(np.maximum.accumulate(teacher.ends[teacher_tokens]), starts, side="right")
+    counts = np.maximum(np.searchsorted(teacher.starts[teacher_tokens], ends, side="left") - first, 0)
+    rows = np.repeat(np.arange(len(student_tokens)), counts)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    partners = teacher_tokens[first[rows] + within]
+
+    common = np.minimum(ends[rows], teacher.ends[partners]) - np.maximum(starts[rows], teacher.starts[partners])
+    overlaps = common > 0
+    rows, partners, common = rows[overlaps], partners[overlaps], common[overlaps]
+    sums = np.bincount(rows, weights=common, minlength=len(student_tokens))
+    return student_tokens[rows], partners, (common / sums[rows]).astype(np.float32)
 
 
 def pairs_by_role(student: Placed, teacher: Placed) -> tuple[Numbers, Numbers]:
     """Pair special tokens with the same role in the same text: the first before it, after it, and inside a pair."""
-    ours, theirs = (np.flatnonzero((side.roles != ORDINARY) & (side.roles != FURTHER)) for side in (student, teacher))
-    keys, other = (side.texts[own] * _ROLES + side.roles[own] for side, own in ((student, ours), (teacher, theirs)))
-    _, one, two = np.intersect1d(keys, other, assume_unique=True, return_indices=True)
-    return ours[one], theirs[two]
+    student_tokens, student_keys = _with_roles(student)
+    teacher_tokens, teacher_keys = _with_roles(teacher)
+    _, in_student, in_teacher = np.intersect1d(student_keys, teacher_keys, assume_unique=True, return_indices=True)
+    return student_tokens[in_student], teacher_tokens[in_teacher]
 
 
-def _gather(student: Placed, teacher: Placed, found: Pairs, special: tuple[Numbers, Numbers]) -> Aligned:
-    """Join both kinds of pairs in order, as positions in their texts."""
-    ours, theirs = (np.concatenate([ordinary, role]) for ordinary, role in zip(found[:2], special, strict=True))
-    order = np.lexsort((theirs, ours))
-    shares = None if found[2] is None else np.concatenate([found[2], np.ones(len(special[0]), dtype=np.float32)])[order]
-    ours, theirs = ours[order], theirs[order]
-    texts = student.texts[ours]
-    report = {"pairs": len(ours), "special_pairs": len(special[0])}
-    for name, side, mapped in (("student", student, found[0]), ("teacher", teacher, found[1])):
+def _with_roles(side: Placed) -> tuple[Numbers, Numbers]:
+    """Return the special tokens that have a role, and a key of text and role for each, which no other token has."""
+    tokens = np.flatnonzero((side.roles != ORDINARY) & (side.roles != FURTHER))
+    return tokens, side.texts[tokens] * _ROLES + side.roles[tokens]
+
+
+def _gather(
+    student: Placed, teacher: Placed, pairs: Pairs, student_special: Numbers, teacher_special: Numbers
+) -> Aligned:
+    """Join pairs of ordinary and of special tokens in order, as positions in their texts."""
+    student_tokens = np.concatenate([pairs.student, student_special])
+    teacher_tokens = np.concatenate([pairs.teacher, teacher_special])
+    order = np.lexsort((teacher_tokens, student_tokens))
+    student_tokens = student_tokens[order]
+    teacher_tokens = teacher_tokens[order]
+    shares = None
+    if pairs.shares is not None:
+        shares = np.concatenate([pairs.shares, np.ones(len(student_special), dtype=np.float32)])[order]
+
+    texts = student.texts[student_tokens]
+    report = {"pairs": len(student_tokens), "special_pairs": len(student_special)}
+    for name, side, mapped in (("student", student, pairs.student), ("teacher", teacher, pairs.teacher)):
         report[f"{name}_tokens"] = len(side.ids)
         report[f"{name}_special"] = int(np.count_nonzero(side.roles != ORDINARY))
-        report[f"{name}_mapped"] = len(mapped) if found[2] is None else len(np.unique(mapped))
-    pairs = np.stack([ours - student.firsts[texts], theirs - teacher.firsts[texts]], axis=1)
+        report[f"{name}_mapped"] = len(mapped) if pairs.shares is None else len(np.unique(mapped))
+    positions = [student_tokens - student.firsts[texts], teacher_tokens - teacher.firsts[texts]]
     counts = np.bincount(texts, minlength=len(student.lengths))
-    return Aligned(counts, pairs, shares, student.lengths, teacher.lengths, report)
+    return Aligned(counts, np.stack(positions, axis=1), shares, student.lengths, teacher.lengths, report)
 
 
 def mapping_rates(report: dict[str, int]) -> dict[str, float]:

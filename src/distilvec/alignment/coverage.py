@@ -21,7 +21,9 @@ def measure_mapping(
 ) -> dict[str, Any]:
     """Return the counts of `Aligned.report` over all texts, the rates, `texts` and `texts_per_second`."""
     report: Counter[str] = Counter()
-    count, seconds, remaining = 0, 0.0, iter(texts)
+    count = 0
+    seconds = 0.0
+    remaining = iter(texts)
     while chunk := list(islice(remaining, CHUNK)):
         began = time.monotonic()
         report.update(aligner.align(chunk).report)

@@ -28,24 +28,29 @@ def warped_pairs(
     `strict` keeps pairs of equal pieces (CDM). The two texts of a pair are warped separately.
     Note: pieces are compared as they are; if one tokenizer lower-cases, capitals cost an edit each.
     """
-    ours, theirs = (_by_part(side) for side in (student, teacher))
-    parts = [(*own, *theirs[number]) for number, own in ours.items() if number in theirs]
-    parts.sort(key=lambda part: (part[1] - part[0], part[3] - part[2]))
-    own, other = student_pieces[student.ids], teacher_pieces[teacher.ids]
-    found: list[tuple[Numbers, Numbers]] = [(np.zeros(0, dtype=np.int64),) * 2]
+    teacher_parts = _by_part(teacher)
+    parts = [(*part, *teacher_parts[number]) for number, part in _by_part(student).items() if number in teacher_parts]
+    parts.sort(key=lambda part: (part[1] - part[0], part[3] - part[2]))  # like sizes together: less padding
+    student_texts = student_pieces[student.ids]
+    teacher_texts = teacher_pieces[teacher.ids]
+    student_tokens = [np.zeros(0, dtype=np.int64)]
+    teacher_tokens = [np.zeros(0, dtype=np.int64)]
     for group in _groups(parts):
         shape = np.array([[end - start, stop - begin] for start, end, begin, stop in group])
         distances = np.zeros((*shape.max(axis=0), len(group)), dtype=np.int32)
         for number, (start, end, begin, stop) in enumerate(group):
-            table = edit_distances(own[start:end].tolist(), other[begin:stop].tolist())
+            table = edit_distances(student_texts[start:end].tolist(), teacher_texts[begin:stop].tolist())
             distances[: end - start, : stop - begin, number] = table
         path, _ = cheapest_paths(distances, shape[:, 0], shape[:, 1])
         step, which = np.nonzero(one_to_one(path))
         firsts = np.array([(start, begin) for start, _, begin, _ in group])[which]
-        found.append((path[step, which, 0] + firsts[:, 0], path[step, which, 1] + firsts[:, 1]))
-    one, two = (np.concatenate(numbers) for numbers in zip(*found, strict=True))
-    same = own[one] == other[two] if strict else slice(None)
-    return one[same], two[same]
+        student_tokens.append(path[step, which, 0] + firsts[:, 0])
+        teacher_tokens.append(path[step, which, 1] + firsts[:, 1])
+    first, second = np.concatenate(student_tokens), np.concatenate(teacher_tokens)
+    if strict:
+        is_equal = student_texts[first] == teacher_texts[second]
+        return first[is_equal], second[is_equal]
+    return first, second
 
 
 def type_pairs(
@@ -57,41 +62,46 @@ def type_pairs(
     in the text; the code leaves these to the order of a set.
     Note: that code sorts the rows of either model by position, which pairs some with others; these stay pairs.
     """
-    sides = ((student, student_pieces), (teacher, teacher_pieces))
-    ours, theirs = (_types(side, pieces[side.ids]) for side, pieces in sides)
-    found: list[tuple[int, int]] = []
-    for text, own in ours.items():
-        if other := theirs.get(text):
-            distances = edit_distances(list(own), list(other))
-            nearest, back = distances.argmin(1), distances.argmin(0)
-            firsts, others = list(own.values()), list(other.values())
-            found += [(firsts[n], others[m]) for n, m in enumerate(nearest) if back[m] == n]
-    one, two = np.array(found, dtype=np.int64).reshape(-1, 2).T
-    return one, two
+    teacher_types_by_text = _types(teacher, teacher_pieces[teacher.ids])
+    pairs: list[tuple[int, int]] = []
+    for text, student_types in _types(student, student_pieces[student.ids]).items():
+        teacher_types = teacher_types_by_text.get(text)
+        if not teacher_types:
+            continue
+        distances = edit_distances(list(student_types), list(teacher_types))
+        nearest_teacher = distances.argmin(1)
+        nearest_student = distances.argmin(0)
+        student_tokens = list(student_types.values())
+        teacher_tokens = list(teacher_types.values())
+        for number, nearest in enumerate(nearest_teacher):
+            if nearest_student[nearest] == number:
+                pairs.append((student_tokens[number], teacher_tokens[nearest]))
+    first, second = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return first, second
 
 
 def _types(side: Placed, spelled: npt.NDArray[np.object_]) -> dict[int, dict[str, int]]:
     """Return the number of the first ordinary token of every type, by text."""
-    found: dict[int, dict[str, int]] = {}
+    types: dict[int, dict[str, int]] = {}
     ordinary = np.flatnonzero(side.roles == ORDINARY)
     for number, text in zip(ordinary.tolist(), side.texts[ordinary].tolist(), strict=True):
-        found.setdefault(text, {}).setdefault(spelled[number], number)
-    return found
+        types.setdefault(text, {}).setdefault(spelled[number], number)
+    return types
 
 
-def edit_distances(own: Sequence[str], other: Sequence[str]) -> npt.NDArray[np.int32]:
-    """Return the Levenshtein distances [own, other]."""
-    return cdist(own, other, scorer=Levenshtein.distance, dtype=np.int32)
+def edit_distances(first: Sequence[str], second: Sequence[str]) -> npt.NDArray[np.int32]:
+    """Return the Levenshtein distances [first, second]."""
+    return cdist(first, second, scorer=Levenshtein.distance, dtype=np.int32)
 
 
 def cheapest_paths(
-    distances: npt.NDArray[np.int32], own_counts: Numbers, other_counts: Numbers
+    distances: npt.NDArray[np.int32], first_counts: Numbers, second_counts: Numbers
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """Return the paths [steps, batch, 2] of dynamic time warping and their costs [batch].
 
-    `distances` [own, other, batch] is padded; the counts [batch] are the true lengths. Paths run from the END of both
-    sequences to their start, then -1. A step goes back in both sequences, the own or the other one. Ties: the step
-    in both first, then the one in the own sequence. Vectorized over anti-diagonals and the batch.
+    `distances` [first, second, batch] is padded; the counts [batch] are the true lengths. Paths run from the END of
+    both sequences to their start, then -1. A step goes back in both sequences, or in one of them. Ties: the step in
+    both first, then the one in the first sequence. Vectorized over anti-diagonals and the batch.
     """
     rows, columns, batch = distances.shape
     total = np.full((rows + 1, columns + 1, batch), _FAR, dtype=np.int32)
@@ -100,20 +110,27 @@ def cheapest_paths(
         i = np.arange(max(0, diagonal - columns + 1), min(rows, diagonal + 1))
         j = diagonal - i
         total[i + 1, j + 1] = distances[i, j] + np.minimum(np.minimum(total[i, j], total[i, j + 1]), total[i + 1, j])
-    i, j, each = own_counts - 1, other_counts - 1, np.arange(batch)
-    costs = total[i + 1, j + 1, each]
+    i = first_counts - 1
+    j = second_counts - 1
+    numbers = np.arange(batch)
+    costs = total[i + 1, j + 1, numbers]
     steps = []
     while True:
         steps.append(np.stack([i, j], axis=1))
         going = (i > 0) | (j > 0)
         if not going.any():
             break
-        a, b = np.maximum(i, 0), np.maximum(j, 0)
-        both, in_own, in_other = total[a, b, each], total[a, b + 1, each], total[a + 1, b, each]
-        diagonal_step = both <= np.minimum(in_own, in_other)
-        own_step = diagonal_step | (in_own <= in_other)
-        other_step = diagonal_step | ~own_step
-        i, j = np.where(going, i - own_step, -1), np.where(going, j - other_step, -1)
+        # `total` has a row and a column more than `distances`: [a, b] there is the step back in both sequences
+        a = np.maximum(i, 0)
+        b = np.maximum(j, 0)
+        back_in_both = total[a, b, numbers]
+        back_in_first = total[a, b + 1, numbers]
+        back_in_second = total[a + 1, b, numbers]
+        is_diagonal = back_in_both <= np.minimum(back_in_first, back_in_second)
+        moves_first = is_diagonal | (back_in_first <= back_in_second)
+        moves_second = is_diagonal | ~moves_first
+        i = np.where(going, i - moves_first, -1)
+        j = np.where(going, j - moves_second, -1)
     return np.stack(steps), costs
 
 
@@ -138,9 +155,11 @@ def _groups(parts: Sequence[_Part]) -> Iterator[Sequence[_Part]]:
     """Yield runs of parts, sorted by length, whose tables fit into _CELLS."""
     start = 0
     while start < len(parts):
-        stop, rows, columns = start, 0, 0
+        stop = start
+        rows = columns = 0
         while stop < len(parts):
-            rows, columns = max(rows, parts[stop][1] - parts[stop][0]), max(columns, parts[stop][3] - parts[stop][2])
+            rows = max(rows, parts[stop][1] - parts[stop][0])
+            columns = max(columns, parts[stop][3] - parts[stop][2])
             if stop > start and rows * columns * (stop + 1 - start) > _CELLS:
                 break
             stop += 1

@@ -75,10 +75,12 @@ def join(texts: Sequence[Text]) -> Joined:
     sizes = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces)) + 1
     codes = np.frombuffer(("\n".join(pieces) + "\n").encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     classes = _classes()[codes]
-    blank, numbers = classes == _SPACE, np.arange(len(codes))
-    next_solid = np.minimum.accumulate(np.where(blank, len(codes), numbers)[::-1])[::-1]
-    last_solid = np.maximum.accumulate(np.where(blank, -1, numbers))
-    begins, first_parts = np.cumsum(sizes) - sizes, np.cumsum(counts) - counts
+    is_space = classes == _SPACE
+    numbers = np.arange(len(codes))
+    next_solid = np.minimum.accumulate(np.where(is_space, len(codes), numbers)[::-1])[::-1]
+    last_solid = np.maximum.accumulate(np.where(is_space, -1, numbers))
+    begins = np.cumsum(sizes) - sizes
+    first_parts = np.cumsum(counts) - counts
     return Joined(texts, begins, first_parts, classes == _COMBINING, next_solid, last_solid)
 
 
@@ -121,7 +123,8 @@ class SpanReader:
                 f"Give at least {special + 1}.",
             )
         self._around = special_around(self._tokenizer)
-        self.pieces, self.spelled = plain_pieces(pieces), np.array(pieces.tokens, dtype=object)
+        self.pieces = plain_pieces(pieces)
+        self.spelled = np.array(pieces.tokens, dtype=object)
         self._spaces = np.array([piece == "" for piece in self.pieces], dtype=np.bool_)
         self._tokenizer.enable_truncation(max_length, direction=side, strategy="longest_first")
 
@@ -137,8 +140,10 @@ class SpanReader:
         offsets = (chain.from_iterable(encoding.offsets) for encoding in encodings)
         spans = _flat(offsets, 2 * total, np.int64).reshape(-1, 2)
         roles, parts = self._roles(encodings, lengths, joined)
-        begins, ordinary = joined.begins[parts], roles == ORDINARY
-        starts, ends = (np.where(ordinary, begins + spans[:, side], begins) for side in (0, 1))
+        begins = joined.begins[parts]
+        is_ordinary = roles == ORDINARY
+        starts = np.where(is_ordinary, begins + spans[:, 0], begins)
+        ends = np.where(is_ordinary, begins + spans[:, 1], begins)
         starts, ends = _trimmed(starts, ends, self._spaces[ids], joined)
         return Placed(lengths, ids, starts, ends, parts, roles)
 
@@ -205,8 +210,11 @@ def plain_pieces(pieces: Pieces) -> npt.NDArray[np.object_]:
 
     Bytes that are no whole character become single surrogates. Special and added tokens stay as they are.
     """
-    found = np.full(len(pieces.tokens), "", dtype=object)
+    texts = np.full(len(pieces.tokens), "", dtype=object)
     for number, token in enumerate(pieces.tokens):
         surface = None if number in pieces.added else pieces.surface(number)
-        found[number] = surface.text.decode("utf-8", "surrogateescape").replace(" ", "") if surface else token or ""
-    return found
+        if surface is None:
+            texts[number] = token or ""
+        else:
+            texts[number] = surface.text.decode("utf-8", "surrogateescape").replace(" ", "")
+    return texts

@@ -46,8 +46,11 @@ class AlignmentStore:
         self.teacher_lengths: npt.NDArray[np.int32] = columns["teacher_lengths"]
         self.counts: npt.NDArray[np.int32] = columns["counts"]
         self._offsets: Rows = columns["offsets"]
-        self._student, self._teacher, self._shares = columns["student"], columns["teacher"], columns.get("shares")
-        rows, pairs = len(self._offsets) - 1, int(self._offsets[-1])
+        self._student = columns["student"]
+        self._teacher = columns["teacher"]
+        self._shares = columns.get("shares")
+        rows = len(self._offsets) - 1
+        pairs = int(self._offsets[-1])
         sizes = {"offsets": rows + 1, "student": pairs, "teacher": pairs, "shares": pairs}
         if any(len(column) != sizes.get(name, rows) for name, column in columns.items()):
             raise ValueError(f"{folder}: columns of different lengths")
@@ -59,14 +62,14 @@ class AlignmentStore:
         """Return the rows' pairs [batch, most pairs of a row, 2] int64, padded by -1; of "overlap" float32 shares."""
         counts = self.counts[rows].astype(np.int64)
         columns = np.arange(counts.max(initial=0))
-        real = columns < counts[:, None]
-        stored = (self._offsets[rows][:, None] + columns)[real]
-        pairs = np.full((*real.shape, 2), -1, dtype=np.int64)
-        pairs[real] = np.stack([self._student[stored], self._teacher[stored]], axis=1)
+        is_pair = columns < counts[:, None]
+        stored = (self._offsets[rows][:, None] + columns)[is_pair]
+        pairs = np.full((*is_pair.shape, 2), -1, dtype=np.int64)
+        pairs[is_pair] = np.stack([self._student[stored], self._teacher[stored]], axis=1)
         if self._shares is None:
             return Alignment(torch.from_numpy(pairs))
-        shares = np.zeros(real.shape, dtype=np.float32)
-        shares[real] = self._shares[stored]
+        shares = np.zeros(is_pair.shape, dtype=np.float32)
+        shares[is_pair] = self._shares[stored]
         return Alignment(torch.from_numpy(pairs), torch.from_numpy(shares))
 
 
@@ -86,7 +89,8 @@ def build_alignment(
     Errors: DistilvecError for slow tokenizers, a `max_length` without room, and a full disk.
     """
     aligner = Aligner(student_tokenizer, student_max_length, teacher_tokenizer, teacher_max_length, kind, corpus.paired)
-    student, teacher = tokenizer_hash(student_tokenizer), tokenizer_hash(teacher_tokenizer)
+    student = tokenizer_hash(student_tokenizer)
+    teacher = tokenizer_hash(teacher_tokenizer)
     inputs = [student, student_max_length, teacher, teacher_max_length]
     side = getattr(teacher_tokenizer, "truncation_side", "right")
     key = fingerprint(FORMAT, corpus.fingerprint, len(corpus), kind, *inputs, side)
@@ -116,19 +120,19 @@ def _write(
         out = {name: stack.enter_context(Column(target / f"{name}.npy", kind)) for name, kind in kinds}
         out["offsets"].append(np.zeros(1))
         done = pairs = 0
-        for found in _aligned(corpus, aligner):
-            out["counts"].append(found.counts)
-            out["offsets"].append(pairs + np.cumsum(found.counts))
-            out["student"].append(found.pairs[:, 0])
-            out["teacher"].append(found.pairs[:, 1])
-            out["student_lengths"].append(
-                np.maximum(found.student_lengths, 1)
-            )  # texts without tokens are stored as one
-            out["teacher_lengths"].append(np.maximum(found.teacher_lengths, 1))
-            if found.shares is not None:
-                out["shares"].append(found.shares)
-            report.update(found.report)
-            pairs, done = pairs + len(found.pairs), done + len(found.counts)
+        for chunk in _aligned(corpus, aligner):
+            out["counts"].append(chunk.counts)
+            out["offsets"].append(pairs + np.cumsum(chunk.counts))
+            out["student"].append(chunk.pairs[:, 0])
+            out["teacher"].append(chunk.pairs[:, 1])
+            # The token stores hold a text without tokens as one token, too
+            out["student_lengths"].append(np.maximum(chunk.student_lengths, 1))
+            out["teacher_lengths"].append(np.maximum(chunk.teacher_lengths, 1))
+            if chunk.shares is not None:
+                out["shares"].append(chunk.shares)
+            report.update(chunk.report)
+            pairs += len(chunk.pairs)
+            done += len(chunk.counts)
             progress("aligning", done)
     return dict(report)
 

@@ -24,13 +24,13 @@ from distilvec.cli.options import (
     Variant,
     check_outputs,
     combined,
-    load_recipe,
     option,
 )
 from distilvec.cli.output import write_result
 from distilvec.cli.recipes import recipes_app
 from distilvec.cli.serve import serve
 from distilvec.core.errors import DistilvecError
+from distilvec.verbs.classify.command import classify
 from distilvec.verbs.doctor.command import doctor
 from distilvec.verbs.report.command import report
 from distilvec.verbs.runs.command import runs
@@ -56,11 +56,10 @@ def run(
     check_outputs([("--json", json_file)])
 
     from distilvec.config.builtin import recipe_file
-    from distilvec.pipeline.sweep import expand, has_sweep, run_sweep
+    from distilvec.pipeline.sweep import load_runs, run_sweep
 
-    swept = has_sweep(recipe_file(recipe), overrides or [])
-    runs = expand(recipe_file(recipe), overrides or [], combined(variant)) if swept else []
-    loaded = runs[0].recipe if swept else load_recipe(recipe, variant, overrides)
+    runs = load_runs(recipe_file(recipe), overrides or [], combined(variant))
+    loaded = runs.first.recipe
     if processes > 1:
         from distilvec.cli.launch import launch
 
@@ -76,7 +75,7 @@ def run(
     from distilvec.pipeline.run import run as run_recipe
     from distilvec.report.write import draw_sweep
 
-    if not swept:
+    if not runs.is_sweep:
         result = run_recipe(loaded, out or loaded.output / loaded.name, restart)
         if result is not None:
             write_result(json_file, result.to_json())
@@ -87,7 +86,7 @@ def run(
     def report(name: str, done: int, total: int) -> None:
         log(f"sweep {done}/{total}: {name}")
 
-    run_sweep(runs, folder, run_recipe, report, restart)
+    run_sweep(runs.members, folder, run_recipe, report, restart)
     if is_main():
         comparison = compare_runs([folder])
         write_result(json_file, comparison)
@@ -111,13 +110,12 @@ def plan(
     check_outputs([("--json", json_file)])
 
     from distilvec.config.builtin import recipe_file
-    from distilvec.pipeline.sweep import expand, has_sweep
+    from distilvec.pipeline.sweep import load_runs
 
     if hourly_price is not None and workers is None:
         raise DistilvecError("--hourly-price", "needs the number of workers.", "Give --workers.")
-    swept = has_sweep(recipe_file(recipe), overrides or [])
-    runs = expand(recipe_file(recipe), overrides or [], combined(variant)) if swept else []
-    loaded = runs[0].recipe if swept else load_recipe(recipe, variant, overrides)
+    runs = load_runs(recipe_file(recipe), overrides or [], combined(variant))
+    loaded = runs.first.recipe
 
     from distilvec.cli.terminal import show_table
     from distilvec.pipeline.fleet import Fleet
@@ -125,12 +123,13 @@ def plan(
     from distilvec.pipeline.resolve import resolve
 
     fleet = None if workers is None else Fleet(workers, hourly_price)
-    folder = out or loaded.output / (Path(recipe).stem if swept else loaded.name)
-    folder = folder / runs[0].name if swept else folder
-    job = resolve(loaded, folder)
-    lines = make_plan(job, fleet)
-    if swept:
-        lines.append(["sweep", f"{len(runs)} runs; the lines above are of the first, {runs[0].name}"])
+    if runs.is_sweep:
+        folder = (out or loaded.output / Path(recipe).stem) / runs.first.name
+    else:
+        folder = out or loaded.output / loaded.name
+    lines = make_plan(resolve(loaded, folder), fleet)
+    if runs.is_sweep:
+        lines.append(["sweep", f"{len(runs.members)} runs; the lines above are of the first, {runs.first.name}"])
     rows = [{"item": item, "value": value} for item, value in lines]
     write_result(json_file, {"name": loaded.name, "rows": rows})
     show_table(["", loaded.name], lines)
@@ -155,8 +154,8 @@ def options(
 
 
 VERBS = (
-    quickstart, run, plan, runs, report, doctor, finetune, align, evaluate, compare, speed, transplant, export, push,
-    demo, serve,
+    quickstart, classify, run, plan, runs, report, doctor, finetune, align, evaluate, compare, speed, transplant,
+    export, push, demo, serve,
 )  # fmt: skip
 for verb in VERBS:
     app.command(epilog=example(verb.__name__))(verb)

@@ -1,4 +1,4 @@
-"""The end of every command: expected failures become one line, unexpected ones a log file, signals an exit status.
+"""Turns errors and signals into exit codes: expected failures become one line, unexpected ones a log file.
 
 | event                                           | standard error                          | exit status |
 |---|---|---|
@@ -30,7 +30,8 @@ from distilvec.cli.layout import EVERYWHERE
 from distilvec.cli.output import json_alone
 from distilvec.core.errors import DistilvecError, Interrupted, ProcessLost, Stopped, explain, first_line
 from distilvec.core.files import user_cache
-from distilvec.core.verbosity import Level, quiet_libraries, verbosity
+from distilvec.core.level import Level, verbosity
+from distilvec.core.verbosity import quiet_libraries
 
 LOST = 3  # exit status if another process of the run ended
 DEBUG = "DISTILVEC_DEBUG"
@@ -46,9 +47,9 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
     debug = "--debug" in given or os.environ.get(DEBUG, "") not in ("", "0")
     try:
         with signals_raised(), verbosity(_level(given)), quiet_libraries(), _debugging(debug), json_alone(words):
-            found = _commands(app)(args=words, prog_name="distilvec", standalone_mode=False)
+            result = _commands(app)(args=words, prog_name="distilvec", standalone_mode=False)
         sys.stdout.flush()
-        status = found if isinstance(found, int) else 0
+        status = result if isinstance(result, int) else 0
         return _interrupted(signal.SIGINT) if status == 128 + signal.SIGINT else status  # typer's own for Ctrl-C
     except SystemExit as error:  # how typer ends shell completion
         return error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -73,8 +74,10 @@ def take_options(arguments: Sequence[str]) -> tuple[list[str], frozenset[str]]:
 
 def _level(given: frozenset[str]) -> Level:
     if {"--quiet", "--verbose"} <= given:
-        raise DistilvecError("--quiet", "found --verbose as well.", "Leave out one of both.")
-    return Level.QUIET if "--quiet" in given else Level.VERBOSE if "--verbose" in given else Level.NORMAL
+        raise DistilvecError("--quiet", "--quiet and --verbose cannot be combined.")
+    if "--quiet" in given:
+        return Level.QUIET
+    return Level.VERBOSE if "--verbose" in given else Level.NORMAL
 
 
 @contextmanager
@@ -118,6 +121,7 @@ def _failed(error: Exception, arguments: Sequence[str], debug: bool) -> int:
     if isinstance(error, typer.Exit):
         return int(error.exit_code)
     if isinstance(error, USAGE):
+        _suggest_key(error)
         error.show()
         return int(error.exit_code)
     if isinstance(error, BrokenPipeError):  # the reader of our output, such as `head`, has ended
@@ -128,12 +132,29 @@ def _failed(error: Exception, arguments: Sequence[str], debug: bool) -> int:
         traceback.print_exception(error, file=sys.stderr)
     if problem is not None:
         _print_error(str(problem))
-        return 128 + error.number if isinstance(error, Stopped) else LOST if isinstance(error, ProcessLost) else 2
+        if isinstance(error, Stopped):
+            return 128 + error.number
+        return LOST if isinstance(error, ProcessLost) else 2
     _print_error(
         f"[internal] unexpected {type(error).__name__}: {first_line(error)}. Finished work is kept. Please report this "
-        f"defect of distilvec, with the log {_write_log(error, arguments)} (--debug shows it at once)."
+        f"bug in distilvec with the log {_write_log(error, arguments)} (--debug shows it at once)."
     )
     return 1
+
+
+def _suggest_key(error: Any) -> None:
+    """Where an unknown option has the name of a recipe's key (--epochs), and the verb takes keys, name the key."""
+    option = getattr(error, "option_name", None)
+    takes_keys = error.ctx is not None and any(param.name == "overrides" for param in error.ctx.command.params)
+    if not isinstance(option, str) or not takes_keys:
+        return
+    from distilvec.config.messages import keys_named
+    from distilvec.config.schema import Recipe
+
+    keys = keys_named(option.lstrip("-").replace("-", "_"), Recipe)
+    if keys:
+        error.possibilities = []
+        error.message = f"No such option: {option}. Change the recipe's key instead: {keys[0]}=VALUE."
 
 
 def _print_error(message: str) -> None:
@@ -142,7 +163,7 @@ def _print_error(message: str) -> None:
 
 
 def _write_log(error: Exception, arguments: Sequence[str]) -> Path | None:
-    """Write the traceback below the cache's root, else in the folder for temporary files; its path if any."""
+    """Write the traceback to the cache's root or, failing that, the temporary folder; return the file, if any."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     text = f"{' '.join(map(repr, arguments))}\nPython {sys.version}\n\n{''.join(traceback.format_exception(error))}"
     for folder in (user_cache() / "logs", Path(tempfile.gettempdir())):

@@ -1,4 +1,4 @@
-"""The verbs of `distilvec cache`: fill the teacher cache, merge shares of it, verify it, look into it, move it."""
+"""The verbs of `distilvec cache`: fill, merge, verify, inspect, export and import the teacher cache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from distilvec.cli.layout import Listed, example
-from distilvec.cli.options import Overrides, RecipeFile, Variant, load_recipe, option
+from distilvec.cli.options import Overrides, RecipeFile, Variant, check_input, load_recipe, option
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
 from distilvec.core.files import check_output_file, check_output_folder
@@ -20,16 +20,16 @@ class FillByDefault(Listed):
     """`distilvec cache RECIPE` is short for `distilvec cache fill RECIPE`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Take a first word that is no verb for a recipe."""
-        verb = [] if not args or args[0] in self.commands or args[0].startswith("-") else ["fill"]
-        return super().resolve_command(ctx, verb + args)
+        """Treat an unknown subcommand as a recipe."""
+        is_recipe = bool(args) and args[0] not in self.commands and not args[0].startswith("-")
+        return super().resolve_command(ctx, ["fill", *args] if is_recipe else args)
 
 
 cache_app = typer.Typer(
     cls=FillByDefault,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="The teacher cache: fill it, verify it, look into it, move it.",
+    help="Fill, verify, inspect and move the teacher cache.",
     epilog=example("cache", "talas --variant local", f"verify {_FOLDER} --repair"),
 )
 
@@ -49,15 +49,15 @@ def cache_fill(
     variant: Variant = None,
     ray: Annotated[str | None, option("Compute on Ray: 'local', or a cluster's address (docs/cluster.md).")] = None,
     workers: Annotated[int, option("Worker processes on Ray.", min=1)] = 1,
-    gpus_per_worker: Annotated[float, option("GPUs of a worker on Ray; a share such as 0.5 is allowed.", min=0)] = 0.0,
-    shard: Annotated[str | None, option("Compute only the share i/n of the shards; `cache merge` joins them.")] = None,
+    gpus_per_worker: Annotated[float, option("GPUs per worker on Ray; may be a fraction, such as 0.5.", min=0)] = 0.0,
+    shard: Annotated[str | None, option("Compute only share i/n of the shards; `cache merge` joins them.")] = None,
 ) -> None:
     """Compute the teacher's vectors for a recipe's corpus; run again after a kill to resume."""
     if ray is not None and shard is not None:
-        raise DistilvecError("--shard", "found with --ray, which divides the shards itself.", "Give one of the two.")
+        raise DistilvecError("--shard", "--shard and --ray cannot be combined: Ray divides the shards itself.")
     if ray is None and (workers > 1 or gpus_per_worker):
         raise DistilvecError(
-            "--workers", "needs --ray, and so does --gpus-per-worker.", "Give --ray local or an address."
+            "--workers", "--workers and --gpus-per-worker need --ray.", "Add --ray local, or a cluster's address."
         )
     if ray is not None:
         require_extra("ray", "--ray")
@@ -82,7 +82,7 @@ def cache_fill(
 
 @cache_app.command("merge", epilog=example("cache merge", "talas --variant local"))
 def cache_merge(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None) -> None:
-    """Put the shares that `cache fill --shard` computed into a recipe's cache: the same files as of one process."""
+    """Join the shares that `cache fill --shard` computed: the same files as from one process."""
     loaded = load_recipe(recipe, variant, overrides)
 
     from distilvec.pipeline.cluster import merge_shares
@@ -99,6 +99,7 @@ def cache_verify(
     folder: Path, repair: Annotated[bool, option("Drop damaged shards; the next run computes them again.")] = False
 ) -> None:
     """Check every shard of a cache against its checksum."""
+    check_input(folder, "cache.path")
     from distilvec.teachers.cache.store import TeacherCache
 
     problems = TeacherCache.verify_folder(folder, repair=repair)
@@ -112,7 +113,8 @@ def cache_verify(
 
 @cache_app.command("inspect", epilog=example("cache inspect", _FOLDER))
 def cache_inspect(folder: Path) -> None:
-    """Show a cache's rows, bytes, manifest, and the loss of its number format."""
+    """Show a cache's rows, bytes, manifest and rounding error."""
+    check_input(folder, "cache.path")
     from distilvec.cli.terminal import show_table
     from distilvec.teachers.cache.store import TeacherCache
 
@@ -126,17 +128,19 @@ def cache_export(
     overrides: Overrides = None,
     variant: Variant = None,
 ) -> None:
-    """Write a recipe's texts and their teacher vectors as Parquet; of several teachers, the first one's."""
+    """Write a recipe's texts and the vectors of its first teacher as Parquet."""
     if out.parent.is_dir():
         check_output_file(out, "--out")
     else:
         check_output_folder(out.parent, "--out")
 
+    loaded = load_recipe(recipe, variant, overrides)
+
     from distilvec.pipeline.prepare import cached_teachers, fill_cache
     from distilvec.pipeline.resolve import resolve
     from distilvec.teachers.cache.parquet import export_parquet
 
-    job = resolve(load_recipe(recipe, variant, overrides), Path())
+    job = resolve(loaded, Path())
     teacher = cached_teachers(job)[0]
     export_parquet(fill_cache(job, teacher), teacher.corpus, out)
     print(out)
@@ -149,13 +153,16 @@ def cache_import(
     overrides: Overrides = None,
     variant: Variant = None,
 ) -> None:
-    """Take vectors that were computed elsewhere by the recipe's teacher (of several, the first) into its cache."""
+    """Import vectors that the recipe's first teacher computed elsewhere into its cache."""
+    check_input(table, "--table")
+    loaded = load_recipe(recipe, variant, overrides)
+
     from distilvec.pipeline.caches import own_cache
     from distilvec.pipeline.prepare import cached_teachers
     from distilvec.pipeline.resolve import resolve
     from distilvec.teachers.cache.parquet import import_parquet
 
-    job = resolve(load_recipe(recipe, variant, overrides), Path())
+    job = resolve(loaded, Path())
     cache = own_cache(job, cached_teachers(job)[0])
     print(f"{import_parquet(table, cache):,} vectors imported into {cache.folder}")
 

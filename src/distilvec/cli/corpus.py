@@ -1,30 +1,30 @@
-"""The verb of `distilvec corpus`: texts that a language model writes."""
+"""`distilvec corpus synthesize`: let a language model write training texts."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
 from distilvec.cli.layout import Listed, example
-from distilvec.cli.options import argument, config_options, named_options, option
+from distilvec.cli.options import argument, check_input, named_options, option
 from distilvec.core.files import check_output_file
 
-_FIELDS = {
-    "base_url": "base_url", "key_variable": "key_variable", "kind": "kind", "price": "price",
-    "answer_price": "answer_price", "most_cost": "most_cost", "most_tokens": "most_tokens",
-    "words_per_request": "words", "attempts": "attempts", "answer_tokens": "answer_tokens",
-    "answer_field": "answer_field", "concurrency": "concurrency", "requests_per_minute": "requests_per_minute",
-    "tokens_per_minute": "tokens_per_minute", "timeout": "timeout", "retries": "retries", "tokenizer": "tokenizer",
-}  # fmt: skip
-_KEYS = {
+_OPTIONS = {  # of the recipe's section that errors name
     "synthesize": "--base-url",
-    "synthesize.body": "--body",
-    **{f"synthesize.{field}": f"--{name.replace('_', '-')}" for name, field in _FIELDS.items()},
+    "synthesize.words": "--words-per-request",
+    **{
+        f"synthesize.{field}": f"--{field.replace('_', '-')}"
+        for field in (
+            "model", "body", "base_url", "key_variable", "kind", "price", "answer_price", "most_cost", "most_tokens",
+            "attempts", "answer_tokens", "answer_field", "concurrency", "requests_per_minute", "tokens_per_minute",
+            "timeout", "retries", "tokenizer",
+        )
+    },
     "corpus.sources.0.path": "words",
     "corpus.sources.0.column": "--column",
-}
+}  # fmt: skip
 _OPENAI = "words.txt --model gpt-4o-mini --key-variable OPENAI_API_KEY --price 0.15 --answer-price 0.6 --most-cost 5"
 _LOCAL = (
     "words.txt --model qwen3 --base-url http://localhost:11434/v1 --kind questions --out questions.json --limit 100"
@@ -41,40 +41,90 @@ corpus_app = typer.Typer(
 
 @corpus_app.callback()
 def corpus() -> None:
-    """Keep the name of the only verb."""
+    """Make typer keep the name of the only verb."""
 
 
 @corpus_app.command("synthesize", epilog=example("corpus synthesize", f"{_OPENAI} --out vocabulary.json", _LOCAL))
-@config_options("SynthesisSection", _FIELDS)
 def synthesize(
-    words: Annotated[Path, argument("A word a line, or a table with them.")],
-    model: Annotated[str, option("The language model's name at the server.")],
-    out: Annotated[Path, option("The result, JSON of words with lists of texts; the work is in OUT.work.")],
-    column: Annotated[str | None, option("The table's column with words; found by name when left out.")] = None,
-    prompt: Annotated[Path | None, option("A prompt of your own, with %s where the words are put.")] = None,
-    body: Annotated[str | None, option("Further fields of every request: '{temperature: 0.3}'.")] = None,
-    limit: Annotated[int | None, option("The first n words only; logs the cost of all.", min=1)] = None,
-    **given: Any,
+    words: Annotated[Path, argument("A word a line, or a table with a column of words.")],
+    model: Annotated[str, option("Name of the language model at the server.")],
+    out: Annotated[Path, option("Result: JSON with a list of texts for each word. Work in progress is in OUT.work.")],
+    column: Annotated[str | None, option("Column with the words; found by name by default.")] = None,
+    prompt: Annotated[Path | None, option("File with your own prompt; %s stands for the words.")] = None,
+    body: Annotated[str | None, option("More fields for every request: '{temperature: 0.3}'.")] = None,
+    limit: Annotated[int | None, option("Only the first n words; logs what all of them would cost.", min=1)] = None,
+    base_url: Annotated[
+        str | None, option("Requests go to BASE_URL/chat/completions; https://api.openai.com/v1 by default.")
+    ] = None,
+    key_variable: Annotated[str | None, option("Environment variable that holds the API key.")] = None,
+    kind: Annotated[
+        Literal["facts", "questions", "texts"],
+        option("Definitions and properties (REDACT's prompt), search questions, or short texts."),
+    ] = "facts",
+    price: Annotated[float | None, option("Price of a million input tokens, in your currency.")] = None,
+    answer_price: Annotated[float | None, option("Price of a million output tokens; --price by default.")] = None,
+    most_cost: Annotated[float | None, option("Stop before the cost exceeds this, in the currency of --price.")] = None,
+    most_tokens: Annotated[int | None, option("Stop before this many tokens, input and output, over all runs.")] = None,
+    words_per_request: Annotated[
+        int | None, option("Words in one request, 10 by default; halved whenever words are asked for again.")
+    ] = None,
+    attempts: Annotated[int | None, option("Requests for a word before it counts as unanswered; 3 by default.")] = None,
+    answer_tokens: Annotated[int | None, option("Maximum tokens of an answer; 4096 by default.")] = None,
+    answer_field: Annotated[
+        Literal["max_tokens", "max_completion_tokens"] | None,
+        option("The server's name for --answer-tokens; max_tokens by default."),
+    ] = None,
+    concurrency: Annotated[int | None, option("Requests at the same time; 8 by default.")] = None,
+    requests_per_minute: Annotated[int | None, option("Maximum requests per minute.")] = None,
+    tokens_per_minute: Annotated[int | None, option("Maximum tokens per minute.")] = None,
+    timeout: Annotated[float | None, option("Seconds to wait for an answer; 300 by default.")] = None,
+    retries: Annotated[int | None, option("Retries of a failed request; 8 by default.")] = None,
+    tokenizer: Annotated[
+        str | None, option("Counts tokens for estimates: a folder or hub id; by default 4 bytes are a token.")
+    ] = None,
 ) -> None:
     """Let a language model write texts about words (REDACT, appendix C); run again to resume.
 
-    The result is a corpus source: corpus.sources=[{path: OUT}]. No answer is paid for twice. The key is read from the
-    environment variable that --key-variable names.
+    The result is a corpus source: corpus.sources=[{path: OUT}]. No answer is paid for twice. The API key is read from
+    the environment variable that --key-variable names.
     """
+    check_input(words, "words")
+    check_input(prompt, "--prompt")
     check_output_file(out, "--out")
     from distilvec.config.base import excerpt
     from distilvec.config.recipe import section_of
     from distilvec.config.synthesis import SynthesisSection
     from distilvec.config.yaml_dialect import load_yaml
-    from distilvec.core.log import log
-    from distilvec.data.synthetic.synthesize import UNANSWERED, read_words, work_folder
-    from distilvec.data.synthetic.synthesize import synthesize as write
 
-    values = {"model": model, **{_FIELDS[name]: value for name, value in given.items()}}
-    values |= {} if body is None else {"body": load_yaml(body, "--body", f"value {excerpt(body)}")}
-    with named_options(_KEYS):
-        section = section_of(SynthesisSection, "synthesize", values)
-        found = write(read_words(words, column), section, out, prompt, limit)
-    if found.unanswered:
-        log(f"{len(found.unanswered):,} words have no answer: {work_folder(out) / UNANSWERED}")
+    values = {
+        "model": model,
+        "body": None if body is None else load_yaml(body, "--body", f"value {excerpt(body)}"),
+        "base_url": base_url,
+        "key_variable": key_variable,
+        "kind": kind,
+        "price": price,
+        "answer_price": answer_price,
+        "most_cost": most_cost,
+        "most_tokens": most_tokens,
+        "words": words_per_request,
+        "attempts": attempts,
+        "answer_tokens": answer_tokens,
+        "answer_field": answer_field,
+        "concurrency": concurrency,
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_minute": tokens_per_minute,
+        "timeout": timeout,
+        "retries": retries,
+        "tokenizer": tokenizer,
+    }
+    with named_options(_OPTIONS):
+        section = section_of(SynthesisSection, "synthesize", values)  # leaves out None: the section's defaults hold
+
+        from distilvec.core.log import log
+        from distilvec.data.synthetic.synthesize import UNANSWERED, read_words, work_folder
+        from distilvec.data.synthetic.synthesize import synthesize as write
+
+        result = write(read_words(words, column), section, out, prompt, limit)
+    if result.unanswered:
+        log(f"{len(result.unanswered):,} words have no answer: {work_folder(out) / UNANSWERED}")
     print(out)

@@ -1,4 +1,4 @@
-"""The verbs of `distilvec data`: fetch the public data that the built-in recipes read, and list it."""
+"""`distilvec data`: list and download the public data that the built-in recipes read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ data_app = typer.Typer(
     cls=Listed,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Public data of the built-in recipes: list it, fetch it.",
+    help="List and download the public data that the built-in recipes read.",
     epilog=example("data", "list", "get banking77"),
 )
 Names = Annotated[list[str], argument("Names of data sets (see `distilvec data list`).")]
@@ -27,7 +27,7 @@ DataFolder = Annotated[
 
 @data_app.command("list", epilog=example("data list", ""))
 def list_data(json_file: JsonFile = None) -> None:
-    """List the data sets with size, licence, and whether they are there."""
+    """List the data sets: size, licence, and whether they are downloaded."""
     check_outputs([("--json", json_file)])
 
     from distilvec.data.public.table import data_sets, present
@@ -54,9 +54,9 @@ def list_data(json_file: JsonFile = None) -> None:
 def get_data(
     names: Names,
     out: DataFolder = None,
-    again: Annotated[bool, option("Fetch files that are there again.", "--again")] = False,
+    again: Annotated[bool, option("Download again even if the files exist.", "--again")] = False,
 ) -> None:
-    """Fetch data sets into the data folder; run again to continue a download.
+    """Download data sets into the data folder; run again to continue a download.
 
     Licences are shown before the download, and stored in LICENCES.json in the data folder.
     """

@@ -1,18 +1,20 @@
-"""The verb demo: a run's student in the browser."""
+"""`distilvec demo`: a run's student in the browser."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-from distilvec.cli.options import argument, option
+from distilvec.cli.options import argument, check_input, option
 
 
 def demo(
     run: Annotated[Path, argument("The folder of a finished run.")],
     out: Annotated[Path, option("The page's folder; an earlier demo in it is replaced.")],
     documents: Annotated[int, option("Documents at most.", min=1)] = 2000,
-    texts: Annotated[Path | None, option("Documents of your own; by default the run's first retrieval task.")] = None,
+    texts: Annotated[
+        Path | None, option("Your own documents; by default those of the run's first retrieval task.")
+    ] = None,
     queries: Annotated[Path | None, option("Prepared queries; the task's by default, none with --texts.")] = None,
     runtime: Annotated[Path | None, option("A copy of the JavaScript libraries, in place of npm.")] = None,
 ) -> None:
@@ -21,6 +23,9 @@ def demo(
     The teacher embeds the documents and the prepared queries now, and does not run in the browser. npm fetches
     transformers.js and onnxruntime-web into the cache, once; the page itself needs no network.
     """
+    check_input(run, "run")
+    check_input(texts, "--texts")
+    check_input(queries, "--queries")
     from distilvec.cli.terminal import print_result
     from distilvec.core.extras import require_extra
 

@@ -14,6 +14,8 @@ from distilvec.cli.options import (
     Overrides,
     Restart,
     argument,
+    check_input,
+    check_model,
     check_outputs,
     named_options,
     option,
@@ -89,19 +91,22 @@ def index_distill(
     Ends with the share of the index's top 10 that the encoder finds. Keys of the recipe can be changed as for
     `distilvec run`: train.batch_size=64.
     """
+    check_model(student, "--student")
+    check_input(texts, "--texts")
+    check_input(suite, "suite")
     check_outputs([("--json", json_file)], [suite])
 
-    from distilvec.cli.terminal import show_finished
     from distilvec.config import recipe as recipes
-    from distilvec.config.paths import resolve_tree
-    from distilvec.config.schema import Recipe
-    from distilvec.pipeline.index import index_recipe, read_check
-    from distilvec.pipeline.run import run as run_recipe
-    from distilvec.teachers.open import open_table
 
     changes = recipes.read_overrides(overrides or [])
     with named_options(_KEYS):
         section = _section(index, column, texts, limit, similarity)
+
+        from distilvec.cli.terminal import show_finished
+        from distilvec.pipeline.index import index_recipe, read_check
+        from distilvec.pipeline.run import run as run_recipe
+        from distilvec.teachers.open import open_table
+
         table = open_table(section, refresh=refresh)
         stated = {"query": query_prompt, "document": document_prompt}
         prompts = {role: prompt for role, prompt in stated.items() if prompt is not None}
@@ -115,10 +120,7 @@ def index_distill(
             model["layers"] = layers
         suite_name = None if suite is None else str(suite.resolve())
         tree = index_recipe(teacher, model, out.resolve().name, queries, suite_name, epochs)
-        tree = resolve_tree(tree, Path.cwd(), Recipe)
-        for key, value in changes.items():
-            recipes.set_key(tree, key, value)
-        recipe = recipes.validate(tree, origin="distilvec index distill")
+        recipe = recipes.recipe_from(tree, changes, "distilvec index distill")
         result = run_recipe(recipe, out, restart)
     if result is not None:
         write_result(json_file, read_check(result).to_json())
@@ -142,13 +144,18 @@ def index_check(
 
     No document is embedded again: the model embeds stored texts, which are searched for among the stored vectors.
     """
+    check_model(model, "model")
+    check_input(texts, "--texts")
+    check_input(suite, "suite")
     check_outputs([("--json", json_file)], [suite])
 
-    from distilvec.cli.terminal import print_result, show_problems, show_scores
-    from distilvec.pipeline.index import check_index
-
     with named_options(_KEYS):
-        check = check_index(model, _section(index, column, texts, limit, similarity), suite, queries, refresh)
+        section = _section(index, column, texts, limit, similarity)
+
+        from distilvec.cli.terminal import print_result, show_problems, show_scores
+        from distilvec.pipeline.index import check_index
+
+        check = check_index(model, section, suite, queries, refresh)
     write_result(json_file, check.to_json())
     show_scores(check.scores)
     print_result(f"\n{check.advice}\n{check.line}")
@@ -167,6 +174,8 @@ def _section(
 
     read_address(index, "index")  # so that a password in it is never repeated by another message
     columns = dict(_part(text) for text in column or [])
+    if "://" not in index:
+        check_input(Path(index), "index")
     values = {
         "vectors": index if "://" in index else Path(index).resolve(),
         "columns": columns or None,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from distilvec.cli.boundary import LOST
 from distilvec.core.errors import Interrupted
-from distilvec.core.verbosity import Level, level
+from distilvec.core.level import Level, level
 
 GRACE = 10.0  # seconds to end by itself, for a process that lost another one
 

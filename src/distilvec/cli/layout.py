@@ -9,12 +9,11 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-from distilvec.cli.options import with_config_options
-
 GROUPS = {  # the verbs of each group, with the arguments of an example
     "Start": {
         "quickstart": "--out runs/first",
         "run": "talas --variant local train.epochs=2",
+        "classify": "intents.csv --text utterance --label intent",
         "plan": "talas --variant local",
         "recipes": "",
         "runs": "runs",
@@ -42,15 +41,35 @@ GROUPS = {  # the verbs of each group, with the arguments of an example
         "serve": "runs/first/student --port 8000",
     },
 }
+OTHER_WORDS = {  # words that users of other tools type, with our verbs
+    "train": ("distill", "run"),
+    "fit": ("distill", "run"),
+    "eval": ("evaluate",),
+    "test": ("evaluate",),
+    "score": ("evaluate",),
+    "benchmark": ("evaluate", "speed"),
+    "convert": ("export",),
+    "quantize": ("export",),
+    "upload": ("push",),
+    "publish": ("push",),
+    "download": ("data",),
+    "fetch": ("data",),
+    "embed": ("serve",),
+    "prune": ("transplant",),
+    "tokenizer": ("transplant",),
+    "precompute": ("cache",),
+    "config": ("recipes",),
+}
 EVERYWHERE = frozenset({"--quiet", "--verbose", "--debug"})  # options at any position of the command line
 _WHOLE = 10_000  # characters of a summary: typer shortens longer ones
 
 
 def example(verb: str, *arguments: str) -> str:
-    """The end of a verb's help: commands to try, by their arguments; those of GROUPS by default."""
-    given = arguments or [next(verbs[verb] for verbs in GROUPS.values() if verb in verbs)]
-    lines = "\n".join(f"  distilvec {verb} {text}".rstrip() for text in given)
-    return f"Example{'s' * (len(given) > 1)}:\n\n\b\n{lines}"  # \b: these lines are not wrapped
+    """Build the end of a verb's help: example commands with these arguments, or those of GROUPS."""
+    examples = list(arguments) or [verbs[verb] for verbs in GROUPS.values() if verb in verbs]
+    lines = "\n".join(f"  distilvec {verb} {text}".rstrip() for text in examples)
+    title = "Example" if len(examples) == 1 else "Examples"
+    return f"{title}:\n\n\b\n{lines}"  # \b: these lines are not wrapped
 
 
 class Listed(TyperGroup):
@@ -58,9 +77,16 @@ class Listed(TyperGroup):
 
     groups: dict[str, dict[str, str]] = {}  # noqa: RUF012 - a constant of the class
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The verb, with the options that it makes of config fields."""
-        return with_config_options(super().get_command(ctx, cmd_name))
+    def make_context(self, *arguments: Any, **settings: Any) -> Any:
+        """Let -h mean --help; verbs inherit it."""
+        return super().make_context(*arguments, **{"help_option_names": ["-h", "--help"], **settings})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the verb. For a word that other tools use for it, the error names ours."""
+        verbs = [verb for verb in OTHER_WORDS.get(args[0], ()) if verb in self.commands]
+        if args[0] not in self.commands and verbs and not ctx.resilient_parsing:
+            ctx.fail(f"No such command '{args[0]}'. Did you mean {' or '.join(map(repr, verbs))}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of verbs: by `groups`, then those that are in none."""
@@ -68,10 +94,10 @@ class Listed(TyperGroup):
         rest = dict.fromkeys((name for name in self.list_commands(ctx) if name not in grouped), "")
         longest = max(map(len, self.commands))
         for title, names in {**self.groups, "Commands": rest}.items():
-            found = [(name, self.commands[name]) for name in names if name in self.commands]
-            if found:
+            verbs = [(name, self.commands[name]) for name in names if name in self.commands]
+            if verbs:
                 with formatter.section(title):
-                    formatter.write_dl([(name.ljust(longest), verb.get_short_help_str(_WHOLE)) for name, verb in found])
+                    formatter.write_dl([(name.ljust(longest), verb.get_short_help_str(_WHOLE)) for name, verb in verbs])
 
 
 class Grouped(Listed):

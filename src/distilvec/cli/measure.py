@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from distilvec.cli.options import JsonFile, argument, check_outputs, check_positive, named_options, option
+from distilvec.cli.options import (
+    JsonFile,
+    argument,
+    check_input,
+    check_model,
+    check_outputs,
+    check_positive,
+    named_options,
+    option,
+)
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
@@ -28,6 +37,11 @@ def evaluate(
     json_file: JsonFile = None,
 ) -> None:
     """Score a model on local tasks or on MTEB: STS, classification, pairs, retrieval."""
+    check_model(model, "model")
+    check_input(suite, "suite")
+    check_input(data, "--data")
+    if teacher is not None:
+        check_model(teacher, "--teacher")
     check_outputs([("--json", json_file)], [suite])
 
     from dataclasses import asdict
@@ -60,6 +74,8 @@ def compare(
 ) -> None:
     """Compare runs: means and deviations over seeds, differences with confidence intervals, costs."""
     check_outputs([("--out", out), ("--csv", csv), ("--markdown", markdown), ("--latex", latex), ("--json", json_file)])
+    for run in runs:
+        check_input(run, "run folder")
     if out is not None:
         check_output_folder(out.with_name(f"{out.stem}-figures"), "--out")
         require_extra("report", "--out")
@@ -95,6 +111,8 @@ def speed(
     """Latency and throughput by batch size and length, PyTorch and ONNX Runtime, size and memory."""
     check_outputs([("--json", json_file)])
     check_positive(seconds, "--seconds")
+    for name in models:
+        check_model(name, "models")
     if twice := next((name for name in models if models.count(name) > 1), None):
         raise DistilvecError("models", f"{twice} is named twice.", "Name each model once.")
 

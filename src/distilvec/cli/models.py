@@ -14,22 +14,32 @@ from distilvec.cli.options import (
     TextLimit,
     TrustRemoteCode,
     argument,
+    check_input,
+    check_model,
     check_outputs,
     check_positive,
-    config_options,
     named_options,
     option,
 )
 from distilvec.cli.output import write_result
 
-_ADAPTERS = {"r": "r", "alpha": "alpha", "dropout": "dropout"}
-_VOCABULARY = {
-    "kind": "kind", "vocab_size": "size", "tokenizer": "tokenizer", "target": "target", "share": "share",
-    "letters": "letters", "compose": "compose", "keep_norm": "keep_norm",
-}  # fmt: skip
+_FINETUNE = {
+    "teacher.model": "model",
+    "student.model": "model",
+    "student.lora.r": "--r",
+    "student.lora.alpha": "--alpha",
+    "student.lora.dropout": "--dropout",
+    "train.epochs": "--epochs",
+    "train.batch_size": "--batch-size",
+    "train.learning_rate": "--learning-rate",
+}
 _TRANSPLANT = {
     "student.vocabulary": "--texts",
-    **{f"student.vocabulary.{field}": f"--{name.replace('_', '-')}" for name, field in _VOCABULARY.items()},
+    "student.vocabulary.size": "--vocab-size",
+    **{
+        f"student.vocabulary.{field}": f"--{field.replace('_', '-')}"
+        for field in ("kind", "tokenizer", "target", "share", "letters", "compose", "keep_norm")
+    },
     "student.model": "teacher",
     "student.embedding": "--rank",
     "student.embedding.rank": "--rank",
@@ -44,8 +54,6 @@ _ALIGN = {
 }
 
 
-@config_options("LoraSection", _ADAPTERS)
-@config_options("TrainSection", {"epochs": "epochs", "batch_size": "batch_size"}, defaults={"epochs": 3})
 def finetune(
     model: Model,
     task: Annotated[Path, option("Labelled rows: a file with a column split, or a folder with one file a split.")],
@@ -54,11 +62,15 @@ def finetune(
     overrides: Overrides = None,
     encode: Annotated[str, option("A pair as one input (joint), or its texts apart (separate).")] = "joint",
     lora: Annotated[bool, option("Train low-rank adapters, merged into the saved model; or all weights.")] = True,
+    r: Annotated[int, option("Rank of the adapters.")] = 256,
+    alpha: Annotated[float, option("Scale of the adapters, over their rank.")] = 32,
+    dropout: Annotated[float, option("Dropout before the adapters.")] = 0.1,
+    epochs: Annotated[int, option("Passes over the training rows.")] = 3,
+    batch_size: Annotated[int, option("Texts in a micro-batch, of all processes together.")] = 32,
     learning_rate: Annotated[float | None, option("By default 2e-3 with adapters, 2e-5 without.")] = None,
     restart: Restart = False,
     trust_remote_code: TrustRemoteCode = False,
     json_file: JsonFile = None,
-    **given: Any,
 ) -> None:
     """Fine-tune a teacher on a labelled task, with its head; run again to resume.
 
@@ -70,6 +82,7 @@ def finetune(
     from distilvec.core.extras import require_extra
     from distilvec.core.files import check_output_folder
 
+    check_model(model, "model")
     check_outputs([("--json", json_file)], [task])
     changes = recipes.read_overrides(overrides or [])
     adapted = changes.get("student.lora", lora)
@@ -77,20 +90,20 @@ def finetune(
         require_extra("finetune", "--lora")
     check_output_folder(out, "--out")
 
-    from distilvec.cli.terminal import show_finished
-    from distilvec.config.paths import resolve_tree
-    from distilvec.config.schema import Recipe
-    from distilvec.pipeline.run import run as run_recipe
 
-    adapters = {name: given.pop(name) for name in _ADAPTERS}
+    adapters = {"r": r, "alpha": alpha, "dropout": dropout}
     tree = finetune_recipe(model, task, kind, encode, adapters if lora else None, trust_remote_code)
     rate = learning_rate if learning_rate is not None else 2e-3 if adapted else 2e-5
-    tree |= {"name": out.resolve().name or "finetune", "train": {**tree["train"], **given, "learning_rate": rate}}
-    tree = resolve_tree(tree, Path.cwd(), Recipe)
-    for key, value in changes.items():
-        recipes.set_key(tree, key, value)
-    with named_options({"teacher.model": "model", "student.model": "model"}):
-        result = run_recipe(recipes.validate(tree), out, restart)
+    train = {**tree["train"], "epochs": epochs, "batch_size": batch_size, "learning_rate": rate}
+    tree |= {"name": out.resolve().name or "finetune", "train": train}
+    with named_options(_FINETUNE):
+        recipe = recipes.recipe_from(tree, changes, "distilvec finetune")
+        check_input(task, "task.path")
+
+        from distilvec.cli.terminal import show_finished
+        from distilvec.pipeline.run import run as run_recipe
+
+        result = run_recipe(recipe, out, restart)
     if result is not None:
         write_result(json_file, result.to_json())
     show_finished(result)
@@ -133,6 +146,10 @@ def align(
     """
     from itertools import islice
 
+    check_model(teacher, "--teacher")
+    check_model(student, "--student")
+    for path in texts:
+        check_input(path, "--texts")
     check_outputs([("--json", json_file)], texts)
 
     from distilvec.alignment.align import Aligner
@@ -165,7 +182,6 @@ def align(
     show_table(["texts", "teacher %", "student %", "pairs", "texts/s"], rows)
 
 
-@config_options("VocabularySection", _VOCABULARY)
 def transplant(
     teacher: Model,
     out: Annotated[Path, option("The new model's folder.")],
@@ -178,14 +194,47 @@ def transplant(
     budget_mb: Annotated[float | None, option("The same in megabytes of weights, 4 bytes a parameter.")] = None,
     overwrite: Annotated[bool, option("Replace a model of distilvec's; other files stay.", "--overwrite")] = False,
     trust_remote_code: TrustRemoteCode = False,
-    **given: Any,
+    kind: Annotated[
+        Literal["trim", "hybrid", "bpe", "unigram", "wordpiece"],
+        option("Tokens that the texts use (trim), with the target language's own (hybrid), or trained on the texts."),
+    ] = "trim",
+    vocab_size: Annotated[
+        int | None, option("Tokens in all, or as near as the texts allow; with trim by default all that they use.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, option("An existing tokenizer instead: a folder, hub id, tokenizer.json or .model file.")
+    ] = None,
+    target: Annotated[str | None, option("With hybrid: the language that gets its own tokens.")] = None,
+    share: Annotated[int | None, option("With hybrid: how many, or as many as its texts give.")] = None,
+    letters: Annotated[
+        Literal["all", "seen"] | None,
+        option(
+            "Keep all letters of the old alphabet, or those seen in the texts; by default all that leave half the size."
+        ),
+    ] = None,
+    compose: Annotated[
+        Literal["mean", "weighted", "first", "last"], option("How new embeddings are made from the old pieces'.")
+    ] = "mean",
+    keep_norm: Annotated[
+        bool, option("Scale composed embeddings to the mean norm of their pieces.", "--keep-norm")
+    ] = False,
 ) -> None:
     """Give a model another vocabulary: embeddings are composed of the old ones, every other weight stays."""
     from distilvec.config.recipe import section_of
     from distilvec.config.student import VocabularySection
 
+    check_model(teacher, "teacher")
     with named_options(_TRANSPLANT):
-        values = {field: given[name] for name, field in _VOCABULARY.items()}
+        values = {
+            "kind": kind,
+            "size": vocab_size,
+            "tokenizer": tokenizer,
+            "target": target,
+            "share": share,
+            "letters": letters,
+            "compose": compose,
+            "keep_norm": keep_norm,
+        }
         section = section_of(VocabularySection, "student.vocabulary", values)
 
         from distilvec.cli.terminal import show_tokenizers
@@ -241,6 +290,9 @@ def export(
     With --to router: write a run's student and its teacher as one model folder of sentence-transformers, which sends
     queries to the student and documents to the teacher.
     """
+    check_model(model, "model")
+    check_input(suite, "suite")
+
     from distilvec.cli.terminal import show_export
     from distilvec.pipeline.export import export_model
 
@@ -260,6 +312,8 @@ def push(
 
     The token is that of HF_TOKEN or of `hf auth login`. Pickles, states of training and hidden files stay here.
     """
+    check_input(model, "model")
+
     from distilvec.cli.terminal import print_result
     from distilvec.pipeline.push import push_model
 

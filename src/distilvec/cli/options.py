@@ -1,14 +1,14 @@
-"""Options that verbs share, options made of config fields, and the checks before the work."""
+"""Options that verbs share, and the checks before the work. Nothing here imports a model library."""
 
 from __future__ import annotations
 
-import inspect
 import math
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,10 @@ from distilvec.cli.output import STANDARD_OUTPUT
 from distilvec.core.errors import ColumnError, DistilvecError
 from distilvec.core.files import check_output_file
 
-_OF_A_RUN = (
+if TYPE_CHECKING:
+    from distilvec.config.schema import Recipe
+
+_RUN_FILES = (
     "recipe.yaml", "train.fingerprint", "metrics.jsonl", "distillation.json", "report.json", "report.html",
     "samples.npz", "sweep.json",
 )  # fmt: skip
@@ -24,12 +27,12 @@ _SOURCE = re.compile(r"corpus\.sources\.[0-9]+\.(\w+)")
 
 
 def argument(text: str, **more: Any) -> Any:
-    """A positional argument with its help."""
+    """A positional argument."""
     return typer.Argument(help=text, **more)
 
 
 def option(text: str, *names: str, **more: Any) -> Any:
-    """An option with its help."""
+    """An option."""
     return typer.Option(*names, help=text, **more)
 
 
@@ -55,66 +58,31 @@ TrustRemoteCode = Annotated[
 
 
 def combined(variant: list[str] | None) -> str | None:
-    """The variants of a command line as the one name that Python takes: "first+second"."""
+    """Several variants as one name: "first+second"."""
     return "+".join(variant) if variant else None
 
 
-def load_recipe(name: str, variant: list[str] | None, overrides: list[str] | None) -> Any:
+def load_recipe(name: str, variant: list[str] | None, overrides: list[str] | None) -> Recipe:
     """A recipe by file or built-in name, with its variants and changes applied."""
     from distilvec.config.builtin import recipe_file
     from distilvec.config.recipe import load
 
-    return load(recipe_file(name), combined(variant), overrides)
+    recipe = load(recipe_file(name), combined(variant), overrides)
+    check_recipe_paths(recipe)
+    return recipe
 
 
-# -- options made of config fields -------------------------------------------------------------------------------------
+def check_recipe_paths(recipe: Recipe) -> None:
+    """DistilvecError for a teacher, student or corpus file that does not exist, before any model library is loaded."""
+    from distilvec.data.readers import check_readable
 
-
-def config_options(
-    section: str, fields: Mapping[str, str], defaults: Mapping[str, Any] | None = None
-) -> Callable[[Any], Any]:
-    """Decorator: `fields` (option: field) gives a verb options with config fields' types, defaults and descriptions.
-
-    The verb takes the values as keywords (`**given`). Config is imported when the verb is used: --help stays fast.
-    """
-
-    def decorate(verb: Any) -> Any:
-        signature = inspect.signature(verb)
-        named = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        verb.__signature__ = signature.replace(parameters=named)
-        verb.config = [*getattr(verb, "config", ()), (section, fields, defaults or {})]
-        return verb
-
-    return decorate
-
-
-def with_config_options(command: Any) -> Any:
-    """A command, with the options that `config_options` gave its verb."""
-    if not hasattr(getattr(command, "callback", None), "config"):
-        return command
-    from distilvec.config import student, synthesis, training
-    from distilvec.config.base import kinds
-
-    verb = inspect.unwrap(command.callback)
-
-    def complete(**given: Any) -> Any:
-        return verb(**given)
-
-    signature, types = inspect.signature(verb), get_type_hints(verb, include_extras=True)
-    parameters = [one.replace(annotation=types[one.name]) for one in signature.parameters.values()]
-    sections = vars(student) | vars(training) | vars(synthesis)
-    for section, fields, defaults in verb.config:
-        for name, field in fields.items():
-            info = sections[section].model_fields[field]
-            default, (kind, *_) = defaults.get(name, info.default), kinds(info.annotation)
-            about = option(f"{info.description[0].upper()}{info.description[1:]}.")
-            annotation: Any = Annotated[kind | None if default is None else kind, about]
-            added = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            parameters.append(added)
-    complete.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(command.name, help=command.help, epilog=command.epilog)(complete)
-    return typer.main.get_command(app)
+    if recipe.teacher.local_model is not None:
+        check_model(recipe.teacher.local_model, "teacher.model")
+    if recipe.student.model is not None:
+        check_model(recipe.student.model, "student.model")
+    for position, source in enumerate(recipe.corpus.sources if recipe.corpus is not None else ()):
+        if source.path is not None and not source.path.is_dir():
+            check_readable(source.path, f"corpus.sources.{position}.path")
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
@@ -122,17 +90,30 @@ def with_config_options(command: Any) -> Any:
 
 @contextmanager
 def named_options(options: Mapping[str, str]) -> Iterator[None]:
-    """Errors inside name options: `options` by the recipe's key; keys of corpus.sources are --column and --texts."""
+    """Name options in errors inside the block: `options` by recipe key; --texts or --column for corpus.sources."""
     try:
         yield
-    except ColumnError as error:
-        raise DistilvecError(_option_of(error.key, options), error.problem, error.option_fix) from error
     except DistilvecError as error:
-        raise error.renamed(_option_of(error.key, options)) from error
+        raise _with_options(error, options) from error
+
+
+def _with_options(error: DistilvecError, options: Mapping[str, str]) -> DistilvecError:
+    """The error under the option that sets its key, and so every error of a list of problems."""
+    from distilvec.config.messages import Problems  # imports pydantic, which `--help` does not need
+
+    option_name = _option_of(error.key, options)
+    if isinstance(error, ColumnError):
+        return DistilvecError(option_name, error.problem, error.option_fix)
+    if isinstance(error, Problems):
+        problems = [
+            problem if isinstance(problem, str) else _with_options(problem, options) for problem in error.problems
+        ]
+        return Problems(option_name, error.origin, problems)
+    return error.renamed(option_name)
 
 
 def _option_of(key: str, options: Mapping[str, str]) -> str:
-    """Return the option that sets a recipe's key; the key itself where there is none."""
+    """The option that sets a recipe's key; the key itself if there is none."""
     if key in options:
         return options[key]
     source = _SOURCE.match(key)
@@ -141,21 +122,35 @@ def _option_of(key: str, options: Mapping[str, str]) -> str:
     return "--column" if source[1] == "column" else "--texts"
 
 
+def check_model(name: str, key: str) -> None:
+    """DistilvecError for the path of a model that does not exist. Ids and addresses are left to the loader."""
+    is_address = "://" in name or name.startswith("openai:")
+    looks_like_a_path = name.startswith((".", "~", os.sep)) or name.count("/") > 1 or name.endswith("/")
+    if looks_like_a_path and not is_address and not Path(name).expanduser().exists():
+        raise DistilvecError(key, f"{name} does not exist.", "Check the path.")
+
+
+def check_input(path: Path | None, key: str) -> None:
+    """DistilvecError for a file or folder that does not exist; None is fine."""
+    if path is not None and not path.expanduser().exists():
+        raise DistilvecError(key, f"{path} does not exist.", "Check the path.")
+
+
 def check_outputs(files: Sequence[tuple[str, Path | None]], inputs: Iterable[Path | None] = ()) -> None:
-    """DistilvecError unless every (option, file) could be written, is named once, and is no input or file of a run."""
-    read = {path.resolve() for path in inputs if path is not None}
-    known: dict[Path, str] = {}
+    """DistilvecError unless every (option, file) can be written, is named once, and is not an input or a run's file."""
+    input_files = {path.resolve() for path in inputs if path is not None}
+    options: dict[Path, str] = {}
     for key, path in files:
         if path is None or path == STANDARD_OUTPUT:
             continue
         check_output_file(path, key)
         file = path.resolve()
-        if file in known:
-            raise DistilvecError(key, f"{path} is written by {known[file]} as well.", "Give each a file of its own.")
+        if file in options:
+            raise DistilvecError(key, f"{path} is written by {options[file]} as well.", "Choose two different files.")
         in_a_run = any((file.parent / name).exists() for name in ("recipe.yaml", "sweep.json"))
-        if file in read or (file.name in _OF_A_RUN and in_a_run):
+        if file in input_files or (file.name in _RUN_FILES and in_a_run):
             raise DistilvecError(key, f"{path} is read here, and would be lost.", "Choose another path.")
-        known[file] = key
+        options[file] = key
 
 
 def check_positive(value: float, key: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-from distilvec.cli.options import ModelOrFile, TrustRemoteCode, option
+from distilvec.cli.options import ModelOrFile, TrustRemoteCode, check_model, option
 
 KEY = "DISTILVEC_SERVE_KEY"
 
@@ -26,6 +26,7 @@ def serve(
     With the environment variable DISTILVEC_SERVE_KEY, requests to /v1 need that key. input_type, "query" or "document",
     chooses the model's prompt.
     """
+    check_model(model, "model")
     from distilvec.core.extras import require_extra
 
     require_extra("serve", "serve")

@@ -76,7 +76,9 @@ def show_result(result: RunResult) -> None:
         print_result("\nfrom distilvec import TaskModel")
         print_result(f'model = TaskModel("{folder}")')
         kind = result.record["supervised"]["type"]
-        print_result('texts = ["a text"]' if kind == "classification" else 'texts = [("a text", "another one")]')
+        print_result(
+            'texts = ["a text"]' if kind in ("classification", "multilabel") else 'texts = [("a text", "another one")]'
+        )
         print_result("model.predict(texts)")
         if kind != "sts":
             print_result("model.predict_proba(texts)  # [texts, classes], in the order of model.classes")

@@ -1,4 +1,4 @@
-"""The base of every section of a recipe or suite: refused values, types that sections share, and their annotations."""
+"""The base of every section of a recipe or suite: values it refuses, types that sections share, marks of keys."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ import math
 import re
 import reprlib
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
-from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 # Upper bounds of sizes, each far above what any run takes: a larger number is a typing error.
 MOST_TOKENS, MOST_ROWS = 1_000_000, 1_000_000  # of a text; of a batch or shard
 MOST_DRAWS = 100_000  # of a bootstrap: an interval's third digit no longer changes
 MOST_NAME_BYTES = 200  # file systems allow 255, of which scratch names and endings take some
-
-# Kinds of a field, in its `json_schema_extra`. Fields of type Path are relative to the recipe's folder without one.
-MODEL: JsonDict = {"path": "model"}  # a path if it begins with '.', else an id or a folder's name
-CODE: JsonDict = {"path": "code"}  # a path if it ends with '.py'
-INDEX: JsonDict = {"path": "index"}  # an address if it holds '://', else a path
-WORKING: JsonDict = {"path": "working"}  # relative to the current folder
-CHANGES: JsonDict = {"path": "changes"}  # dotted keys of the recipe with their values
-GRID: JsonDict = {"path": "grid"}  # dotted keys of the recipe with lists of values
-LABELS: JsonDict = {"labels": True}  # values that are compared, not counted: booleans are allowed, and mean 1 and 0
 
 _EXCERPT = reprlib.Repr()
 _EXCERPT.maxstring = _EXCERPT.maxother = _EXCERPT.maxlong = 60
@@ -76,13 +69,40 @@ Units = Annotated[int, Field(gt=0, le=65_536)]  # of a layer: the largest publis
 VocabularySize = Annotated[int, Field(gt=0, le=10_000_000)]  # forty times the largest published ones
 
 
-def key(default: Any, description: str, extra: JsonDict | None = None, **limits: float) -> Any:
-    """A field with its default, description, kind (MODEL, ...) and limits (gt, ge, lt, le, min_length)."""
-    return Field(default, description=description, json_schema_extra=extra, **limits)  # type: ignore[call-overload, no-any-return]
+# -- marks -------------------------------------------------------------------------------------------------------------
+# A mark stands inside an annotation: Annotated[str, PathMark(...)]. Pydantic ignores it; config/paths.py reads it.
+
+
+@dataclass(frozen=True)
+class PathMark:
+    """Says which texts of a key are paths, relative to the recipe's folder. In a field of type Path all of them are."""
+
+    is_path: Callable[[str], bool]
+
+
+class Mark(Enum):
+    """What else the values of a key are."""
+
+    CHANGES = "dotted keys of the recipe with their values"
+    GRID = "dotted keys of the recipe with lists of values"
+    LABELS = "labels that are compared, not counted: booleans are allowed, and mean 1 and 0"
+
+
+ModelName = Annotated[str, PathMark(lambda text: text.startswith("."))]  # else an id, or the name of a folder
+CodeName = Annotated[str, PathMark(lambda text: text.endswith(".py"))]  # else the name of a method
+IndexName = Annotated[Path | str, PathMark(lambda text: "://" not in text)]  # else an address
+WorkingPath = Annotated[Path, PathMark(lambda text: False)]  # stays relative to the current folder
+Changes = Annotated[dict[str, Any], Mark.CHANGES]
+Grid = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Mark.GRID]
+
+
+def key(default: Any, description: str, **limits: float) -> Any:
+    """A field with its default, description and limits (gt, ge, lt, le, min_length)."""
+    return Field(default, description=description, **limits)  # type: ignore[call-overload]
 
 
 class Section(BaseModel):
-    """A part of a recipe. Refused are unknown keys, booleans for numbers, NaN and infinity."""
+    """A part of a recipe. Unknown keys, booleans for numbers, NaN and infinity are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
     one_of: ClassVar[tuple[str, ...]] = ()  # keys of which exactly one is given
@@ -91,20 +111,21 @@ class Section(BaseModel):
     @classmethod
     def check_numbers(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse a boolean for a number, and numbers that are not finite, at any depth."""
-        field = cls.model_fields[str(info.field_name)]
-        if problem := _number_problem(field.annotation, value, field.json_schema_extra == LABELS):
+        annotation = child(cls, info.field_name)
+        if problem := _number_problem(annotation, value, labels=Mark.LABELS in marks(annotation)):
             raise ValueError(f"{problem}; found {excerpt(value)}")
         return value
 
     @model_validator(mode="after")
     def check_one_of(self) -> Self:
         """Refuse none or several of the keys in `one_of`."""
-        given = [name for name in self.one_of if getattr(self, name) is not None]
-        if self.one_of and len(given) != 1:
+        present = [name for name in self.one_of if getattr(self, name) is not None]
+        if self.one_of and len(present) != 1:
             *names, last = map(repr, self.one_of)
-            whole = f"; found both. To replace a recipe's, set the whole section: {{{given[0]}: ...}}" if given else ""
-            both = whole if "model" in self.one_of else ""
-            raise ValueError(f"give exactly one of {', '.join(names)} and {last}{both}")
+            problem = f"give exactly one of {', '.join(names)} and {last}"
+            if present and "model" in self.one_of:
+                problem += f"; found both. To replace the recipe's, set the whole section: {{{present[0]}: ...}}"
+            raise ValueError(problem)
         return self
 
 
@@ -114,19 +135,22 @@ def refused(field: str, problem: str) -> PydanticCustomError:
 
 
 def _number_problem(annotation: Any, value: Any, labels: bool) -> str | None:
-    """Why a value is no number of the annotation; None if it is, or where a section checks its own fields."""
+    """Why a value is not a number of the annotation; None if it is, or where a section checks its own fields."""
     allowed = kinds(annotation)
-    if isinstance(value, dict) and any(map(is_section, allowed)):
-        return None
     if isinstance(value, bool):
-        number = bool not in allowed and (int in allowed or float in allowed)
-        return "expected a number, not a boolean" if number and not labels else None
+        wants_number = bool not in allowed and (int in allowed or float in allowed)
+        return "expected a number, not a boolean" if wants_number and not labels else None
     if isinstance(value, float) and not math.isfinite(value):
         return "expected finite numbers"
-    items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
-    items = enumerate(value) if isinstance(value, (list, tuple)) else items
-    problems = (_number_problem(child(annotation, key), item, labels) for key, item in items)
-    return next((problem for problem in problems if problem), None)
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict) and not any(map(is_section, allowed)):
+        items = value.items()
+    elif isinstance(value, (list, tuple)):
+        items = enumerate(value)
+    for part, item in items:
+        if problem := _number_problem(child(annotation, part), item, labels):
+            return problem
+    return None
 
 
 # -- annotations -----------------------------------------------------------------------------------------------------
@@ -152,7 +176,8 @@ def child(annotation: Any, part: Any) -> Any:
     for kind in kinds(annotation):
         origin, inner = get_origin(kind), get_args(kind)
         if is_section(kind) and part in kind.model_fields:
-            return kind.model_fields[part].annotation
+            field = kind.model_fields[part]
+            return Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
         if origin is dict:
             return inner[1]
         if origin in (list, tuple) and isinstance(part, int):
@@ -160,7 +185,12 @@ def child(annotation: Any, part: Any) -> Any:
     return None
 
 
-def field_kind(annotation: Any, part: Any) -> Any:
-    """The kind (MODEL, ...) of a section's field."""
-    fields = (kind.model_fields.get(part) for kind in kinds(annotation) if is_section(kind))
-    return next((field.json_schema_extra for field in fields if field is not None), None)
+def marks(annotation: Any) -> tuple[Any, ...]:
+    """The metadata of an annotation and of the types that it allows."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *metadata = get_args(annotation)
+        return (*metadata, *marks(inner))
+    if origin in (Union, types.UnionType):
+        return tuple(mark for part in get_args(annotation) for mark in marks(part))
+    return ()

@@ -18,7 +18,6 @@ from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError, explained
 
 _PLAIN = re.compile(r"[\w/.~+-]+")  # a path that needs no quotes in YAML
-_OWN_KEYWORDS = {"path": str, "labels": bool}  # of `json_schema_extra`; see config/base.py
 _VARIANTS = {
     "description": "named changes of the recipe: dotted keys with their values, chosen by --variant; several combine",
     "type": ["object", "null"],
@@ -69,7 +68,7 @@ def moved_text(path: Path) -> str:
             changes[node.start_mark.index, node.end_mark.index] = new
         else:
             end = text.find("\n", node.end_mark.index) % (len(text) + 1)  # -1: the text ends without a line break
-            fix = "`distilvec data list` has public data" if node.value.startswith(DATA) else "set a path of your own"
+            fix = "`distilvec data list` has public data" if node.value.startswith(DATA) else "set your own path"
             changes[end, end] = f"  # not found; {fix}"
     for (start, end), new in sorted(changes.items(), reverse=True):
         text = text[:start] + new + text[end:]
@@ -91,14 +90,6 @@ def _paths(node: Any, value: Any) -> Iterator[tuple[yaml.ScalarNode, str]]:
 
 def recipe_schema() -> dict[str, Any]:
     """The JSON schema of a recipe file: sections, types, ranges, defaults, descriptions, and the key `variants`."""
-    found = _plain_schema(Recipe.model_json_schema())
-    found["properties"]["variants"] = _VARIANTS
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
-
-
-def _plain_schema(tree: Any) -> Any:
-    """A schema without keywords of our own."""
-    if isinstance(tree, dict):
-        kept = {key: value for key, value in tree.items() if not isinstance(value, _OWN_KEYWORDS.get(key, ()))}
-        return {key: _plain_schema(value) for key, value in kept.items()}
-    return [_plain_schema(item) for item in tree] if isinstance(tree, list) else tree
+    schema = Recipe.model_json_schema()
+    schema["properties"]["variants"] = _VARIANTS
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import field_validator, model_validator
 
-from distilvec.config.base import MODEL, Section, key, refused
+from distilvec.config.base import ModelName, Section, key, refused
 
 
 class EndpointSection(Section):
@@ -23,7 +23,7 @@ class EndpointSection(Section):
     timeout: float = key(60.0, "seconds to wait for an answer", gt=0, le=3600)
     retries: int = key(8, "of a request", ge=0, le=100)
     retry_seconds: float = key(1.0, "longest pause before the first retry; twice as long each time, to a minute", ge=0)
-    tokenizer: str | None = key(None, "counts tokens for estimates: folder or hub id; else 4 bytes are a token", MODEL)
+    tokenizer: ModelName | None = key(None, "counts tokens for estimates: folder or hub id; else 4 bytes are a token")
     price: float | None = key(None, "of a million tokens, in your currency", ge=0)
     most_tokens: int | None = key(None, "cap on the tokens of this teacher and corpus, over all resumed runs", gt=0)
     most_cost: float | None = key(None, "the cap in the currency of the price", gt=0)
@@ -60,7 +60,7 @@ class EndpointSection(Section):
     @field_validator("base_url")
     @classmethod
     def check_address(cls, text: str) -> str:
-        """Refuse what is no address, and an address with a password or a query, without quoting it."""
+        """Refuse text that is not an address, and an address with a password or a query, without quoting it."""
         try:
             parts = urlsplit(text)
             sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,15 +13,16 @@ from distilvec.core.errors import DistilvecError, nearest
 _LONGEST = 600  # characters of a problem
 _LONGEST_LIST = 2200  # characters of all problems of a message
 _LONGEST_PATH = 300  # characters of a file's name in front of them
+_SYNONYMS = {"lr": "learning_rate", "bs": "batch_size", "wd": "weight_decay", "num_epochs": "epochs"}
 
 
 class Problems(DistilvecError):
-    """All problems of a file or section: "[key] ORIGIN: 2 problems.", then each on a line of its own.
+    """All problems of a file or section: "[key] ORIGIN: 2 problems.", then each on its own line.
 
     Args:
         key: the file's or the section's
         origin: the file, for the message
-        problems: errors, each with a key of its own, or lines of text
+        problems: errors, each with its own key, or lines of text
     """
 
     def __init__(self, key: str, origin: str, problems: Sequence[DistilvecError | str]) -> None:
@@ -33,6 +34,7 @@ class Problems(DistilvecError):
             lines.append(_short(str(problem), _LONGEST))
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         super().__init__(key, "\n  ".join([f"{_short(origin, _LONGEST_PATH)}: {count}.", *lines]))
+        self.origin = origin
         self.problems = tuple(problems)
 
 
@@ -68,6 +70,22 @@ def unknown(name: Any, known: Iterable[str]) -> str:
     return f"{nearest(str(name)[:100], known) or '.'} Known here: {_short(', '.join(known), 400) or 'none'}."
 
 
+def keys_named(name: str, section: type[Section]) -> list[str]:
+    """The dotted keys of a section whose last part has this name, those nearest to the top first."""
+    name = _SYNONYMS.get(name, name)
+    return sorted(
+        (key for key in _dotted_keys(section) if key.rpartition(".")[2] == name), key=lambda key: key.count(".")
+    )
+
+
+def _dotted_keys(section: type[Section], before: str = "") -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        yield before + name
+        for kind in kinds(field.annotation):
+            if is_section(kind):
+                yield from _dotted_keys(kind, f"{before}{name}.")
+
+
 def _key(problem: Any, section: type[Section], before: str) -> str:
     """The dotted key of a problem, without pydantic's own names for the types of a union."""
     annotation: Any = section
@@ -86,10 +104,18 @@ def _problem(problem: Any, section: type[Section]) -> str:
     if problem["type"] == "extra_forbidden":
         inner: Any = section
         for part in problem["loc"][:-1]:
-            inner = child(inner, part) or inner  # pydantic's names for the types of a union are no keys
+            inner = child(inner, part) or inner  # pydantic's names for the types of a union are not keys
         known = list(next(kind for kind in kinds(inner) if is_section(kind)).model_fields)
-        known += ["variants"] if {"name", "student"} <= set(known) else []  # a whole recipe
-        return f"unknown key{unknown(problem['loc'][-1], known)}"
+        name = str(problem["loc"][-1])
+        is_recipe = {"name", "student"} <= set(known)
+        if is_recipe:
+            known.append("variants")
+        deeper = keys_named(name, section)
+        if is_recipe and deeper:
+            return f"unknown key; did you mean '{deeper[0]}'? `distilvec recipes schema` lists all keys."
+        if _SYNONYMS.get(name) in known:
+            name = _SYNONYMS[name]
+        return f"unknown key{unknown(name, known)}"
     text = problem["msg"].removeprefix("Value error, ").rstrip(".")
     found = "" if problem["type"] in ("missing", "value_error") else f"; found {excerpt(problem['input'])}"
     return f"{text}{found}."

@@ -43,16 +43,38 @@ def resolved_tree(
     path: Path, variant: str | None = None, overrides: list[str] | None = None, section: type[Section] = Recipe
 ) -> dict[str, Any]:
     """A recipe file as plain data, a variant and overrides applied and paths absolute; not validated."""
-    tree = resolve_tree(read_tree(path), path.parent.resolve(), section)
-    known = take_variants(tree, str(path))
+    return changed_tree(read_tree(path), path, variant, overrides, section)
+
+
+def changed_tree(
+    tree: dict[str, Any],
+    path: Path,
+    variant: str | None = None,
+    overrides: Sequence[str] | None = None,
+    section: type[Section] = Recipe,
+) -> dict[str, Any]:
+    """The content of a recipe file, read from `path`, as `resolved_tree` returns it."""
+    tree = resolve_tree(tree, path.parent.resolve(), section)
+    known_variants = take_variants(tree, str(path))
     changes = read_overrides(overrides or [], section)
     if variant is not None:
-        for key, value in find_variant(known, variant, "variant", str(path)).items():
+        for key, value in find_variant(known_variants, variant, "variant", str(path)).items():
             set_key(tree, key, value)
         name = tree.get("name", path.stem)
         tree["name"] = f"{name}-{variant}" if isinstance(name, str) else name
     override(tree, changes)
     return tree
+
+
+def recipe_from(tree: dict[str, Any], overrides: Mapping[str, Any] | None, origin: str) -> Recipe:
+    """Return the recipe of a tree that a function or a command has made, with values by dotted key applied.
+
+    Relative paths start at the current folder. Errors: DistilvecError that names the `origin` and every wrong key.
+    """
+    changes = {key: resolve_key(key, value, Path.cwd(), Recipe) for key, value in (overrides or {}).items()}
+    tree = resolve_tree(tree, Path.cwd(), Recipe)
+    override(tree, changes)
+    return validate(tree, origin)
 
 
 def variants(path: Path) -> list[str]:
@@ -62,24 +84,24 @@ def variants(path: Path) -> list[str]:
 
 def take_variants(tree: dict[str, Any], origin: str) -> dict[str, dict[str, Any]]:
     """Remove the variants from a recipe's tree: dotted keys with values by the variant's name."""
-    found = tree.pop("variants", None) or {}
+    variants_tree = tree.pop("variants", None) or {}
     expected = f"a mapping of dotted keys to values. In {origin}."
-    if not isinstance(found, dict):
-        raise DistilvecError("variants", f"found {excerpt(found)}; expected names, each with {expected}")
-    for name, changes in found.items():
+    if not isinstance(variants_tree, dict):
+        raise DistilvecError("variants", f"found {excerpt(variants_tree)}; expected names, each with {expected}")
+    for name, changes in variants_tree.items():
         if not isinstance(changes or {}, dict) or any(not isinstance(key, str) for key in changes or {}):
             raise DistilvecError(f"variants.{key_text(name)}", f"found {excerpt(changes)}; expected {expected}")
-    return {str(name): changes or {} for name, changes in found.items()}
+    return {str(name): changes or {} for name, changes in variants_tree.items()}
 
 
 def find_variant(known: Mapping[str, dict[str, Any]], name: str, key: str, origin: str) -> dict[str, Any]:
     """A variant's changes, or those of several ("first+second"), later ones last; `key` is for the error message."""
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for part in [name] if name in known else name.split("+"):
         if part not in known:
             raise DistilvecError(key, f"no variant {excerpt(part)}{unknown(part, known)} In {origin}.")
-        found = {old: value for old, value in found.items() if old not in known[part]} | known[part]
-    return found
+        changes = {old: value for old, value in changes.items() if old not in known[part]} | known[part]
+    return changes
 
 
 def read_tree(path: Path) -> dict[str, Any]:
@@ -93,14 +115,14 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 def read_overrides(overrides: Sequence[str], section: type[Section] = Recipe) -> dict[str, Any]:
     """`key=value` texts as values by dotted key, each read as YAML; relative paths start at the current folder."""
-    found = {}
+    changes = {}
     for text in overrides:
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key:
             raise DistilvecError("override", f"{excerpt(text)} is not key=value. An example: train.epochs=3.")
-        found[key] = resolve_key(key, load_yaml(value, key_text(key), f"value {excerpt(value)}"), Path.cwd(), section)
-    return found
+        changes[key] = resolve_key(key, load_yaml(value, key_text(key), f"value {excerpt(value)}"), Path.cwd(), section)
+    return changes
 
 
 def override(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
@@ -132,13 +154,13 @@ def validate(tree: dict[str, Any], origin: str | None = None) -> Recipe:
 
 def stage_recipes(recipe: Recipe) -> dict[str, Recipe]:
     """Every stage of training by its name, as the recipe that holds in it; empty for a recipe without stages."""
-    found = {}
+    recipes = {}
     for stage in recipe.stages:
         resolved, problems = _try_stage(recipe, stage)
         if resolved is None:
             raise invalid("stages", None, problems)
-        found[stage.name] = resolved
-    return found
+        recipes[stage.name] = resolved
+    return recipes
 
 
 def section_of(section: type[SectionType], key: str, values: dict[str, Any]) -> SectionType:

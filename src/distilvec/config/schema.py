@@ -9,19 +9,19 @@ from pydantic import Field, field_validator, model_validator
 
 from distilvec.config.api_teacher import ApiSection
 from distilvec.config.base import (
-    CODE,
-    INDEX,
-    LABELS,
-    MODEL,
     MOST_DRAWS,
-    WORKING,
     BatchTokens,
+    CodeName,
+    IndexName,
+    Mark,
+    ModelName,
     Name,
     Rows,
     Section,
     Seed,
     Tokens,
     Units,
+    WorkingPath,
     key,
     refused,
 )  # fmt: skip
@@ -48,14 +48,12 @@ _LOCAL = (
 
 
 class TeacherSection(Section):
-    """Origin of the teacher's vectors: a model, here or behind an API (`model`), or existing vectors (`vectors`)."""
+    """Where the teacher's vectors come from: a model, here or behind an API (`model`), or a table (`vectors`)."""
 
     one_of = ("model", "vectors")
-    model: str | None = key(None, "folder, hub id or 'all-MiniLM-L6-v2'; '{task}' becomes the task's name", MODEL)
+    model: ModelName | None = key(None, "folder, hub id or 'all-MiniLM-L6-v2'; '{task}' becomes the task's name")
     api: ApiSection | None = key(None, "the model is behind an API, under that name: docs/api_teachers.md")
-    vectors: Path | str | None = key(
-        None, "table or index of texts and vectors: docs/existing_index.md lists the kinds", INDEX
-    )
+    vectors: IndexName | None = key(None, "table or index of texts and vectors: docs/existing_index.md lists the kinds")
     texts: Path | None = key(None, "texts of an index that has none (.npy, .faiss), one for each row")
     columns: dict[Literal["text", "embedding", "id", "role"], str] | None = key(None, "its names of the columns")
     limit: int | None = key(None, "read n rows of the index, drawn by seed 0", gt=0)
@@ -75,7 +73,7 @@ class TeacherSection(Section):
     )
     batch_tokens: BatchTokens = key(4096, "tokens in one teacher batch")
     attention: Literal["own", "bidirectional"] = key("own", "'bidirectional' lifts a decoder's causal mask (LLM2Vec)")
-    adapters: list[str] | None = key(None, "PEFT adapters, folders or hub ids, merged one after another", MODEL)
+    adapters: list[ModelName] | None = key(None, "PEFT adapters, folders or hub ids, merged one after another")
     quantize: Literal["8bit", "4bit"] | None = key(None, "weights in 8 or 4 bits, with bitsandbytes")
     device_map: Literal["auto", "balanced", "sequential"] | dict[str, int | str] | None = key(
         None, "spread the layers over devices: a plan of accelerate, or modules with cpu, disk or a GPU's number"
@@ -128,14 +126,16 @@ class SourceSection(Section):
     one_of = ("path", "url", "dataset", "tokenizer", "builtin")
     path: Path | None = key(None, "text, JSON Lines, CSV or Parquet, or a folder of these")
     url: str | None = key(None, "file or folder behind an address, such as s3://bucket/texts: docs/cluster.md")
-    tokenizer: str | None = key(None, "every token of a tokenizer as a text: folder or hub id", MODEL)
-    dataset: str | None = key(None, "Hugging Face id or folder written by save_to_disk", MODEL)
+    tokenizer: ModelName | None = key(None, "every token of a tokenizer as a text: folder or hub id")
+    dataset: ModelName | None = key(None, "Hugging Face id or folder written by save_to_disk")
     builtin: Literal["python-docstrings", "teacher"] | None = key(None, "'teacher': the texts of teacher.vectors")
     name: Name | None = key(None, "short name used in reports; the file's by default")
     role: Role = key("document", "the teacher's prompt that the texts get")
     language: str | None = key(None, "for reports and vocabularies")
     column: str | list[str] | None = key(None, "column(s) with texts; found by name when left out")
-    where: dict[str, str | int | list[str | int]] = key({}, "only rows whose columns have these values", LABELS)
+    where: Annotated[dict[str, str | int | list[str | int]], Mark.LABELS] = key(
+        {}, "only rows whose columns have these values"
+    )
     limit: int | None = key(None, "keep at most n distinct texts", gt=0)
     sample: Literal["random", "first"] = key("random", "for the limit: drawn by seed, or the first")
     pieces: int | None = key(None, "cut longer texts into parts of at most n characters, at ends of sentences", ge=20)
@@ -171,7 +171,9 @@ class TaskSection(Section):
     A file with other names needs `columns`, such as {text: utterance, label: intent}.
     """
 
-    type: Literal["classification", "pair", "sts"] = key(..., "classes of texts, classes of pairs, or scores of pairs")
+    type: Literal["classification", "multilabel", "pair", "sts"] = key(
+        ..., "one class of a text, several (label: a list), classes of pairs, or scores of pairs"
+    )
     path: Path = key(..., "a file with a column split, or a folder with one file a split")
     name: Name | None = key(None, "short name used in reports; the file's by default")
     columns: dict[Literal["text", "label", "sentence1", "sentence2", "score"], str] = key(
@@ -207,7 +209,7 @@ class CacheSection(Section):
 class MethodSection(Section):
     """The method: a file in methods/ (or a path to one), its options and the weights of its terms."""
 
-    name: str = key(..., "a method's name, or a path to a .py file", CODE)
+    name: CodeName = key(..., "a method's name, or a path to a .py file")
     options: dict[str, Any] = key({}, "of the method; its page lists them")
     weights: dict[str, float] = key({}, "replace the method's own, term by term")
 
@@ -248,7 +250,7 @@ class Recipe(Section):
     name: Name = key(..., "of the run and its folder")
     description: str = key("", "one line, for lists")
     paper: str | None = key(None, "title of the paper")
-    output: Path = key(Path("runs"), "folder of run folders", WORKING)
+    output: WorkingPath = key(Path("runs"), "folder of run folders")
     remote_output: str | None = key(None, "address that keeps the run folder too, below it under its name")
     teacher: TeacherSection
     more_teachers: list[TeacherSection] = key([], "further teachers to learn from, each with its own cache")
@@ -281,11 +283,11 @@ class Recipe(Section):
 
     @field_validator("stages")
     @classmethod
-    def stages_hold_together(cls, stages: list[StageSection]) -> list[StageSection]:
-        """Refuse a single stage, and two names that are one to a disk without upper and lower case."""
+    def check_stages(cls, stages: list[StageSection]) -> list[StageSection]:
+        """Refuse a single stage, and names that differ only in case: they would share a folder on some disks."""
         if len(stages) == 1:
-            raise ValueError("one stage is no stage: give at least two, or set its keys in the recipe itself")
+            raise ValueError("a single stage is not allowed: list at least two, or set its keys in the recipe itself")
         names = [stage.name.casefold() for stage in stages]
         if again := [stage.name for stage in stages if names.count(stage.name.casefold()) > 1]:
-            raise ValueError(f"two stages are called '{again[0]}'; give each a name of its own")
+            raise ValueError(f"two stages are called '{again[0]}'; their names must differ")
         return stages

@@ -1,4 +1,4 @@
-"""The student of a recipe: its layers, vocabulary, experts, adapters and head."""
+"""Settings of the student: layers, vocabulary, experts, adapters, head."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from distilvec.config.base import MODEL, Section, Tokens, Units, VocabularySize, key, refused
+from distilvec.config.base import ModelName, Section, Tokens, Units, VocabularySize, key, refused
 
 Pooling = Literal["mean", "cls", "lasttoken"]
 
@@ -44,6 +44,16 @@ class HeadSection(Section):
 
     dropout: float | None = key(None, "of the vector that the head reads, in training; none by default", ge=0, lt=1)
     hidden: Units | None = key(None, "size of a hidden layer with tanh; none by default")
+    start: Literal["random", "logistic"] = key(
+        "random", "the weights before training; 'logistic' fits classes to the student's vectors by logistic regression"
+    )
+
+    @model_validator(mode="after")
+    def check_start(self) -> HeadSection:
+        """Refuse a regression for a head of two layers."""
+        if self.start == "logistic" and self.hidden is not None:
+            raise refused("start", "'logistic' fits one linear layer; leave out hidden, or start at random")
+        return self
 
 
 class VocabularySection(Section):
@@ -57,20 +67,20 @@ class VocabularySection(Section):
         "trim",
         "tokens that the texts use (trim), with the target language's own (hybrid), or trained on the texts",
     )
-    tokenizer: str | None = key(None, "an existing tokenizer instead: folder, id, tokenizer.json or .model", MODEL)
+    tokenizer: ModelName | None = key(None, "an existing tokenizer instead: folder, id, tokenizer.json or .model")
     size: VocabularySize | None = key(
         None, "tokens in all, or as near as the texts allow; with trim all that they use by default"
     )
     letters: Literal["all", "seen"] | None = key(
         None, "of the old alphabet: all, or those seen in the texts; by default all that leave half of the size"
     )
-    target: str | None = key(None, "with hybrid: the language that gets tokens of its own")
+    target: str | None = key(None, "with hybrid: the language that gets its own tokens")
     share: VocabularySize | None = key(None, "with hybrid: how many, or as many as its texts give")
     compose: Literal["mean", "weighted", "first", "last"] = key("mean", "new embeddings of the old pieces' ones")
     keep_norm: bool = key(False, "bring composed embeddings to the mean norm of their pieces")
 
     @model_validator(mode="after")
-    def holds_together(self) -> VocabularySection:
+    def check_kind(self) -> VocabularySection:
         """Refuse keys that do not belong to the kind, and a kind without what it needs."""
         hybrid = self.kind == "hybrid"
         if self.tokenizer is not None and (self.size or self.target or self.share or self.kind != "trim"):
@@ -88,7 +98,7 @@ class VocabularySection(Section):
 class EmbeddingSection(Section):
     """A factorized token table: rows of `rank` numbers and one linear layer to the hidden size (ELECTRA's layout)."""
 
-    rank: Units = key(..., "numbers per token; a BERT encoder becomes an ELECTRA with tables of that many columns")
+    rank: Units = key(..., "rank of the factorized embedding table; a BERT encoder becomes an ELECTRA")
     expand: bool = key(
         False, "save an ordinary BERT with a full table, for servers without ELECTRA; its vectors differ a little"
     )
@@ -98,9 +108,9 @@ class StudentSection(Section):
     """The network that is trained and shipped: `model`, pruned to `layers`, or a fresh one from `config`."""
 
     one_of = ("model", "config")
-    model: str | None = key(None, "folder or hub id; 'teacher': the teacher's backbone", MODEL)
+    model: ModelName | None = key(None, "folder or hub id; 'teacher': the teacher's backbone")
     config: dict[str, Any] | None = key(None, "a fresh backbone: transformers config with 'model_type'")
-    tokenizer: str | None = key(None, "only with 'config': folder or hub id; vocabulary may replace its tokens", MODEL)
+    tokenizer: ModelName | None = key(None, "only with 'config': folder or hub id; vocabulary may replace its tokens")
     revision: str | None = key(None, "branch, tag or commit of the hub")
     layers: int | list[int] | LayersSection | None = key(
         None, "layers to keep, from 0; a number keeps that many, evenly spread; or count and choose"
@@ -142,7 +152,7 @@ class StudentSection(Section):
     trust_remote_code: bool = key(False, "run code that comes with the model")
 
     @model_validator(mode="after")
-    def fresh_holds_together(self) -> StudentSection:
+    def check_fresh_student(self) -> StudentSection:
         """Refuse a fresh student without a tokenizer, or with layers to keep."""
         if self.config is not None and self.tokenizer is None:
             raise ValueError("a fresh student ('config') needs a 'tokenizer'")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from distilvec.config.base import CHANGES, BatchTokens, Epochs, Rows, Section, Seed, Steps, key, refused
+from distilvec.config.base import BatchTokens, Changes, Epochs, Rows, Section, Seed, Steps, key, refused
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Factor = Annotated[float, Field(ge=0)]
@@ -95,6 +95,7 @@ class TrainSection(Section):
     validation_steps: Steps | None = key(
         None, "validate every n steps and after every epoch; by default as often as takes 5% of the time"
     )
+    keep_checkpoint: bool = key(False, "keep the last checkpoint and the last weights when the run is finished")
     keep_students: int | None = key(None, "save n students along the way, evenly spread, in students/", gt=0, le=10000)
     trackers: list[Literal["tensorboard", "trackio", "wandb"]] = key([], "where metrics go as well")
 
@@ -119,4 +120,4 @@ class StageSection(Section):
     """One stage of training: the recipe with some keys changed, starting from the weights of the stage before."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$", description="short; names the stage's folder")
-    set: dict[str, Any] = key({}, "dotted keys under method and train, with their values in this stage", CHANGES)
+    set: Changes = key({}, "dotted keys under method and train, with their values in this stage")

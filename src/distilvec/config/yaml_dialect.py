@@ -1,8 +1,8 @@
-"""The one YAML dialect of recipes, overrides, suites and task lists.
+"""The YAML of recipes, overrides, suites and task lists: PyYAML's safe loader with the numbers and words of YAML 1.2.
 
-Of YAML 1.2: 1e-5 is a number; on, off, yes and no are words; dates are text; 010 is ten and 1:30 is text. Of YAML 1.1:
-underscores in numbers (1_000) and merge keys (<<). Refused are repeated keys, keys that are lists or mappings, tags but
-!!str, control characters and deep nesting.
+1e-5 is a number; on, off, yes and no are words; dates and 1:30 are text; 010 is ten. Underscores in numbers (1_000) and
+merge keys (<<) work as in YAML 1.1. Refused are repeated keys, all tags but those of plain data, control characters and
+deep nesting.
 """
 
 from __future__ import annotations
@@ -19,38 +19,83 @@ from distilvec.core.errors import DistilvecError, explained, first_line
 MOST_LEVELS = 64  # lists and mappings inside each other
 MOST_BYTES = 4_000_000  # of a file
 
+_TAG = "tag:yaml.org,2002:"
 _INT = re.compile(r"^[-+]?([0-9][0-9_]*|0x[0-9a-fA-F][0-9a-fA-F_]*|0o[0-7][0-7_]*)$")
 _FLOAT = re.compile(
     r"^[-+]?((\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))$|^\.(nan|NaN|NAN)$"
 )
-_WORDS: dict[str, Any] = dict.fromkeys(("", "~", "null", "Null", "NULL"))
-_WORDS |= {word: word[0] in "tT" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
+_RESOLVERS = {  # tag: (pattern, first characters). The order counts: an integer matches the pattern of a float too
+    "null": (re.compile(r"^(~|null|Null|NULL|)$"), ["~", "n", "N", ""]),
+    "bool": (re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")),
+    "int": (_INT, list("-+0123456789")),
+    "float": (_FLOAT, list("-+0123456789.")),
+    "merge": (re.compile(r"^<<$"), ["<"]),
+}
 _REFUSED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
-_TAG = "tag:yaml.org,2002:"
-_PLAIN = "plain"  # the tag of text without quotes and without a tag of its own
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml, where installed
-    """Parses YAML to nodes, whose tags mean nothing but quoted or plain."""
+    """Builds plain data: dict, list, str, int, float, bool, None."""
 
-    yaml_implicit_resolvers = {None: [(_PLAIN, re.compile(""))]}  # noqa: RUF012 - a constant of the class
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - a constant; without those of YAML 1.1
+    yaml_constructors = {  # noqa: RUF012 - without !!set, !!binary, !!timestamp
+        tag: yaml.SafeLoader.yaml_constructors[tag]
+        for tag in (None, f"{_TAG}null", f"{_TAG}bool", f"{_TAG}seq", f"{_TAG}map")
+    }
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Build a value whole, never in two steps: so a list that holds itself is an error."""
+        return super().construct_object(node, deep=True)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Build a mapping; yaml.MarkedYAMLError for a repeated key, and for a list or mapping as a key."""
+        keys = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise _refused("a list or mapping cannot be a key", key_node)
+            key = "<<" if key_node.tag == f"{_TAG}merge" else self.construct_object(key_node)
+            if key in keys:
+                raise _refused(f"key {excerpt(key)} is repeated", key_node)
+            keys.add(key)
+        return super().construct_mapping(node, deep=True)
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
     """Puts quotes around text that `load_yaml` would read as a number."""
 
 
-for _name, _pattern in (("int", _INT), ("float", _FLOAT)):
-    _Dumper.add_implicit_resolver(_TAG + _name, _pattern, list("-+0123456789."))  # type: ignore[no-untyped-call]
+def _number(loader: _Loader, node: yaml.ScalarNode) -> int | float:
+    text = loader.construct_scalar(node).replace("_", "").lower()
+    try:
+        if node.tag == f"{_TAG}float":
+            return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+        return int(text, 0) if "x" in text or "o" in text else int(text)
+    except ValueError:
+        raise _refused(f"{excerpt(text)} ({len(text):,} digits) is not a number", node) from None
+
+
+def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
+    text: str = loader.construct_scalar(node)
+    if control := _REFUSED.search(text):
+        raise _refused(f"character U+{ord(control[0]):04X} is not allowed in text", node)
+    return text
+
+
+for _name, (_pattern, _first) in _RESOLVERS.items():
+    _Loader.add_implicit_resolver(_TAG + _name, _pattern, _first)
+for _name in ("int", "float"):
+    _Loader.add_constructor(_TAG + _name, _number)
+    _Dumper.add_implicit_resolver(_TAG + _name, *_RESOLVERS[_name])
+_Loader.add_constructor(f"{_TAG}str", _text)
 
 
 def read_yaml(path: Path, key: str, fix: str) -> Any:
-    """The content of a YAML file; DistilvecError with `key` for one that cannot be read, or is no UTF-8 or no YAML."""
+    """The content of a YAML file; DistilvecError with `key` for a file that cannot be read or is not UTF-8 or YAML."""
     with explained(key, path):
         if not path.exists() and not path.is_symlink():
             raise DistilvecError(key, f"{key} not found: {path}.", fix)
         if path.exists() and not path.is_file():
-            raise DistilvecError(key, f"{path} is {'a folder' if path.is_dir() else 'no regular file'}.", fix)
+            raise DistilvecError(key, f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}.", fix)
         if path.stat().st_size > MOST_BYTES:
             raise DistilvecError(key, f"{path} has more than {MOST_BYTES:,} bytes.", fix)
         content = path.read_bytes()
@@ -63,19 +108,19 @@ def read_yaml(path: Path, key: str, fix: str) -> Any:
 
 def load_yaml(text: str, key: str, origin: str) -> Any:
     """The content of a YAML text; DistilvecError with `key`, which names `origin`, the line and the problem."""
-    mark = None
+    line = ""
     try:
         text.encode()
         _check_levels(text)
-        node = yaml.compose(text, Loader=_Loader)
-        return None if node is None else _value(node)
+        return _copied(yaml.load(text, Loader=_Loader))
     except yaml.MarkedYAMLError as error:
-        problem, mark = error.problem or error.context or "unknown syntax", error.problem_mark
+        problem = error.problem or error.context or "unknown syntax"
+        if error.problem_mark is not None:
+            line = f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: "
     except yaml.YAMLError as error:  # control characters
         problem = first_line(error)
     except UnicodeEncodeError as error:
         problem = f"text that is not valid Unicode at character {error.start}"
-    line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
     raise DistilvecError(key, f"{origin} is not valid YAML: {line}{problem.rstrip('.')}.")
 
 
@@ -89,67 +134,21 @@ def _refused(problem: str, node: Any) -> yaml.MarkedYAMLError:
 
 
 def _check_levels(text: str) -> None:
-    """Refuse deep nesting before libyaml composes nodes, which is recursive."""
+    """Refuse deep nesting before libyaml builds nodes: its recursion would overflow the stack and end the process."""
     level = 0
     for event in yaml.parse(text, Loader=_Loader):
-        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.CollectionStartEvent):
+            level += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            level -= 1
         if level > MOST_LEVELS:
             raise _refused(f"more than {MOST_LEVELS} lists and mappings inside each other", event)
 
 
-def _value(node: Any, level: int = 0) -> Any:
-    """Return plain data of a node, with a copy for every alias. `level`: the number of lists and mappings around it."""
-    if level > MOST_LEVELS:  # only an alias to a list around it comes this far: `_check_levels` has seen the text
-        raise _refused(f"more than {MOST_LEVELS} lists and mappings inside each other", node)
-    if node.tag not in (_PLAIN, f"{_TAG}str", f"{_TAG}seq", f"{_TAG}map"):
-        raise _refused(f"tag {excerpt(node.tag)} is not allowed here", node)
-    if isinstance(node, yaml.ScalarNode):
-        return _scalar(node)
-    if isinstance(node, yaml.SequenceNode):
-        return [_value(item, level + 1) for item in node.value]
-    return _mapping(node, level + 1)
-
-
-def _mapping(node: Any, level: int) -> dict[Any, Any]:
-    """Return a mapping with what its merge key (<<) brings; its own keys win."""
-    own: dict[Any, Any] = {}
-    merged: dict[Any, Any] | None = None
-    for key_node, value_node in node.value:
-        merges = key_node.tag == _PLAIN and key_node.value == "<<"
-        key = _value(key_node, level)
-        if isinstance(key, (list, dict)):
-            raise _refused(f"a {'list' if isinstance(key, list) else 'mapping'} as a key; expected a word", node)
-        if merged is not None if merges else key in own:
-            raise _refused(f"key {excerpt(key)} is repeated", key_node)
-        value = _value(value_node, level)
-        if merges:
-            merged = _merged(value, key_node)
-        else:
-            own[key] = value
-    return {**(merged or {}), **own}
-
-
-def _merged(value: Any, node: Any) -> dict[Any, Any]:
-    """The keys that `<<` brings: of a mapping, or of several of which the first ones win."""
-    parts = value if isinstance(value, list) else [value]
-    if not all(isinstance(part, dict) for part in parts):
-        raise _refused(f"<< takes a mapping or a list of mappings; found {excerpt(value)}", node)
-    return {key: inner for part in reversed(parts) for key, inner in part.items()}
-
-
-def _scalar(node: Any) -> Any:
-    """The value of a text, which is a number or a word such as true if it is plain."""
-    text = node.value
-    if found := _REFUSED.search(text):
-        raise _refused(f"character U+{ord(found[0]):04X} is not allowed in text", node)
-    if node.tag != _PLAIN:
-        return text
-    if text in _WORDS:
-        return _WORDS[text]
-    number = text.replace("_", "").lower()
-    try:
-        if _INT.match(text):
-            return int(number, 16 if "x" in number else 8 if "o" in number else 10)
-        return float(number.replace(".inf", "inf").replace(".nan", "nan")) if _FLOAT.match(text) else text
-    except (ValueError, OverflowError):
-        raise _refused(f"a number of {len(text):,} digits", node) from None
+def _copied(value: Any) -> Any:
+    """Copy every alias, which is the same object as its anchor: an override changes one of them only."""
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_copied(inner) for inner in value]
+    return value

@@ -60,7 +60,7 @@ class Column:
 
     def _write_header(self) -> int:
         header = {"descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (self._length,)}
-        np.lib.format.write_array_header_1_0(self._file, header)  # type: ignore[arg-type]
+        np.lib.format.write_array_header_1_0(self._file, header)
         return self._file.tell()
 
 
@@ -117,15 +117,15 @@ def open_or_build(
 
     Errors: DistilvecError if the folder is not ours, cannot be made, or the disk is full.
     """
-    found = _opened(folder, fingerprint, what, load, meta)
-    if found is not None:
-        return found
+    opened = _opened(folder, fingerprint, what, load, meta)
+    if opened is not None:
+        return opened
     with explained(KEY, folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.with_name(f".{folder.name}.lock"), KEY, f"the {what} {folder}", wait=True):
-        found = _opened(folder, fingerprint, what, load, meta)  # another process may have built it meanwhile
-        if found is not None:
-            return found
+        opened = _opened(folder, fingerprint, what, load, meta)  # another process may have built it meanwhile
+        if opened is not None:
+            return opened
         with _new_folder(folder, needed, what, meta) as new:
             content = {FINGERPRINT: fingerprint, **build(new)}
             content[CHECKSUMS] = {str(path.relative_to(new)): checksum_once(path) for path in _files(new)}
@@ -160,7 +160,9 @@ def _new_folder(folder: Path, needed: int, what: str, meta: str) -> Iterator[Pat
     """A scratch folder to fill, whose files replace those of `folder` at the end. The caller holds the lock."""
     if folder.exists() and not (folder / meta).is_file() and (not folder.is_dir() or any(folder.iterdir())):
         raise DistilvecError(
-            KEY, f"{folder} exists and is no {what} folder: it has no {meta}.", "Move it away or choose another folder."
+            KEY,
+            f"{folder} exists and is not a {what} folder: it has no {meta}.",
+            "Move it away or choose another folder.",
         )
     for path in folder.parent.iterdir():  # of killed processes: whoever builds this folder holds the lock
         if is_scratch(path) and path.name.startswith(f".{folder.name}.distilvec-"):

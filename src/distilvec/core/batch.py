@@ -13,8 +13,13 @@ Text = str | tuple[str, str]
 NO_LABEL = -100  # a class that is not used; a score that is not is NaN
 
 
-def is_missing(labels: Int[Tensor, " examples"] | Float[Tensor, " examples"]) -> Bool[Tensor, " examples"]:
+Labels = Int[Tensor, " examples"] | Float[Tensor, " examples"] | Float[Tensor, "examples classes"]
+
+
+def is_missing(labels: Labels) -> Bool[Tensor, " examples"]:
     """Return which examples have no label."""
+    if labels.ndim == 2:
+        return labels[:, 0].isnan()
     return labels.isnan() if labels.is_floating_point() else labels == NO_LABEL
 
 
@@ -42,8 +47,8 @@ class TextBatch:
     An example is one text, or a pair encoded separately (`texts_per_example` 2): then all first texts come before all
     second ones. `rows` are corpus row numbers, the keys of every cache; `sources` number the data set of each row.
     `tokens` holds the student's `input_ids`, `attention_mask` (1 = token) only if there is padding, and
-    `token_type_ids` for pairs in one input. `labels` are one per example: int64 classes, or float32 scores from 0 to 1;
-    `is_missing` finds those whose label is not used.
+    `token_type_ids` for pairs in one input. `labels` are one per example: int64 classes, or float32 scores from 0 to 1,
+    or, where a text has several classes, a row of float32 zeros and ones; `is_missing` finds those not used.
     `score_range` is the greatest less the least score in the task's own scale.
     """
 
@@ -51,7 +56,7 @@ class TextBatch:
     tokens: dict[str, Tensor]
     sources: Int[Tensor, " batch"]
     texts: list[Text] | None = None
-    labels: Int[Tensor, " examples"] | Float[Tensor, " examples"] | None = None
+    labels: Labels | None = None
     texts_per_example: int = 1
     score_range: float = 1.0
     alignment: Alignment | None = None

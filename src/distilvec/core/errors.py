@@ -1,4 +1,4 @@
-"""Exceptions for users, and a sentence for each failure of system and libraries."""
+"""Errors that users can fix, and plain sentences for expected failures of the system and of libraries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST_LINE = 200
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FIXES = {
     errno.ENOENT: ("does not exist", "Check the path."),
-    errno.ENOTDIR: ("is below something that is no folder", "Check the path."),
+    errno.ENOTDIR: ("is below something that is not a folder", "Check the path."),
     errno.EISDIR: ("is a folder", "Give a file."),
     errno.EEXIST: ("exists already", "Choose another path."),
     errno.EACCES: ("may not be opened (permission denied)", "Change its permissions or choose another path."),
@@ -34,7 +34,7 @@ _FIXES = {
 class DistilvecError(Exception):
     """A problem that the user can fix: in a recipe, files, vectors or the machine. Printed as "[key] problem. Fix."
 
-    The command line prints that line without a traceback and exits with status 2. A defect of ours is never one.
+    The command line prints that line without a traceback and exits with status 2. Bugs raise other exceptions.
 
     Args:
         key: the recipe key, option or argument that is wrong: "teacher.model", "--suite"
@@ -80,7 +80,7 @@ class Stopped(DistilvecError):
 
 
 class ProcessLost(DistilvecError):
-    """Another process of the same run ended. The exit status is 3, so that the other one's counts."""
+    """Another process of the same run ended. Exit code 3; the launcher reports the process that failed first."""
 
 
 class Busy(DistilvecError):
@@ -88,7 +88,7 @@ class Busy(DistilvecError):
 
 
 class Interrupted(BaseException):
-    """A signal (Ctrl-C, SIGTERM) outside of the training loop. Not KeyboardInterrupt, which typer keeps to itself."""
+    """A signal (Ctrl-C, SIGTERM) outside of the training loop. Not KeyboardInterrupt, which typer catches itself."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -108,10 +108,10 @@ def first_line(error: BaseException) -> str:
 
 
 def explain(error: BaseException, key: str | None = None, path: Path | None = None) -> DistilvecError | None:
-    """Return the error for users in place of one of the system or a library; None for one that is not expected.
+    """Return a DistilvecError for an expected failure of the system or a library; None for any other error.
 
-    `path` names the file where the error itself does not. Expected are the file system, full disks, too little memory
-    and text that is not Unicode.
+    Expected are errors of the file system, full disks, too little memory and text that is not Unicode. `path` is the
+    file for the message, if the error names none.
     """
     if path is None and isinstance(getattr(error, "filename", None), (str, bytes)):
         path = Path(os.fsdecode(error.filename))  # type: ignore[attr-defined]
@@ -120,8 +120,8 @@ def explain(error: BaseException, key: str | None = None, path: Path | None = No
         fix = "Free space and run the same command again, or choose another path."
         return DistilvecError(key or "disk", f"no space left on the disk{place}.", fix)
     if isinstance(error, OSError) and error.errno is not None:
-        other = (f"cannot be used: {error.strerror or first_line(error)}", "Check the path.")
-        problem, fix = _FIXES.get(error.errno, other)
+        default = (f"cannot be used: {error.strerror or first_line(error)}", "Check the path.")
+        problem, fix = _FIXES.get(error.errno, default)
         return DistilvecError(key or "path", f"{path if path is not None else 'a file'} {problem}.", fix)
     if isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error):
         fix = "Lower batch sizes or the length of texts, or free memory."

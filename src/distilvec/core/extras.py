@@ -14,7 +14,7 @@ PACKAGES = {
     "openvino": ("openvino",),
     "datasets": ("datasets",),
     "dataframe": ("pandas",),
-    "api": ("httpx2", "tenacity"),
+    "api": ("tenacity",),
     "serve": ("starlette", "uvicorn", "prometheus_client"),
     "finetune": ("peft",),
     "quantize": ("bitsandbytes",),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.core.errors import Busy, DistilvecError, disk_is_full, explained
+from distilvec.core.log import log
 
 SEAL = "seal"  # the key of a JSON file that holds the checksum of all others
 _SCRATCH = re.compile(r"^\..+\.distilvec-(?P<process>[0-9]+)$")
@@ -122,10 +123,11 @@ def write_json(path: Path, content: Any, sealed: bool = False, key: str = "path"
     write_file(path, json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n", key)
 
 
-def read_json(path: Path, fix: str, key: str | None = None) -> dict[str, Any]:
+def read_json(path: Path, fix: str, key: str | None = None, sealed: bool = True) -> dict[str, Any]:
     """The mapping in a JSON file of ours. `fix` ends the message about damage; `key` is the file's name by default.
 
-    Errors: DistilvecError for a file that is missing, damaged, no mapping, or changed since it was sealed.
+    `sealed`: the file was written with a seal. Errors: DistilvecError for a file that is missing, damaged, no mapping,
+    or changed since it was sealed.
     """
     key = key or path.name
     with explained(key, path):
@@ -136,7 +138,7 @@ def read_json(path: Path, fix: str, key: str | None = None) -> dict[str, Any]:
         raise DistilvecError(key, f"{path} is damaged: {error}.", fix) from None
     if not isinstance(content, dict):
         raise DistilvecError(key, f"{path} holds a JSON {type(content).__name__}; expected a mapping.", fix)
-    if not is_sealed(content):
+    if sealed and not is_sealed(content):
         raise DistilvecError(key, f"{path} was changed after distilvec wrote it.", fix)
     return content
 
@@ -148,8 +150,8 @@ def seal(content: dict[str, Any]) -> str:
 
 
 def is_sealed(content: dict[str, Any]) -> bool:
-    """Return whether a mapping is as it was sealed. Files that are written without a seal count as unchanged."""
-    return SEAL not in content or content[SEAL] == seal({key: content[key] for key in content if key != SEAL})
+    """Return whether a mapping has a seal, and is as it was sealed."""
+    return content.get(SEAL) == seal({key: value for key, value in content.items() if key != SEAL})
 
 
 # -- locks -------------------------------------------------------------------------------------------------------------
@@ -180,8 +182,6 @@ def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
             if not wait:
                 raise Busy(key, f"{holder} is writing {what}.", "Wait for its end, then run the command again.")
             if attempt == 0:
-                from distilvec.core.log import log
-
                 log(f"waiting for {holder}, which is writing {what}")
             time.sleep(_WAIT)
         with suppress(OSError):  # a full disk has no room for the number; the lock holds all the same
@@ -208,7 +208,7 @@ def is_locked(path: Path) -> bool:
 
 
 def check_output_file(path: Path | None, key: str) -> None:
-    """DistilvecError where `path` could not be written at the end of the work. Nothing is changed; None is fine."""
+    """DistilvecError if `path` could not be written at the end of the work. Nothing is changed; None is fine."""
     if path is None:
         return
     with explained(key, path):
@@ -220,7 +220,7 @@ def check_output_file(path: Path | None, key: str) -> None:
 
 
 def check_output_folder(path: Path, key: str) -> None:
-    """DistilvecError where `path` is no folder that exists or could be made and written to. Nothing is changed."""
+    """DistilvecError unless `path` is a folder, or could be made, and can be written to. Nothing is changed."""
     with explained(key, path):
         absolute = path.absolute()
         found = next(parent for parent in (absolute, *absolute.parents) if parent.exists() or parent.is_symlink())
@@ -232,7 +232,7 @@ def _try_to_write(path: Path, folder: Path, key: str) -> None:
     if path.is_symlink():
         path.stat()
     if not folder.is_dir():
-        raise DistilvecError(key, f"{folder} is no folder.", "Make it, or choose another path.")
+        raise DistilvecError(key, f"{folder} is not a folder.", "Make it, or choose another path.")
     trial = scratch(folder / "trial")
     try:
         trial.touch()

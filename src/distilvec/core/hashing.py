@@ -23,7 +23,7 @@ def checksum(path: Path) -> str:
 
 
 def checksum_once(path: Path) -> str:
-    """The checksum of a file, which is read once a process as long as it does not change; renaming is no change."""
+    """The checksum of a file. Each process reads a file once until it changes; a renamed file is not read again."""
     about = path.stat()
     state = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
     if state not in _KNOWN:

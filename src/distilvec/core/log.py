@@ -7,15 +7,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Protocol
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from functools import cache
+from typing import TYPE_CHECKING, Protocol
 
 from distilvec.core.escape import one_line, visible
-from distilvec.core.verbosity import Level, level
+from distilvec.core.level import Level, level
 
-console = Console(stderr=True)
+if TYPE_CHECKING:
+    from rich.console import Console
+
 LINE_SECONDS = {Level.NORMAL: 30.0, Level.VERBOSE: 2.0}  # between two lines of progress
 FIRST_LINE_SECONDS = 2.0  # work that takes longer has a line as soon as its first part is done
 
@@ -35,7 +35,9 @@ class Pace:
     """Items a second and the time left, measured from the moment it is made."""
 
     def __init__(self, total: int, done: int) -> None:
-        self.total, self.start, self.began = total, done, time.monotonic()
+        self.total = total
+        self.start = done
+        self.began = time.monotonic()
 
     def rate(self, work: float, now: float) -> float:
         """Items of average size a second."""
@@ -47,6 +49,14 @@ class Pace:
         return timedelta(seconds=round(max(0.0, self.total - work) / rate)) if rate > 0 else None
 
 
+@cache
+def console() -> Console:
+    """The console on standard error. rich is imported with its first line: `--help` needs none."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
 def log(text: str) -> None:
     """Log one line to standard error, so that standard output has results only. Not at level QUIET.
 
@@ -54,8 +64,10 @@ def log(text: str) -> None:
     """
     if level() is Level.QUIET:
         return
-    text = f"{time.strftime('%H:%M:%S')} {text}" if level() is Level.VERBOSE else text
-    console.print(visible(text), highlight=False, soft_wrap=True, markup=False, emoji=False)  # keys are in [brackets]
+    if level() is Level.VERBOSE:
+        text = f"{time.strftime('%H:%M:%S')} {text}"
+    # without markup: rich would take the [key] of a message for a style
+    console().print(visible(text), highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 @contextmanager
@@ -63,11 +75,15 @@ def progress(what: str, total: int, unit: str, done: int = 0) -> Iterator[Advanc
     """Show `what` until the block ends. Call the yielded function with the count until now; see `Advance`."""
     if level() is Level.QUIET:
         yield _nothing
-    elif level() is Level.NORMAL and (console.is_terminal or (console.is_jupyter and _has_widgets())):
+    elif level() is Level.NORMAL and _shows_bars():
         with _bar(what, total, unit, done) as advance:
             yield advance
     else:
         yield _lines(what, total, unit, done)
+
+
+def _shows_bars() -> bool:
+    return console().is_terminal or (console().is_jupyter and _has_widgets())
 
 
 def _nothing(done: int, note: str = "", work: float | None = None) -> None:
@@ -76,16 +92,19 @@ def _nothing(done: int, note: str = "", work: float | None = None) -> None:
 
 @contextmanager
 def _bar(what: str, total: int, unit: str, start: int) -> Iterator[Advance]:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("count", "rate", "left", "note")]
     texts = (TextColumn("{task.description}", markup=False), BarColumn(), *columns[:2], TimeElapsedColumn())
     pace = Pace(total, start)
-    with Progress(*texts, *columns[2:], console=console) as bar:
+    with Progress(*texts, *columns[2:], console=console()) as bar:
         task = bar.add_task(
             what, total=total, completed=start, count=f"{start:,}/{total:,} {unit}", rate="", left="", note=""
         )
 
         def advance(done: int, note: str = "", work: float | None = None) -> None:
-            now, amount = time.monotonic(), float(done) if work is None else work
+            now = time.monotonic()
+            amount = float(done) if work is None else work
             left = pace.left(amount, now)
             bar.update(
                 task,
@@ -116,7 +135,8 @@ def _lines(what: str, total: int, unit: str, start: int) -> Advance:
 
     def advance(done: int, note: str = "", work: float | None = None) -> None:
         nonlocal next_line, finished
-        now, amount = time.monotonic(), float(done) if work is None else work
+        now = time.monotonic()
+        amount = float(done) if work is None else work
         if finished or (now < next_line and done < total):
             return
         next_line, finished = now + LINE_SECONDS[level()], done >= total

@@ -1,4 +1,4 @@
-"""Methods in files of the user's own: their local imports, loading, and errors that name file and line."""
+"""Methods in the user's own files: find their local imports, load them, and name file and line in errors."""
 
 from __future__ import annotations
 
@@ -35,11 +35,10 @@ def method_path(name: str) -> Path:
 
 
 def method_code(name: str) -> str | None:
-    """Return a hash of a method file and its local imports; None for the package's own methods.
+    """Return a hash of a method file and its local imports; None for a method of the package.
 
-    Imports are found by reading the files, never by running them: modules named by a string, and data files, do not
-    count.
-    Errors: DistilvecError if there is no such file.
+    Imports are found by reading the files, never by running them, so modules imported by a string and data files do
+    not count. Errors: DistilvecError if there is no such file.
     """
     if not is_file(name):
         return None
@@ -49,15 +48,19 @@ def method_code(name: str) -> str | None:
 
 
 def method_files(path: Path) -> dict[str, Path]:
-    """Return a method file and, transitively, its local imports, by name in order; of a package all .py files."""
-    found, seen, waiting = {path.name: path}, {"distilvec", *sys.stdlib_module_names}, [path]
-    while waiting:
-        tops = _imports(waiting.pop()) - seen
-        seen |= tops
-        files = {name: file for top in sorted(tops) for name, file in _local(top, path.parent).items() if file != path}
-        waiting += files.values()
-        found |= files
-    return dict(sorted(found.items()))
+    """Return a method file and all local files that it imports, directly or not, sorted by name; packages whole."""
+    files = {path.name: path}
+    seen = {"distilvec", *sys.stdlib_module_names}
+    unread = [path]
+    while unread:
+        modules = _imports(unread.pop()) - seen
+        seen |= modules
+        for module in sorted(modules):
+            for name, file in _local(module, path.parent).items():
+                if file != path:
+                    files[name] = file
+                    unread.append(file)
+    return dict(sorted(files.items()))
 
 
 def load_method_file(name: str) -> ModuleType:
@@ -72,14 +75,15 @@ def load_method_file(name: str) -> ModuleType:
     files = method_files(path)
     _sources.update(map(str, files.values()))
     imported = {name.removesuffix(".py").split("/")[0] for name, file in files.items() if file != path}
-    for known in [known for known in sys.modules if known.split(".")[0] in imported]:
-        del sys.modules[known]  # a module of another method file, or an earlier state of this file's own
+    for module_name in list(sys.modules):
+        if module_name.split(".")[0] in imported:
+            del sys.modules[module_name]  # may be another method file's, or an earlier version of this one's
     spec = importlib.util.spec_from_file_location(f"distilvec_method_{path.stem}", path)
     assert spec is not None and spec.loader is not None, "a file that ends in .py has a loader"
     module = importlib.util.module_from_spec(spec)
     sys.path.append(str(path.parent))
     try:
-        with blamed(path):
+        with attribute_errors_to(path):
             spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(path.parent))
@@ -88,10 +92,11 @@ def load_method_file(name: str) -> ModuleType:
 
 
 @contextmanager
-def blamed(path: Path | None = None) -> Iterator[None]:
-    """Turn an error of a method file into a DistilvecError with file and line; with `path` every error inside.
+def attribute_errors_to(path: Path | None = None) -> Iterator[None]:
+    """Turn errors raised in a method file into a DistilvecError with file and line.
 
-    Errors that `errors.explain` knows (no memory, for example) pass through.
+    With `path`, an error raised elsewhere inside the block is attributed to that file too. Errors that
+    `errors.explain` knows (no memory, for example) pass through.
     """
     try:
         yield
@@ -119,9 +124,9 @@ def _imports(path: Path) -> set[str]:
         nodes = list(ast.walk(ast.parse(path.read_bytes())))
     except (SyntaxError, ValueError, RecursionError):
         return set()
-    found = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    found += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level]
-    return {name.split(".")[0] for name in found}
+    modules = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    modules += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level]
+    return {name.split(".")[0] for name in modules}
 
 
 def _local(top: str, folder: Path) -> dict[str, Path]:

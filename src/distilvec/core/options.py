@@ -28,7 +28,7 @@ _BOUNDS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"
 def check_options(name: str, constructor: Callable[..., None], options: dict[str, Any]) -> None:
     """Check options against a constructor: names, those without default, types and ranges.
 
-    The first three parameters (self, context, weights) are no options. A list may be given for a tuple, a whole number
+    The first three parameters (self, context, weights) are not options. A list may be given for a tuple, a whole number
     for a float.
     """
     known = dict(list(inspect.signature(constructor).parameters.items())[3:])

@@ -77,8 +77,8 @@ class OutputSpec:
             )
 
         def union(name: str) -> Any:
-            ours, theirs = getattr(self, name), getattr(other, name)
-            return tuple(sorted({*ours, *theirs})) if isinstance(ours, tuple) else ours or theirs
+            first, second = getattr(self, name), getattr(other, name)
+            return tuple(sorted({*first, *second})) if isinstance(first, tuple) else first or second
 
         merged = {entry.name: union(entry.name) for entry in fields(self)}
         return OutputSpec(**{**merged, "layer_pooling": kinds.pop() if kinds else "own"})

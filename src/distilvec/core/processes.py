@@ -35,35 +35,38 @@ from distilvec.core.errors import DistilvecError, ProcessLost, first_line
 
 LONGEST_WAIT = timedelta(days=30)  # one process fills a teacher's cache, and the others wait
 _BUCKET = 1 << 24  # numbers averaged at once
-_DIMENSIONS = 8  # the most of a gathered tensor
+_DIMENSIONS = 8  # at most, of a gathered tensor
 
 
 def join(device: str) -> None:
-    """Join the processes of this run, if there are several; their number and this one's are in the environment.
+    """Join the processes of this run. WORLD_SIZE and RANK in the environment say how many there are, and which is this.
 
-    `torchrun`, `accelerate launch` and `distilvec run --processes` set the environment. Alone, an earlier run's state
-    of accelerate is reset. Errors: DistilvecError for a device that several processes cannot use.
+    `torchrun`, `accelerate launch` and `distilvec run --processes` set them. In a single process the state that an
+    earlier run left in accelerate is reset. Errors: DistilvecError for a device that several processes cannot use.
     """
-    name, several = pick_device(device), int(os.environ.get("WORLD_SIZE", "1")) > 1
+    name = pick_device(device)
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if several and name == "mps":
         raise DistilvecError("train.device", "mps serves one process.", "Set train.device=cpu, or start one process.")
-    here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count() if name == "cuda" else 0
-    if several and name == "cuda" and here > gpus:
-        raise DistilvecError(
-            "processes", f"{here} on a machine with {gpus} GPUs.", "Start one process per GPU at most."
-        )
+    if several and name == "cuda":
+        processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        gpus = torch.cuda.device_count()
+        if processes_here > gpus:
+            raise DistilvecError(
+                "processes", f"{processes_here} on a machine with {gpus} GPUs.", "Start at most one process per GPU."
+            )
     with exchange():
         alone = PartialState(cpu=name == "cpu", timeout=LONGEST_WAIT).num_processes == 1
     AcceleratorState._reset_state(reset_partial_state=alone)
     PartialState(cpu=name == "cpu")
     if several:
-        _messages()  # made by all at the same time
+        _messages()  # must be created by all processes at the same point, or they wait for each other forever
         with suppress(OSError, AttributeError):  # stop after the step if the launcher is killed (Linux)
             ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
-def leave() -> None:
-    """Close gloo's connections before Python ends.
+def close() -> None:
+    """Close gloo's connections before Python exits.
 
     A thread of gloo may hold the tensors of its last exchange. If it frees them while Python is being torn down, the
     process aborts (SIGABRT; pull request 179291 of PyTorch).
@@ -72,14 +75,15 @@ def leave() -> None:
         dist.destroy_process_group(_messages())
 
 
-def end(status: int) -> None:
-    """End one of several processes with this exit status, without Python's teardown; return if it is alone.
+def exit_process(status: int) -> None:
+    """Exit one of several processes without Python's teardown; a single process just returns.
 
-    A C++ thread that still runs in the teardown aborts the process ("terminate called without an active exception").
+    A C++ thread that still runs during the teardown aborts the process ("terminate called without an active
+    exception"), and its exit status would be lost.
     """
-    if count() > 1:
+    if world_size() > 1:
         with suppress(Exception):  # another process may have closed the connections
-            leave()
+            close()
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
@@ -87,19 +91,19 @@ def end(status: int) -> None:
         os._exit(status)
 
 
-def count() -> int:
+def world_size() -> int:
     """Return the number of processes."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def number() -> int:
+def rank() -> int:
     """Return this process's number, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def is_main() -> bool:
     """Return whether this process writes files and reports: the first one."""
-    return number() == 0
+    return rank() == 0
 
 
 @contextmanager
@@ -114,22 +118,22 @@ def main_first() -> Iterator[None]:
 
 def wait() -> None:
     """Wait until all processes are here. Errors: ProcessLost."""
-    most(0)
+    max_over_ranks(0)
 
 
-def most(value: int) -> int:
+def max_over_ranks(value: int) -> int:
     """Return the largest of the processes' values. Errors: ProcessLost."""
-    if count() == 1:
+    if world_size() == 1:
         return value
-    found = torch.tensor(value)
+    largest = torch.tensor(value)
     with exchange():
-        dist.all_reduce(found, dist.ReduceOp.MAX, group=_messages())
-    return int(found)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=_messages())
+    return int(largest)
 
 
 def total(values: Tensor) -> Tensor:
     """Return the sum of the processes' values. Errors: ProcessLost."""
-    if count() > 1:
+    if world_size() > 1:
         with exchange():
             dist.all_reduce(values)
     return values
@@ -142,7 +146,7 @@ def is_sharded(value: Tensor) -> bool:
 
 def broadcast(module: nn.Module) -> None:
     """Give parameters and buffers the values of the main process; sharded ones stay. Errors: ProcessLost."""
-    if count() > 1:
+    if world_size() > 1:
         values = (value for value in (*module.parameters(), *module.buffers()) if not is_sharded(value))
         with exchange(), torch.no_grad():
             for value in values:
@@ -154,25 +158,28 @@ def broadcast(module: nn.Module) -> None:
 def gather_rows(values: Sequence[Tensor], fills: Sequence[int]) -> list[Tensor]:
     """Return each tensor with the rows of all processes, the first process's rows first.
 
-    Gradients return to the own rows, times the number of processes. The numbers of rows may differ, 0 included. Further
-    dimensions of different sizes are padded with `fills` at their ends. Errors: ProcessLost.
+    Each process gets the gradient of its own rows, times the number of processes. A process may have any number of
+    rows, also 0. Other dimensions are padded at their ends with `fills` where their sizes differ. Errors: ProcessLost.
     """
-    if count() == 1 or not values:
+    if world_size() == 1 or not values:
         return list(values)
-    own = torch.full((len(values), _DIMENSIONS), 0)
-    for row, value in zip(own, values, strict=True):
+    # all_gather needs tensors of equal shape: exchange the shapes first, pad to the largest, cut the rows again
+    shapes_here = torch.full((len(values), _DIMENSIONS), 0)
+    for row, value in zip(shapes_here, values, strict=True):
         row[: value.ndim] = torch.tensor(value.shape)
-    sizes = [torch.empty_like(own) for _ in range(count())]
+    shapes = [torch.empty_like(shapes_here) for _ in range(world_size())]
     with exchange():
-        dist.all_gather(sizes, own, group=_messages())
-    largest = torch.stack(sizes).amax(0)
-    found = []
+        dist.all_gather(shapes, shapes_here, group=_messages())
+    largest = torch.stack(shapes).amax(0)
+
+    gathered = []
     for index, (value, fill) in enumerate(zip(values, fills, strict=True)):
-        missing = (largest[index, : value.ndim] - own[index, : value.ndim]).tolist()
-        padding = [end for size in reversed(missing) for end in (0, size)]
-        each: Tensor = _Gather.apply(F.pad(value, padding, value=fill))  # type: ignore[no-untyped-call]
-        found.append(torch.cat([part[: int(size[index, 0])] for part, size in zip(each, sizes, strict=True)]))
-    return found
+        missing = (largest[index, : value.ndim] - shapes_here[index, : value.ndim]).tolist()
+        padding = [end for size in reversed(missing) for end in (0, size)]  # F.pad begins with the last dimension
+        stacked: Tensor = _Gather.apply(F.pad(value, padding, value=fill))  # type: ignore[no-untyped-call]
+        parts = [part[: int(shape[index, 0])] for part, shape in zip(stacked, shapes, strict=True)]
+        gathered.append(torch.cat(parts))
+    return gathered
 
 
 class _Gather(torch.autograd.Function):
@@ -181,31 +188,31 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, value: Tensor) -> Tensor:
         raw = value.contiguous().view(-1).view(torch.uint8)
-        parts = [torch.empty_like(raw) for _ in range(count())]
+        parts = [torch.empty_like(raw) for _ in range(world_size())]
         with exchange():
             dist.all_gather(parts, raw)
         return torch.stack([part.view(value.dtype).view(value.shape) for part in parts])
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0][number()] * count()
+        return gradients[0][rank()] * world_size()
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Replace gradients by their mean over the processes. Errors: ProcessLost.
 
-    A gradient that this process lacks counts as 0; one that all lack stays None. Those of sharded parameters are means
-    already.
+    A gradient that this process lacks counts as 0; one that all lack stays None. Sharded parameters are left out:
+    FSDP has averaged their gradients already.
     """
-    if count() == 1:
+    if world_size() == 1:
         return
-    several = [parameter for parameter in parameters if not is_sharded(parameter)]
-    used = torch.tensor([parameter.grad is not None for parameter in several], dtype=torch.uint8)
+    whole = [parameter for parameter in parameters if not is_sharded(parameter)]
+    used = torch.tensor([parameter.grad is not None for parameter in whole], dtype=torch.uint8)
     with exchange():
         dist.all_reduce(used, dist.ReduceOp.MAX, group=_messages())
-    for bucket in _buckets([p for p, use in zip(several, used.tolist(), strict=True) if use]):
+    for bucket in _buckets([parameter for parameter, use in zip(whole, used.tolist(), strict=True) if use]):
         sums = total(torch.cat([_gradient(parameter).flatten() for parameter in bucket]))
-        parts = torch.split(sums / count(), [parameter.numel() for parameter in bucket])
+        parts = torch.split(sums / world_size(), [parameter.numel() for parameter in bucket])
         for parameter, part in zip(bucket, parts, strict=True):
             parameter.grad = part.view_as(parameter)
 
@@ -228,16 +235,17 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]
 
 @cache
 def _messages() -> Any:
-    """Return a group for numbers in the CPU's memory, which wait for no GPU."""
-    atexit.register(leave)
+    """Return a gloo group for small messages in the CPU's memory, which need not wait for the GPU."""
+    atexit.register(close)
     return dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
 
 
 @contextmanager
 def exchange(only: bool = True) -> Iterator[None]:
-    """Errors of a connection inside become ProcessLost.
+    """Turn connection errors inside the block into ProcessLost.
 
-    `only`: the block does nothing else. If not, errors without the name of a backend remain as they are.
+    `only`: the block does nothing but communicate, so every RuntimeError is a lost connection. Otherwise only errors of
+    torch.distributed and gloo are.
     """
     try:
         yield

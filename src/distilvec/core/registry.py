@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.core.errors import DistilvecError, nearest
-from distilvec.core.method_file import blamed, is_file, load_method_file, method_path
+from distilvec.core.method_file import attribute_errors_to, is_file, load_method_file, method_path
 from distilvec.core.objective import Objective, ObjectiveContext, Weights
 from distilvec.core.options import check_options
 
@@ -20,7 +20,7 @@ def build_objective(name: str, options: dict[str, Any], weights: Weights, contex
     Errors: DistilvecError for an unknown method, option or term, a value out of range, or models that do not fit.
     """
     method = method_class(name)
-    with blamed(method_path(name) if is_file(name) else None):
+    with attribute_errors_to(method_path(name) if is_file(name) else None):
         check_options(name, method.__init__, options)
         make: Callable[..., Objective] = method
         objective = make(context, weights, **options)

@@ -4,6 +4,10 @@ A remote folder has the files of the local one under the same names, and `distil
 checksum of each. This index is written last; while files that others may have read are replaced it lists both versions,
 so that a reader accepts either, and nothing else. Credentials come from the environment (AWS_ACCESS_KEY_ID,
 AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, HF_TOKEN), never from an address.
+
+Why not fsspec.generic.rsync: it compares sizes only, so a journal or checkpoint of the same size would stay old; it
+copies in no stated order, so a push that is killed leaves a folder of mixed versions that nothing marks; it notices
+neither damage nor a second writer; and it is marked experimental. Caches only grow, but run folders replace files.
 """
 
 from __future__ import annotations
@@ -27,15 +31,15 @@ from distilvec.core.log import log
 INDEX = "distilvec-files.json"  # of a remote folder
 STATE = ".distilvec-remote.json"  # of a local one: the index that it was equal to, with times of last changes
 SECONDS = 60.0  # between two pushes of unfinished work
+FORMAT = 1  # of the index
 _EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs"}
-Version = list[Any]  # bytes, checksum
 
 
 def check_address(address: str, key: str) -> None:
-    """DistilvecError for text that is no address, and for an address with a password or a query."""
+    """DistilvecError for text that is not an address, and for an address with a password or a query."""
     parts = urlsplit(address)
     if not parts.scheme or "://" not in address:
-        raise DistilvecError(key, f"found '{address}'; expected an address.", "Give for example s3://bucket/folder.")
+        raise DistilvecError(key, f"found '{address}'; expected an address such as s3://bucket/folder.")
     if "@" in parts.netloc or parts.query:
         raise DistilvecError(
             key,
@@ -66,8 +70,11 @@ class Remote:
     def folders(self) -> list[str]:
         """Names of the folders directly inside; none if there is nothing at the address."""
         with self._open() as (system, path):
-            found = system.ls(path, detail=True) if system.exists(path) else []
-            return sorted(one["name"].rstrip("/").rpartition("/")[2] for one in found if one["type"] == "directory")
+            if not system.exists(path):
+                return []
+            entries = system.ls(path, detail=True)
+            folders = [entry["name"].rstrip("/") for entry in entries if entry["type"] == "directory"]
+            return sorted(folder.rpartition("/")[2] for folder in folders)
 
     def download(self, accepts: Callable[[Path], bool]) -> list[Path]:
         """Local copies of the file, or of a folder's files that `accepts` allows, sorted; kept by version."""
@@ -75,7 +82,9 @@ class Remote:
         with self._open() as (system, path):
             for name in sorted(system.find(path)):
                 inside = Path(name.removeprefix(path).strip("/") or Path(name).name)
-                if name != path and (not accepts(inside) or any(part.startswith(".") for part in inside.parts)):
+                hidden = any(part.startswith(".") for part in inside.parts)
+                is_the_address = name == path  # a single file, which is read whatever its name is
+                if not is_the_address and (hidden or not accepts(inside)):
                     continue
                 version = hashlib.blake2b(f"{self.address}\n{name}\n{system.ukey(name)}".encode(), digest_size=8)
                 target = user_cache() / "downloads" / version.hexdigest() / inside.name
@@ -87,54 +96,68 @@ class Remote:
         return files
 
     def pull(self, folder: Path) -> int:
-        """Make a local folder equal to the remote one; the number of files there, 0 if nothing had to be done.
+        """Make a local folder equal to the remote one; return the number of files there, 0 if nothing was to do.
 
         If the remote folder is as this one left it, the local one stays, which may hold more. Errors: DistilvecError
         for files that do not match their checksums, and if both folders have changed.
         """
         with self._open() as (system, path):
-            index, state = _read_index(system, path), _read_state(folder)
+            index = _read_index(system, path)
+            state = _read_state(folder)
             if index is None or (state is not None and index.agrees(state)):
                 return 0
-            here = _measure(folder, state or {})
-            if _sizes(here) != _sizes(state) if state is not None else not index.holds(here):
+            files_here = _measure(folder, state or {})
+            if state is None:
+                changed_here = not index.holds(files_here)
+            else:
+                changed_here = _versions(files_here) != _versions(state)
+            if changed_here:
                 raise self._conflict(folder)
-            for name in sorted(index.files, key=lambda name: (name in here, name)):  # new files first
-                if name not in here or here[name][:2] not in index.files[name]:
+
+            # New files first: a pull that is killed then has only added files to the old ones.
+            for name in sorted(index.files, key=lambda name: (name in files_here, name)):
+                if name not in files_here or files_here[name].version not in index.files[name]:
                     self._fetch(system, f"{path}/{name}", folder / name, index.files[name])
-            for name in here.keys() - index.files.keys():
+            for name in files_here.keys() - index.files.keys():
                 (folder / name).unlink()
-            _write_state(folder, _measure(folder, here))
+            _write_state(folder, _measure(folder, files_here))
         log(f"{folder} is now as {self.address}: {len(index.files):,} files")
         return len(index.files)
 
     def push(self, folder: Path) -> int:
-        """Make the remote folder equal to the local one; the number of files sent.
+        """Make the remote folder equal to the local one; return the number of files sent.
+
+        The order of writes is what keeps the remote folder readable at any moment, and must not change: new files (no
+        index names them yet), an index that allows the old and the new version of each changed file, the changed
+        files, the final index, and only then the removal of files.
 
         Errors: DistilvecError if another process has written there since this folder was pulled or pushed.
         """
         with self._open() as (system, path):
-            before, state = _read_index(system, path), _read_state(folder)
+            before = _read_index(system, path)
+            state = _read_state(folder)
             if before is not None and (state is None or not before.agrees(state)):
                 raise self._conflict(folder)
-            now = _measure(folder, state or {})
-            files, known = {name: [found[:2]] for name, found in now.items()}, before.files if before else {}
-            new = sorted(files.keys() - known.keys())
-            changed = sorted(name for name in files.keys() & known.keys() if files[name] != known[name])
+            files_here = _measure(folder, state or {})
+            files = {name: [file.version] for name, file in files_here.items()}
+            remote_files = {} if before is None else before.files
+            new = sorted(files.keys() - remote_files.keys())
+            changed = sorted(name for name in files.keys() & remote_files.keys() if files[name] != remote_files[name])
+
             for name in new:
                 system.put_file(str(folder / name), f"{path}/{name}")
             if before is not None and (new or changed):
-                either = dict(known)
-                for name, versions in files.items():
-                    both = either.setdefault(name, versions)
-                    either[name] = both if versions[0] in both else both + versions
+                either = dict(remote_files)
+                for name, (version,) in files.items():
+                    earlier = remote_files.get(name, [])
+                    either[name] = earlier if version in earlier else [*earlier, version]
                 _write_index(system, path, _Index(either, pending=True))
             for name in changed:
                 system.put_file(str(folder / name), f"{path}/{name}")
             if before is None or before.files != files:
-                _write_state(folder, now)  # before the index: a push that ends here is still known as this folder's
+                _write_state(folder, files_here)  # before the index: a push that ends here is still known as ours
                 _write_index(system, path, _Index(files))
-            for name in known.keys() - files.keys():
+            for name in remote_files.keys() - files.keys():
                 system.rm_file(f"{path}/{name}")
         return len(new) + len(changed)
 
@@ -152,22 +175,25 @@ class Remote:
         )
 
     def _fetch(
-        self, system: Any, name: str, target: Path, versions: list[Version] | None = None, size: int | None = None
+        self, system: Any, name: str, target: Path, versions: list[_Version] | None = None, size: int | None = None
     ) -> None:
-        """Fetch a file whole; DistilvecError unless it is one of the versions, or has this size."""
+        """Fetch a file whole; DistilvecError unless it is one of `versions`, or without them has this size."""
         with explained("cache.root", target):
             target.parent.mkdir(parents=True, exist_ok=True)
         new = scratch(target)
         try:
             system.get_file(name, str(new))
-            bytes_found = new.stat().st_size
-            if bytes_found != size if versions is None else [bytes_found, checksum_once(new)] not in versions:
-                expected = "its size" if versions is None else INDEX
+            new_size = new.stat().st_size
+            if versions is None:
+                expected, matches = "its size", new_size == size
+            else:
+                expected, matches = INDEX, _Version(new_size, checksum_once(new)) in versions
+            if not matches:
                 raise DistilvecError(
                     self.key,
-                    f"{self.address}: {target.name} does not match {expected}: found {bytes_found:,} bytes. It is "
+                    f"{self.address}: {target.name} does not match {expected}: found {new_size:,} bytes. It is "
                     "damaged, or was replaced by hand.",
-                    "Put the right file there.",
+                    "Upload the right file.",
                 )
             new.replace(target)
         finally:
@@ -175,7 +201,7 @@ class Remote:
 
     @contextmanager
     def _open(self) -> Iterator[tuple[Any, str]]:
-        """The file system and the path on it; failures become a DistilvecError without any credentials."""
+        """The file system and the path on it; failures inside become a DistilvecError without any credentials."""
         scheme = urlsplit(self.address).scheme
         try:
             import fsspec
@@ -191,7 +217,7 @@ class Remote:
             raise DistilvecError(self.key, f"{scheme}:// needs another package.", f"Install it ({fix}).") from error
         except FileNotFoundError:
             raise DistilvecError(self.key, f"{self.address} does not exist.", "Check the address.") from None
-        except Exception as error:  # each file system has its own
+        except Exception as error:  # each file system raises its own types
             problem = f"{type(error).__name__}: {first_line(error)}"
             raise DistilvecError(
                 self.key,
@@ -223,60 +249,89 @@ class Pusher:
 
 
 @dataclass(frozen=True)
+class _Version:
+    """Content of a file."""
+
+    size: int  # bytes
+    checksum: str
+
+
+@dataclass(frozen=True)
+class _LocalFile:
+    """A file of a local folder. While its size and time stay, its checksum is not computed again."""
+
+    version: _Version
+    changed: int  # time of the last change, nanoseconds
+
+
+@dataclass(frozen=True)
 class _Index:
     """Files of a remote folder with the versions that each may have; `pending` while files are replaced."""
 
-    files: dict[str, list[Version]]
+    files: dict[str, list[_Version]]
     pending: bool = False
 
-    def holds(self, state: dict[str, Any]) -> bool:
-        """Whether every file of a state is one of the versions here."""
-        return all(found[:2] in self.files.get(name, []) for name, found in state.items())
+    def holds(self, files: dict[str, _LocalFile]) -> bool:
+        """Whether every one of these files is one of the versions here."""
+        return all(file.version in self.files.get(name, []) for name, file in files.items())
 
-    def agrees(self, state: dict[str, Any]) -> bool:
-        """Whether nobody has written since this state, or only a push that did not end."""
+    def agrees(self, state: dict[str, _LocalFile]) -> bool:
+        """Whether nobody has written since this state, or only a push that was killed."""
         return self.holds(state) and (self.pending or self.files.keys() == state.keys())
 
 
-def _sizes(state: dict[str, Any]) -> dict[str, Any]:
-    return {name: found[:2] for name, found in state.items()}
+def _versions(files: dict[str, _LocalFile]) -> dict[str, _Version]:
+    return {name: file.version for name, file in files.items()}
 
 
-def _measure(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
-    """[bytes, checksum, time of the last change] of every file; read are those that have changed since the state."""
-    found: dict[str, Any] = {}
+def _measure(folder: Path, state: dict[str, _LocalFile]) -> dict[str, _LocalFile]:
+    """The files of a folder by name. Only files that have changed since `state` are read."""
+    files: dict[str, _LocalFile] = {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         inside = path.relative_to(folder)
         hidden = any(part.startswith(".") for part in inside.parts)  # scratch files as well
-        if hidden or not path.is_file() or path.name == "lock" or path.suffix == ".lock":
+        is_lock = path.name == "lock" or path.suffix == ".lock"
+        if hidden or is_lock or not path.is_file():
             continue
-        about, known = path.stat(), state.get(inside.as_posix(), [None] * 3)
-        same = [known[0], known[2]] == [about.st_size, about.st_mtime_ns]
-        found[inside.as_posix()] = [about.st_size, known[1] if same else checksum_once(path), about.st_mtime_ns]
-    return found
+        name = inside.as_posix()
+        size, changed = path.stat().st_size, path.stat().st_mtime_ns
+        before = state.get(name)
+        if before is not None and (before.version.size, before.changed) == (size, changed):
+            files[name] = before
+        else:
+            files[name] = _LocalFile(_Version(size, checksum_once(path)), changed)
+    return files
 
 
 def _read_index(system: Any, path: str) -> _Index | None:
     if not system.exists(f"{path}/{INDEX}"):
         return None
     content = json.loads(system.cat_file(f"{path}/{INDEX}"))
+    if content["format"] != FORMAT:
+        raise ValueError(f"{INDEX} has format {content['format']}; this version of distilvec reads {FORMAT}")
     if any(name.startswith("/") or ".." in name.split("/") or "\\" in name for name in content["files"]):
         raise ValueError(f"{INDEX} names files outside of the folder")
-    return _Index(content["files"], content["pending"])
+    files = {name: [_Version(*version) for version in versions] for name, versions in content["files"].items()}
+    return _Index(files, content["pending"])
 
 
 def _write_index(system: Any, path: str, index: _Index) -> None:
-    content = {"format": 1, "pending": index.pending, "files": dict(sorted(index.files.items()))}
+    files = {name: [[version.size, version.checksum] for version in index.files[name]] for name in sorted(index.files)}
+    content = {"format": FORMAT, "pending": index.pending, "files": files}
     system.pipe_file(f"{path}/{INDEX}", json.dumps(content).encode())
 
 
-def _read_state(folder: Path) -> dict[str, Any] | None:
+def _read_state(folder: Path) -> dict[str, _LocalFile] | None:
+    """The files that this folder and the remote one had in common; None if there is no readable record of it."""
     try:
-        found: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))["files"]
-    except (OSError, ValueError, KeyError, TypeError):
+        content = json.loads((folder / STATE).read_text(encoding="utf-8"))["files"]
+        return {
+            name: _LocalFile(_Version(size, checksum), changed) for name, (size, checksum, changed) in content.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return found
 
 
-def _write_state(folder: Path, files: dict[str, Any]) -> None:
-    write_json(folder / STATE, {"files": files}, key="cache.root")
+def _write_state(folder: Path, files: dict[str, _LocalFile]) -> None:
+    content = {name: [file.version.size, file.version.checksum, file.changed] for name, file in files.items()}
+    write_json(folder / STATE, {"files": content}, key="cache.root")

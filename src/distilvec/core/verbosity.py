@@ -1,4 +1,4 @@
-"""The level of a command's reports, and the output of other libraries. Imports nothing heavy, for `--help`."""
+"""The output of other libraries during a command: no progress bars, and warnings only with --verbose."""
 
 from __future__ import annotations
 
@@ -9,18 +9,11 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-
-class Level(IntEnum):
-    """QUIET: errors and results only. NORMAL: progress too. VERBOSE: progress as lines, warnings of other libraries."""
-
-    QUIET = 0
-    NORMAL = 1
-    VERBOSE = 2
-
+from distilvec.core.level import Level, chosen_level
+from distilvec.core.log import log
 
 # Libraries read these when they are first imported. Variables that the user has set stay.
 _NO_BARS = {
@@ -34,29 +27,11 @@ _REPORTS = "transformers.modeling_utils"  # logs which weights a model's files l
 _STYLE = re.compile("\x1b\\[[0-9;]*m")
 _MISSING = re.compile(r"^(\S+)\s*\|\s*MISSING\b", re.MULTILINE)
 
-_level = Level.NORMAL
-
-
-def level() -> Level:
-    """The current level; QUIET in all of several processes but the main one."""
-    return _level if os.environ.get("RANK", "0") == "0" else Level.QUIET
-
-
-@contextmanager
-def verbosity(chosen: Level) -> Iterator[None]:
-    """Report at this level inside."""
-    global _level
-    before, _level = _level, chosen
-    try:
-        yield
-    finally:
-        _level = before
-
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Show no progress bars of other libraries inside, and their warnings at level VERBOSE only."""
-    verbose = _level is Level.VERBOSE
+    verbose = chosen_level() is Level.VERBOSE
     variables = _NO_BARS if verbose else _NO_BARS | _NO_WARNINGS
     added = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(added)
@@ -87,7 +62,7 @@ def _filter_report(record: logging.LogRecord) -> bool:
         return True
     missing = [name for name in _MISSING.findall(_STYLE.sub("", record.getMessage())) if "pooler." not in name]
     if missing:  # a BERT's own pooler, which sentence embeddings do not pass through, is often missing
-        _log(
+        log(
             f"warning: a model's files lack {len(missing)} of its weights, which start at random: "
             f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''} (--verbose shows all)"
         )
@@ -99,11 +74,5 @@ def _show_warning(
 ) -> None:
     """Log a warning of our own; one of another library at level VERBOSE."""
     ours = Path(filename).is_relative_to(Path(__file__).parents[1])
-    if ours or _level is Level.VERBOSE:
-        _log(f"warning: {message}" if ours else f"{category.__name__} ({Path(filename).name}): {message}")
-
-
-def _log(text: str) -> None:
-    from distilvec.core.log import log
-
-    log(text)
+    if ours or chosen_level() is Level.VERBOSE:
+        log(f"warning: {message}" if ours else f"{category.__name__} ({Path(filename).name}): {message}")

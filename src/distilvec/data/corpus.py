@@ -132,10 +132,11 @@ def with_prompts(corpus: Corpus, prompts: Mapping[Role, str], root: Path) -> Cor
             raise ValueError(f"keys.npy has {len(keys)} rows, the corpus {len(corpus)}")
         return keys
 
-    found = copy.copy(corpus)
-    found.prompts, found.fingerprint = dict(prompts), name
-    found.keys = open_or_build(root / name, name, "list of keys", KEY_BYTES * len(corpus), build, load)
-    return found
+    prompted = copy.copy(corpus)
+    prompted.prompts = dict(prompts)
+    prompted.fingerprint = name
+    prompted.keys = open_or_build(root / name, name, "list of keys", KEY_BYTES * len(corpus), build, load)
+    return prompted
 
 
 def excluded_fingerprint(excluded: Excluded) -> str:
@@ -296,21 +297,25 @@ def _candidates(
 
 
 def _cut(texts: Iterator[str], longest: int, barred: Mapping[bytes, str]) -> Iterator[str]:
-    """The pieces of the texts; an excluded text stays whole, so that it is known."""
+    """The pieces of the texts; an excluded text stays whole, so that it is recognized."""
     for text in texts:
-        known = barred and loose_key(corpus_files.clean_text(text, LONGEST_TEXT)) in barred
-        yield from [text] if known else pieces(text, longest)
+        if barred and loose_key(corpus_files.clean_text(text, LONGEST_TEXT)) in barred:
+            yield text
+        else:
+            yield from pieces(text, longest)
 
 
 def _apply_limits(section: CorpusSection, counts: list[Counter[str]], keep: Mask) -> list[int]:
     """Leave at most `limit` rows of each source, by seed, and count the lost ones. The raw rows where sources end."""
     ends = list(accumulate(count["read"] - count["empty"] - count["excluded"] for count in counts))
     for position, (source, count) in enumerate(zip(section.sources, counts, strict=True)):
-        own = keep[ends[position - 1] if position else 0 : ends[position]]
-        distinct = int(np.count_nonzero(own))
+        start = ends[position - 1] if position else 0
+        rows = keep[start : ends[position]]  # a view: thin() changes `keep`
+        distinct = int(np.count_nonzero(rows))
         count["kept"] = min(source.limit or distinct, distinct)
-        count["duplicates"], count["left_out"] = len(own) - distinct, distinct - count["kept"]
-        thin(own, count["kept"], np.random.Generator(np.random.PCG64([section.seed, position])))
+        count["duplicates"] = len(rows) - distinct
+        count["left_out"] = distinct - count["kept"]
+        thin(rows, count["kept"], np.random.Generator(np.random.PCG64([section.seed, position])))
     return ends
 
 

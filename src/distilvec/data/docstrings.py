@@ -95,18 +95,18 @@ def docstrings(folder: Path | None = None) -> tuple[Docstring, ...]:
         raise DistilvecError(
             "corpus.sources",
             f"no Python sources with docstrings in {folder}: this interpreter comes without sources.",
-            "Give texts with 'path'.",
+            "Use your own texts: 'path'.",
         )
     return tuple(found)
 
 
 def _sources(folder: Path) -> list[Path]:
-    """Python's files below a folder, sorted; packages of others and tests are not entered."""
-    found: list[Path] = []
+    """Python files below a folder, sorted; skips third-party packages and tests."""
+    sources: list[Path] = []
     for place, names, files in os.walk(folder):
-        names[:] = [name for name in names if name not in SKIPPED_FOLDERS]
-        found += [Path(place, name) for name in files if name.endswith(".py")]
-    return sorted(found)
+        names[:] = [name for name in names if name not in SKIPPED_FOLDERS]  # in place: os.walk enters what is left
+        sources += [Path(place, name) for name in files if name.endswith(".py")]
+    return sorted(sources)
 
 
 def is_evaluated(one: Docstring) -> bool:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from distilvec.core.artifacts import META, open_column, open_or_build
 from distilvec.core.batch import NO_LABEL, Text, is_missing
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import hash_files
-from distilvec.core.task_head import TaskInfo
+from distilvec.core.task_head import PAIRS, TaskInfo
 from distilvec.data.corpus import LONGEST_TEXT, SEPARATOR, Corpus, describe, text_key
 from distilvec.data.corpus_files import Rows, TextWriter, as_keys, clean_text, write_columns
 from distilvec.data.task_rows import load_labelled, some_of
@@ -41,8 +42,9 @@ class Examples:
 
     `rows` [examples, texts per example] are corpus rows; `labels` [examples] int64 numbers of `classes` (by name), or
     float32 scores from 0 to 1: `scale` is the least and greatest score of the training split (of STS-B 0 and 5), others
-    are clipped. `train` and `holdout` are sorted example numbers. A training example whose label is not used
-    (`task.labels`) has the label -100, or NaN for a score.
+    are clipped. Where a text has several classes they are float32 zeros and ones [examples, classes]. `train` and
+    `holdout` are sorted example numbers. A training example whose label is not used (`task.labels`) has the label -100,
+    or NaN for a score and for zeros and ones.
     Errors: OSError, ValueError or KeyError for a folder that is missing, incomplete or damaged.
     """
 
@@ -54,6 +56,8 @@ class Examples:
         self.classes: list[str] = meta["classes"]
         self.scale: Scale = meta["scale"] and tuple(meta["scale"])
         self.labels: Labels = open_column(folder / "labels.npy")
+        if meta["kind"] == "multilabel":
+            self.labels = self.labels.reshape(-1, len(self.classes))
         self.rows: Rows = open_column(folder / "rows.npy").reshape(len(self.labels), -1)
         self.train: Rows = open_column(folder / "train.npy")
         self.holdout: Rows = open_column(folder / "holdout.npy")
@@ -120,12 +124,13 @@ def _write(section: TaskSection, prompts: Mapping[Role, str], name: str, folder:
     """Read and check the task's rows and write them to `folder`; the content of its meta.json."""
     texts, targets = _read(section, section.train_split)
     scores = section.type == "sts"
-    classes, scale = [] if scores else sorted(set(targets)), (min(targets), max(targets)) if scores else None
+    classes = _classes(section, targets)
+    scale = (min(targets), max(targets)) if scores else None
     _check(section, texts, classes, scale)
     labels = _numbers(section, section.train_split, targets, classes, scale)
     train, validation = _draw(section, len(texts))
     if section.labels is not None:
-        labels[train[section.labels :]] = math.nan if scores else NO_LABEL
+        labels[train[section.labels :]] = NO_LABEL if labels.dtype == np.int64 else math.nan
     if section.validation_split is not None:
         more, targets = _read(section, section.validation_split)
         labels = np.concatenate([labels, _numbers(section, section.validation_split, targets, classes, scale)])
@@ -136,7 +141,11 @@ def _write(section: TaskSection, prompts: Mapping[Role, str], name: str, folder:
     rows = np.array([[order[text] for text in parts] for parts in inputs], dtype=np.int64)
     drawn = np.isin(chosen, validation)
     write_columns(
-        folder, rows=rows.ravel(), labels=labels[chosen], train=np.flatnonzero(~drawn), holdout=np.flatnonzero(drawn)
+        folder,
+        rows=rows.ravel(),
+        labels=labels[chosen].ravel(),
+        train=np.flatnonzero(~drawn),
+        holdout=np.flatnonzero(drawn),
     )
     counts = {"read": len(chosen), "kept": len(order), "train": len(train), "holdout": len(validation)}
     report = {**counts, "sources": [{"name": section.label, "kept": len(order)}]}
@@ -144,6 +153,15 @@ def _write(section: TaskSection, prompts: Mapping[Role, str], name: str, folder:
     trained = np.isin(np.arange(len(order)), rows[~drawn])
     _write_corpus(folder / "corpus", list(order), prompts.get(section.role, ""), trained, meta)
     return {"name": section.label, "kind": section.type, "classes": classes, "scale": scale}
+
+
+def _classes(section: TaskSection, targets: list[Any]) -> list[str]:
+    """The sorted classes of the training rows; none for scores."""
+    if section.type == "sts":
+        return []
+    if section.type == "multilabel":
+        return sorted(set(chain.from_iterable(targets)))
+    return sorted(set(targets))
 
 
 def _write_corpus(
@@ -164,7 +182,9 @@ def _check(section: TaskSection, texts: list[tuple[str, ...]], classes: list[str
     key, split = "task.path", f"{section.path}: split '{section.train_split}'"
     if len(texts) < 2:
         raise DistilvecError(key, f"{split} has {len(texts)} row.", "Give at least 2.")
-    if len(classes) == 1:
+    if section.type == "multilabel" and not classes:
+        raise DistilvecError(key, f"{split} has no label on any row.", "Give rows with labels.")
+    if section.type != "multilabel" and len(classes) == 1:
         raise DistilvecError(key, f"{split} has one label only, '{classes[0]}'.", "Give rows of two.")
     if scale is not None and scale[0] == scale[1]:
         raise DistilvecError(key, f"{split}: all scores are {scale[0]:g}.", "Give scores that differ.")
@@ -193,15 +213,22 @@ def _numbers(section: TaskSection, split: str, targets: list[Any], classes: list
     """Labels as numbers of their classes, or scores from 0 to 1."""
     if scale is not None:
         return np.clip((np.array(targets) - scale[0]) / (scale[1] - scale[0]), 0, 1).astype(np.float32)
-    if unknown := sorted(set(targets) - set(classes)):
+    several = section.type == "multilabel"
+    present = set(chain.from_iterable(targets)) if several else set(targets)
+    if unknown := sorted(present - set(classes)):
         problem = f"split '{split}' has labels that split '{section.train_split}' lacks: {some_of(unknown)}"
         raise DistilvecError("task.path", f"{section.path}: {problem}.", "Add training rows for them.")
     numbers = {name: number for number, name in enumerate(classes)}
+    if several:
+        labels = np.zeros((len(targets), len(classes)), dtype=np.float32)
+        for row, names in enumerate(targets):
+            labels[row, [numbers[name] for name in names]] = 1
+        return labels
     return np.array([numbers[label] for label in targets], dtype=np.int64)
 
 
 def _joint(section: TaskSection) -> bool:
-    return section.type != "classification" and section.encode == "joint"
+    return section.type in PAIRS and section.encode == "joint"
 
 
 def _rows_of(section: TaskSection, parts: tuple[str, ...]) -> tuple[str, ...]:

@@ -44,8 +44,8 @@ _LONGEST_FIELD = 1 << 30  # characters; the csv module's own limit of 131072 is 
 _DAMAGE: dict[type[Exception], tuple[str, str]] = {  # problem and fix; the first that fits
     UnicodeDecodeError: ("not UTF-8", "Convert it, for example with iconv -f latin1 -t utf-8."),
     gzip.BadGzipFile: ("not gzip data", "Rename or compress it."),
-    EOFError: ("truncated", "Fetch it again."),
-    zlib.error: ("damaged", "Fetch it again."),
+    EOFError: ("truncated", "Download it again."),
+    zlib.error: ("damaged", "Download it again."),
     csv.Error: ("not valid CSV", "Check the quotes."),
     RecursionError: ("not JSON", "Expected one object a line."),
     ValueError: ("not JSON", "Expected one object a line."),
@@ -201,7 +201,7 @@ def open_parquet(path: Path, key: str) -> Iterator[ParquetFile]:
     except (pa.ArrowException, OSError, UnicodeError) as error:
         system = explain(error, key, path) if isinstance(error, OSError) else None
         problem = f"{path}: not a readable Parquet file ({first_line(error)})."
-        raise (system or DistilvecError(key, problem, "Fetch it again.")) from None
+        raise (system or DistilvecError(key, problem, "Download it again.")) from None
 
 
 def _parquet_rows(path: Path, key: str, choose: Choose | None) -> Rows:

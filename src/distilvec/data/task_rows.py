@@ -5,6 +5,7 @@ Every row comes with its location, the key and "FILE, line N", which begins each
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list
     for number, (where, row) in enumerate(rows):
         if options.columns:
             need_columns(row, list(options.columns.values()), where, fix)
-            row = {**row, **{ours: row[theirs] for ours, theirs in options.columns.items()}}
+            row = {**row, **{column: row[name] for column, name in options.columns.items()}}
             rows[number] = (where, row)
         need_columns(row, needed, where, fix)
     return rows
@@ -73,19 +74,22 @@ def load_labelled(
 ) -> tuple[list[tuple[str, ...]], list[Any]]:
     """The rows of one split of a recipe's task: texts (one, or two for pair and sts), and labels, or scores for sts.
 
+    The label of a multilabel row is a sorted tuple of classes.
     `renamed`: the file's names of the columns, as in `TableOptions.columns`.
     """
-    columns = ("text",) if kind == "classification" else ("sentence1", "sentence2")
+    columns = ("sentence1", "sentence2") if kind in ("pair", "sts") else ("text",)
     options = TableOptions(split, columns=renamed, key="task.path")
     rows = table_rows(path, options, (*columns, "score" if kind == "sts" else "label"))
     texts = list(zip(*(texts_of(rows, column) for column in columns), strict=True))
     if kind == "sts":
         return texts, [number_of(row["score"], where, "score") for where, row in rows]
+    if kind == "multilabel":
+        return texts, [labels_of(row["label"], where) for where, row in rows]
     return texts, [label_of(row["label"], where) for where, row in rows]
 
 
 def need_columns(row: Row, needed: Sequence[str], where: Location, fix: str = "Rename the file's columns.") -> None:
-    """DistilvecError that names the columns which a row lacks, and the way out."""
+    """DistilvecError with the missing columns and how to fix it."""
     if missing := [name for name in needed if name not in row]:
         problem = f"no column {some_of(missing)}; expected {', '.join(needed)}, found {some_of(row)}."
         raise DistilvecError(where.key, f"{where.place} has {problem}", fix)
@@ -97,14 +101,14 @@ def texts_of(rows: Sequence[tuple[Location, Row]], column: str) -> list[str]:
 
 
 def text_of(value: Any, where: Location, column: str) -> str:
-    """A cell as text; DistilvecError for anything else, and for text that is no Unicode."""
+    """A cell as text; DistilvecError for anything else, and for text that is not Unicode."""
     if not isinstance(value, str):
         raise _wrong(value, where, column, "a text")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            problem = f"the text in column {column} is no Unicode ({error.reason} at {error.start})"
+            problem = f"the text in column {column} is not Unicode ({error.reason} at {error.start})"
             raise DistilvecError(where.key, f"{where.place}: {problem}.", "Fix the text.") from None
     return value
 
@@ -129,6 +133,18 @@ def label_of(value: Any, where: Location) -> str:
     return str(int(value)) if isinstance(value, bool) else text_of(str(value), where, "label")
 
 
+def labels_of(value: Any, where: Location) -> tuple[str, ...]:
+    """The classes of a text, sorted: a list, or a text that is a JSON list, as in CSV; it may be empty."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise _wrong(value, where, "label", "a JSON list of labels") from None
+    if not isinstance(value, list):
+        raise _wrong(value, where, "label", "a list of labels")
+    return tuple(sorted({label_of(label, where) for label in value}))
+
+
 def found_value(value: Any) -> str:
     """A cell's value for a message, shortened."""
     text = repr(value)
@@ -137,8 +153,9 @@ def found_value(value: Any) -> str:
 
 def some_of(names: Iterable[str]) -> str:
     """Names for a message: the first ten, each shortened."""
-    found = [name if len(name) <= 40 else f"{name[:40]}…" for name in map(str, names)]
-    return ", ".join(found[:10]) + (f" and {len(found) - 10} more" if len(found) > 10 else "")
+    shortened = [name if len(name) <= 40 else f"{name[:40]}…" for name in map(str, names)]
+    text = ", ".join(shortened[:10])
+    return text if len(shortened) <= 10 else f"{text} and {len(shortened) - 10} more"
 
 
 def _wrong(value: Any, where: Location, column: str, expected: str) -> DistilvecError:

@@ -67,16 +67,16 @@ class TokenStore:
         columns = np.arange(lengths.max(initial=0), dtype=np.int64)
         positions = self._offsets[rows][:, None] + columns
         mask = columns < lengths[:, None]
-        found: dict[str, npt.NDArray[Any]] = {}
+        arrays: dict[str, npt.NDArray[Any]] = {}
         if mask.all():
-            found["input_ids"] = self._ids[positions]
+            arrays["input_ids"] = self._ids[positions]
         else:
-            found["input_ids"] = np.full(mask.shape, self.padding)
-            found["input_ids"][mask] = self._ids[positions[mask]]
-            found["attention_mask"] = mask
+            arrays["input_ids"] = np.full(mask.shape, self.padding)
+            arrays["input_ids"][mask] = self._ids[positions[mask]]
+            arrays["attention_mask"] = mask
         if self.seconds is not None:
-            found["token_type_ids"] = mask & (columns >= self.seconds[rows][:, None])
-        return {name: torch.from_numpy(values.astype(np.int64)) for name, values in found.items()}
+            arrays["token_type_ids"] = mask & (columns >= self.seconds[rows][:, None])
+        return {name: torch.from_numpy(values.astype(np.int64)) for name, values in arrays.items()}
 
 
 def build_tokens(
@@ -154,10 +154,11 @@ def _fast_encoder(copy: Tokenizer, max_length: int, side: str) -> Encode:
     encode_batch = getattr(copy, "encode_batch_fast", copy.encode_batch)
 
     def encode(texts: list[Text]) -> tuple[list[list[int]], list[list[int]], int]:
-        found = encode_batch(texts)
-        truncated = sum(len(one) == max_length and bool(one.overflowing) for one in found)
-        types = [one.type_ids for one in found] if texts and isinstance(texts[0], tuple) else []
-        return [one.ids for one in found], types, truncated
+        encodings = encode_batch(texts)
+        truncated = sum(len(encoding) == max_length and bool(encoding.overflowing) for encoding in encodings)
+        has_pairs = bool(texts) and isinstance(texts[0], tuple)
+        types = [encoding.type_ids for encoding in encodings] if has_pairs else []
+        return [encoding.ids for encoding in encodings], types, truncated
 
     return encode
 
@@ -166,13 +167,15 @@ def _slow_encoder(tokenizer: PreTrainedTokenizerBase, max_length: int, side: str
     """For tokenizers in Python; texts of the greatest length are tokenised again, to count those that are longer."""
 
     def encode(texts: list[Text]) -> tuple[list[list[int]], list[list[int]], int]:
-        own, tokenizer.truncation_side = tokenizer.truncation_side, side
+        side_before = tokenizer.truncation_side
+        tokenizer.truncation_side = side
         try:
-            found = tokenizer(texts, truncation=True, max_length=max_length, padding=False)
-            full = [text for text, ids in zip(texts, found["input_ids"], strict=True) if len(ids) == max_length]
-            whole = tokenizer(full, padding=False, verbose=False)["input_ids"] if full else []
+            encoded = tokenizer(texts, truncation=True, max_length=max_length, padding=False)
+            longest = [text for text, ids in zip(texts, encoded["input_ids"], strict=True) if len(ids) == max_length]
+            whole = tokenizer(longest, padding=False, verbose=False)["input_ids"] if longest else []
         finally:
-            tokenizer.truncation_side = own
-        return found["input_ids"], found.get("token_type_ids", []), sum(len(ids) > max_length for ids in whole)
+            tokenizer.truncation_side = side_before
+        truncated = sum(len(ids) > max_length for ids in whole)
+        return encoded["input_ids"], encoded.get("token_type_ids", []), truncated
 
     return encode

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
-from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
 from torch import Tensor
 
 from distilvec.config.schema import Role
@@ -79,8 +79,8 @@ def task_groups(tasks: Iterable[Task]) -> list[Group]:
 
 
 def labelled_groups(examples: Examples, test: Labelled) -> list[Group]:
-    """Test texts of the task a student was trained on, by class if there are at most 12."""
-    if not 1 < len(examples.classes) <= MOST_CLASSES:
+    """Test texts of the task a student was trained on, by class if there are at most 12 and a text has one of them."""
+    if examples.info.kind == "multilabel" or not 1 < len(examples.classes) <= MOST_CLASSES:
         return [Group(f"{examples.name}, test split", [text for parts in test.inputs for text in parts])]
     texts: list[list[Text]] = [[] for _ in examples.classes]
     for parts, label in zip(test.inputs, test.labels.tolist(), strict=True):
@@ -188,13 +188,17 @@ def supervised_report(
     last model's logits.
     """
     kind = next(iter(models.values()))[1].task.kind
-    gold = np.asarray(test.labels, dtype=np.float64 if kind == "sts" else np.int64)
+    gold = np.asarray(test.labels, dtype=np.float64 if kind == "sts" else np.int64)  # multilabel: [rows, classes]
     scores, samples = {}, {}
     for model_name, (model, head) in models.items():
         logits = predict_logits(model, head, test.inputs).numpy()
         if kind == "sts":
             scores[model_name] = score_metrics(logits[:, 0], test.labels)
             sample = Sample("sts", "spearman", logits[:, 0].astype(np.float64), gold)
+        elif kind == "multilabel":
+            scores[model_name] = several_classes_metrics(logits > 0, gold)
+            without_fault = ((logits > 0) == gold).all(1).astype(np.int64)
+            sample = Sample("classification", "accuracy", without_fault, np.ones(len(gold), dtype=np.int64))
         else:
             scores[model_name] = class_metrics(logits.argmax(1), test.labels)
             sample = Sample("classification", "accuracy", logits.argmax(1), gold)
@@ -218,6 +222,15 @@ def class_metrics(predicted: Array, gold: Array) -> dict[str, float | None]:
     macro = precision_recall_fscore_support(gold, predicted, average="macro", zero_division=0)[:3]
     names = ("accuracy", "macro_precision", "macro_recall", "macro_f1")
     return dict(zip(names, map(float, (accuracy_score(gold, predicted), *macro)), strict=True))
+
+
+def several_classes_metrics(predicted: Array, gold: Array) -> dict[str, float | None]:
+    """Accuracy, the share of rows [rows, classes] without a fault; F1 over all classes together, and their mean F1."""
+    return {
+        "accuracy": float(accuracy_score(gold, predicted)),
+        "f1": float(f1_score(gold, predicted, average="micro", zero_division=0)),
+        "macro_f1": float(f1_score(gold, predicted, average="macro", zero_division=0)),
+    }
 
 
 def score_metrics(predicted: Array, gold: Array) -> dict[str, float | None]:

@@ -23,7 +23,11 @@ def find_mistakes(logits: Array, test: Labelled, classes: Sequence[str]) -> dict
       are left out.
     - `confused`: {class, taken_for, rows}, the most frequent first.
     - `texts`: {text, class, taken_for, probability}, the largest probability of the wrong class first.
+
+    Where a text has several classes, `class` and `taken_for` list them; the probability is that of the worst decision.
     """
+    if np.ndim(test.labels) == 2:
+        return _mistakes_of_several(logits, test, classes)
     gold, predicted = np.asarray(test.labels), logits.argmax(1)
     wrong = np.flatnonzero(gold != predicted)
     shifted = np.exp(logits - logits.max(1, keepdims=True))
@@ -57,6 +61,33 @@ def find_mistakes(logits: Array, test: Labelled, classes: Sequence[str]) -> dict
             for n in worst
         ],
     }
+
+
+def _mistakes_of_several(logits: Array, test: Labelled, classes: Sequence[str]) -> dict[str, Any]:
+    """The same of texts with several classes; no class is taken for another one."""
+    gold, predicted = np.asarray(test.labels) > 0, logits > 0
+    wrong = np.flatnonzero((gold != predicted).any(1))
+    probability = 1 / (1 + np.exp(-np.abs(logits)))  # of the decision that was taken
+    worst_decision = np.where(gold != predicted, probability, 0).max(1)
+    lines = []
+    found = precision_recall_fscore_support(gold, predicted, zero_division=0)
+    for name, precision, recall, f1, rows in zip(classes, *found, strict=True):
+        if rows:
+            line = {"class": name, "rows": int(rows), "precision": float(precision), "recall": float(recall)}
+            lines.append({**line, "f1": float(f1), "most_taken_for": None})
+    texts = []
+    for row in wrong[np.argsort(-worst_decision[wrong], kind="stable")][:MOST_TEXTS].tolist():
+        own, taken = (_names(classes, chosen[row]) for chosen in (gold, predicted))
+        probability_of_row = float(worst_decision[row])
+        text = _shown(test.inputs[row])
+        texts.append({"text": text, "class": own, "taken_for": taken, "probability": probability_of_row})
+    classes_by_f1 = sorted(lines, key=lambda line: line["f1"])
+    return {"rows": len(gold), "wrong": len(wrong), "classes": classes_by_f1, "confused": [], "texts": texts}
+
+
+def _names(classes: Sequence[str], chosen: Array) -> str:
+    """The chosen classes in one line."""
+    return ", ".join(classes[number] for number in np.flatnonzero(chosen).tolist()) or "none"
 
 
 def _shown(inputs: Sequence[Any]) -> str:

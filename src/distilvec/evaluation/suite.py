@@ -14,11 +14,11 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from distilvec.config.base import LABELS, Label, Section, Seed, excerpt
+from distilvec.config.base import Label, Mark, Section, Seed, excerpt
 from distilvec.config.messages import Problems, explain
 from distilvec.config.paths import absolute, resolve_tree
 from distilvec.config.schema import Role
@@ -68,7 +68,7 @@ class PairSection(TableSection):
     """Pairs that match or do not: columns sentence1, sentence2, label."""
 
     type: Literal["pair"]
-    positive_label: str | int = Field(1, description="the label of pairs that match", json_schema_extra=LABELS)
+    positive_label: Annotated[str | int, Mark.LABELS] = Field(1, description="the label of pairs that match")
 
 
 class ClassificationSection(TableSection):

@@ -1,4 +1,4 @@
-"""formats."""
+"""What a student is saved as: the sentence-transformers folder, ONNX, int8, OpenVINO, two models in one folder."""
 
 import os
 

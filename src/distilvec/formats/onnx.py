@@ -57,7 +57,7 @@ def check_onnx_place(path: Path, key: str) -> None:
     with path.open("rb") as file:
         start = file.read(3)
     if start and not _BEGINS.match(start):
-        raise DistilvecError(key, f"{path} exists and is no ONNX file.", "Choose another path.")
+        raise DistilvecError(key, f"{path} exists and is not an ONNX file.", "Choose another path.")
 
 
 class Graph(nn.Module):
@@ -83,14 +83,17 @@ class Graph(nn.Module):
                 pooled = features["sentence_embedding"]
             features = module(features)
         vectors = features["sentence_embedding"]
-        found = vectors, features["token_embeddings"]
-        return found if self.head is None else (*found, self.head(vectors if pooled is None else pooled))
+        states = features["token_embeddings"]
+        if self.head is None:
+            return vectors, states
+        return vectors, states, self.head(vectors if pooled is None else pooled)
 
     def run(self, tokens: Mapping[str, Any], outputs: Sequence[str] = OUTPUTS[:1]) -> list[npt.NDArray[np.float32]]:
         """Return the named outputs for `input_ids` and `attention_mask`, float32, without gradients."""
         with torch.inference_mode():
-            found = self(*(torch.as_tensor(tokens[name]).to(self.model.device) for name in INPUTS))
-        return [found[self.outputs.index(name)].float().cpu().numpy() for name in outputs]
+            results = self(*(torch.as_tensor(tokens[name]).to(self.model.device) for name in INPUTS))
+        by_name = dict(zip(self.outputs, results, strict=True))
+        return [by_name[name].float().cpu().numpy() for name in outputs]
 
 
 class OnnxEmbedder:
@@ -102,10 +105,11 @@ class OnnxEmbedder:
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
         require_extra("onnx", "--to onnx")
-        import onnxruntime as runtime  # type: ignore[import-untyped]
+        import onnxruntime as runtime
 
         options = runtime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = threads or torch.get_num_threads(), 1
+        options.intra_op_num_threads = threads or torch.get_num_threads()
+        options.inter_op_num_threads = 1
         options.log_severity_level = 3
         options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
@@ -123,12 +127,13 @@ class OnnxEmbedder:
 
     def run(self, tokens: Mapping[str, Any], outputs: Sequence[str] = OUTPUTS[:1]) -> list[npt.NDArray[np.float32]]:
         """Return the named outputs as float32."""
-        if missing := [name for name in self.inputs if name not in tokens]:
+        missing = [name for name in self.inputs if name not in tokens]
+        if missing:
             raise DistilvecError(
                 "tokens", f"the ONNX model needs {', '.join(self.inputs)}; found no {', '.join(missing)}.", "Add it."
             )
         feed = {name: np.asarray(tokens[name], dtype=np.int64) for name in self.inputs}
-        return [np.asarray(found, dtype=np.float32) for found in self.session.run(list(outputs), feed)]
+        return [np.asarray(result, dtype=np.float32) for result in self.session.run(list(outputs), feed)]
 
 
 def export_onnx(model: SentenceTransformer, path: Path, head: TaskHead | None = None) -> Path:
@@ -136,8 +141,8 @@ def export_onnx(model: SentenceTransformer, path: Path, head: TaskHead | None = 
 
     With the `head` of a task on single texts the file has its logits as a third output.
 
-    Errors: DistilvecError without onnxruntime; for a model that is no transformer, is above 2 GB, excludes its prompt
-    from the pooling, or does not export; for vectors that differ by more than 1e-4; for a full disk.
+    Errors: DistilvecError without onnxruntime; for a model that is not a transformer, is above 2 GB, excludes its
+    prompt from the pooling, or does not export; for vectors that differ by more than 1e-4; for a full disk.
     Note: torch's TorchScript exporter is tried first (seconds), then the newer one (minutes), which Gemma 3 needs.
     """
     require_extra("onnx", "--to onnx")
@@ -167,7 +172,8 @@ def export_onnx(model: SentenceTransformer, path: Path, head: TaskHead | None = 
 
 def _write_checked(plain: SentenceTransformer, path: Path, head: TaskHead | None) -> Path:
     """Write the file of the first exporter whose vectors match, whole or not at all."""
-    problems, target = [], real(path)
+    problems = []
+    target = real(path)
     remove_scratch(target.parent)
     folder = scratch(target)
     folder.mkdir()
@@ -207,23 +213,21 @@ def parity(
     batches = [[text] for text in texts]
     if model[0].tokenizer.pad_token is not None and len(texts) > 1:
         batches.append(list(texts))
-    graph, differences = Graph(model, head).eval(), list[float]()
+    graph = Graph(model, head).eval()
+    outputs = [name for name in graph.outputs if name != OUTPUTS[1]]  # states at padding may be anything
+    differences: list[float] = []
     for batch in batches:
         tokens = tokenize(model, batch)
-        pairs = zip(session.run(tokens, graph.outputs), graph.run(tokens, graph.outputs), strict=True)
-        differences += [
-            np.abs(ours - theirs).max()
-            for name, (ours, theirs) in zip(graph.outputs, pairs, strict=True)
-            if name != OUTPUTS[1]
-        ]
-    return float(np.max(differences))
+        pairs = zip(session.run(tokens, outputs), graph.run(tokens, outputs), strict=True)
+        differences += [np.abs(exported - expected).max() for exported, expected in pairs]
+    return float(np.max(differences))  # np.max, unlike max, is NaN if one of them is
 
 
 def export_copy(model: SentenceTransformer) -> SentenceTransformer:
     """Copy a model as its folder would load on the CPU: fp32, stock attention, no packed layers, evaluation mode.
 
     fp32 weights on the CPU are shared with the original, which does not change.
-    Errors: DistilvecError if the first module is no transformer.
+    Errors: DistilvecError if the first module is not a transformer.
     """
     first = model[0]
     if not isinstance(getattr(first, "auto_model", None), nn.Module):
@@ -244,15 +248,15 @@ def export_copy(model: SentenceTransformer) -> SentenceTransformer:
 
 def token_limit(model: SentenceTransformer) -> int | None:
     """Return the lesser of the model's maximum length and its positions; None if neither is known."""
-    known = [value for value in (model.max_seq_length, position_limit(model[0].auto_model)) if value is not None]
-    return min(known, default=None)
+    limits = (model.max_seq_length, position_limit(model[0].auto_model))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def tokenize(model: SentenceTransformer, texts: list[str], most: int = _PROBE_TOKENS) -> dict[str, Tensor]:
     """Return `input_ids` and `attention_mask` [texts, tokens] of texts, truncated to `most` tokens."""
-    tokenizer, limit = model[0].tokenizer, min(token_limit(model) or most, most)
-    found = tokenizer(texts, truncation=True, max_length=limit, padding=len(texts) > 1, return_tensors="pt")
-    return {name: found[name] for name in INPUTS}
+    limit = min(token_limit(model) or most, most)
+    tokens = model[0].tokenizer(texts, truncation=True, max_length=limit, padding=len(texts) > 1, return_tensors="pt")
+    return {name: tokens[name] for name in INPUTS}
 
 
 def _write_graph(graph: Graph, path: Path, dynamo: bool) -> None:

@@ -40,5 +40,5 @@ class OpenvinoEmbedder:
 
     def run(self, tokens: Mapping[str, Any], outputs: Sequence[str] = OUTPUTS[:1]) -> list[npt.NDArray[np.float32]]:
         """Return the named outputs for `input_ids` and `attention_mask`, float32."""
-        found = self.model({name: np.asarray(tokens[name], dtype=np.int64) for name in INPUTS})
-        return [np.asarray(found[name], dtype=np.float32) for name in outputs]
+        results = self.model({name: np.asarray(tokens[name], dtype=np.int64) for name in INPUTS})
+        return [np.asarray(results[name], dtype=np.float32) for name in outputs]

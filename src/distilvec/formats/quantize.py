@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-_ENDS = "_int8", "_scales"  # of the names of stored weights
+_INT8 = "_int8"  # ends of the names of stored weights
+_SCALES = "_scales"
 _LINEAR = ["MatMul"]  # Gemm nodes are made MatMul nodes; products without constants are left out
 
 
@@ -71,21 +72,25 @@ def _store_weights(path: Path) -> None:
     floats = {tensor.name: tensor for tensor in graph.initializer if len(tensor.dims) == 2 and tensor.data_type == 1}
     nodes = list[Any]()
     for node in graph.node:
-        table, layer = node.op_type == "Gather", node.op_type == "MatMul"
-        name = next((name for name in node.input[0 if table else 1 :][:1] if table or layer), "")
+        is_table = node.op_type == "Gather"
+        is_layer = node.op_type == "MatMul"
+        name = ""
+        if is_table:
+            name = node.input[0]
+        elif is_layer:
+            name = node.input[1]
         weights = floats.get(name)
-        if weights is None or users[name] > 1 or (layer and weights.dims[0] <= weights.dims[1]):
+        if weights is None or users[name] > 1 or (is_layer and weights.dims[0] <= weights.dims[1]):
             nodes.append(node)
             continue
         values = numpy_helper.to_array(weights)
-        scales = np.abs(values).max(axis=1 if table else 0, keepdims=True) / 127
+        scales = np.abs(values).max(axis=1 if is_table else 0, keepdims=True) / 127
         scales[scales == 0] = 1
-        stored = np.rint(values / scales).astype(np.int8), scales.astype(np.float32)
-        graph.initializer.extend(
-            numpy_helper.from_array(part, name + end) for part, end in zip(stored, _ENDS, strict=True)
-        )
+        int8 = np.rint(values / scales).astype(np.int8)
+        graph.initializer.append(numpy_helper.from_array(int8, name + _INT8))
+        graph.initializer.append(numpy_helper.from_array(scales.astype(np.float32), name + _SCALES))
         graph.initializer.remove(weights)
-        nodes += _gather_rows(name, node) if table else _multiply(name, node)
+        nodes += _gather_rows(name, node) if is_table else _multiply(name, node)
     del graph.node[:]
     graph.node.extend(nodes)
     onnx.save(model, str(path))
@@ -96,18 +101,18 @@ def _gather_rows(name: str, node: Any) -> Iterator[Any]:
     from onnx import TensorProto, helper
 
     result = node.output[0]
-    for end in _ENDS:
+    for end in (_INT8, _SCALES):
         yield helper.make_node("Gather", [name + end, node.input[1]], [result + end], axis=0)
-    yield helper.make_node("Cast", [result + _ENDS[0]], [f"{result}_floats"], to=TensorProto.FLOAT)
-    yield helper.make_node("Mul", [f"{result}_floats", result + _ENDS[1]], [result])
+    yield helper.make_node("Cast", [result + _INT8], [f"{result}_floats"], to=TensorProto.FLOAT)
+    yield helper.make_node("Mul", [f"{result}_floats", result + _SCALES], [result])
 
 
 def _multiply(name: str, node: Any) -> Iterator[Any]:
     """Yield the nodes that make fp32 weights of int8 ones, which readers do once, and multiply by them."""
     from onnx import TensorProto, helper
 
-    yield helper.make_node("Cast", [name + _ENDS[0]], [f"{name}_floats"], to=TensorProto.FLOAT)
-    yield helper.make_node("Mul", [f"{name}_floats", name + _ENDS[1]], [name])
+    yield helper.make_node("Cast", [name + _INT8], [f"{name}_floats"], to=TensorProto.FLOAT)
+    yield helper.make_node("Mul", [f"{name}_floats", name + _SCALES], [name])
     yield node
 
 

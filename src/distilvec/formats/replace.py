@@ -1,7 +1,18 @@
-"""Replacement of a saved model's folder as a whole, without loss of files that others put into it.
+"""Replacement of a saved model's files, without loss of files that others put into its folder.
 
-`distillation.json` lists every other file of the save under `files`: relative name to checksum. A new save carries over
-all further files of the folder (an ONNX file, a user's notes), and listed files that were changed by hand.
+`distillation.json` lists every other file of the save under `files`: relative name to checksum. A new save replaces
+these one by one. All further files of the folder (an ONNX file, a user's notes) are left alone, and a listed file that
+was changed by hand is kept under another name.
+
+The order of a save, which a kill may end at any moment:
+
+1. The new model is written as a whole under a scratch name. Killed here, the old model is untouched, and the next save
+   removes the scratch folder.
+2. The scratch folder gets the name `.NAME.new`: now the new model is the one that counts. Killed from here on,
+   `recover_student` goes on with the move.
+3. modules.json is taken out of the old folder, so that nobody loads a mixture of two models; the other files are moved,
+   files of the old model alone are removed, and modules.json is moved.
+4. The record is moved last. Until then the old one tells which files were ours.
 """
 
 from __future__ import annotations
@@ -9,9 +20,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from functools import cache
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +32,14 @@ from distilvec.core.log import log
 
 RECORD = "distillation.json"
 FILES = "files"  # the record's key
-CHANGED = ".yours"  # suffix of a carried-over file if the new model has a file of the same name
+MODULES = "modules.json"  # what readers of a model begin with
+CHANGED = ".yours"  # suffix of a file that was changed by hand, where the new model has a file of the same name
+_CONTENT = (".safetensors", "tokenizer.json")  # ends of the files that an exported file was made of
 
 
 def is_ours(folder: Path) -> bool:
     """Return whether the folder holds a model that distilvec wrote."""
-    return (folder / "modules.json").is_file() and read_record(folder) is not None
+    return (folder / MODULES).is_file() and read_record(folder) is not None
 
 
 def check_replaceable(folder: Path, key: str) -> None:
@@ -35,17 +47,17 @@ def check_replaceable(folder: Path, key: str) -> None:
     check_output_folder(folder, key)
     if folder.is_dir() and any(folder.iterdir()) and not is_ours(folder):
         raise DistilvecError(
-            key, f"{folder} exists and is no model that distilvec wrote.", "Choose a new or empty folder."
+            key, f"{folder} exists and holds no model that distilvec wrote.", "Choose a new or empty folder."
         )
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
     """Read the folder's distillation.json; None without a mapping there."""
     try:
-        found = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None
 
 
 def checksums(folder: Path) -> dict[str, str]:
@@ -58,63 +70,29 @@ def is_unchanged(folder: Path, record: dict[str, Any]) -> bool:
     return read_record(folder) == record and all((folder / name).is_file() for name in record[FILES])
 
 
-def carry_over(old: Path, new: Path) -> None:
-    """Link the files of others in the folder `old`, and files changed there by hand, into `new`."""
-    written = (read_record(old) or {}).get(FILES) or {}
-    stale = []
-    for name in _names(old):
-        path, target = old / name, new / name
-        is_written = name in written
-        if name == RECORD or (is_written and not _is_edited(path, target, written[name])):
-            continue
-        numbered = (new / f"{name}{CHANGED}{number if number > 1 else ''}" for number in count(1))
-        target = next(free for free in chain([target], numbered) if not (free.is_symlink() or free.exists()))
-        if is_written:
-            _log_once(f"{path} was changed by hand; the file is kept as {target.name}")
-        elif path.suffix == ".onnx":
-            stale.append(name)
-        _link(path, target)
-    if stale and not _same_model(written, new):
-        _log_once(f"kept, of the earlier model: {', '.join(stale)} in {old}; `distilvec export` makes files again")
-
-
-def _same_model(written: Mapping[str, str], new: Path) -> bool:
-    """Return whether `new` has the weights and the tokenizer that the record of the earlier model lists."""
-    names = [name for name in written if name.endswith((".safetensors", "tokenizer.json"))]
-    return bool(names) and all((new / name).is_file() and checksum_once(new / name) == written[name] for name in names)
-
-
 def replace_folder(new: Path, folder: Path) -> None:
-    """Rename `new` to `folder` and remove the earlier folder at the end. See `recover_student`."""
-    old = _earlier(folder)
-    replaced = folder.exists()
-    if replaced:
-        folder.rename(old)
-    try:
-        new.rename(folder)
-    except BaseException:
-        if replaced and not folder.exists():
-            old.rename(folder)
-        raise
+    """Move the files of `new`, a complete model on the disk, into `folder`; see the order above. Removes `new`."""
+    staged = _staged(folder)
+    new.rename(staged)
     sync_folder(folder.parent)
-    if replaced:
-        remove(old)
+    _move_into(folder, staged)
 
 
 def recover_student(folder: Path, in_run: bool = False) -> None:
-    """Restore the earlier model if a save was killed between its two renames, and remove half-written files.
+    """Finish a save that was killed after its decision, and remove half-written files.
 
     A run's own folder (`in_run`) may also hold a language model, which has no record.
     """
-    folder, old = real(folder), _earlier(real(folder))
+    folder = real(folder)
     remove_scratch(folder.parent)
-    language_model = in_run and (old / "config.json").is_file()
-    if not (language_model or is_ours(old) or (old.is_dir() and not any(old.iterdir()))):
+    staged = _staged(folder)
+    if not staged.is_dir():
         return
-    if folder.exists():
-        remove(old)
-    else:
-        old.rename(folder)
+    is_whole = read_record(staged) is not None or (in_run and (staged / "config.json").is_file())
+    if is_whole:
+        _move_into(folder, staged)
+    elif not _names(staged):  # everything is moved
+        remove(staged)
 
 
 def real(folder: Path) -> Path:
@@ -122,26 +100,90 @@ def real(folder: Path) -> Path:
     return Path(os.path.realpath(folder))
 
 
-def _earlier(folder: Path) -> Path:
-    """Return the name of the earlier model during a replacement."""
-    return folder.with_name(f".{folder.name}.old")
+def _staged(folder: Path) -> Path:
+    """Return the name of a new model, complete, until all its files are in `folder`."""
+    return folder.with_name(f".{folder.name}.new")
 
 
-_log_once = cache(log)
+def _move_into(folder: Path, staged: Path) -> None:
+    """Move every file of `staged` into `folder`, the record last, and remove `staged`.
+
+    After a kill at any line a second call finishes the first one.
+    """
+    if not folder.exists():
+        staged.rename(folder)
+        sync_folder(folder.parent)
+        return
+    old_files = (read_record(folder) or {}).get(FILES)
+    new_files = (read_record(staged) or {}).get(FILES)
+    if old_files and new_files:
+        _name_outdated_exports(folder, old_files, new_files)
+        _keep_changed_files(folder, staged, old_files)
+
+    if (staged / MODULES).exists():  # not in a second call that finds the new one in its place
+        (folder / MODULES).unlink(missing_ok=True)
+    for name in _names(staged):
+        if name not in (MODULES, RECORD):
+            _move(staged / name, folder / name)
+    if old_files and new_files:
+        for name in old_files.keys() - new_files.keys():
+            if _is_file_with(folder / name, old_files[name]):
+                (folder / name).unlink()
+    if (staged / MODULES).exists():
+        _move(staged / MODULES, folder / MODULES)
+    for path in folder.rglob("*"):
+        if path.is_dir() and not path.is_symlink():
+            sync_folder(path)
+    sync_folder(folder)
+
+    if (staged / RECORD).exists():
+        _move(staged / RECORD, folder / RECORD)
+        sync_folder(folder)
+    remove(staged)
+
+
+def _move(path: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    path.replace(target)
+
+
+def _keep_changed_files(folder: Path, staged: Path, old_files: dict[str, str]) -> None:
+    """Rename files in `folder` that the move would replace though distilvec did not write their content."""
+    for name in _names(staged):
+        path = folder / name
+        if name == RECORD or not (path.exists() or path.is_symlink()):
+            continue
+        if _is_file_with(path, old_files.get(name)) or _is_file_with(path, checksum_once(staged / name)):
+            continue
+        numbered = (path.with_name(f"{path.name}{CHANGED}{number if number > 1 else ''}") for number in count(1))
+        free_path = next(new_path for new_path in numbered if not (new_path.exists() or new_path.is_symlink()))
+        path.rename(free_path)
+        _log_once(f"{path} was changed by hand; the file is kept as {free_path.name}")
+
+
+def _name_outdated_exports(folder: Path, old_files: dict[str, str], new_files: dict[str, str]) -> None:
+    """Log the exported files in `folder` that belong to the old model, if the new one is another."""
+    if all(new_files.get(name) == checksum for name, checksum in old_files.items() if name.endswith(_CONTENT)):
+        return
+    exports = [name for name in _names(folder) if name.endswith(".onnx") and name not in old_files]
+    if exports:
+        _log_once(f"kept, of the earlier model: {', '.join(exports)} in {folder}; `distilvec export` makes files again")
+
+
+_log_once = cache(log)  # a training saves often, and the message is the same
+
+
+def _is_file_with(path: Path, checksum: str | None) -> bool:
+    return path.is_file() and checksum_once(path) == checksum
 
 
 def _names(folder: Path) -> list[str]:
     """Return relative names of all files and links in a folder but half-written ones."""
-    found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    return sorted(path.relative_to(folder).as_posix() for path in found if not is_scratch(path))
+    paths = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
+    return sorted(path.relative_to(folder).as_posix() for path in paths if not is_scratch(path))
 
 
-def _is_edited(path: Path, new: Path, written: str) -> bool:
-    """Return whether a file has another content than distilvec wrote, and than it writes now."""
-    return path.is_file() and checksum_once(path) not in (written, checksum_once(new) if new.is_file() else written)
-
-
-def _link(path: Path, target: Path) -> None:
+def link(path: Path, target: Path) -> None:
     """Make a hard link, or a copy on systems without hard links; links stay links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -67,9 +67,9 @@ def _config(folder: Path, towers: Mapping[str, SentenceTransformer]) -> dict[str
     structure: dict[str, list[str]] = {}
     for role in towers:
         modules = json.loads((folder / role / "modules.json").read_text(encoding="utf-8"))
-        own = {(Path(role) / module["path"]).as_posix(): module["type"] for module in modules}
-        types |= own
-        structure[role] = list(own)
+        tower = {(Path(role) / module["path"]).as_posix(): module["type"] for module in modules}
+        types |= tower
+        structure[role] = list(tower)
     return {
         "types": types,
         "structure": structure,

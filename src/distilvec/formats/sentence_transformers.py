@@ -30,7 +30,7 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedTokenizerBase
 
-from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.files import remove, scratch
 from distilvec.core.info import UNLIMITED
 from distilvec.formats import replace
@@ -48,6 +48,7 @@ POOLING_FLAGS = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
+SETTINGS = "config_sentence_transformers.json"
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # of special tokens
 
 
@@ -80,7 +81,8 @@ def save_folder(
     folder: Path, write: Callable[[Path], None], distillation: dict[str, Any], card: str, key: str = "student"
 ) -> None:
     """Replace `folder` by a new folder with the files of `write`, the card and the record; see `save_student`."""
-    recover_student(folder)
+    with explained(key, folder):
+        recover_student(folder)
     replace.check_replaceable(folder, key)
     target = replace.real(folder)
     new = scratch(target)
@@ -95,9 +97,7 @@ def save_folder(
         write_json(new / replace.RECORD, {**distillation, replace.FILES: replace.checksums(new)})
         if replace.is_unchanged(target, replace.read_record(new) or {}):
             return
-        if target.is_dir():
-            replace.carry_over(target, new)
-        _sync_tree(new)
+        _sync_tree(new)  # before the move: a name on the disk must never lead to content that is not there yet
         replace.replace_folder(new, target)
     except (OSError, SafetensorError) as error:
         raise DistilvecError(
@@ -107,6 +107,25 @@ def save_folder(
         ) from error
     finally:
         remove(new)
+
+
+def replace_texts(folder: Path, distillation: dict[str, Any], card: str, similarity: str, key: str = "student") -> None:
+    """Replace the record and the model card of a saved student, and how it says that vectors are compared.
+
+    The model is not loaded: its files are linked into the new save. Errors as `save_student`.
+    """
+
+    def write(new: Path) -> None:
+        for name in (replace.read_record(folder) or {}).get(replace.FILES, ()):
+            if name != "README.md":
+                replace.link(folder / name, new / name)
+        path = new / SETTINGS
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        if settings.get("similarity_fn_name") != similarity:
+            path.unlink()  # a link: the earlier student keeps its own file
+            write_json(path, {**settings, "similarity_fn_name": similarity})
+
+    save_folder(folder, write, distillation, card, key)
 
 
 def in_float32(model: SentenceTransformer) -> SentenceTransformer:
@@ -123,15 +142,17 @@ def write_modules(model: SentenceTransformer, folder: Path, layout: Layout = "po
     if layout == "current":
         model.save_pretrained(str(folder), create_model_card=False)
         entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-        write_json(
-            folder / "modules.json",
-            [{**entry, "type": EXPERTS_TYPE if entry["type"] in OURS else entry["type"]} for entry in entries],
-        )
+        for entry in entries:
+            if entry["type"] in OURS:  # not the class of this package: the folder must load without distilvec
+                entry["type"] = EXPERTS_TYPE
+        write_json(folder / "modules.json", entries)
         return
     entries = []
     for number, module in enumerate(model):
-        kind, ours = type(module).__name__, isinstance(module, Experts)
-        if (kind == "Transformer") != (number == 0) or kind not in _WRITERS or (kind == "Experts" and not ours):
+        kind = type(module).__name__
+        is_experts = isinstance(module, Experts)
+        is_known = kind in _WRITERS and (kind != "Experts" or is_experts)
+        if not is_known or (kind == "Transformer") != (number == 0):
             raise DistilvecError(
                 "student.model",
                 f"module {number} is a {kind} of {type(module).__module__}; the portable layout is Transformer, then "
@@ -141,7 +162,8 @@ def write_modules(model: SentenceTransformer, folder: Path, layout: Layout = "po
         path = f"{number}_{kind}" if number else ""
         (folder / path).mkdir(exist_ok=True)
         _WRITERS[kind](module, folder / path)
-        reference = EXPERTS_TYPE if ours else f"sentence_transformers.models.{kind}"
+        # The old name of the class, which all versions know; the one of 5.4 and later is unknown to earlier ones
+        reference = EXPERTS_TYPE if is_experts else f"sentence_transformers.models.{kind}"
         entries.append({"idx": number, "name": str(number), "path": path, "type": reference})
     write_json(folder / "modules.json", entries)
     write_settings(folder, dict(model.prompts), model.similarity_fn_name, model.default_prompt_name)
@@ -161,11 +183,13 @@ def write_settings(folder: Path, prompts: dict[str, str], similarity: str | None
         "default_prompt_name": default,
         "similarity_fn_name": similarity,
     }
-    write_json(folder / "config_sentence_transformers.json", settings)
+    write_json(folder / SETTINGS, settings)
 
 
 def _write_transformer(transformer: Any, folder: Path) -> None:
-    backbone, tokenizer, length = transformer.auto_model, transformer.tokenizer, transformer.max_seq_length
+    backbone = transformer.auto_model
+    tokenizer = transformer.tokenizer
+    length = transformer.max_seq_length
     backbone.save_pretrained(str(folder))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     write_json(folder / "config.json", portable_config(config))
@@ -177,21 +201,26 @@ def _write_transformer(transformer: Any, folder: Path) -> None:
             "Take a model with a fast one.",
         )
     state = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    state["truncation"] = state["padding"] = None  # settings of the last call
+    state["truncation"] = state["padding"] = (
+        None  # settings of the last call, which would apply to every reader's calls
+    )
     write_json(folder / "tokenizer.json", state)
-    token_types = "token_type_ids" in inspect.signature(backbone.forward).parameters
-    about = tokenizer_config(tokenizer, length, token_types)
-    write_json(folder / "tokenizer_config.json", about)
-    special = [key for key in about if key.removesuffix("_token") in ROLES]
-    write_json(folder / "special_tokens_map.json", {key: about[key] for key in special})  # fastembed before 0.9
-    stated = length if length is not None and length <= UNLIMITED else None  # larger numbers overflow in readers
-    settings = {"max_seq_length": stated, "do_lower_case": bool(transformer.do_lower_case)}
+    reads_token_types = "token_type_ids" in inspect.signature(backbone.forward).parameters
+    config = tokenizer_config(tokenizer, length, reads_token_types)
+    write_json(folder / "tokenizer_config.json", config)
+    special = {key: config[key] for key in config if key.removesuffix("_token") in ROLES}
+    write_json(folder / "special_tokens_map.json", special)  # fastembed before 0.9 reads nothing else
+    if length is not None and length > UNLIMITED:
+        length = None  # such numbers overflow in readers
+    settings = {"max_seq_length": length, "do_lower_case": bool(transformer.do_lower_case)}
     write_json(folder / "sentence_bert_config.json", settings)
 
 
 def _write_pooling(pooling: Any, folder: Path) -> None:
     """Write config.json with one flag per mode."""
-    modes = (pooling.pooling_mode,) if isinstance(pooling.pooling_mode, str) else tuple(pooling.pooling_mode)
+    modes = pooling.pooling_mode
+    if isinstance(modes, str):
+        modes = (modes,)
     flags = {flag: mode in modes for mode, flag in POOLING_FLAGS.items()}
     config = {"word_embedding_dimension": pooling.embedding_dimension, **flags}
     write_json(folder / "config.json", {**config, "include_prompt": pooling.include_prompt})
@@ -199,15 +228,16 @@ def _write_pooling(pooling: Any, folder: Path) -> None:
 
 def _write_dense(dense: Any, folder: Path) -> None:
     config = dense.get_config_dict()
-    kept = {name: config.pop(name) for name in ("in_features", "out_features", "bias", "activation_function")}
-    names = {config.pop(f"module_{end}_name", "sentence_embedding") for end in ("input", "output")}
-    if names != {"sentence_embedding"} or any(config.values()):
+    portable = {name: config.pop(name) for name in ("in_features", "out_features", "bias", "activation_function")}
+    # What is left are settings of newer readers: an older one would ignore them and compute something else
+    features = {config.pop(f"module_{end}_name", "sentence_embedding") for end in ("input", "output")}
+    if features != {"sentence_embedding"} or any(config.values()):
         raise DistilvecError(
             "student.dense",
-            f"the portable layout cannot hold a Dense module with {config or names}.",
+            f"the portable layout cannot hold a Dense module with {config or features}.",
             "Save with layout 'current'.",
         )
-    write_json(folder / "config.json", kept)
+    write_json(folder / "config.json", portable)
     weights = {name: value.detach().cpu().contiguous() for name, value in dense.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
@@ -223,6 +253,8 @@ _WRITERS: dict[str, Callable[[Any, Path], None]] = {
 
 def tokenizer_config(tokenizer: PreTrainedTokenizerBase, max_length: int, token_types: bool) -> dict[str, Any]:
     """Return tokenizer_config.json for a tokenizer in tokenizer.json, with a class that every transformers has."""
+    # Each key is here for some version of the libraries. A change needs the test with the oldest versions, too
+    # (tests/formats/oldest_stack.py): a wrong key gives other tokens there, and no error.
     inputs = [name for name in tokenizer.model_input_names if token_types or name != "token_type_ids"]
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -232,11 +264,16 @@ def tokenizer_config(tokenizer: PreTrainedTokenizerBase, max_length: int, token_
         "model_input_names": inputs,
         "clean_up_tokenization_spaces": bool(getattr(tokenizer, "clean_up_tokenization_spaces", False)),
     }
-    before = tokenizer.backend_tokenizer.pre_tokenizer
-    if before is not None and (space := json.loads(before.__getstate__()).get("add_prefix_space")) is not None:
-        config["add_prefix_space"] = space  # without the key transformers 4 removes the space of byte-level tokenizers
+    pre_tokenizer = tokenizer.backend_tokenizer.pre_tokenizer
+    if pre_tokenizer is not None:
+        add_prefix_space = json.loads(pre_tokenizer.__getstate__()).get("add_prefix_space")
+        if add_prefix_space is not None:
+            # Without the key transformers 4 removes the space that a byte-level tokenizer puts before a text, and the
+            # first word becomes other tokens
+            config["add_prefix_space"] = add_prefix_space
     tokens = {f"{role}_token": getattr(tokenizer, f"{role}_token", None) for role in ROLES}
     config |= {role: str(token) for role, token in tokens.items() if token is not None}
+    # transformers 5 renamed the list; it still reads the old key, transformers 4 reads no other
     more = getattr(tokenizer, "extra_special_tokens", None) or getattr(tokenizer, "additional_special_tokens", None)
     if more:
         config["additional_special_tokens"] = [str(token) for token in more]
@@ -246,10 +283,11 @@ def tokenizer_config(tokenizer: PreTrainedTokenizerBase, max_length: int, token_
 def portable_config(config: dict[str, Any]) -> dict[str, Any]:
     """Return config.json with the keys of transformers 4 in addition to those of transformers 5.
 
-    Without them transformers 4 uses its defaults: a RoPE base of 10000, global attention in every third layer.
+    Without them transformers 4 loads the model with its defaults and says nothing: a RoPE base of 10000, global
+    attention in every third layer. The keys of transformers 5 stay beside them.
     """
     portable = dict(config)
-    if "dtype" in portable:
+    if "dtype" in portable:  # both versions read the old name
         portable["torch_dtype"] = portable.pop("dtype")
     if portable.get("is_causal") is False:
         warnings.warn(
@@ -259,11 +297,12 @@ def portable_config(config: dict[str, Any]) -> dict[str, Any]:
         )
     portable.update(_rope_keys(portable.get("model_type"), portable.get("rope_parameters") or {}))
     if portable.get("model_type") == "modernbert" and portable.get("layer_types"):
-        full = [kind == "full_attention" for kind in portable["layer_types"]]
-        steps = [n for n in range(1, len(full) + 1) if full == [layer % n == 0 for layer in range(len(full))]]
-        portable.pop("global_attn_every_n_layers", None)  # of the model before its layers were pruned
-        if steps:
-            portable["global_attn_every_n_layers"] = steps[0]
+        # transformers 5 lists the kind of each layer, transformers 4 has one number n: full attention in the layers
+        # 0, n, 2n, ... The number that stands there is that of the model before its layers were pruned.
+        portable.pop("global_attn_every_n_layers", None)
+        every = _full_attention_interval(portable["layer_types"])
+        if every is not None:
+            portable["global_attn_every_n_layers"] = every
         else:
             warnings.warn(
                 f"transformers 4 cannot express a ModernBERT with layers {portable['layer_types']}; this student needs "
@@ -273,17 +312,33 @@ def portable_config(config: dict[str, Any]) -> dict[str, Any]:
     return dict(sorted(portable.items()))
 
 
+def _full_attention_interval(layer_types: list[str]) -> int | None:
+    """Return the least n such that exactly the layers 0, n, 2n, ... have full attention; None without such an n."""
+    is_full = [kind == "full_attention" for kind in layer_types]
+    for every in range(1, len(is_full) + 1):
+        if is_full == [layer % every == 0 for layer in range(len(is_full))]:
+            return every
+    return None
+
+
 def _rope_keys(model_type: str | None, rope: dict[str, Any]) -> dict[str, Any]:
-    """Return transformers 4's RoPE settings: one base, or one for full and one for sliding attention."""
-    full, sliding = rope.get("full_attention", rope), rope.get("sliding_attention")
+    """Return transformers 4's RoPE settings: one base, or one for full and one for sliding attention.
+
+    transformers 5 has all of them in `rope_parameters`, by the kind of attention if there are two.
+    """
+    full = rope.get("full_attention", rope)
+    sliding = rope.get("sliding_attention")
     if "rope_theta" not in full:
         return {}
-    names = ("rope_theta", "rope_local_base_freq")
+    # ModernBERT has names of its own; with two bases the other models (Gemma 3) call the second one local
+    full_name = "rope_theta"
+    sliding_name = "rope_local_base_freq"
     if model_type == "modernbert" and sliding is not None:
-        names = ("global_rope_theta", "local_rope_theta")
-    keys = {names[0]: full["rope_theta"]}
+        full_name = "global_rope_theta"
+        sliding_name = "local_rope_theta"
+    keys = {full_name: full["rope_theta"]}
     if sliding is not None:
-        keys[names[1]] = sliding["rope_theta"]
+        keys[sliding_name] = sliding["rope_theta"]
     if full.get("rope_type", "default") != "default":
         keys["rope_scaling"] = {name: value for name, value in full.items() if name != "rope_theta"}
     return keys

@@ -16,7 +16,8 @@ from distilvec.losses.distance import full_precision
 
 Rows = Float[Tensor, "batch rows _columns"]
 Grams = Float[Tensor, "batch rows rows"]
-SMALLEST = 1e-12  # norm of a Gram matrix: rows that differ by less than about 1e-6 are equal but for rounding
+# A Gram matrix of a smaller norm counts as zero: its rows differ by less than about 1e-6, which is rounding
+SMALLEST_GRAM_NORM = 1e-12
 
 
 def centred_gram(rows: Rows, mask: Bool[Tensor, "batch rows"]) -> Grams:
@@ -30,32 +31,41 @@ def centred_gram(rows: Rows, mask: Bool[Tensor, "batch rows"]) -> Grams:
 
 
 class _CentredGram(torch.autograd.Function):
-    """K = C C', C = H A. As dK = dC C' + C dC', an upstream G gives A the gradient H (G + G') C, one large product."""
+    """K = C C', C = H A. As dK = dC C' + C dC', an upstream G gives A the gradient H (G + G') C, one large product.
+
+    Autograd would multiply the large matrix twice, once for each C.
+    """
+
+    # `backward` must itself be differentiable: experiments/sharpness takes second derivatives. It therefore computes
+    # `centred` again from `rows` when a graph is built: the saved tensor has no history, and its derivative would be
+    # lost without an error.
 
     @staticmethod
-    def forward(context: Any, rows: Rows, here: Float[Tensor, "batch rows 1"]) -> Grams:
-        centred = _centred(rows, here)
-        context.save_for_backward(rows, here, centred)
-        return torch.bmm(centred, centred.mT) * (here * here.mT)
+    def forward(context: Any, rows: Rows, is_row: Float[Tensor, "batch rows 1"]) -> Grams:
+        centred = _centred(rows, is_row)
+        context.save_for_backward(rows, is_row, centred)
+        return torch.bmm(centred, centred.mT) * (is_row * is_row.mT)
 
     @staticmethod
     def backward(context: Any, upstream: Grams) -> tuple[Rows, None]:
-        rows, here, centred = context.saved_tensors
-        if torch.is_grad_enabled():  # for a second derivative
-            centred = _centred(rows, here)
-        return torch.bmm(_centred((upstream + upstream.mT) * (here * here.mT), here) * here, centred), None
+        rows, is_row, centred = context.saved_tensors
+        if torch.is_grad_enabled():
+            centred = _centred(rows, is_row)
+        symmetric = (upstream + upstream.mT) * (is_row * is_row.mT)
+        return torch.bmm(_centred(symmetric, is_row) * is_row, centred), None
 
 
-def _centred(rows: Rows, here: Float[Tensor, "batch rows 1"]) -> Rows:
-    """Subtract the mean of the rows that are there; the values of the others mean nothing."""
-    return rows - torch.bmm(here.mT, rows) / here.sum(1, keepdim=True).clamp_min(1)
+def _centred(rows: Rows, is_row: Float[Tensor, "batch rows 1"]) -> Rows:
+    """Subtract the mean of the masked-in rows from all rows; the result at the other rows means nothing."""
+    return rows - torch.bmm(is_row.mT, rows) / is_row.sum(1, keepdim=True).clamp_min(1)
 
 
 def unit_gram(gram: Grams) -> Grams:
     """Return `gram` with Frobenius norm 1; zeros, and no gradient, if its norm is 0 (fewer than two different rows)."""
-    squared = gram.square().sum((1, 2), keepdim=True)
-    there = squared > SMALLEST**2
-    return gram * (there / squared.where(there, 1.0).sqrt())
+    squared_norm = gram.square().sum((1, 2), keepdim=True)
+    is_nonzero = squared_norm > SMALLEST_GRAM_NORM**2
+    # The root of 1 stands in where the norm is 0: the gradient of a root at 0 is infinite, and 0 * inf is NaN.
+    return gram * (is_nonzero / squared_norm.where(is_nonzero, 1.0).sqrt())
 
 
 def root_cka(student: Grams, teacher: Grams) -> Float[Tensor, " batch"]:
@@ -65,5 +75,7 @@ def root_cka(student: Grams, teacher: Grams) -> Float[Tensor, " batch"]:
     student's is zero or has nothing in common with the teacher's.
     """
     cka = (unit_gram(student) * teacher).sum((1, 2))
-    there = cka > SMALLEST
-    return (cka.where(there, 1.0).sqrt() * there).where(teacher.flatten(1).any(1), 1.0)
+    is_positive = cka > SMALLEST_GRAM_NORM
+    root = cka.where(is_positive, 1.0).sqrt() * is_positive
+    teacher_has_structure = teacher.flatten(1).any(1)
+    return root.where(teacher_has_structure, 1.0)

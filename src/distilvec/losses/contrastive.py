@@ -22,5 +22,7 @@ def info_nce(
     candidates = positives if negatives is None else torch.cat([positives, negatives])
     similarities = F.normalize(anchors, dim=-1) @ F.normalize(candidates, dim=-1).T / temperature
     if counted is not None:
-        similarities = similarities.where(F.pad(counted, (len(positives), 0), value=True), -torch.inf)
-    return F.cross_entropy(similarities, torch.arange(len(anchors), device=anchors.device), reduction="none")
+        is_candidate = F.pad(counted, (len(positives), 0), value=True)
+        similarities = similarities.where(is_candidate, -torch.inf)
+    own_positive = torch.arange(len(anchors), device=anchors.device)
+    return F.cross_entropy(similarities, own_positive, reduction="none")

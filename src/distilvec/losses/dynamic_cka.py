@@ -16,6 +16,7 @@ from torch import Tensor
 
 from distilvec.losses.cka import centred_gram, root_cka, unit_gram
 from distilvec.losses.distance import full_precision
+from distilvec.losses.tokens import NO_WEIGHT
 
 States = Float[Tensor, "batch n d"]
 TeacherStates = Float[Tensor, "batch m D"]
@@ -23,8 +24,7 @@ Projection = Float[Tensor, "D d"]
 Matches = Float[Tensor, "batch n m"]
 StudentMask = Bool[Tensor, "batch n"]
 TeacherMask = Bool[Tensor, "batch m"]
-NOTHING = -1e9  # a logit without weight: finite, so that a difference of two is never NaN
-SMALLEST = 1e-12  # norm of a state
+SMALLEST_STATE_NORM = 1e-12
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ RULES = {"paper": Rule(), "authors": Rule(0.95, 1.0, 3, 0.3)}
 
 
 def dynamic_cka(
-    states: States,
-    teacher: TeacherStates,
-    projection: Projection,
+    h_student: States,
+    h_teacher: TeacherStates,
+    q: Projection,
     student_mask: StudentMask,
     teacher_mask: TeacherMask,
     rule: Rule,
@@ -59,39 +59,43 @@ def dynamic_cka(
     Note: eq. 12 compares the student's own states; the authors' code projects them and takes all texts' tokens, padding
     too, as one text.
     """
-    similarity = token_similarity(states, teacher, projection, matmul_dtype)
-    weights = match_weights(similarity, student_mask, teacher_mask, rule)
-    theirs = aggregate_gram(weights, teacher_gram(teacher, teacher_mask), student_mask)
-    return 1 - root_cka(centred_gram(states, student_mask), theirs)
+    similarity = token_similarity(h_student, h_teacher, q, matmul_dtype)
+    alpha = match_weights(similarity, student_mask, teacher_mask, rule)  # eq. 11
+    k_teacher = aggregate_gram(alpha, teacher_gram(h_teacher, teacher_mask), student_mask)
+    k_student = centred_gram(h_student, student_mask)
+    return 1 - root_cka(k_student, k_teacher)
 
 
 # -- cos(Q h_s, h_t) --------------------------------------------------------------------------------------------------
 
 
 def token_similarity(
-    states: States, teacher: TeacherStates, projection: Projection, matmul_dtype: torch.dtype | None = None
+    h_student: States, h_teacher: TeacherStates, q: Projection, matmul_dtype: torch.dtype | None = None
 ) -> Matches:
     """Return cos(Q h_s, h_t) of all pairs of tokens, in fp32 or float64; 0, without gradient, for zero states.
 
     Products with Q, which take most of the time, are computed in `matmul_dtype` if given. No gradient goes to the
     teacher.
     """
-    states, narrow = full_precision(states), narrow_is_cheaper(states.shape, teacher.shape)
-    inputs = states, teacher.to(states.dtype), projection.to(states.dtype)
-    found: Tensor = _Cosines.apply(*inputs, matmul_dtype or states.dtype, narrow)  # type: ignore[no-untyped-call]
-    return found
+    h_student = full_precision(h_student)
+    h_teacher = h_teacher.to(h_student.dtype)
+    q = q.to(h_student.dtype)
+    narrow = narrow_is_cheaper(h_student.shape, h_teacher.shape)
+    dtype = matmul_dtype or h_student.dtype
+    cosines: Tensor = _Cosines.apply(h_student, h_teacher, q, dtype, narrow)  # type: ignore[no-untyped-call]
+    return cosines
 
 
 class _Factors(NamedTuple):
-    """c_pq = <ours_p, theirs_q> scale_pq: Q h and t in the teacher's space, or h and Q't in the student's."""
+    """c_pq = <left_p, right_q> scale_pq: left is Q h and right is t, or in the narrow form h and Q't."""
 
-    ours: Tensor
-    theirs: Tensor
+    left: Tensor
+    right: Tensor
     inverse: Tensor  # r_p = 1 / ||Q h_p||
     scale: Tensor  # r_p / ||t_q||
-    rows: Tensor  # multiplied by Q in `matmul_dtype`, as is `matrix`: the student's states, or the teacher's
-    matrix: Tensor
-    turned: Tensor  # half the gradient of ||Q h||^2: Q h for a, or Q'Q h for h
+    rows: Tensor  # in `matmul_dtype`, what is multiplied by Q: the student's states, or the teacher's
+    matrix: Tensor  # Q in `matmul_dtype`
+    norm_gradient: Tensor  # half the gradient of ||Q h||^2: Q h with respect to Q h, or Q'Q h with respect to h
 
 
 class _Cosines(torch.autograd.Function):
@@ -104,56 +108,64 @@ class _Cosines(torch.autograd.Function):
     - dL/dQ = sum_p (dL/da_p) h_p' = sum_pq G_pq r_p s_q t_q h_p' - Q sum_p g_p h_p h_p', the narrow form.
     """
 
+    # As in losses/cka.py, `backward` computes the saved factors again when its own gradient is asked for: the saved
+    # tensors have no history, and their derivatives would be lost without an error.
+
     @staticmethod
     def forward(
         context: Any,
-        states: States,
-        teacher: TeacherStates,
-        projection: Projection,
+        h_student: States,
+        h_teacher: TeacherStates,
+        q: Projection,
         matmul_dtype: torch.dtype,
         narrow: bool,
     ) -> Matches:
-        factors = (_narrow if narrow else _wide)(states, teacher, projection, matmul_dtype)
-        cosines = torch.bmm(factors.ours, factors.theirs.mT) * factors.scale
-        context.matmul_dtype, context.narrow = matmul_dtype, narrow
-        context.save_for_backward(states, teacher, projection, cosines, *factors)
+        factors = (_narrow if narrow else _wide)(h_student, h_teacher, q, matmul_dtype)
+        cosines = torch.bmm(factors.left, factors.right.mT) * factors.scale
+        context.matmul_dtype = matmul_dtype
+        context.narrow = narrow
+        context.save_for_backward(h_student, h_teacher, q, cosines, *factors)
         return cosines
 
     @staticmethod
     def backward(context: Any, upstream: Matches) -> tuple[States, None, Projection, None, None]:
-        states, teacher, projection, cosines, *saved = context.saved_tensors
+        h_student, h_teacher, q, cosines, *saved = context.saved_tensors
         factors = _Factors(*saved)
-        if torch.is_grad_enabled():  # for a second derivative
-            factors = (_narrow if context.narrow else _wide)(states, teacher, projection, context.matmul_dtype)
-        _, theirs, inverse, scale, rows, matrix, turned = factors
-        along = (upstream * cosines).sum(-1, keepdim=True) * inverse.square()
-        upstream = upstream * scale
-        of_ours = torch.bmm(upstream, theirs).addcmul_(along, turned, value=-1)
+        if torch.is_grad_enabled():
+            factors = (_narrow if context.narrow else _wide)(h_student, h_teacher, q, context.matmul_dtype)
+        dtype = factors.rows.dtype
+        g = (upstream * cosines).sum(-1, keepdim=True) * factors.inverse.square()
+        upstream = upstream * factors.scale
+        d_left = torch.bmm(upstream, factors.right).addcmul_(g, factors.norm_gradient, value=-1)
         if not context.narrow:
-            of_ours = of_ours.to(rows.dtype)
-            of_matrix = of_ours.flatten(0, 1).mT @ rows.flatten(0, 1)
-            return (of_ours @ matrix).to(states.dtype), None, of_matrix.to(states.dtype), None, None
-        of_theirs = torch.bmm(upstream.mT, states).to(rows.dtype).flatten(0, 1)
-        of_square = states.flatten(0, 1).mT @ (along * states).flatten(0, 1)
-        of_matrix = rows.flatten(0, 1).mT @ of_theirs - matrix @ of_square.to(rows.dtype)
-        return of_ours, None, of_matrix.to(states.dtype), None, None
+            d_left = d_left.to(dtype)
+            d_q = d_left.flatten(0, 1).mT @ factors.rows.flatten(0, 1)
+            return (d_left @ factors.matrix).to(h_student.dtype), None, d_q.to(h_student.dtype), None, None
+        d_right = torch.bmm(upstream.mT, h_student).to(dtype).flatten(0, 1)
+        d_square = h_student.flatten(0, 1).mT @ (g * h_student).flatten(0, 1)
+        d_q = factors.rows.flatten(0, 1).mT @ d_right - factors.matrix @ d_square.to(dtype)
+        return d_left, None, d_q.to(h_student.dtype), None, None
 
 
-def _wide(states: States, teacher: TeacherStates, projection: Projection, matmul_dtype: torch.dtype) -> _Factors:
-    """Return <Q h_s, h_t>, in the teacher's dim."""
-    rows, matrix = states.to(matmul_dtype), projection.to(matmul_dtype)
-    ours = (rows @ matrix.mT).to(states.dtype)
-    inverse = _inverse(_norms(ours))
-    return _Factors(ours, teacher, inverse, inverse * _inverse(_norms(teacher)).mT, rows, matrix, ours)
+def _wide(h_student: States, h_teacher: TeacherStates, q: Projection, matmul_dtype: torch.dtype) -> _Factors:
+    """Return the factors of <Q h_s, h_t>, in the teacher's dim."""
+    rows = h_student.to(matmul_dtype)
+    matrix = q.to(matmul_dtype)
+    projected = (rows @ matrix.mT).to(h_student.dtype)
+    inverse = _inverse(_norms(projected))
+    scale = inverse * _inverse(_norms(h_teacher)).mT
+    return _Factors(projected, h_teacher, inverse, scale, rows, matrix, norm_gradient=projected)
 
 
-def _narrow(states: States, teacher: TeacherStates, projection: Projection, matmul_dtype: torch.dtype) -> _Factors:
-    """Return <h_s, Q'h_t>, in the student's dim, with ||Q h_s||^2 = <h_s, Q'Q h_s>."""
-    rows, matrix = teacher.to(matmul_dtype), projection.to(matmul_dtype)
-    theirs = (rows @ matrix).to(states.dtype)
-    turned = (states.to(matmul_dtype) @ (matrix.mT @ matrix)).to(states.dtype)
-    inverse = _inverse((states * turned).sum(-1, keepdim=True).clamp_min(0).sqrt())
-    return _Factors(states, theirs, inverse, inverse * _inverse(_norms(teacher)).mT, rows, matrix, turned)
+def _narrow(h_student: States, h_teacher: TeacherStates, q: Projection, matmul_dtype: torch.dtype) -> _Factors:
+    """Return the factors of <h_s, Q'h_t>, in the student's dim, with ||Q h_s||^2 = <h_s, Q'Q h_s>."""
+    rows = h_teacher.to(matmul_dtype)
+    matrix = q.to(matmul_dtype)
+    projected = (rows @ matrix).to(h_student.dtype)
+    squared = (h_student.to(matmul_dtype) @ (matrix.mT @ matrix)).to(h_student.dtype)  # Q'Q h
+    inverse = _inverse((h_student * squared).sum(-1, keepdim=True).clamp_min(0).sqrt())
+    scale = inverse * _inverse(_norms(h_teacher)).mT
+    return _Factors(h_student, projected, inverse, scale, rows, matrix, norm_gradient=squared)
 
 
 def narrow_is_cheaper(states: torch.Size, teacher: torch.Size) -> bool:
@@ -164,9 +176,11 @@ def narrow_is_cheaper(states: torch.Size, teacher: torch.Size) -> bool:
     """
     # Measured where it is taken (32 texts of 60 and 48 tokens, one core): 312 to 4096 wide 117 ms instead of 202,
     # 768 to 4096 wide 355 ms instead of 422; in bf16 64 instead of 119, and 197 instead of 222.
-    (batch, n, d), (_, m, dim) = states, teacher
+    batch, n, d = states
+    _, m, dim = teacher
     narrow = 2 * d * dim * (batch * m + d) + batch * n * d * (2 * d + 3 * m)
-    return narrow < batch * n * dim * (3 * d + 2 * m)
+    wide = batch * n * dim * (3 * d + 2 * m)
+    return narrow < wide
 
 
 def _norms(rows: Tensor) -> Float[Tensor, "batch rows 1"]:
@@ -175,8 +189,8 @@ def _norms(rows: Tensor) -> Float[Tensor, "batch rows 1"]:
 
 def _inverse(norms: Tensor) -> Float[Tensor, "batch rows 1"]:
     """Return 1 / norm; 0 for a norm of 0."""
-    there = norms > 2 * SMALLEST
-    return there / norms.where(there, 1.0)
+    is_nonzero = norms > 2 * SMALLEST_STATE_NORM
+    return is_nonzero / norms.where(is_nonzero, 1.0)
 
 
 # -- alpha and the aggregate's Gram matrix ----------------------------------------------------------------------------
@@ -189,29 +203,34 @@ def match_weights(similarity: Matches, student_mask: StudentMask, teacher_mask: 
     """
     logits = similarity / rule.temperature
     with torch.no_grad():
-        kept = _kept(similarity, logits, teacher_mask[:, None], rule) & student_mask[..., None]
-    return logits.where(kept, NOTHING).softmax(-1) * kept
+        is_matched = _matched_tokens(similarity, logits, teacher_mask[:, None], rule) & student_mask[..., None]
+    return logits.where(is_matched, NO_WEIGHT).softmax(-1) * is_matched
 
 
-def _kept(
-    similarity: Matches, logits: Matches, there: Bool[Tensor, "batch 1 m"], rule: Rule
+def _matched_tokens(
+    similarity: Matches, logits: Matches, teacher_mask: Bool[Tensor, "batch 1 m"], rule: Rule
 ) -> Bool[Tensor, "batch n m"]:
-    """Return the tokens S_p of eq. 11: the first `count` in descending order, of equally similar ones the earlier.
+    """Return the tokens S_p of eq. 11: the most similar ones, of equally similar ones the earlier.
 
-    `count` is the smallest number whose softmax reaches the threshold, then cut by `most` and `least`.
+    Their number is the smallest whose softmax reaches the threshold, then cut by `most` and `least`.
     """
-    logits = logits.where(there, NOTHING)
+    logits = logits.where(teacher_mask, NO_WEIGHT)
     ranked = _descending(logits)
-    before = ranked.softmax(-1).cumsum(-1)[..., :-1]  # what the tokens before each one, from the second on, add up to
-    count = (before < rule.threshold).sum(-1, keepdim=True) + 1
+    # A token is in S_p while the softmax of the tokens before it is below the threshold; so the first one always is
+    mass_before = ranked.softmax(-1).cumsum(-1)[..., :-1]
+    count = (mass_before < rule.threshold).sum(-1, keepdim=True) + 1
     if rule.most is not None:
         count = count.clamp_max(rule.most)
     if rule.least is not None:
-        count = count.minimum(((similarity >= rule.least) & there).sum(-1, keepdim=True).clamp_min(1))
-    last = ranked.gather(-1, count - 1)  # the smallest logit that is kept, perhaps several times
-    above, tied = logits > last, logits == last
-    first_tied = tied & (tied.cumsum(-1) <= count - above.sum(-1, keepdim=True))
-    return (above | first_tied) & there
+        similar = (similarity >= rule.least) & teacher_mask
+        count = count.minimum(similar.sum(-1, keepdim=True).clamp_min(1))
+
+    smallest = ranked.gather(-1, count - 1)  # the smallest logit in S_p; several tokens may have it
+    is_above = logits > smallest
+    is_tied = logits == smallest
+    room = count - is_above.sum(-1, keepdim=True)
+    is_first_tied = is_tied & (is_tied.cumsum(-1) <= room)
+    return (is_above | is_first_tied) & teacher_mask
 
 
 def _descending(values: Tensor) -> Tensor:
@@ -221,25 +240,26 @@ def _descending(values: Tensor) -> Tensor:
     return values.sort(dim=-1, descending=True).values
 
 
-def teacher_gram(teacher: TeacherStates, mask: TeacherMask) -> Float[Tensor, "batch m m"]:
+def teacher_gram(h_teacher: TeacherStates, mask: TeacherMask) -> Float[Tensor, "batch m m"]:
     """Return G, centred and of unit norm, without gradient."""
     with torch.no_grad():
-        return unit_gram(centred_gram(teacher, mask))
+        return unit_gram(centred_gram(h_teacher, mask))
 
 
 def aggregate_gram(
-    weights: Matches, gram: Float[Tensor, "batch m m"], student_mask: StudentMask
+    alpha: Matches, gram: Float[Tensor, "batch m m"], student_mask: StudentMask
 ) -> Float[Tensor, "batch n n"]:
     """Return the unit Gram matrix of the aggregate alpha H_t, centred over the student's tokens, from G.
 
     A token's weights sum to 1, centred ones to 0. So G may be that of centred states, whose rounding does not suffer
     from what all states have in common.
     """
-    here = student_mask[..., None].to(weights.dtype)
-    centred = (weights - weights.sum(1, keepdim=True) / here.sum(1, keepdim=True).clamp_min(1)) * here
-    return unit_gram(centred @ gram.to(weights.dtype) @ centred.mT)
+    is_token = student_mask[..., None].to(alpha.dtype)
+    mean = alpha.sum(1, keepdim=True) / is_token.sum(1, keepdim=True).clamp_min(1)
+    centred = (alpha - mean) * is_token
+    return unit_gram(centred @ gram.to(alpha.dtype) @ centred.mT)
 
 
-def kept_tokens(weights: Matches, student_mask: StudentMask) -> Float[Tensor, ""]:
-    """Return the mean number of teacher tokens that a student token keeps."""
-    return (weights > 0).sum() / student_mask.sum().clamp_min(1)
+def kept_tokens(alpha: Matches, student_mask: StudentMask) -> Float[Tensor, ""]:
+    """Return the mean number of teacher tokens that a student token aggregates."""
+    return (alpha > 0).sum() / student_mask.sum().clamp_min(1)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from distilvec.losses.cka import Grams, centred_gram, root_cka, unit_gram
 from distilvec.losses.distance import full_precision
-from distilvec.losses.transport import NOTHING
+from distilvec.losses.tokens import NO_WEIGHT
 
 Pairs = Int[Tensor, "batch pairs 2"]
 Importance = Float[Tensor, "batch tokens"]
@@ -29,8 +29,8 @@ def importance(attention: Float[Tensor, "batch tokens tokens"], mask: Bool[Tenso
     `attention` is the head-averaged map of the teacher's last layer; its rows of padding do not count.
     Note: the authors' code takes the softmax of the sums (`softmax_importance`); the paper divides.
     """
-    here = mask.to(attention.dtype)
-    received = torch.bmm(here[:, None], attention)[:, 0] * here
+    is_token = mask.to(attention.dtype)
+    received = torch.bmm(is_token[:, None], attention)[:, 0] * is_token
     return received / received.sum(1, keepdim=True)
 
 
@@ -43,16 +43,19 @@ def select(
     `pairs` alone. `ordinary` is False at the teacher's special tokens: their pairs are left out, and a text with m < 2
     has none. Without `ordinary` all pairs count and m is 2 at least.
     """
-    there = pairs[..., 0] >= 0
+    teacher_positions = pairs[..., 1].clamp_min(0)
+    is_pair = pairs[..., 0] >= 0
     if ordinary is not None:
-        there = there & ordinary.gather(1, pairs[..., 1].clamp_min(0))
-    scores = importance.gather(1, pairs[..., 1].clamp_min(0)).where(there, -1.0)
+        is_pair = is_pair & ordinary.gather(1, teacher_positions)
+    scores = importance.gather(1, teacher_positions).where(is_pair, -1.0)  # absent pairs come last
     order = scores.argsort(dim=1, descending=True, stable=True)
-    most = min(pairs.shape[1], max(2, pairs.shape[1] // divisor))
-    chosen = pairs.gather(1, order[:, :most, None].expand(-1, -1, 2))
-    count = there.sum(1) // divisor
-    count = count.clamp_min(2) if ordinary is None else count.where(count > 1, 0)  # absent pairs are last, and -1
-    return chosen.where((torch.arange(most, device=pairs.device) < count[:, None])[..., None], -1)
+    columns = min(pairs.shape[1], max(2, pairs.shape[1] // divisor))
+    ranked = pairs.gather(1, order[:, :columns, None].expand(-1, -1, 2))
+
+    m = is_pair.sum(1) // divisor
+    m = m.clamp_min(2) if ordinary is None else m.where(m > 1, 0)
+    is_selected = torch.arange(columns, device=pairs.device) < m[:, None]
+    return ranked.where(is_selected[..., None], -1)
 
 
 def selected_gram(attention: Float[Tensor, "batch tokens tokens"], rows: Int[Tensor, "batch selected"]) -> Grams:
@@ -61,23 +64,25 @@ def selected_gram(attention: Float[Tensor, "batch tokens tokens"], rows: Int[Ten
     Note: eq. 9 and 10 multiply from the right, which the shapes forbid; A is centred over the tokens, as in the
     authors' code.
     """
-    chosen = attention.gather(1, rows.clamp_min(0)[..., None].expand(-1, -1, attention.shape[2]))
-    return unit_gram(centred_gram(chosen, rows >= 0))
+    selected = attention.gather(1, rows.clamp_min(0)[..., None].expand(-1, -1, attention.shape[2]))
+    return unit_gram(centred_gram(selected, rows >= 0))
 
 
-def intra_model_relation(
+def ira_loss(
     student_rows: Sequence[Float[Tensor, "batch selected tokens"]],
     teacher_grams: Sequence[Float[Tensor, "batch selected selected"]],
-    there: Bool[Tensor, "batch selected"],
+    is_selected: Bool[Tensor, "batch selected"],
 ) -> Float[Tensor, " batch"]:
-    """Return L_IRA (eq. 14): the sum over the layers of 1 - sqrt(CKA), all layers as one batch.
+    """Return L_IRA (eq. 14) of every text: the sum over the layers k of 1 - sqrt(CKA(A_k^Stu, A_M(k)^Tea)).
 
-    `student_rows` are the selected rows of A^Stu in each layer (eq. 7 and 9), `teacher_grams` those of `selected_gram`.
-    With K = H A A' H, HSIC (eq. 11) is <K_s, K_t>, and CKA (eq. 12 and 13) is <K_s, K_t> / (||K_s|| ||K_t||); ||K_t||
-    is 1.
+    `student_rows` are the m selected rows of A^Stu in each layer (eq. 7), `teacher_grams` those of `selected_gram`.
+    With K = H A A' H, HSIC (eq. 11) is <K_s, K_t>, and CKA (eq. 12 and 13) is <K_s, K_t> / (||K_s|| ||K_t||).
     """
-    grams = centred_gram(torch.cat(list(student_rows)), there.repeat(len(student_rows), 1))
-    return (1 - root_cka(grams, torch.cat(list(teacher_grams)))).view(len(student_rows), -1).sum(0)
+    layers = len(student_rows)  # all layers are computed as one batch
+    k_student = centred_gram(torch.cat(list(student_rows)), is_selected.repeat(layers, 1))  # eq. 9
+    k_teacher = torch.cat(list(teacher_grams))  # eq. 10, with ||K_t|| = 1
+    by_layer = (1 - root_cka(k_student, k_teacher)).view(layers, -1)
+    return by_layer.sum(0)
 
 
 def over_texts(values: Float[Tensor, " batch"], counted: Bool[Tensor, " batch"]) -> Float[Tensor, " batch"]:
@@ -95,7 +100,7 @@ def softmax_importance(share: Importance, mask: Bool[Tensor, "batch tokens"]) ->
     of the attention nearly everything is left to that token.
     """
     received = share * mask.sum(1, keepdim=True)
-    return received.where(mask, NOTHING).softmax(1) * mask
+    return received.where(mask, NO_WEIGHT).softmax(1) * mask
 
 
 def student_importance(
@@ -109,40 +114,44 @@ def student_importance(
     `mask` is the student's. The importance of several partners is added up. The smallest is that of tokens, not of
     padding. `softmax` instead of the division by the sum is the authors' code's, and nearly uniform.
     """
-    student, teacher = pairs.clamp_min(0).unbind(-1)
-    there = (pairs[..., 0] >= 0).to(importance.dtype)
-    empty = importance.new_zeros(mask.shape)
-    received = empty.scatter_add(1, student, importance.gather(1, teacher) * there)
-    matched = empty.scatter_add(1, student, there) > 0
+    student_positions, teacher_positions = pairs.clamp_min(0).unbind(-1)
+    is_pair = (pairs[..., 0] >= 0).to(importance.dtype)
+    zeros = importance.new_zeros(mask.shape)
+    from_partners = zeros.scatter_add(1, student_positions, importance.gather(1, teacher_positions) * is_pair)
+    has_partner = zeros.scatter_add(1, student_positions, is_pair) > 0
     smallest = importance.where(importance > 0, torch.inf).amin(1, keepdim=True)
-    nu = received.where(matched, smallest) * mask
+    nu = from_partners.where(has_partner, smallest) * mask
     if softmax:
-        return nu.where(mask, NOTHING).softmax(1) * mask
+        return nu.where(mask, NO_WEIGHT).softmax(1) * mask
     return nu / nu.sum(1, keepdim=True)
 
 
 def otis_cost(
-    student: Float[Tensor, "batch student hidden"],
-    projected: Float[Tensor, "batch teacher hidden"],
+    h_student: Float[Tensor, "batch student hidden"],
+    h_teacher_p: Float[Tensor, "batch teacher hidden"],
     teacher_mask: Bool[Tensor, "batch teacher"],
 ) -> Float[Tensor, "batch student teacher"]:
     """Return C = 1 - softmax(S) over the teacher's tokens (eq. 18), S=h^S (h^T P)' / sqrt(d_s) (eq. 17); 1 at padding.
 
-    `projected` is h^T P, the teacher's last hidden states in the student's hidden size.
+    `h_teacher_p` is h^T P, the teacher's last hidden states in the student's hidden size.
     """
-    student, projected = full_precision(student), full_precision(projected)
-    bias = torch.zeros((), dtype=projected.dtype, device=projected.device).where(teacher_mask, NOTHING)[:, None]
-    return 1 - torch.baddbmm(bias, student, projected.mT, alpha=student.shape[-1] ** -0.5).softmax(-1)
+    h_student = full_precision(h_student)
+    h_teacher_p = full_precision(h_teacher_p)
+    zero = torch.zeros((), dtype=h_teacher_p.dtype, device=h_teacher_p.device)
+    padding = zero.where(teacher_mask, NO_WEIGHT)[:, None]
+    scores = torch.baddbmm(padding, h_student, h_teacher_p.mT, alpha=h_student.shape[-1] ** -0.5)
+    return 1 - scores.softmax(-1)
 
 
 def state_cost(
-    student: Float[Tensor, "batch student teacher_hidden"],
-    teacher: Float[Tensor, "batch teacher teacher_hidden"],
+    h_student_p: Float[Tensor, "batch student teacher_hidden"],
+    h_teacher: Float[Tensor, "batch teacher teacher_hidden"],
     teacher_mask: Bool[Tensor, "batch teacher"],
 ) -> Float[Tensor, "batch student teacher"]:
     """Return half of 1 - cos between states, in [0, 1]; 1 at padding. Not in the paper; it replaces eq. 17 and 18.
 
-    `student` are the student's last hidden states in the teacher's hidden size.
+    `h_student_p` are the student's last hidden states behind a linear layer to the teacher's hidden size.
     """
-    student, teacher = (F.normalize(full_precision(states), dim=-1) for states in (student, teacher))
-    return ((1 - student @ teacher.mT) / 2).where(teacher_mask[:, None], 1.0)
+    h_student_p = F.normalize(full_precision(h_student_p), dim=-1)
+    h_teacher = F.normalize(full_precision(h_teacher), dim=-1)
+    return ((1 - h_student_p @ h_teacher.mT) / 2).where(teacher_mask[:, None], 1.0)

@@ -30,9 +30,9 @@ def score_gap(student: Scores, teacher: Scores, mask: Mask) -> PerRow:
 
     Note: TinyBERT counts padding as 0 in the mean; here it does not count, so that it changes no value.
     """
-    pairs = mask[:, :, None] & mask[:, None, :]
+    is_pair = mask[:, :, None] & mask[:, None, :]
     gaps = (student - teacher).square().mean(1)
-    return (gaps * pairs).sum((1, 2)) / pairs.sum((1, 2)).clamp_min(1)
+    return (gaps * is_pair).sum((1, 2)) / is_pair.sum((1, 2)).clamp_min(1)
 
 
 def token_cosine_distance(student: States, teacher: States, mask: Mask) -> PerRow:
@@ -41,5 +41,6 @@ def token_cosine_distance(student: States, teacher: States, mask: Mask) -> PerRo
     Value and gradient are finite for zero vectors, too (1 then). Values at padding have no effect, not even on second
     derivatives.
     """
-    student, teacher = (states.where(mask[..., None], 1.0) for states in (student, teacher))
+    student = student.where(mask[..., None], 1.0)
+    teacher = teacher.where(mask[..., None], 1.0)
     return token_mean(1 - F.cosine_similarity(student, teacher, dim=-1, eps=1e-8), mask)

@@ -19,8 +19,22 @@ def soft_kl(
     student: Float[Tensor, "examples classes"], teacher: Float[Tensor, "examples classes"], temperature: float
 ) -> Float[Tensor, " examples"]:
     """Return T^2 KL(softmax(teacher / T) || softmax(student / T)) of logits (Hinton et al. 2015)."""
-    ours, theirs = ((logits / temperature).log_softmax(-1) for logits in (student, teacher))
-    return temperature**2 * F.kl_div(ours, theirs, reduction="none", log_target=True).sum(-1)
+    log_student = (student / temperature).log_softmax(-1)
+    log_teacher = (teacher / temperature).log_softmax(-1)
+    return temperature**2 * F.kl_div(log_student, log_teacher, reduction="none", log_target=True).sum(-1)
+
+
+def soft_binary_kl(
+    student: Float[Tensor, "examples classes"], teacher: Float[Tensor, "examples classes"], temperature: float
+) -> Float[Tensor, " examples"]:
+    """Return T^2 KL(sigmoid(teacher / T) || sigmoid(student / T)) of logits, the mean over classes.
+
+    Each class is a decision of its own, where a text has several.
+    """
+    ours, theirs = (logits / temperature for logits in (student, teacher))
+    yes = theirs.sigmoid() * (F.logsigmoid(theirs) - F.logsigmoid(ours))
+    no = (-theirs).sigmoid() * (F.logsigmoid(-theirs) - F.logsigmoid(-ours))
+    return temperature**2 * (yes + no).mean(-1)
 
 
 def sorted_probabilities(logits: Probabilities, temperature: float) -> Probabilities:
@@ -33,7 +47,7 @@ def scaled_probabilities(logits: Probabilities, temperature: float) -> Probabili
     return (logits / (logits.std(-1, keepdim=True) + 1e-4) / temperature).softmax(-1)
 
 
-def heaviest_columns(probabilities: Probabilities, mask: Mask, count: int) -> Float[Tensor, "batch tokens kept"]:
+def heaviest_columns(probabilities: Probabilities, mask: Mask, count: int) -> Float[Tensor, "batch tokens count"]:
     """Return the `count` most probable classes over all tokens of the batch, in descending order (MultiLevelOT)."""
     order = probabilities.where(mask[..., None], 0.0).sum((0, 1)).argsort(descending=True, stable=True)
     return probabilities[..., order[:count]]
@@ -43,8 +57,8 @@ def absolute_gaps(
     student: Probabilities, teacher: OtherProbabilities, student_mask: Mask, teacher_mask: OtherMask
 ) -> PerText:
     """Return sum_c |p_s - p_t|, k-th token with k-th token, the mean over the shorter length; missing classes are 0."""
-    ours, theirs, both = _kth_with_kth(student, teacher, student_mask, teacher_mask)
-    return token_mean((ours - theirs).abs().sum(-1), both)
+    p_student, p_teacher, mask = _kth_with_kth(student, teacher, student_mask, teacher_mask)
+    return token_mean((p_student - p_teacher).abs().sum(-1), mask)
 
 
 def swapped_cross_entropy(
@@ -55,8 +69,8 @@ def swapped_cross_entropy(
     Note: as in the official code, a softmax of a softmax, with the student's as the target. That code averages over
     padding, too.
     """
-    ours, theirs, both = _kth_with_kth(student, teacher, student_mask, teacher_mask)
-    return token_mean(-(ours.softmax(-1) * theirs.log_softmax(-1)).sum(-1), both)
+    p_student, p_teacher, mask = _kth_with_kth(student, teacher, student_mask, teacher_mask)
+    return token_mean(-(p_student.softmax(-1) * p_teacher.log_softmax(-1)).sum(-1), mask)
 
 
 def normalised_plan_cost(
@@ -73,8 +87,10 @@ def normalised_plan_cost(
     of P is the student's length. Gradients run through the rounds.
     Note: the official code takes padding as tokens with uniform rows; here padding takes no part.
     """
-    ours, theirs = ((p / 2).softmax(-1) for p in _same_classes(student, teacher))
-    cost = (theirs[:, :, None] - ours[:, None]).abs().sum(-1)  # torch.cdist has no second derivative
+    p_student, p_teacher = _same_classes(student, teacher)
+    p_student = (p_student / 2).softmax(-1)
+    p_teacher = (p_teacher / 2).softmax(-1)
+    cost = (p_teacher[:, :, None] - p_student[:, None]).abs().sum(-1)  # torch.cdist has no second derivative
     plan = (-cost / entropy).exp() * (teacher_mask[:, :, None] & student_mask[:, None, :])
     for _ in range(rounds):
         plan = plan / plan.sum(2, keepdim=True).where(teacher_mask[:, :, None], 1.0)
@@ -87,9 +103,10 @@ def _kth_with_kth(
 ) -> tuple[Float[Tensor, "batch common most"], Float[Tensor, "batch common most"], Bool[Tensor, "batch common"]]:
     """Return both from their first token on, with the same classes, and a mask of the positions that both have."""
     common = shared_mask(student_mask, teacher_mask)
-    pairs = ((student, student_mask), (teacher, teacher_mask))
-    ours, theirs = (from_first_token(p, mask, common.shape[1]) for p, mask in pairs)
-    return *_same_classes(ours, theirs), common
+    positions = common.shape[1]
+    p_student = from_first_token(student, student_mask, positions)
+    p_teacher = from_first_token(teacher, teacher_mask, positions)
+    return *_same_classes(p_student, p_teacher), common
 
 
 def _same_classes(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """DistillMoE's losses on whole texts (paper 001, section 3.1): the experts' facets, their diversity and the gate.
 
-One value per text. The first expert's loss (eq. 1) is `cosine_distance` of losses/distance.py.
+One value per text. The first expert's loss (eq. 1) is `cosine_distance` of losses/distance.py. How the parts add up
+(eq. 7 and 14) is in methods/distillmoe.py: the parts are separate terms of the loss, each with a weight.
 """
 
 from __future__ import annotations
@@ -28,16 +29,37 @@ def pairwise_margin(
     student: Float[Tensor, "batch dim"], teacher: Float[Tensor, "batch other_dim"], margin: float
 ) -> PerRow:
     """Return relu(|cos(t_i, t_j) - cos(s_i, s_j)| - margin), averaged over other texts (eq. 5); 0 for a single one."""
-    ours, theirs = (others(cosine_relations(full_precision(x)[None])[0]) for x in (student, teacher))
-    return ((theirs - ours).abs() - margin).relu().sum(-1) / max(1, len(student) - 1)
+    student_cosines = others(cosine_relations(full_precision(student)[None])[0])
+    teacher_cosines = others(cosine_relations(full_precision(teacher)[None])[0])
+    gaps = (teacher_cosines - student_cosines).abs()
+    return (gaps - margin).relu().sum(-1) / max(1, len(student) - 1)
+
+
+def gated_loss(gates: Gates | Float[Tensor, " experts"], losses: Float[Tensor, "batch experts"]) -> PerRow:
+    """Return sum_k g_k L^(k), the experts' losses weighed by the gate (eq. 7, first part).
+
+    `gates` without a batch are the same for all texts.
+    """
+    return (gates * losses).sum(1)
+
+
+def diversity_loss(
+    experts: Float[Tensor, "batch experts dim"], gates: Gates, floor: float = 0.1, floor_weight: float = 1.0
+) -> PerRow:
+    """Return L_div (eq. 6; eq. 7, second part): experts should differ, and no expert be left out.
+
+    `floor_weight` of the second part is 1 in the paper.
+    """
+    return diversity(experts) + floor_weight * gate_floor(gates, floor)
 
 
 def diversity(experts: Float[Tensor, "batch experts dim"]) -> PerRow:
     """Return relu(cos(f_m, f_n)), averaged over pairs of experts (eq. 6, first part); 0 for a single expert."""
     count = experts.shape[1]
     unit = F.normalize(full_precision(experts), dim=-1)
-    same = torch.eye(count, dtype=torch.bool, device=experts.device)
-    return torch.bmm(unit, unit.mT).relu().masked_fill(same, 0.0).sum((1, 2)) / max(1, count * (count - 1))
+    is_diagonal = torch.eye(count, dtype=torch.bool, device=experts.device)
+    cosines = torch.bmm(unit, unit.mT).relu().masked_fill(is_diagonal, 0.0)
+    return cosines.sum((1, 2)) / max(1, count * (count - 1))
 
 
 def gate_floor(gates: Gates, floor: float = 0.1) -> PerRow:

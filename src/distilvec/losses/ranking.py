@@ -25,11 +25,12 @@ def relative_triplet(
     first, second = torch.triu_indices(batch, batch, 1, device=teacher.device)
     order = teacher[first, second].argsort(stable=True)
     first, second = first[order], second[order]
-    each: Tensor = _HingeShares.apply(student[:, first, second].double(), margin)  # type: ignore[no-untyped-call]
-    shares = each.sum(0)
-    of_rows = shares.new_zeros(batch).index_add(0, first, shares).index_add(0, second, shares)
+    # In double precision, since the sums over partners are differences of long prefix sums
+    by_prefix: Tensor = _HingeShares.apply(student[:, first, second].double(), margin)  # type: ignore[no-untyped-call]
+    shares = by_prefix.sum(0)
+    by_text = shares.new_zeros(batch).index_add(0, first, shares).index_add(0, second, shares)
     comparisons = len(order) * (len(order) - 1) // 2
-    return (of_rows * batch / (2 * len(student) * max(1, comparisons))).to(student.dtype)
+    return (by_text * batch / (2 * len(student) * max(1, comparisons))).to(student.dtype)
 
 
 class _HingeShares(torch.autograd.Function):
@@ -42,27 +43,31 @@ class _HingeShares(torch.autograd.Function):
     backward is itself differentiable.
     """
 
+    # Autograd through `_couples` would keep every level of the merge sort in memory.
+
     @staticmethod
     def forward(context: Any, x: Tensor, margin: float) -> Tensor:
-        later, earlier, above, below = _couples(x, x, margin)
+        later, earlier, sum_later, sum_earlier = _couples(x, x, margin)
         context.save_for_backward(x.detach(), later - earlier)
         context.margin = margin
-        return 0.5 * ((later - earlier) * x + (later + earlier) * margin - above + below)
+        return 0.5 * ((later - earlier) * x + (later + earlier) * margin - sum_later + sum_earlier)
 
     @staticmethod
     def backward(context: Any, upstream: Tensor) -> tuple[Tensor, None]:
         x, counts = context.saved_tensors
-        readable = upstream.device.type == "cpu" and not upstream.requires_grad  # on other devices reading would wait
-        if readable and bool((upstream == upstream[:1, :1]).all()):
-            return upstream * counts, None  # equal weights: the sums over partners are counts, too
-        _, _, above, below = _couples(x, upstream, context.margin)
-        return 0.5 * (upstream * counts + above - below), None
+        # Equal weights, the usual case: the sums over partners are counts, too. Only a CPU can look at the values
+        # without waiting for them.
+        may_read = upstream.device.type == "cpu" and not upstream.requires_grad
+        if may_read and bool((upstream == upstream[:1, :1]).all()):
+            return upstream * counts, None
+        _, _, sum_later, sum_earlier = _couples(x, upstream, context.margin)
+        return 0.5 * (upstream * counts + sum_later - sum_earlier), None
 
 
 def _couples(
     x: Float[Tensor, "lists items"], weight: Float[Tensor, "lists items"], margin: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return for every item the numbers of its later and earlier partners, then the weights of both.
+    """Return for every item the numbers of its later and earlier partners, then the sums of the weights of both.
 
     As in merge sort: blocks of doubling size whose halves are sorted. An item's partners are then a prefix of the other
     half (its end, for earlier partners), and their sum a difference of prefix sums.
@@ -72,24 +77,32 @@ def _couples(
     values = F.pad(x, (0, padded - items), value=float("inf"))  # comes last and is never active
     weight = F.pad(weight, (0, padded - items))
     position = torch.arange(padded, device=x.device).expand(lists, -1)
-    later, earlier, above, below = (torch.zeros_like(weight) for _ in range(4))
+    later, earlier, sum_later, sum_earlier = (torch.zeros_like(weight) for _ in range(4))
     size = 1
     while size < padded:
-        halves, positions = values.view(lists, -1, 2, size), position.view(lists, -1, 2, size)
-        reach, right = halves[:, :, 0] + margin, halves[:, :, 1].contiguous()
+        halves = values.view(lists, -1, 2, size)
+        reach = halves[:, :, 0] + margin
+        right = halves[:, :, 1].contiguous()
         ends = torch.searchsorted(right, reach)  # right items below each left item's reach
         starts = torch.searchsorted(reach, right, right=True)  # left items that do not reach each right item
         sums = F.pad(weight.gather(1, position).view_as(halves).cumsum(-1), (1, 0))
-        of_left, of_right = (positions[:, :, side].reshape(lists, -1) for side in (0, 1))
-        later = later.scatter_add(1, of_left, ends.to(x.dtype).view(lists, -1))
-        earlier = earlier.scatter_add(1, of_right, (size - starts).to(x.dtype).view(lists, -1))
-        above = above.scatter_add(1, of_left, sums[:, :, 1].gather(-1, ends).view(lists, -1))
-        below = below.scatter_add(1, of_right, (sums[:, :, 0, -1:] - sums[:, :, 0].gather(-1, starts)).view(lists, -1))
+        sums_left = sums[:, :, 0]
+        sums_right = sums[:, :, 1]
+
+        positions = position.view(lists, -1, 2, size)
+        left_items = positions[:, :, 0].reshape(lists, -1)
+        right_items = positions[:, :, 1].reshape(lists, -1)
+        later = later.scatter_add(1, left_items, ends.to(x.dtype).view(lists, -1))
+        earlier = earlier.scatter_add(1, right_items, (size - starts).to(x.dtype).view(lists, -1))
+        sum_later = sum_later.scatter_add(1, left_items, sums_right.gather(-1, ends).view(lists, -1))
+        below = sums_left[..., -1:] - sums_left.gather(-1, starts)
+        sum_earlier = sum_earlier.scatter_add(1, right_items, below.view(lists, -1))
+
         size *= 2
         values, order = values.view(lists, -1, size).sort(-1)
         position = position.reshape(lists, -1, size).gather(-1, order).view(lists, -1)
         values = values.view(lists, -1)
-    return later[:, :items], earlier[:, :items], above[:, :items], below[:, :items]
+    return later[:, :items], earlier[:, :items], sum_later[:, :items], sum_earlier[:, :items]
 
 
 def others(similarities: Float[Tensor, "batch batch"]) -> Float[Tensor, "batch others"]:
@@ -97,6 +110,7 @@ def others(similarities: Float[Tensor, "batch batch"]) -> Float[Tensor, "batch o
     batch = len(similarities)
     if batch == 1:
         return similarities[:, :0]
+    # Without the first entry, each line of batch + 1 numbers ends with a diagonal entry. No index is read, so no wait.
     return similarities.flatten()[1:].view(batch - 1, batch + 1)[:, :-1].reshape(batch, batch - 1)
 
 
@@ -107,7 +121,8 @@ def listwise_cross_entropy(
     teacher_temperature: float,
 ) -> Float[Tensor, " batch"]:
     """Return -sum_j softmax(teacher / t')_j log softmax(student / t)_j by rows (DistillCSE)."""
-    return -((teacher / teacher_temperature).softmax(-1) * (student / student_temperature).log_softmax(-1)).sum(-1)
+    target = (teacher / teacher_temperature).softmax(-1)
+    return -(target * (student / student_temperature).log_softmax(-1)).sum(-1)
 
 
 def group_shuffled(
@@ -121,5 +136,5 @@ def group_shuffled(
     ranked, order = teacher.sort(-1, descending=True)
     group = (ranked.softmax(-1).cumsum(-1) / share).floor().clamp_max(math.ceil(1 / share) - 1)
     noise = 0.99 * torch.rand_like(group)  # never rounded up to the next group
-    drawn = order.gather(-1, (group + noise).argsort(-1))
-    return torch.empty_like(student).scatter(-1, order, student.gather(-1, drawn))
+    shuffled = order.gather(-1, (group + noise).argsort(-1))
+    return torch.empty_like(student).scatter(-1, order, student.gather(-1, shuffled))

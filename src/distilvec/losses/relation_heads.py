@@ -15,13 +15,18 @@ Mask = Bool[Tensor, "batch tokens"]
 PARTS = {"attention": ("query", "key"), "query": ("query", "query"), "key": ("key", "key"), "value": ("value", "value")}
 
 
-def laid_out(projections: Projections, mask: Mask, shared: int) -> Projections:
-    """Return all from each text's first token on, 0 at padding, keys and values repeated to the query's heads."""
-    repeats = projections.query.shape[1] // projections.key.shape[1]
-    parts = (projections.query, projections.key, projections.value)
-    query, key, value = (from_first_token(part, mask, shared) for part in parts)
+def left_align(projections: Projections, mask: Mask, shared: int) -> Projections:
+    """Move each text's first token to position 0; keep `shared` positions, 0 at padding.
+
+    Keys and values that several heads share (grouped queries) are repeated to the query's heads.
+    """
+    query = from_first_token(projections.query, mask, shared)
+    key = from_first_token(projections.key, mask, shared)
+    value = from_first_token(projections.value, mask, shared)
+    repeats = query.shape[1] // key.shape[1]
     if repeats > 1:
-        key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+        key = key.repeat_interleave(repeats, 1)
+        value = value.repeat_interleave(repeats, 1)
     return Projections(query, key, value)
 
 
@@ -39,8 +44,10 @@ def relation_divergence(
     student: Scores, teacher: Float[Tensor, "batch heads tokens tokens"], mask: Mask
 ) -> Float[Tensor, " batch"]:
     """Return KL(softmax(teacher) || softmax(student)), averaged over heads and tokens (REDACT, eq. 5 and 7)."""
-    ours, theirs = _log_softmax(student, mask), _log_softmax(teacher, mask)
-    return token_mean((theirs.exp() * (theirs - ours)).sum(-1).mean(1), mask)
+    log_student = _log_softmax(student, mask)
+    log_teacher = _log_softmax(teacher, mask)
+    divergence = (log_teacher.exp() * (log_teacher - log_student)).sum(-1)
+    return token_mean(divergence.mean(1), mask)
 
 
 def relation_term(
@@ -52,8 +59,11 @@ def relation_term(
     """
 
     def scores(projections: Projections) -> Tensor:
-        parts = [getattr(projections, part) for part in PARTS[name]]
-        return relation_scores(*(parts if heads is None else (relation_heads(part, heads) for part in parts)))
+        first, second = (getattr(projections, part) for part in PARTS[name])
+        if heads is not None:
+            first = relation_heads(first, heads)
+            second = relation_heads(second, heads)
+        return relation_scores(first, second)
 
     return relation_divergence(scores(student), scores(teacher), mask)
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 Rows = Float[Tensor, "batch dim"]
 PerRow = Float[Tensor, " batch"]
-APART = 1e-6  # smaller squared distances, as a share of the mean squared length, are rounding and count as 0
+# Smaller squared distances, as a share of the mean squared length, are rounding and count as 0
+SMALLEST_SQUARED_DISTANCE = 1e-6
 
 
 def cosine_relations(layers: Float[Tensor, "layers batch dim"]) -> Float[Tensor, "layers batch batch"]:
@@ -24,8 +25,9 @@ def layer_relation_gaps(layers: Float[Tensor, "layers batch dim"], detach_guide:
     `detach_guide` sends no gradient into the upper layer of a pair.
     """
     relations = cosine_relations(layers)
-    guides = relations[1:].detach() if detach_guide else relations[1:]
-    return (guides - relations[:-1]).square().mean((0, 2))
+    lower = relations[:-1]
+    upper = relations[1:].detach() if detach_guide else relations[1:]
+    return (upper - lower).square().mean((0, 2))
 
 
 def similarity_gaps(student: Float[Tensor, "batch dim"], teacher: Float[Tensor, "batch other_dim"]) -> PerRow:
@@ -34,8 +36,10 @@ def similarity_gaps(student: Float[Tensor, "batch dim"], teacher: Float[Tensor, 
     The distance of a student to a teacher without a common space; rotations do not change it.
     """
     with torch.no_grad():
-        ours, theirs = cosine_relations(student.float()[None])[0], cosine_relations(teacher.float()[None])[0]
-        return (ours - theirs).abs().fill_diagonal_(0).sum(-1) / max(1, len(student) - 1)
+        student_cosines = cosine_relations(student.float()[None])[0]
+        teacher_cosines = cosine_relations(teacher.float()[None])[0]
+        gaps = (student_cosines - teacher_cosines).abs().fill_diagonal_(0)
+        return gaps.sum(-1) / max(1, len(student) - 1)
 
 
 def rkd_distances(student: Float[Tensor, "batch dim"], teacher: Float[Tensor, "batch other_dim"]) -> PerRow:
@@ -43,8 +47,8 @@ def rkd_distances(student: Float[Tensor, "batch dim"], teacher: Float[Tensor, "b
 
     Note: averaged over all N^2 pairs, those of a text with itself (0) included, as in the authors' code.
     """
-    ours, theirs = _relative_distances(student), _relative_distances(teacher).detach()
-    return F.smooth_l1_loss(ours, theirs, reduction="none").mean(-1)
+    target = _relative_distances(teacher).detach()
+    return F.smooth_l1_loss(_relative_distances(student), target, reduction="none").mean(-1)
 
 
 def rkd_angles(student: Float[Tensor, "batch dim"], teacher: Float[Tensor, "batch other_dim"]) -> PerRow:
@@ -54,20 +58,22 @@ def rkd_angles(student: Float[Tensor, "batch dim"], teacher: Float[Tensor, "batc
     Gram matrix.
     Note: averaged over all N^3 triplets, degenerate ones (cosine 0) included, as in the authors' code.
     """
-    return F.smooth_l1_loss(_angles(student), _angles(teacher).detach(), reduction="none").mean((1, 2))
+    target = _angles(teacher).detach()
+    return F.smooth_l1_loss(_angles(student), target, reduction="none").mean((1, 2))
 
 
 def _relative_distances(x: Rows) -> Float[Tensor, "batch batch"]:
-    _, squared, apart = _gram(x)
-    distances = squared.sqrt() * apart
-    return distances / (distances.sum() / apart.sum().clamp_min(1)).clamp_min(1e-12)
+    _, squared, differ = _gram(x)
+    distances = squared.sqrt() * differ
+    mean = distances.sum() / differ.sum().clamp_min(1)
+    return distances / mean.clamp_min(1e-12)
 
 
 def _angles(x: Rows) -> Float[Tensor, "batch batch batch"]:
     """Return the cosine of the angle j-i-k as [i, j, k]: <x_j - x_i, x_k - x_i> / (||x_j - x_i|| ||x_k - x_i||)."""
-    gram, squared, apart = _gram(x)
+    gram, squared, differ = _gram(x)
     products = gram[None] - gram[:, :, None] - gram[:, None, :] + gram.diagonal()[:, None, None]
-    inverse = squared.rsqrt() * apart
+    inverse = squared.rsqrt() * differ
     return products * inverse[:, :, None] * inverse[:, None, :]
 
 
@@ -77,6 +83,6 @@ def _gram(x: Rows) -> tuple[Float[Tensor, "batch batch"], Float[Tensor, "batch b
     gram = centred @ centred.T
     lengths = gram.diagonal()
     squared = lengths[:, None] + lengths[None] - 2 * gram
-    apart = squared > APART * lengths.mean()
-    apart = apart & ~torch.eye(len(x), dtype=torch.bool, device=x.device)
-    return gram, squared.where(apart, 1.0), apart
+    differ = squared > SMALLEST_SQUARED_DISTANCE * lengths.mean()
+    differ = differ & ~torch.eye(len(x), dtype=torch.bool, device=x.device)
+    return gram, squared.where(differ, 1.0), differ

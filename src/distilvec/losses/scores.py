@@ -8,12 +8,12 @@ from torch import Tensor
 
 from distilvec.losses.distance import full_precision
 
-_LEFT_OUT = -1e4  # finite, so that 0 * log 0 is 0 without a case of its own
+_LEFT_OUT = -1e4  # score of a document that does not count: finite, so that 0 * log 0 is 0 without a case of its own
 
 
 def score_kl(
-    student: Float[Tensor, "batch dim"],
-    teacher: Float[Tensor, "batch dim"],
+    y: Float[Tensor, "batch dim"],
+    y_hat: Float[Tensor, "batch dim"],
     documents: Float[Tensor, "count dim"],
     counted: Bool[Tensor, " count"],
     temperature: float,
@@ -24,9 +24,10 @@ def score_kl(
     so that cos(y, d) is the score of asymmetric retrieval. `counted` selects documents; without any the value is 0.
     """
     candidates = F.normalize(full_precision(documents), dim=-1)
-    ours, theirs = (
-        (F.normalize(full_precision(rows), dim=-1) @ candidates.T).where(counted, _LEFT_OUT)
-        for rows in (student, teacher)
-    )
-    log_ours, log_theirs = (ours / temperature).log_softmax(-1), (theirs / temperature).log_softmax(-1)
-    return F.kl_div(log_ours, log_theirs, reduction="none", log_target=True).sum(-1)
+
+    def log_probabilities(vectors: Tensor) -> Tensor:
+        scores = F.normalize(full_precision(vectors), dim=-1) @ candidates.T
+        return (scores.where(counted, _LEFT_OUT) / temperature).log_softmax(-1)
+
+    student, teacher = log_probabilities(y), log_probabilities(y_hat)
+    return F.kl_div(student, teacher, reduction="none", log_target=True).sum(-1)

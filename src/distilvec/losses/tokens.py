@@ -10,6 +10,8 @@ from torch import Tensor
 from distilvec.losses.distance import full_precision
 
 Mask = Bool[Tensor, "batch tokens"]
+# A logit without weight, or the logarithm of 0. Finite: -inf minus -inf would be NaN.
+NO_WEIGHT = -1e9
 
 
 def shared_mask(student: Mask, teacher: Bool[Tensor, "batch others"]) -> Bool[Tensor, "batch shared"]:
@@ -26,13 +28,17 @@ def from_first_token(
     values: Float[Tensor, "batch *between tokens dim"], mask: Mask, shared: int
 ) -> Float[Tensor, "batch *between shared dim"]:
     """Return each text's first `shared` tokens from position 0 on, in fp32 at least; 0 at padding."""
-    order = mask.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :shared]
-    found = mask.gather(1, order)
     texts, columns = mask.shape
+    order = mask.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :shared]  # tokens first, then padding
+    is_token = mask.gather(1, order)
     rows = (order + columns * torch.arange(texts, device=mask.device)[:, None]).flatten()
-    by_token = values.transpose(1, -2)  # whole tokens are copied; one index for each number would be ten times slower
+
+    # index_select copies whole tokens; gather, with one index for each number, is ten times slower
+    by_token = values.transpose(1, -2)
     tokens = by_token.flatten(0, 1).index_select(0, rows).view(texts, shared, *by_token.shape[2:]).transpose(1, -2)
-    return full_precision(tokens).where(found.view(texts, *(1 for _ in values.shape[1:-2]), shared, 1), 0.0)
+
+    between = [1] * (values.ndim - 3)  # such as heads
+    return full_precision(tokens).where(is_token.view(texts, *between, shared, 1), 0.0)
 
 
 def token_mean(values: Float[Tensor, "batch tokens"], mask: Mask) -> Float[Tensor, " batch"]:
@@ -51,11 +57,12 @@ def pair_states(
     pairs: Int[Tensor, "batch pairs 2"],
 ) -> tuple[Float[Tensor, "batch pairs dim"], Float[Tensor, "batch pairs other_dim"], Bool[Tensor, "batch pairs"]]:
     """Return the states at the pairs' positions, and a mask of the pairs (-1 fills up)."""
-    ours, theirs = (
-        states.gather(1, positions[..., None].expand(-1, -1, states.shape[-1]))
-        for states, positions in zip((student, teacher), pairs.clamp_min(0).unbind(-1), strict=True)
-    )
-    return ours, theirs, pairs[..., 0] >= 0
+    student_positions, teacher_positions = pairs.clamp_min(0).unbind(-1)
+    return _states_at(student, student_positions), _states_at(teacher, teacher_positions), pairs[..., 0] >= 0
+
+
+def _states_at(states: Float[Tensor, "batch tokens dim"], positions: Int[Tensor, "batch pairs"]) -> Tensor:
+    return states.gather(1, positions[..., None].expand(-1, -1, states.shape[-1]))
 
 
 def unit_squares(x: Float[Tensor, "*batch dim"], y: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch"]:

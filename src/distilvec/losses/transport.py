@@ -9,16 +9,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from distilvec.losses.tokens import NO_WEIGHT
+
 Domain = Literal["auto", "kernel", "log"]
 Cost = Float[Tensor, "batch student teacher"]
 Nu = Float[Tensor, "batch student"]
 Mu = Float[Tensor, "batch teacher"]
 
-# for costs in [0, 1] in fp32: exp(-1 / 0.02) = 2e-22 is a number, but not its square, by which the gradient divides
+# For costs in [0, 1] in fp32: exp(-1 / 0.02) = 2e-22 is a number, but its square, by which the gradient through the
+# iterations divides, is not.
 SMALLEST_KERNEL_EPSILON = 0.02
 SMALLEST_UNROLLED_EPSILON = 0.05
-NOTHING = -1e9  # the logarithm of 0: finite, so that a difference of two is never NaN
-BETWEEN_CHECKS = 10  # iterations
+ITERATIONS_PER_CHECK = 10
 
 
 def transport_cost(
@@ -59,22 +61,26 @@ def transport_plan(
       unrolled gradient, could vanish in fp32. Give "log" for larger costs.
     """
     unrolled = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (cost, nu, mu))
-    smallest = SMALLEST_UNROLLED_EPSILON if unrolled else SMALLEST_KERNEL_EPSILON
-    solve = _log_plan if domain == "log" or (domain == "auto" and epsilon < smallest) else _kernel_plan
-    there = nu.any(1, keepdim=True) & mu.any(1, keepdim=True)  # elsewhere equal marginals, and then no plan
-    nu, mu = (marginal.where(there, 1 / max(1, marginal.shape[1])) for marginal in (nu, mu))
-    return solve(cost / -epsilon, nu, mu, iterations, tolerance) * there[..., None]
+    smallest_epsilon = SMALLEST_UNROLLED_EPSILON if unrolled else SMALLEST_KERNEL_EPSILON
+    in_logarithms = domain == "log" or (domain == "auto" and epsilon < smallest_epsilon)
+    solve = _log_plan if in_logarithms else _kernel_plan
+
+    # A text without mass on either side gets uniform marginals, so that nothing is divided by 0, and no plan at the end
+    has_mass = nu.any(1, keepdim=True) & mu.any(1, keepdim=True)
+    nu = nu.where(has_mass, 1 / max(1, nu.shape[1]))
+    mu = mu.where(has_mass, 1 / max(1, mu.shape[1]))
+    return solve(cost / -epsilon, nu, mu, iterations, tolerance) * has_mass[..., None]
 
 
 def _kernel_plan(exponents: Cost, nu: Nu, mu: Mu, iterations: int, tolerance: float) -> Cost:
     """Return diag(u) K diag(v) with K = exp(-C / epsilon)."""
     kernel = exponents.exp()
-    turned = kernel.mT.contiguous()  # a product from the left is faster than one from the right
+    transposed = kernel.mT.contiguous()  # a product from the left is faster than one from the right
     nu, mu = nu[:, None], mu[:, None]
     u, v = _iterate(
         (nu > 0).to(kernel.dtype),
         lambda u: mu / torch.bmm(u, kernel),
-        lambda v: nu / torch.bmm(v, turned),
+        lambda v: nu / torch.bmm(v, transposed),
         lambda u, v: v * torch.bmm(u, kernel) - mu,
         iterations,
         tolerance,
@@ -84,17 +90,22 @@ def _kernel_plan(exponents: Cost, nu: Nu, mu: Mu, iterations: int, tolerance: fl
 
 def _log_plan(exponents: Cost, nu: Nu, mu: Mu, iterations: int, tolerance: float) -> Cost:
     """Return the same plan, with log u, log v and log K throughout."""
-    log_nu, log_mu = (x.where(x > 0, 1.0).log().where(x > 0, NOTHING) for x in (nu[..., None], mu[:, None]))
+    log_nu = _log(nu[..., None])
+    log_mu = _log(mu[:, None])
     u, v = _iterate(
-        torch.zeros_like(log_nu).where(log_nu > NOTHING, NOTHING),
+        torch.zeros_like(log_nu).where(log_nu > NO_WEIGHT, NO_WEIGHT),
         lambda u: log_mu - (exponents + u).logsumexp(1, keepdim=True),
         lambda v: log_nu - (exponents + v).logsumexp(2, keepdim=True),
         lambda u, v: (v + (exponents + u).logsumexp(1, keepdim=True)).exp() - mu[:, None],
         iterations,
         tolerance,
     )
-    carries = (nu > 0)[..., None] & (mu > 0)[:, None]
-    return (exponents + u + v).where(carries, NOTHING).exp()
+    both_have_mass = (nu > 0)[..., None] & (mu > 0)[:, None]
+    return (exponents + u + v).where(both_have_mass, NO_WEIGHT).exp()
+
+
+def _log(marginal: Tensor) -> Tensor:
+    return marginal.where(marginal > 0, 1.0).log().where(marginal > 0, NO_WEIGHT)
 
 
 def _iterate(
@@ -105,18 +116,23 @@ def _iterate(
     iterations: int,
     tolerance: float,
 ) -> tuple[Tensor, Tensor]:
-    """Scale columns and rows in turn, v from u and u from v; a finished problem no longer changes."""
+    """Scale columns and rows in turn, v from u and u from v; a finished problem no longer changes.
+
+    `gaps` are what the columns miss of their marginal.
+    """
     v = scale_columns(u)
     u = scale_rows(v)
-    moving = torch.ones(len(u), 1, 1, dtype=torch.bool, device=u.device)
-    for done in range(1, iterations, BETWEEN_CHECKS):
-        before = u, v
-        for _ in range(min(BETWEEN_CHECKS, iterations - done)):
+    is_moving = torch.ones(len(u), 1, 1, dtype=torch.bool, device=u.device)
+    for iteration in range(1, iterations, ITERATIONS_PER_CHECK):
+        u_before, v_before = u, v
+        for _ in range(min(ITERATIONS_PER_CHECK, iterations - iteration)):
             v = scale_columns(u)
             u = scale_rows(v)
-        u, v = u.where(moving, before[0]), v.where(moving, before[1])
+        u = u.where(is_moving, u_before)
+        v = v.where(is_moving, v_before)
         with torch.no_grad():
-            moving = gaps(u, v).abs().sum(2, keepdim=True) > tolerance
-        if moving.device.type == "cpu" and not moving.numpy().any():
+            is_moving = gaps(u, v).abs().sum(2, keepdim=True) > tolerance
+        # Only a CPU reads the result: any other device would have to wait for it (tests/methods/test_no_sync.py)
+        if is_moving.device.type == "cpu" and not is_moving.numpy().any():
             break
     return u, v

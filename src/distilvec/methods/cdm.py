@@ -51,12 +51,16 @@ class Cdm(TokenOrLogitKD):
         if self.form == "hidden":
             self.token_projection = nn.Linear(context.student.hidden_size, context.state_size)
             self.sentence_projection = nn.Linear(context.student_dim, context.teacher.dim)
-        tokens, kl, sentence = (bool(self.weights.get(name)) for name in ("tokens", "kl", "sentence"))
-        self.require(states=tokens, logits=kl, embedding=sentence, alignment="strict")
+        self.require(
+            states=self.has_weight("tokens"),
+            logits=self.has_weight("kl"),
+            embedding=self.has_weight("sentence"),
+            alignment="strict",
+        )
         self.add_task_head()
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the terms that have a weight."""
+        """Return kl on class logits, else tokens and sentence; and the task's loss."""
         return self.weighted_terms(
             simcse=lambda: simcse_term(student),
             task=lambda: task_term(batch, student),
@@ -66,8 +70,9 @@ class Cdm(TokenOrLogitKD):
         )
 
     def _tokens(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
-        ours, theirs, mask = paired_states(batch, student, teacher)
-        return token_mean(unit_squares(self.token_projection(ours), theirs), mask) / theirs.shape[-1]
+        h_student, h_teacher, mask = paired_states(batch, student, teacher)
+        squared_errors = unit_squares(self.token_projection(h_student), h_teacher)
+        return token_mean(squared_errors, mask) / h_teacher.shape[-1]
 
     def _sentence(self, student: Tensor, teacher: Tensor) -> Tensor:
         return unit_squares(self.sentence_projection(student), teacher) / teacher.shape[-1]

@@ -32,18 +32,20 @@ class DistilBert(LayerwiseObjective):
         super().__init__(context, weights, distance, ("cosine",))
         if not self.terms:
             return
-        ours, theirs = context.student.hidden_size, self.teacher_size
-        if not projection and ours != theirs:
-            raise option_error("projection", projection, f"true for the hidden sizes {ours} and {theirs}")
-        self.projection = nn.Linear(ours, theirs, bias=False) if projection else nn.Identity()
+        student_size = context.student.hidden_size
+        teacher_size = self.teacher_size
+        if not projection and student_size != teacher_size:
+            raise option_error("projection", projection, f"true for the hidden sizes {student_size} and {teacher_size}")
+        self.projection = nn.Linear(student_size, teacher_size, bias=False) if projection else nn.Identity()
         self.student_outputs |= OutputSpec(hidden_layers=(-1,))
         self.teacher_outputs = self.student_outputs
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the terms that have a weight."""
+        """Return the distance of the embeddings, and the cosine distance of all tokens' last hidden states (eq. 12)."""
         terms = self.weighted_terms(distance=lambda: self.distance_term(student, teacher))
         if self.terms:
             mask = common_mask(student, teacher)
-            ours, theirs = self.states(student, -1, mask), self.states(teacher, -1, mask)
-            terms["cosine"] = token_cosine_distance(self.projection(ours), theirs, mask)
+            h_student = self.states(student, -1, mask)
+            h_teacher = self.states(teacher, -1, mask)
+            terms["cosine"] = token_cosine_distance(self.projection(h_student), h_teacher, mask)
         return terms

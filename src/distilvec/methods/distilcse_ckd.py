@@ -54,19 +54,20 @@ class DistilCseCkd(QueueObjective):
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the terms that have a weight."""
-        vector, target = embeddings(student, teacher)
-        projected = self.projection(F.normalize(vector, dim=-1) * vector.shape[-1] ** 0.5)
+        """Return InfoNCE of the projected student against teacher vectors, and its squared error to its own."""
+        y, y_hat = embeddings(student, teacher)
+        projected = self.projection(F.normalize(y, dim=-1) * y.shape[-1] ** 0.5)
         return self.weighted_terms(
-            ckd=lambda: self._contrast(batch.rows, projected, target), mse=lambda: mean_squared_error(projected, target)
+            ckd=lambda: self._contrast(batch.rows, projected, y_hat), mse=lambda: mean_squared_error(projected, y_hat)
         )
 
     def space_projection(self) -> Projection | None:
         """Return the trained projection of an embedding at length 1."""
         return Projection(self.projection.weight * self.projection.in_features**0.5, self.projection.bias)
 
-    def _contrast(self, rows: Int[Tensor, " batch"], projected: Tensor, target: Tensor) -> Tensor:
-        loss = info_nce(projected, target, torch.exp(-self.log_scale), *self.other_vectors(rows))
+    def _contrast(self, rows: Int[Tensor, " batch"], projected: Tensor, y_hat: Tensor) -> Tensor:
+        negatives, is_negative = self.other_vectors(rows)
+        loss = info_nce(projected, y_hat, torch.exp(-self.log_scale), negatives, is_negative)
         if self.training:
-            self.take_up(rows, target)
+            self.enqueue(rows, y_hat)
         return loss

@@ -55,23 +55,28 @@ class DistillCse(Objective):
             raise option_error(
                 "teacher_widths", teacher_widths, f"dims that add up to the teacher's {context.teacher.dim}"
             )
-        self.temperatures, self.temperature = (student_temperature, teacher_temperature), temperature
+        self.student_temperature = student_temperature
+        self.teacher_temperature = teacher_temperature
+        self.temperature = temperature
         self.shuffle = shuffle
         self.student_outputs = OutputSpec(embedding=True, second_view=bool(self.weights["simcse"]))
         self.teacher_outputs = OutputSpec(embedding=bool(self.weights["distill"]))
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the terms that have a weight."""
+        """Return the cross-entropy of the similarities, and SimCSE of the two views."""
         return self.weighted_terms(
             distill=lambda: self._distill(*embeddings(student, teacher)),
             simcse=lambda: simcse_term(student, self.temperature),
         )
 
     def _distill(self, student: Tensor, teacher: Tensor) -> Tensor:
-        ours, theirs = others(cosine_relations(student[None])[0]), others(self.similarities(teacher))
+        student_similarities = others(cosine_relations(student[None])[0])
+        teacher_similarities = others(self.similarities(teacher))
         if self.shuffle is not None and self.training:
-            ours = group_shuffled(ours, theirs, self.shuffle)
-        return listwise_cross_entropy(ours, theirs, *self.temperatures)
+            student_similarities = group_shuffled(student_similarities, teacher_similarities, self.shuffle)
+        return listwise_cross_entropy(
+            student_similarities, teacher_similarities, self.student_temperature, self.teacher_temperature
+        )
 
     def similarities(self, vectors: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch batch"]:
         """Return the teacher's cosines, averaged over the teachers that the vector is made of."""

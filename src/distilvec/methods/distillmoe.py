@@ -22,21 +22,37 @@ from distilvec.core.options import Count, NonNegative, Positive, Share, option_e
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.losses.distance import cosine_distance
 from distilvec.losses.dynamic_cka import RULES, dynamic_cka, kept_tokens, match_weights, token_similarity
-from distilvec.losses.moe import contrastive, diversity, gate_floor, pairwise_margin, towards_uniform
+from distilvec.losses.moe import contrastive, diversity_loss, gated_loss, pairwise_margin, towards_uniform
 from distilvec.methods.base.terms import bibtex, simcse_term, task_shares, task_term, task_weights
 
 Facet = Literal["pointwise", "contrastive", "pairwise"]
 FACETS: tuple[Facet, ...] = ("pointwise", "contrastive", "pairwise")
 
 
-class DistillMoE(Objective):
-    """moe, diversity: the facets' losses, weighed by the gate, and L_div (eq. 7); uniform: eq. 8; dynamic_cka: eq. 13.
+def moe_weights(beta: float) -> Weights:
+    """Return the parts of L_MoE (eq. 7) with their weights.
 
-    The loss is (1 - w) task + w (mix (moe + diversity + beta uniform) + (1 - mix) dynamic_cka) (eq. 14), without a task
-    its second part alone. w is `distillation_weight`. With several teachers there is an expert for each facet of each
-    teacher, the first teacher's first, and one gate. A teacher's weight, relative to the mean weight, multiplies its
-    facets' losses; dynamic_cka is the weighted mean, with a Q for each. The recipe may give the projections a learning
-    rate (objective.projections).
+    L_MoE = sum_k g_k L^(k)  +  L_div  +  beta KL(g || uniform)
+            moe                 diversity      uniform (eq. 8); beta is 0 in the paper
+    """
+    return {"moe": 1.0, "diversity": 1.0, "uniform": beta}
+
+
+def distillation_weights(moe: Weights, lambda_: float) -> Weights:
+    """Return the terms of lambda L_MoE + (1 - lambda) L_CKA (eq. 14) with their weights.
+
+    L = (1 - w) L_task + w (lambda L_MoE + (1 - lambda) L_CKA): `task_weights` adds the task and w.
+    """
+    return {name: lambda_ * weight for name, weight in moe.items()} | {"dynamic_cka": 1 - lambda_}
+
+
+class DistillMoE(Objective):
+    """moe, diversity, uniform: the parts of L_MoE (eq. 7); dynamic_cka: L_CKA (eq. 13). Together they are eq. 14.
+
+    Without a task the loss is the second part of eq. 14 alone. w is `distillation_weight`. With several teachers there
+    is an expert for each facet of each teacher, the first teacher's first, and one gate. A teacher's weight, relative
+    to the mean weight, multiplies its facets' losses; dynamic_cka is the weighted mean, with a Q for each. The recipe
+    may give the projections a learning rate (objective.projections).
 
     Args:
         distillation_weight: of all terms but the task (0.1 to 0.5, see docs/token_level.md)
@@ -70,7 +86,7 @@ class DistillMoE(Objective):
     max_teachers = None
     citation = bibtex("distillmoe")
 
-    fixed: Tensor | None
+    manual_weights: Tensor | None
 
     def __init__(
         self,
@@ -95,23 +111,31 @@ class DistillMoE(Objective):
         manual: Sequence[float] | None = None,
         simcse: bool = False,
     ) -> None:
-        mixture = {"moe": mix} if manual is not None else {"moe": mix, "diversity": mix, "uniform": mix * beta}
-        shares = task_shares(distillation_weight)
-        super().__init__(context, weights, task_weights(shares, {**mixture, "dynamic_cka": 1 - mix}, context, simcse))
-        self.facets, self.layers, self.share_projection, self.manual = (
-            facets,
-            layers,
-            share_projection,
-            manual is not None,
-        )
-        self.temperature, self.margin, self.floor, self.floor_weight = temperature, margin, floor, floor_weight
-        parts: dict[str, Any] = {"threshold": threshold, "temperature": match_temperature, "most": most, "least": least}
-        self.rule = replace(RULES[rule], **{name: value for name, value in parts.items() if value is not None})
+        l_moe = moe_weights(beta) if manual is None else {"moe": 1.0}  # without experts eq. 7 has its first part alone
+        terms = distillation_weights(l_moe, lambda_=mix)
+        super().__init__(context, weights, task_weights(task_shares(distillation_weight), terms, context, simcse))
+        self.facets = facets
+        self.temperature = temperature
+        self.margin = margin
+        self.floor = floor
+        self.floor_weight = floor_weight
+        self.layers = layers
+        self.share_projection = share_projection
+
+        changes: dict[str, Any] = {
+            "threshold": threshold,
+            "temperature": match_temperature,
+            "most": most,
+            "least": least,
+        }
+        self.rule = replace(RULES[rule], **{name: value for name, value in changes.items() if value is not None})
+
         teachers = context.teachers
-        mean = sum(teacher.weight for teacher in teachers) / len(teachers)
-        self.shares = [teacher.weight / mean for teacher in teachers]
-        numbers = [f"_{number}" for number in range(len(teachers))] if len(teachers) > 1 else [""]
-        self.names = [f"{facet}{number}" for number in numbers for facet in facets]
+        mean_weight = sum(teacher.weight for teacher in teachers) / len(teachers)
+        self.shares = [teacher.weight / mean_weight for teacher in teachers]
+        self.names: list[str] = list(facets)  # of the experts
+        if len(teachers) > 1:
+            self.names = [f"{facet}_{number}" for number in range(len(teachers)) for facet in facets]
         if len({*facets}) < len(facets):
             raise option_error("facets", facets, "each facet once")
         if manual is not None and (len(manual) != len(self.names) or context.student.experts):
@@ -119,8 +143,9 @@ class DistillMoE(Objective):
                 f"a weight for each of {', '.join(self.names)}, and a student without experts (student.experts: null)"
             )
             raise option_error("manual", manual, expected)
-        fixed = None if manual is None else torch.tensor(manual, dtype=torch.float32)
-        self.register_buffer("fixed", fixed, persistent=False)
+        manual_weights = None if manual is None else torch.tensor(manual, dtype=torch.float32)
+        self.register_buffer("manual_weights", manual_weights, persistent=False)
+
         self.projections = nn.ModuleDict()
         self.student_outputs = self.teacher_outputs = OutputSpec()
         self.add_task_head()
@@ -129,19 +154,28 @@ class DistillMoE(Objective):
 
     def _require_outputs(self) -> None:
         """Check the models for the terms that have a weight, make their projections and require their outputs."""
-        has = {name: bool(weight) for name, weight in self.weights.items()}
-        moe, cka, simcse = has["moe"], has["dynamic_cka"], has.get("simcse", False)
-        mixture = not self.manual and (moe or has["diversity"] or has["uniform"])
-        found, expected = self.context.student.experts, len(self.names)
-        if mixture and (not found or (moe and found != expected)):
+        has_moe = bool(self.weights["moe"])
+        has_cka = bool(self.weights["dynamic_cka"])
+        has_simcse = bool(self.weights.get("simcse"))
+        has_manual = self.manual_weights is not None
+        reads_experts = not has_manual and any(self.weights[name] for name in ("moe", "diversity", "uniform"))
+
+        experts = self.context.student.experts
+        expected = len(self.names)
+        if reads_experts and (not experts or (has_moe and experts != expected)):
             raise DistilvecError(
                 "student.experts",
-                f"distillmoe needs {expected} experts: {', '.join(self.names)}; found {found}.",
+                f"distillmoe needs {expected} experts: {', '.join(self.names)}; found {experts}.",
                 f"Set count: {expected}, or method.options.manual, or method.weights: {{moe: 0, diversity: 0}}.",
             )
-        projected = [facet for facet in ("pointwise", "contrastive") if moe and facet in self.facets]
+
         for number, teacher in enumerate(self.context.teachers):
-            sizes = dict.fromkeys(projected, teacher.dim) | ({"tokens": self._state_size(teacher)} if cka else {})
+            sizes: dict[str, int] = {}  # of what a projection gives: W1, W2, Q
+            for facet in ("pointwise", "contrastive"):
+                if has_moe and facet in self.facets:
+                    sizes[facet] = teacher.dim
+            if has_cka:
+                sizes["tokens"] = self._state_size(teacher)
             if self.share_projection and len({*sizes.values()}) > 1:
                 raise option_error("share_projection", True, f"false for a teacher's dim and hidden size {sizes}")
             for name, size in sizes.items():
@@ -149,13 +183,19 @@ class DistillMoE(Objective):
                     layer = nn.Linear(self.context.student.hidden_size, size, bias=False)
                     nn.init.xavier_uniform_(layer.weight)
                     self.projections[self._key(name, number)] = layer
-        self.needs_fixed_batch = simcse or (moe and bool({"contrastive", "pairwise"} & {*self.facets}))
-        states = tuple(range(-1, -self.layers - 1, -1)) if cka else ()
+
+        compares_texts = "contrastive" in self.facets or "pairwise" in self.facets
+        self.needs_fixed_batch = has_simcse or (has_moe and compares_texts)
+        last_layers = tuple(range(-1, -self.layers - 1, -1)) if has_cka else ()
         self.student_outputs |= OutputSpec(
-            embedding=simcse, second_view=simcse, hidden_layers=states, vector=moe and self.manual, experts=mixture
+            embedding=has_simcse,
+            second_view=has_simcse,
+            hidden_layers=last_layers,
+            vector=has_moe and has_manual,
+            experts=reads_experts,
         )
-        tokens = TokenOutputSpec(hidden=states, precision="float16") if cka else None
-        self.teacher_outputs |= OutputSpec(embedding=moe, tokens=tokens)
+        tokens = TokenOutputSpec(hidden=last_layers, precision="float16") if has_cka else None
+        self.teacher_outputs |= OutputSpec(embedding=has_moe, tokens=tokens)
 
     def _state_size(self, teacher: TeacherInfo) -> int:
         """Return the hidden size of a teacher that has the layers of dynamic_cka."""
@@ -180,69 +220,80 @@ class DistillMoE(Objective):
         return layer.weight
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the terms that have a weight."""
+        """Return the parts of eq. 7, L_CKA (eq. 13), and the task's loss or SimCSE; `weights` hold eq. 7 and 14."""
         return self.weighted_terms(
             task=lambda: task_term(batch, student),
             simcse=lambda: simcse_term(student),
-            moe=lambda: (self._gates(student) * self._losses(student, teacher)).sum(1),
+            moe=lambda: gated_loss(self._gates(student), self._losses(student, teacher)),
             diversity=lambda: self._diversity(student),
             uniform=lambda: towards_uniform(self._gates(student)),
             dynamic_cka=lambda: self._dynamic_cka(student, teacher),
         )
 
     def _gates(self, student: ModelOutputs) -> Tensor:
-        gates = self.fixed if self.manual else student.gates
+        gates = student.gates if self.manual_weights is None else self.manual_weights
         assert gates is not None
         return gates
 
     def _diversity(self, student: ModelOutputs) -> Float[Tensor, " batch"]:
-        """Return L_div (eq. 6)."""
         assert student.experts is not None
-        return diversity(student.experts) + self.floor_weight * gate_floor(self._gates(student), self.floor)
+        return diversity_loss(student.experts, self._gates(student), self.floor, self.floor_weight)
 
     def _losses(self, student: ModelOutputs, teacher: ModelOutputs) -> Float[Tensor, "batch experts"]:
         """Return the loss of each facet of each teacher, in the experts' order, times the teacher's share."""
-        experts = () if student.experts is None else student.experts.unbind(1)
-        found: list[Tensor] = []
+        losses: list[Tensor] = []
         for number, outputs in enumerate((teacher, *teacher.others)):
             assert outputs.embedding is not None
             for facet in self.facets:
-                vector = student.vector if self.manual else experts[len(found)]
-                assert vector is not None
-                found.append(self.shares[number] * self._facet(facet, vector, outputs.embedding, number))
-        return torch.stack(found, dim=1)
+                vector = self._facet_vector(student, len(losses))
+                losses.append(self.shares[number] * self._facet(facet, vector, outputs.embedding, number))
+        return torch.stack(losses, dim=1)
 
-    def _facet(self, facet: Facet, vector: Tensor, target: Tensor, number: int) -> Float[Tensor, " batch"]:
+    def _facet_vector(self, student: ModelOutputs, number: int) -> Float[Tensor, "batch hidden"]:
+        """Return the vector of expert `number`; with manual weights the student's own vector for every facet."""
+        if self.manual_weights is not None:
+            assert student.vector is not None
+            return student.vector
+        assert student.experts is not None
+        return student.experts.unbind(1)[number]
+
+    def _facet(self, facet: Facet, vector: Tensor, y_hat: Tensor, number: int) -> Float[Tensor, " batch"]:
+        """Return L^(k) of one facet: eq. 1, 3 or 5; `number` is the teacher's."""
         if facet == "pairwise":
-            return pairwise_margin(vector, target, self.margin)
+            return pairwise_margin(vector, y_hat, self.margin)
         projected = nn.functional.linear(vector, self.projection(facet, number))
         if facet == "pointwise":
-            return cosine_distance(projected, target)
-        return contrastive(projected, target, self.temperature)
+            return cosine_distance(projected, y_hat)
+        return contrastive(projected, y_hat, self.temperature)
 
     def _dynamic_cka(self, student: ModelOutputs, teacher: ModelOutputs) -> Float[Tensor, " batch"]:
-        """Return eq. 13: the mean over layers and, weighted, over teachers."""
+        """Return eq. 13: the mean over layers and, weighted, over teachers. All layers are computed as one batch."""
         assert student.mask is not None
-        last, found = range(-self.layers, 0), list[Tensor]()
-        states, mask = torch.cat([student.hidden_layers[layer] for layer in last]), student.mask.repeat(self.layers, 1)
+        last_layers = range(-self.layers, 0)
+        h_student = torch.cat([student.hidden_layers[layer] for layer in last_layers])
+        student_mask = student.mask.repeat(self.layers, 1)
+        losses: list[Tensor] = []
         for number, outputs in enumerate((teacher, *teacher.others)):
             assert outputs.mask is not None
-            theirs = torch.cat([outputs.hidden_layers[layer] for layer in last])
-            matrix, their_mask = self.projection("tokens", number), outputs.mask.repeat(self.layers, 1)
-            gaps = dynamic_cka(states, theirs, matrix, mask, their_mask, self.rule, self.matmul_dtype)
-            found.append(self.shares[number] * gaps.view(self.layers, -1))
-        return torch.cat(found).mean(0)
+            h_teacher = torch.cat([outputs.hidden_layers[layer] for layer in last_layers])
+            teacher_mask = outputs.mask.repeat(self.layers, 1)
+            q = self.projection("tokens", number)
+            loss = dynamic_cka(h_student, h_teacher, q, student_mask, teacher_mask, self.rule, self.matmul_dtype)
+            losses.append(self.shares[number] * loss.view(self.layers, -1))
+        return torch.cat(losses).mean(0)
 
     def metrics(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> dict[str, Float[Tensor, ""]]:
         """Return each expert's mean loss, and the mean number of the teacher's tokens kept for a student token."""
-        found: dict[str, Tensor] = {}
+        metrics: dict[str, Tensor] = {}
         if self.weights["moe"]:
             losses = self._losses(student, teacher).mean(0)
-            found = {f"facet_{name}": value for name, value in zip(self.names, losses, strict=True)}
+            metrics = {f"facet_{name}": loss for name, loss in zip(self.names, losses, strict=True)}
         if self.weights["dynamic_cka"]:
             assert student.mask is not None and teacher.mask is not None
-            last = student.hidden_layers[-1], teacher.hidden_layers[-1]
-            similarity = token_similarity(*last, self.projection("tokens", 0), self.matmul_dtype)
-            kept = match_weights(similarity, student.mask, teacher.mask, self.rule)
-            found["kept_tokens"] = kept_tokens(kept, student.mask)
-        return found
+            q = self.projection("tokens", 0)
+            h_student = student.hidden_layers[-1]
+            h_teacher = teacher.hidden_layers[-1]
+            similarity = token_similarity(h_student, h_teacher, q, self.matmul_dtype)
+            alpha = match_weights(similarity, student.mask, teacher.mask, self.rule)
+            metrics["kept_tokens"] = kept_tokens(alpha, student.mask)
+        return metrics

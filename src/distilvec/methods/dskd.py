@@ -66,30 +66,35 @@ class Dskd(TokenOrLogitKD):
         temperature: Positive = 2.0,
         simcse: bool = False,
     ) -> None:
-        terms = {form: dict.fromkeys(names, 1.0) for form, names in TERMS.items()}
+        terms: dict[Form, Weights] = {form: dict.fromkeys(names, 1.0) for form, names in TERMS.items()}
         super().__init__(context, weights, on, task_shares(distillation_weight), terms, scores="hidden", simcse=simcse)
         self.temperature = temperature
-        student, teacher, dim = context.student.hidden_size, context.state_size, context.teacher.dim
+        student = context.student.hidden_size
+        teacher = context.state_size
         if self.form == "logits":
             assert context.task is not None
-            self.query, self.t2s, self.s2t = (
-                _linear(student, teacher),
-                _linear(teacher, student),
-                _linear(student, teacher),
-            )
+            # The order of these lines is the order in which the weights are drawn
+            self.query = _linear(student, teacher)
+            self.t2s = _linear(teacher, student)
+            self.s2t = _linear(student, teacher)
             self.probe = TaskHead(teacher, context.task)
         else:
-            self.s2t = _linear(context.student_dim, dim)
-            self.register_buffer("to_student", _linear(dim, context.student_dim).weight.detach().clone())
+            student_dim = context.student_dim
+            teacher_dim = context.teacher.dim
+            self.s2t = _linear(student_dim, teacher_dim)
+            self.register_buffer("to_student", _linear(teacher_dim, student_dim).weight.detach().clone())
             self.student_attends = CrossModelAttention(student, teacher, min(student, teacher))
             self.teacher_attends = CrossModelAttention(teacher, student, min(student, teacher))
-        both = any(self.weights.get(name) for name in TERMS["logits"])
-        token, sentence = bool(self.weights.get("token")), bool(self.weights.get("sentence"))
-        self.require(states=both or token, logits=both, embedding=sentence)
+        on_logits = any(self.has_weight(name) for name in TERMS["logits"])
+        self.require(
+            states=on_logits or self.has_weight("token"),
+            logits=on_logits,
+            embedding=self.has_weight("sentence"),
+        )
         self.add_task_head()
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the terms of the form that have a weight."""
+        """Return the terms of the form, and the task's loss or SimCSE."""
         terms = self.weighted_terms(
             simcse=lambda: simcse_term(student),
             task=lambda: task_term(batch, student),
@@ -103,39 +108,50 @@ class Dskd(TokenOrLogitKD):
     def _on_logits(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
         """Return dual-space distillation through both heads."""
         assert batch.labels is not None and self.head is not None
-        (our_logits, their_logits), (ours, theirs) = class_logits(student, teacher), token_states(student, teacher)
-        keys = F.rms_norm(theirs.states, theirs.states.shape[-1:])
-        queries = self.query(ours.states)
-        lent = mean_state(cross_attention(queries, keys, self.t2s(keys), theirs.mask), ours.mask)
-        taken = mean_state(cross_attention(keys, queries, self.s2t(ours.states), ours.mask), theirs.mask)
-        projected = _frozen(self.head, lent)
-        right = projected.argmax(-1) == batch.labels
+        student_logits, teacher_logits = class_logits(student, teacher)
+        student_tokens, teacher_tokens = token_states(student, teacher)
+        keys = F.rms_norm(teacher_tokens.states, teacher_tokens.states.shape[-1:])
+        queries = self.query(student_tokens.states)
+
+        # The teacher's states, projected, at the student's tokens: through the student's head
+        teacher_to_student = cross_attention(queries, keys, self.t2s(keys), teacher_tokens.mask)
+        projected = _frozen(self.head, mean_state(teacher_to_student, student_tokens.mask))
+        is_right = projected.argmax(-1) == batch.labels
+
+        # The student's states, projected, at the teacher's tokens: through the probe, which imitates the teacher's head
+        student_to_teacher = cross_attention(keys, queries, self.s2t(student_tokens.states), student_tokens.mask)
+        in_teacher_space = _frozen(self.probe, mean_state(student_to_teacher, teacher_tokens.mask))
+        probed = self.probe(mean_state(teacher_tokens.states, teacher_tokens.mask))
         return {
             "projected": task_loss(projected, batch.labels),
-            "student_space": soft_kl(our_logits, projected.detach(), self.temperature) * right,
-            "teacher_space": soft_kl(_frozen(self.probe, taken), their_logits, self.temperature),
-            "probe": soft_kl(self.probe(mean_state(theirs.states, theirs.mask)), their_logits, 1.0),
+            "student_space": soft_kl(student_logits, projected.detach(), self.temperature) * is_right,
+            "teacher_space": soft_kl(in_teacher_space, teacher_logits, self.temperature),
+            "probe": soft_kl(probed, teacher_logits, 1.0),
         }
 
     def _sentence(self, student: Tensor, teacher: Tensor) -> Tensor:
         gap = unit_squares(self.s2t(student), teacher)
         return gap + unit_squares(student, F.linear(teacher, self.to_student))
 
-    def _token(self, ours: Tokens, theirs: Tokens) -> Tensor:
-        gap = token_mean(unit_squares(ours.states, self.student_attends(ours, theirs)), ours.mask)
-        return gap + token_mean(unit_squares(theirs.states, self.teacher_attends(theirs, ours)), theirs.mask)
+    def _token(self, student: Tokens, teacher: Tokens) -> Tensor:
+        student_gaps = unit_squares(student.states, self.student_attends(student, teacher))
+        teacher_gaps = unit_squares(teacher.states, self.teacher_attends(teacher, student))
+        return token_mean(student_gaps, student.mask) + token_mean(teacher_gaps, teacher.mask)
 
 
 class CrossModelAttention(nn.Module):
     """Attention of one model's tokens over the other's, with outputs in the first one's hidden size."""
 
-    def __init__(self, size: int, other: int, inner: int) -> None:
+    def __init__(self, size: int, other_size: int, inner: int) -> None:
         super().__init__()
-        self.query, self.key, self.value = _linear(size, inner), _linear(other, inner), _linear(other, size)
+        self.query = _linear(size, inner)
+        self.key = _linear(other_size, inner)
+        self.value = _linear(other_size, size)
 
-    def forward(self, own: Tokens, other: Tokens) -> Float[Tensor, "batch tokens hidden"]:
-        """Return one state for each of the own tokens."""
-        return cross_attention(self.query(own.states), self.key(other.states), self.value(other.states), other.mask)
+    def forward(self, tokens: Tokens, others: Tokens) -> Float[Tensor, "batch tokens hidden"]:
+        """Return what each of `tokens` takes from the other model's tokens."""
+        queries = self.query(tokens.states)
+        return cross_attention(queries, self.key(others.states), self.value(others.states), others.mask)
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:

@@ -17,7 +17,7 @@ from distilvec.core.options import Count, NonNegative, Positive, Share, option_e
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.losses.distance import full_precision
 from distilvec.losses.emo import (
-    intra_model_relation,
+    ira_loss,
     otis_cost,
     over_texts,
     softmax_importance,
@@ -32,8 +32,8 @@ from distilvec.methods.base.terms import bibtex, task_shares, task_term, task_we
 class Emo(Objective):
     """task: labels; ira: 1 - sqrt(CKA) of attention rows, summed over layers (eq. 14); otis: transport cost (eq. 21).
 
-    The loss is (1 - w) task + w (ira + otis) with w = `distillation_weight` (eq. 22), or ira + otis without a task. The
-    projection P (eq. 17) learns here; the recipe gives it a learning rate of its own.
+    L = (1 - w) L_task + w (L_IRA + L_OTIS) with w = `distillation_weight` (eq. 22), or L_IRA + L_OTIS without a task.
+    The projection P (eq. 17) learns here; the recipe gives it a learning rate of its own.
 
     Args:
         distillation_weight: of ira and otis together (0.1 or 0.5, see docs/token_level.md)
@@ -84,31 +84,50 @@ class Emo(Objective):
     ) -> None:
         shares = task_shares(distillation_weight)
         super().__init__(context, weights, task_weights(shares, {"ira": ira_weight, "otis": 1.0}, context))
+        self.divisor = divisor
+        self.ira_special_tokens = ira_special_tokens
+        self.ira_reduction = ira_reduction
+        self.importance = importance
+        self.cost = cost
+        self.epsilon = epsilon
+        self.iterations = iterations
+        self.unroll = unroll
+        self.drop_special = drop_special
         if ira_layers > context.student.layers:
             raise option_error("ira_layers", ira_layers, f"1 to {context.student.layers}, the student's layers")
-        self.sums_ira, self.softmax = ira_reduction == "sum", importance == "softmax"
-        self.drop_special, self.epsilon, self.iterations, self.unroll = drop_special, epsilon, iterations, unroll
-        self.compares_states = cost == "cosine"
-        source, target = context.state_size, context.student.hidden_size
-        if self.compares_states:
-            source, target = target, source
-        self.projection = nn.Linear(source, target, bias=False)
-        ira, is_otis = bool(self.weights["ira"]), bool(self.weights["otis"])
-        if is_otis and drop_special and None in (context.student.special_tokens, context.teacher.special_tokens):
+
+        # P maps the teacher's states to the student's hidden size (eq. 17); with cost "cosine" it is a layer the other
+        # way round, from the student's states to the teacher's hidden size
+        student_size = context.student.hidden_size
+        teacher_size = context.state_size
+        if cost == "cosine":
+            self.projection = nn.Linear(student_size, teacher_size, bias=False)
+        else:
+            self.projection = nn.Linear(teacher_size, student_size, bias=False)
+
+        has_ira = bool(self.weights["ira"])
+        has_otis = bool(self.weights["otis"])
+        if has_otis and drop_special and None in (context.student.special_tokens, context.teacher.special_tokens):
             raise option_error("drop_special", True, "false: the tokenizers' special tokens are not known")
-        if ira or is_otis:
+        if has_ira or has_otis:
             require_layers(context.teacher)
-        self.layers = _layer_map(context, ira_layers, layer_map) if ira else {}
-        states: tuple[int, ...] = (-1,) if is_otis else ()
-        self.divisor, self.keeps_special = divisor, not ira or ira_special_tokens == "keep"
-        grams = tuple(self.layers.values())
-        tokens = TokenOutputSpec(alignment, states, is_otis, grams, divisor, self.keeps_special)
-        self.student_outputs = OutputSpec(hidden_layers=states, attention_layers=tuple(self.layers))
-        self.teacher_outputs = OutputSpec(tokens=tokens if ira or is_otis else None)
+        self.layers = _layer_map(context, ira_layers, layer_map) if has_ira else {}
+        last_layer: tuple[int, ...] = (-1,) if has_otis else ()
+        tokens = TokenOutputSpec(
+            alignment=alignment,
+            hidden=last_layer,
+            importance=has_otis,
+            gram_layers=tuple(self.layers.values()),
+            divisor=divisor,
+            # Without ira this means nothing. The value is part of the cache's name, so it is always the same one.
+            special_tokens=not has_ira or ira_special_tokens == "keep",
+        )
+        self.student_outputs = OutputSpec(hidden_layers=last_layer, attention_layers=tuple(self.layers))
+        self.teacher_outputs = OutputSpec(tokens=tokens if has_ira or has_otis else None)
         self.add_task_head()
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the terms that have a weight."""
+        """Return L_IRA (eq. 14), L_OTIS (eq. 21) and the task's loss, the terms of eq. 22."""
         return self.weighted_terms(
             task=lambda: task_term(batch, student),
             ira=lambda: self._ira(batch, student, teacher),
@@ -116,60 +135,72 @@ class Emo(Objective):
         )
 
     def _ira(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
+        """Return L_IRA (eq. 14) by text; texts with m < 2 do not count in the batch's mean."""
         assert teacher.selected is not None
-        rows = [student.attentions[layer] for layer in self.layers]
-        grams = [teacher.grams[layer] for layer in self.layers.values()]
-        values = intra_model_relation(rows, grams, teacher.selected[..., 0] >= 0)
-        values = over_texts(values, counted := self._compares(batch, teacher))
-        return values * counted.sum() if self.sums_ira else values
+        student_rows = [student.attentions[layer] for layer in self.layers]  # eq. 7
+        teacher_grams = [teacher.grams[layer] for layer in self.layers.values()]  # eq. 8 and 10
+        losses = ira_loss(student_rows, teacher_grams, teacher.selected[..., 0] >= 0)
+        has_rows = self._has_rows(batch, teacher)
+        losses = over_texts(losses, has_rows)
+        if self.ira_reduction == "sum":  # the mean over the counted texts becomes their sum
+            return losses * has_rows.sum()
+        return losses
 
-    def _compares(self, batch: TextBatch, teacher: ModelOutputs) -> Bool[Tensor, " batch"]:
-        """Return whether a text has the m >= 2 tokens that CKA needs."""
+    def _has_rows(self, batch: TextBatch, teacher: ModelOutputs) -> Bool[Tensor, " batch"]:
+        """Return whether a text has m >= 2 aligned tokens: CKA of fewer rows compares nothing."""
         assert teacher.selected is not None and batch.alignment is not None
-        selected = (teacher.selected[..., 0] >= 0).sum(1)
-        if self.keeps_special:  # 2 are selected of fewer than 2 divisor pairs
-            selected = selected.minimum((batch.alignment.pairs[..., 0] >= 0).sum(1) // self.divisor)
-        return selected > 1
+        m = (teacher.selected[..., 0] >= 0).sum(1)
+        if self.ira_special_tokens == "keep":  # `select` takes 2 pairs at least, also where n // divisor is less
+            m = m.minimum((batch.alignment.pairs[..., 0] >= 0).sum(1) // self.divisor)
+        return m > 1
 
     def metrics(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> dict[str, Float[Tensor, ""]]:
         """Return the share of texts with too few mapped tokens for ira (m < 2), which add nothing to its mean."""
-        return {"without_ira": (~self._compares(batch, teacher)).float().mean()} if self.layers else {}
+        if not self.layers:
+            return {}
+        return {"without_ira": (~self._has_rows(batch, teacher)).float().mean()}
 
     def linear_maps(self) -> dict[str, LinearPairs]:
         """Return the pairs of P: last hidden states of aligned tokens."""
 
         def pairs(batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tensor, Tensor]:
             assert batch.alignment is not None
-            ours, theirs = batch.alignment.pairs.unbind(-1)
-            text, pair = (ours >= 0).nonzero(as_tuple=True)
-            ours, theirs = ours[text, pair], theirs[text, pair]
-            states = teacher.hidden_layers[-1][text, theirs], student.hidden_layers[-1][text, ours]
-            return states[::-1] if self.compares_states else states
+            student_positions, teacher_positions = batch.alignment.pairs.unbind(-1)
+            text, pair = (student_positions >= 0).nonzero(as_tuple=True)
+            h_student = student.hidden_layers[-1][text, student_positions[text, pair]]
+            h_teacher = teacher.hidden_layers[-1][text, teacher_positions[text, pair]]
+            return (h_student, h_teacher) if self.cost == "cosine" else (h_teacher, h_student)
 
         return {"projection": pairs} if self.weights["otis"] else {}
 
     def _otis(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
-        ours, theirs, mu = student.mask, teacher.mask, teacher.importance
-        assert batch.alignment is not None and ours is not None and theirs is not None and mu is not None
+        """Return L_OTIS (eq. 21) by text."""
+        student_mask, teacher_mask, mu = student.mask, teacher.mask, teacher.importance
+        assert batch.alignment is not None and student_mask is not None
+        assert teacher_mask is not None and mu is not None  # eq. 15
         if self.drop_special:
-            ours = _inside(ours, self.context.student.special_tokens)
-            theirs = _inside(theirs, self.context.teacher.special_tokens)
-            mu = mu * theirs
+            student_mask = _without_special(student_mask, self.context.student.special_tokens)
+            teacher_mask = _without_special(teacher_mask, self.context.teacher.special_tokens)
+            mu = mu * teacher_mask
             mu = (mu / mu.sum(1, keepdim=True)).nan_to_num(0.0)  # 0 for a text of special tokens alone
-        if self.softmax:
-            mu = softmax_importance(mu, theirs)
-        nu = student_importance(mu, batch.alignment.pairs, ours, self.softmax).nan_to_num(0.0)
-        own, other = (full_precision(outputs.hidden_layers[-1]) for outputs in (student, teacher))
-        if self.compares_states:
-            cost = state_cost(self.projection(own), other, theirs)
+        is_softmax = self.importance == "softmax"
+        if is_softmax:
+            mu = softmax_importance(mu, teacher_mask)
+        nu = student_importance(mu, batch.alignment.pairs, student_mask, is_softmax).nan_to_num(0.0)  # eq. 16
+
+        h_student = full_precision(student.hidden_layers[-1])
+        h_teacher = full_precision(teacher.hidden_layers[-1])
+        if self.cost == "cosine":
+            cost = state_cost(self.projection(h_student), h_teacher, teacher_mask)
         else:
-            cost = otis_cost(own, self.projection(other), theirs)
+            cost = otis_cost(h_student, self.projection(h_teacher), teacher_mask)  # eq. 17 and 18
         return transport_cost(cost, nu, mu, self.unroll, self.epsilon, self.iterations)  # eq. 19 to 21
 
 
 def _layer_map(context: ObjectiveContext, count: int, kind: Literal["paper", "last_aligned"]) -> dict[int, int]:
     """Return M(k), the teacher's layer for each of the student's last `count` layers, all numbered from 1."""
-    last, teacher_layers = context.student.layers, context.teacher.layers or 0
+    last = context.student.layers
+    teacher_layers = context.teacher.layers or 0
     step = teacher_layers // last
     if step == 0:
         raise DistilvecError(
@@ -181,8 +212,11 @@ def _layer_map(context: ObjectiveContext, count: int, kind: Literal["paper", "la
     return {layer: step * layer + shift for layer in range(last - count + 1, last + 1)}
 
 
-def _inside(mask: Bool[Tensor, "batch tokens"], special: tuple[int, int] | None) -> Bool[Tensor, "batch tokens"]:
-    """Return `mask` without the special tokens that begin and end each text (numbers of both)."""
+def _without_special(
+    mask: Bool[Tensor, "batch tokens"], special: tuple[int, int] | None
+) -> Bool[Tensor, "batch tokens"]:
+    """Return `mask` without the special tokens that begin and end each text; `special` are their numbers."""
     assert special is not None
+    leading, trailing = special
     positions = torch.arange(mask.shape[1], device=mask.device)
-    return mask & (positions >= special[0]) & (positions < mask.sum(1, keepdim=True) - special[1])
+    return mask & (positions >= leading) & (positions < mask.sum(1, keepdim=True) - trailing)

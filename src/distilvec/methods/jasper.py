@@ -51,24 +51,28 @@ class Jasper(Objective):
     ) -> None:
         super().__init__(context, weights)
         dim = context.student_dim
-        self.prefixes = [*(number for number in PREFIXES if number < dim), dim] if prefixes is None else prefixes
+        if prefixes is None:
+            self.prefixes = [number for number in PREFIXES if number < dim] + [dim]
+        else:
+            self.prefixes = prefixes
         if max(self.prefixes) > dim:
             raise option_error("prefixes", prefixes, f"dims from 1 to the student's {dim}")
-        self.margin, self.temperature = margin, temperature
+        self.margin = margin
+        self.temperature = temperature
         self.student_outputs = OutputSpec(embedding=True, second_view=bool(self.weights["simcse"]))
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the terms that have a weight."""
-        student_rows, teacher_rows = embeddings(student, teacher)
+        """Return the distance to the teacher's vector, the terms on similarities, and SimCSE."""
+        y, y_hat = embeddings(student, teacher)
         terms = self.weighted_terms(
-            cosine=lambda: cosine_distance(student_rows, teacher_rows),
+            cosine=lambda: cosine_distance(y, y_hat),
             simcse=lambda: simcse_term(student, self.temperature),
         )
         if self.weights["similarity"] or self.weights["triplet"]:
-            ours = torch.cat([cosine_relations(student_rows[None, :, :prefix]) for prefix in self.prefixes])
-            theirs = cosine_relations(teacher_rows[None])[0]
+            student_cosines = torch.cat([cosine_relations(y[None, :, :prefix]) for prefix in self.prefixes])
+            teacher_cosines = cosine_relations(y_hat[None])[0]
             terms |= self.weighted_terms(
-                similarity=lambda: (ours - theirs).square().mean((0, 2)),
-                triplet=lambda: relative_triplet(ours, theirs, self.margin),
+                similarity=lambda: (student_cosines - teacher_cosines).square().mean((0, 2)),
+                triplet=lambda: relative_triplet(student_cosines, teacher_cosines, self.margin),
             )
         return terms

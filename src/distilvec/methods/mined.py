@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from distilvec.core.objective import LossTerms, ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import Positive, Share
 from distilvec.core.outputs import ModelOutputs
-from distilvec.losses.logits import soft_kl
+from distilvec.losses.logits import soft_binary_kl, soft_kl
 from distilvec.losses.tokens import token_mean, unit_squares
 from distilvec.methods.base.terms import bibtex, simcse_term, task_shares, task_term
 from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD, class_logits, paired_states
@@ -30,6 +30,7 @@ class Mined(TokenOrLogitKD):
     states to the teacher's hidden size.
     """
 
+    learns_several_classes = True
     citation = bibtex("wan2024fusellm")
 
     def __init__(
@@ -50,15 +51,16 @@ class Mined(TokenOrLogitKD):
             {"logits": {"mined": 1.0}, "hidden": {"mined": 1.0}},
             simcse=simcse,
         )
-        self.temperature, self.distance = temperature, distance
+        self.temperature = temperature
+        self.distance = distance
         if self.form == "hidden":
             self.projection = nn.Linear(context.student.hidden_size, context.state_size)
-        if self.weights["mined"]:
+        if self.has_weight("mined"):
             self.require(states=self.form == "hidden", logits=self.form == "logits", alignment="mined")
         self.add_task_head()
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the terms that have a weight."""
+        """Return mined, on class logits or on states; and the task's loss or SimCSE."""
         return self.weighted_terms(
             simcse=lambda: simcse_term(student),
             task=lambda: task_term(batch, student),
@@ -67,8 +69,14 @@ class Mined(TokenOrLogitKD):
 
     def _mined(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
         if self.form == "logits":
-            return soft_kl(*class_logits(student, teacher), self.temperature)
-        ours, theirs, mask = paired_states(batch, student, teacher)
-        ours = self.projection(ours)
-        gaps = unit_squares(ours, theirs) / 2 if self.distance == "cosine" else (ours - theirs).square().mean(-1)
+            student_logits, teacher_logits = class_logits(student, teacher)
+            if self.context.task is not None and self.context.task.kind == "multilabel":
+                return soft_binary_kl(student_logits, teacher_logits, self.temperature)
+            return soft_kl(student_logits, teacher_logits, self.temperature)
+        h_student, h_teacher, mask = paired_states(batch, student, teacher)
+        h_student = self.projection(h_student)
+        if self.distance == "cosine":
+            gaps = unit_squares(h_student, h_teacher) / 2  # 1 - cos
+        else:
+            gaps = (h_student - h_teacher).square().mean(-1)
         return token_mean(gaps, mask)

@@ -35,27 +35,32 @@ class MiniLm(LayerwiseObjective):
         relation_heads: Count | None = None,
         teacher_layer: int = -1,
     ) -> None:
-        super().__init__(
-            context, weights, distance, ("attention", "value") if relation_heads is None else ("query", "key", "value")
-        )
-        self.relation_heads, self.teacher_layer = relation_heads, teacher_layer
+        relations = ("attention", "value") if relation_heads is None else ("query", "key", "value")
+        super().__init__(context, weights, distance, relations)
+        self.relation_heads = relation_heads
+        self.teacher_layer = teacher_layer
         if not self.terms:
             return
-        ours, theirs, layers = context.student.hidden_size, self.teacher_size, self.teacher_layers
+        layers = self.teacher_layers
         if not 1 <= abs(teacher_layer) <= layers:
             raise option_error("teacher_layer", teacher_layer, f"1 to {layers}, or -1 (the last) to -{layers}")
         if relation_heads is None:
             self.require_same_heads()
-        elif ours % relation_heads or theirs % relation_heads:
-            raise option_error("relation_heads", relation_heads, f"a divisor of both hidden sizes, {ours} and {theirs}")
+        else:
+            sizes = context.student.hidden_size, self.teacher_size
+            if any(size % relation_heads for size in sizes):
+                expected = f"a divisor of both hidden sizes, {sizes[0]} and {sizes[1]}"
+                raise option_error("relation_heads", relation_heads, expected)
         self.student_outputs |= OutputSpec(projection_layers=(-1,))
         self.teacher_outputs |= OutputSpec(projection_layers=(teacher_layer,))
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the terms that have a weight."""
+        """Return the distance of the embeddings, and the divergence of each relation (eq. 5 and 7)."""
         terms = self.weighted_terms(distance=lambda: self.distance_term(student, teacher))
         if self.terms:
             mask = common_mask(student, teacher)
-            ours, theirs = self.projections(student, -1, mask), self.projections(teacher, self.teacher_layer, mask)
-            terms |= {name: relation_term(name, ours, theirs, mask, self.relation_heads) for name in self.terms}
+            student_layer = self.projections(student, -1, mask)
+            teacher_layer = self.projections(teacher, self.teacher_layer, mask)
+            for name in self.terms:
+                terms[name] = relation_term(name, student_layer, teacher_layer, mask, self.relation_heads)
         return terms

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from distilvec.core.objective import LossTerms, ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import Count, Positive, Share
 from distilvec.core.outputs import ModelOutputs
@@ -13,7 +15,7 @@ from distilvec.losses.logits import (
     swapped_cross_entropy,
 )
 from distilvec.methods.base.terms import bibtex, task_shares, task_term
-from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD
+from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD, Tokens
 
 LOSSES = {"absolute": absolute_gaps, "cross_entropy": swapped_cross_entropy, "sinkhorn": normalised_plan_cost}
 LEVELS = {"absolute": 1.0, "cross_entropy": 0.1, "sinkhorn": 0.1 * 0.001}
@@ -52,20 +54,24 @@ class MultilevelOt(TokenOrLogitKD):
         super().__init__(
             context, weights, on, task_shares(distillation_weight), dict.fromkeys(("logits", "hidden"), LEVELS)
         )
-        self.kept, self.temperature = kept, temperature
-        if any(self.weights[name] for name in LEVELS):
+        self.kept = kept
+        self.temperature = temperature
+        if any(self.has_weight(name) for name in LEVELS):
             self.require(states=self.form == "hidden", logits=self.form == "logits")
         self.add_task_head()
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the terms that have a weight."""
+        """Return the three levels, and the task's loss."""
         terms = self.weighted_terms(task=lambda: task_term(batch, student))
-        levels = [name for name in LEVELS if self.weights[name]]
+        levels = [name for name in LEVELS if self.has_weight(name)]
         if levels:
-            both = self.compared(student, teacher)
-            ours, theirs = (
-                heaviest_columns(scaled_probabilities(states, self.temperature), mask, self.kept)
-                for states, mask in both
-            )
-            terms |= {name: LOSSES[name](ours, theirs, both[0].mask, both[1].mask) for name in levels}
+            student_tokens, teacher_tokens = self.compared(student, teacher)
+            p_student = self._top_classes(student_tokens)
+            p_teacher = self._top_classes(teacher_tokens)
+            for name in levels:
+                terms[name] = LOSSES[name](p_student, p_teacher, student_tokens.mask, teacher_tokens.mask)
         return terms
+
+    def _top_classes(self, tokens: Tokens) -> Tensor:
+        """Return the probabilities of the `kept` most probable classes of the batch, in descending order."""
+        return heaviest_columns(scaled_probabilities(tokens.states, self.temperature), tokens.mask, self.kept)

@@ -38,6 +38,7 @@ class OfflineCosine(EmbeddingRegression):
 
 
 def _check_pre_dense(context: ObjectiveContext) -> None:
+    """Raise DistilvecError unless every teacher has pre-dense vectors, as wide as the student's hidden states."""
     for number, teacher in enumerate(context.teachers, 1):
         if teacher.pre_dense_dim is None:
             raise DistilvecError(
@@ -46,10 +47,11 @@ def _check_pre_dense(context: ObjectiveContext) -> None:
                 "column teacher_embedding_pre_dense.",
                 "Set target to final.",
             )
-    ours, theirs = context.student.hidden_size, context.teacher.pre_dense_dim
-    if ours != theirs:
+    student_size = context.student.hidden_size
+    teacher_size = context.teacher.pre_dense_dim
+    if student_size != teacher_size:
         raise DistilvecError(
             "method.options.target",
-            f"'pre_dense' needs equal hidden sizes; found {ours} (student), {theirs} (teacher).",
+            f"'pre_dense' needs equal hidden sizes; found {student_size} (student), {teacher_size} (teacher).",
             "Take a student of the teacher's hidden size (student.model=teacher), or set target to final.",
         )

@@ -1,6 +1,8 @@
 """REDACT (published as LEAF, sections 3 and 3.2): the student approximates the teacher's embedding, nothing else.
 
 The student is in the teacher's space, so that queries can be encoded by the student and documents by the teacher.
+Where the equations are: y (eq. 1) are the modules that students/build.py puts together, eq. 3 is `l2_distance` of
+losses/distance.py, and the learning rate of section 3.2 is "cycles" of train/optimizer.py.
 """
 
 from __future__ import annotations

@@ -39,17 +39,19 @@ class RedactScores(QueueObjective):
         temperature: Positive = 0.05,
     ) -> None:
         super().__init__(context, weights, queue, {distance: 1.0, "kl": 0.1})
-        self.distance, self.temperature = distance, temperature
+        self.distance = distance
+        self.temperature = temperature
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the terms that have a weight."""
-        ours, theirs = embeddings(student, teacher)
-        terms = self.weighted_terms(
-            kl=lambda: score_kl(ours, theirs, *self.other_vectors(batch.rows), self.temperature).where(
-                self.filled(batch.rows), 0.0
-            ),
-            **{self.distance: lambda: DISTANCES[self.distance](ours, theirs)},
-        )
+        """Return the distance of the embeddings, and the divergence of the scores on the queue."""
+        y, y_hat = embeddings(student, teacher)
+        terms: LossTerms = {}
+        if self.weights["kl"]:
+            documents, counted = self.other_vectors(batch.rows)
+            divergence = score_kl(y, y_hat, documents, counted, self.temperature)
+            terms["kl"] = divergence.where(self.filled(batch.rows), 0.0)
+        if self.weights[self.distance]:
+            terms[self.distance] = DISTANCES[self.distance](y, y_hat)
         if self.training:
-            self.take_up(batch.rows, theirs)
+            self.enqueue(batch.rows, y_hat)
         return terms

@@ -20,6 +20,6 @@ class Rkd(Objective):
     citation = bibtex("park2019rkd")
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the terms that have a weight."""
-        ours, theirs = embeddings(student, teacher)
-        return self.weighted_terms(distance=lambda: rkd_distances(ours, theirs), angle=lambda: rkd_angles(ours, theirs))
+        """Return the distance-wise and the angle-wise loss."""
+        y, y_hat = embeddings(student, teacher)
+        return self.weighted_terms(distance=lambda: rkd_distances(y, y_hat), angle=lambda: rkd_angles(y, y_hat))

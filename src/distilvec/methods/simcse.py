@@ -29,7 +29,8 @@ class SimCse(Objective):
     default_weights = {"simcse": 1.0}
     in_teacher_space = False
     needs_fixed_batch = True
-    student_outputs, teacher_outputs = OutputSpec(embedding=True, second_view=True), OutputSpec()
+    student_outputs = OutputSpec(embedding=True, second_view=True)
+    teacher_outputs = OutputSpec()
     citation = bibtex("gao2021simcse")
 
     def __init__(
@@ -40,16 +41,18 @@ class SimCse(Objective):
         head: Literal["none", "mlp"] = "none",
     ) -> None:
         super().__init__(context, weights)
-        self.temperature, dim = temperature, context.student_dim
+        self.temperature = temperature
+        dim = context.student_dim
         self.mlp = nn.Sequential(nn.Linear(dim, dim), nn.Tanh()) if head == "mlp" else None
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the one term."""
+        """Return InfoNCE between the two views."""
         assert student.embedding is not None and student.second_view is not None
-        views = self._train_view(student.embedding), self._train_view(student.second_view)
-        return {"simcse": info_nce(*views, self.temperature)}
+        first = self._behind_head(student.embedding)
+        second = self._behind_head(student.second_view)
+        return {"simcse": info_nce(first, second, self.temperature)}
 
-    def _train_view(self, embedding: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+    def _behind_head(self, embedding: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
         if self.mlp is None:
             return embedding
         view: Tensor = self.mlp(F.normalize(embedding, dim=-1) * embedding.shape[-1] ** 0.5)

@@ -27,5 +27,5 @@ class Task(Objective):
         self.add_task_head()
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the task's loss of each example."""
+        """Return the loss on the labels."""
         return {"task": task_term(batch, student)}

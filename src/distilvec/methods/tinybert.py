@@ -41,29 +41,39 @@ class TinyBert(LayerwiseObjective):
         super().__init__(context, weights, distance, ("attention", "hidden"))
         if not self.terms:
             return
-        ours, theirs = context.student.layers, self.teacher_layers
-        if theirs % ours:
-            fitting = [number for number in range(1, theirs + 1) if theirs % number == 0]
+        student_layers = context.student.layers
+        teacher_layers = self.teacher_layers
+        if teacher_layers % student_layers:
+            divisors = [number for number in range(1, teacher_layers + 1) if teacher_layers % number == 0]
             raise DistilvecError(
                 "student.layers",
-                f"layers are compared at equal steps; found {ours} (student) and {theirs} (teacher) layers.",
-                f"Give the student a number of layers among {', '.join(map(str, fitting))}.",
+                f"layers are compared at equal steps; found {student_layers} (student) and {teacher_layers} (teacher) "
+                "layers.",
+                f"Give the student a number of layers among {', '.join(map(str, divisors))}.",
             )
-        layers = {layer: other for layer, other in uniform_map(ours, theirs).items() if layer or include_embeddings}
-        self.hidden = layers if "hidden" in self.terms else {}
-        self.attended = {layer: layers[layer] for layer in layers if layer and "attention" in self.terms}
-        if self.attended:
-            self.require_same_heads()
-        if self.hidden:
+
+        # g(l) by l, the student's layer; layer 0, the embedding output, has no attention
+        layer_map = uniform_map(student_layers, teacher_layers)
+        upper_layers = {layer: layer_map[layer] for layer in layer_map if layer > 0}
+        self.hidden: dict[int, int] = {}
+        self.attended: dict[int, int] = {}
+        if "hidden" in self.terms:
+            self.hidden = layer_map if include_embeddings else upper_layers
             self.projection = nn.Linear(context.student.hidden_size, self.teacher_size, bias=False)
-        hidden, attended = self.hidden, self.attended
-        self.student_outputs |= OutputSpec(hidden_layers=tuple(hidden), projection_layers=tuple(attended))
+        if "attention" in self.terms:
+            self.require_same_heads()
+            self.attended = upper_layers
+        self.student_outputs |= OutputSpec(
+            hidden_layers=tuple(self.hidden),
+            projection_layers=tuple(self.attended),
+        )
         self.teacher_outputs |= OutputSpec(
-            hidden_layers=tuple(hidden.values()), projection_layers=tuple(attended.values())
+            hidden_layers=tuple(self.hidden.values()),
+            projection_layers=tuple(self.attended.values()),
         )
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the terms that have a weight."""
+        """Return the distance of the embeddings, the gaps of attention scores (eq. 10) and of hidden states (eq. 9)."""
         mask = common_mask(student, teacher) if self.terms else batch.mask
         return self.weighted_terms(
             distance=lambda: self.distance_term(student, teacher),
@@ -73,12 +83,18 @@ class TinyBert(LayerwiseObjective):
 
     def _attention(self, student: ModelOutputs, teacher: ModelOutputs, mask: Mask) -> PerRow:
         gaps = []
-        for one, other in self.attended.items():
-            both = self.projections(student, one, mask), self.projections(teacher, other, mask)
-            ours, theirs = (relation_scores(model.query, model.key) for model in both)
-            gaps.append(score_gap(ours, theirs, mask))
+        for student_layer, teacher_layer in self.attended.items():
+            student_heads = self.projections(student, student_layer, mask)
+            teacher_heads = self.projections(teacher, teacher_layer, mask)
+            student_scores = relation_scores(student_heads.query, student_heads.key)
+            teacher_scores = relation_scores(teacher_heads.query, teacher_heads.key)
+            gaps.append(score_gap(student_scores, teacher_scores, mask))
         return torch.stack(gaps).mean(0)
 
     def _hidden(self, student: ModelOutputs, teacher: ModelOutputs, mask: Mask) -> PerRow:
-        pairs = [(self.states(student, one, mask), self.states(teacher, two, mask)) for one, two in self.hidden.items()]
-        return torch.stack([hidden_gap(self.projection(ours), theirs, mask) for ours, theirs in pairs]).mean(0)
+        gaps = []
+        for student_layer, teacher_layer in self.hidden.items():
+            h_student = self.states(student, student_layer, mask)
+            h_teacher = self.states(teacher, teacher_layer, mask)
+            gaps.append(hidden_gap(self.projection(h_student), h_teacher, mask))
+        return torch.stack(gaps).mean(0)

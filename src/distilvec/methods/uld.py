@@ -47,17 +47,22 @@ class Uld(TokenOrLogitKD):
             task_shares(distillation_weight),
             {"logits": {"uld": 1.0}, "hidden": {"uld": 1.0}},
         )
-        self.temperatures, self.reduction = (student_temperature, teacher_temperature), reduction
-        if self.weights["uld"]:
+        self.student_temperature = student_temperature
+        self.teacher_temperature = teacher_temperature
+        self.reduction = reduction
+        if self.has_weight("uld"):
             self.require(states=self.form == "hidden", logits=self.form == "logits")
         self.add_task_head()
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the terms that have a weight."""
+        """Return the gaps of sorted probabilities, and the task's loss."""
         return self.weighted_terms(task=lambda: task_term(batch, student), uld=lambda: self._uld(student, teacher))
 
     def _uld(self, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
-        both = self.compared(student, teacher)
-        ours, theirs = (sorted_probabilities(model.states, t) for model, t in zip(both, self.temperatures, strict=True))
-        gaps = absolute_gaps(ours, theirs, both[0].mask, both[1].mask)
-        return gaps / max(ours.shape[-1], theirs.shape[-1]) if self.reduction == "mean" else gaps
+        student_tokens, teacher_tokens = self.compared(student, teacher)
+        p_student = sorted_probabilities(student_tokens.states, self.student_temperature)
+        p_teacher = sorted_probabilities(teacher_tokens.states, self.teacher_temperature)
+        gaps = absolute_gaps(p_student, p_teacher, student_tokens.mask, teacher_tokens.mask)
+        if self.reduction == "mean":
+            return gaps / max(p_student.shape[-1], p_teacher.shape[-1])
+        return gaps

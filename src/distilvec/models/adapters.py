@@ -1,4 +1,4 @@
-"""Adapters of others in PEFT's format, merged into a backbone's own weights (LLM2Vec's models are such adapters)."""
+"""Adapters in PEFT's format, merged into a backbone's own weights (LLM2Vec's models are such adapters)."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ def _merge(backbone: PreTrainedModel, name: str) -> None:
             KEY, f"{name} is a {kind} adapter, which has no weights to merge. Expected one of low rank (LoRA)."
         )
     model = PeftModel(backbone, config)
-    found = model.load_adapter(name, "default", torch_device=str(backbone.device))
-    if strange := [*found.unexpected_keys, *found.missing_keys]:
+    result = model.load_adapter(name, "default", torch_device=str(backbone.device))
+    misfits = [*result.unexpected_keys, *result.missing_keys]
+    if misfits:
         raise DistilvecError(
             KEY,
-            f"{name} does not fit {type(backbone).__name__}: {len(strange)} of its weights and the network's layers "
-            f"do not meet, such as {strange[0]}.",
+            f"{name} does not fit {type(backbone).__name__}: {len(misfits)} of its weights and the network's layers "
+            f"do not meet, such as {misfits[0]}.",
             "Name an adapter of the network without its output layer.",
         )
-    model.merge_and_unload(safe_merge=True)  # type: ignore[operator]
+    model.merge_and_unload(safe_merge=True)
     vars(backbone).pop("peft_config", None)

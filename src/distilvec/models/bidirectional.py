@@ -25,18 +25,21 @@ def lift_causal_mask(backbone: nn.Module, name: str, section: str = "teacher") -
     Note: a layer with a sliding window W lets a token see those that are at most W away, on either side, as
     transformers makes such windows; the causal window is W - 1 tokens back.
     """
-    key, found = f"{section}.attention", f"found 'bidirectional'; {name}"
+    key = f"{section}.attention"
+    problem = f"found 'bidirectional'; {name}"
     if not isinstance(backbone, PreTrainedModel):
-        raise DistilvecError(key, f"{found} is a {type(backbone).__name__}, which has no attention.", "Remove the key.")
+        raise DistilvecError(
+            key, f"{problem} is a {type(backbone).__name__}, which has no attention.", "Remove the key."
+        )
     config = backbone.config.get_text_config()
-    odd = sorted({*(getattr(config, "layer_types", None) or ())} - _KINDS)
-    if not odd:
+    unknown_kinds = sorted({*(getattr(config, "layer_types", None) or ())} - _KINDS)
+    if not unknown_kinds:
         before = getattr(config, "is_causal", None)
         if _sees_the_last(backbone, padded=False):
             if before is False:
                 return
             raise DistilvecError(
-                key, f"{found} has no causal mask: its tokens see each other already.", "Remove the key."
+                key, f"{problem} has no causal mask: its tokens see each other already.", "Remove the key."
             )
         config.is_causal = False
         layers = sum(hasattr(module, "is_causal") for module in backbone.modules())
@@ -45,7 +48,9 @@ def lift_causal_mask(backbone: nn.Module, name: str, section: str = "teacher") -
         del config.is_causal
         if before is not None:
             config.is_causal = before
-    reason = f"layers of {', '.join(odd)}" if odd else "masks that are not from transformers' masking functions"
+    reason = "masks that are not from transformers' masking functions"
+    if unknown_kinds:
+        reason = f"layers of {', '.join(unknown_kinds)}"
     raise DistilvecError(
         key,
         f"found 'bidirectional'; the causal mask of {name} ({type(backbone).__name__}) cannot be lifted: it has "

@@ -1,7 +1,8 @@
 """Mixture of experts on the pooled vector, which DistillMoE adds to a student (section 3.1.1).
 
 Imports torch and safetensors alone. formats/sentence_transformers.py copies this file into the folder of every student
-with experts, so that the student loads without distilvec.
+with experts, so that the student loads without distilvec. So names of weights, settings and arguments must stay: the
+copies of students saved today, and config.json beside them, have them.
 """
 
 from __future__ import annotations
@@ -37,8 +38,13 @@ class Experts(nn.Module):
         residual: bool = False,
     ) -> None:
         super().__init__()
-        self.dim, self.experts, self.width, self.gate_width, self.rate = dim, experts, width, gate_width, dropout
-        self.residual, root = residual, math.sqrt(width)  # bounds as in nn.Linear
+        self.dim = dim
+        self.experts = experts
+        self.width = width
+        self.gate_width = gate_width
+        self.rate = dropout
+        self.residual = residual
+        root = math.sqrt(width)  # bounds of the weights as in nn.Linear
         self.up = nn.Linear(dim, experts * width)
         self.down = nn.Parameter(torch.empty(experts, width, dim).uniform_(-1, 1) / root)
         self.bias = nn.Parameter(torch.empty(experts, 1, dim).uniform_(-1, 1) / root)
@@ -65,9 +71,11 @@ class Experts(nn.Module):
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments of `__init__`."""
-        names = ("dim", "experts", "width", "gate_width")
-        known = {**{name: getattr(self, name) for name in names}, "dropout": self.rate}
-        return {**known, "residual": True} if self.residual else known
+        settings = {name: getattr(self, name) for name in ("dim", "experts", "width", "gate_width")}
+        settings["dropout"] = self.rate
+        if self.residual:
+            settings["residual"] = True
+        return settings
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Write config.json and model.safetensors into a folder."""

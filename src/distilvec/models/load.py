@@ -146,8 +146,12 @@ def _limit_length(model: SentenceTransformer, name: str, key: str, asked: int | 
 
 def role_prompts(model: SentenceTransformer) -> dict[Role, str]:
     """Return the model's prompts by role, "" without one; some models call a document a passage or a corpus."""
-    own = model.prompts or {}
-    return {role: next((own[name] for name in names if own.get(name)), "") for role, names in _PROMPT_NAMES.items()}
+    model_prompts = model.prompts or {}
+    prompts: dict[Role, str] = {}
+    for role, names in _PROMPT_NAMES.items():
+        stated = [model_prompts[name] for name in names if model_prompts.get(name)]
+        prompts[role] = stated[0] if stated else ""
+    return prompts
 
 
 def model_similarity(model: SentenceTransformer, name: str, key: str) -> Similarity:
@@ -179,13 +183,13 @@ def load_tokenizer(
         source = str(_first_module(Path(source))) if Path(source).is_dir() else source
         read = partial(AutoTokenizer.from_pretrained, revision=revision, trust_remote_code=trust_remote_code)
         try:
-            found: PreTrainedTokenizerBase = read(source)
+            tokenizer: PreTrainedTokenizerBase = read(source)
         except (OSError, ValueError):
             if with_owner(source) == source:
                 raise
-            found = read(with_owner(source))
-        check_tokenizer(found, name, key)
-    return found
+            tokenizer = read(with_owner(source))
+        check_tokenizer(tokenizer, name, key)
+    return tokenizer
 
 
 def resolve_model(name: str) -> str:
@@ -218,9 +222,10 @@ def folder_of(source: str, revision: str | None) -> tuple[Path | None, str | Non
         return Path(source), revision
     options: dict[str, Any] = {"local_files_only": True, "_raise_exceptions_for_missing_entries": False}
     for name in ("modules.json", "config.json", "adapter_config.json"):
-        found = cached_file(with_owner(source), name, revision=revision, **options)
-        if found is not None:
-            return Path(found).parent, Path(found).parent.name
+        file = cached_file(with_owner(source), name, revision=revision, **options)
+        if file is not None:
+            folder = Path(file).parent
+            return folder, folder.name
     return None, revision
 
 
@@ -244,12 +249,12 @@ def load(path_or_id: str | Path, device: str | None = None, **kwargs: Any) -> Se
     source = resolve_model(str(path_or_id))
     model = SentenceTransformer._load_with_module_classes(source, classes, device=device, **kwargs)
     for before, module in pairwise(model):
-        given = getattr(before, "get_embedding_dimension", lambda: None)()
-        if isinstance(module, Experts) and given not in (None, module.dim):
+        dim = getattr(before, "get_embedding_dimension", lambda: None)()
+        if isinstance(module, Experts) and dim not in (None, module.dim):
             raise DistilvecError(
                 "model",
                 f"{path_or_id} holds experts for vectors of dim {module.dim}, and the modules before them give dim "
-                f"{given}.",
+                f"{dim}.",
                 _COPY_AGAIN,
             )
     return model

@@ -24,13 +24,17 @@ def origin(base: Named | None, teachers: Sequence[Named]) -> dict[str, Any]:
     The license is the base's. It is left out if a teacher's card has another one.
     """
     models = [*([] if base is None else [base]), *teachers]
-    ids = [one for model in models for one in hub_ids(*model)]
+    ids: list[str] = []
+    for model in models:
+        ids += hub_ids(*model)
+    fields: dict[str, Any] = {}
+    if ids:
+        fields["base_model"] = list(dict.fromkeys(ids))  # each once
     licenses = [license_of(*model) for model in models]
-    differ = any(found and found != licenses[0] for found in licenses[1:])
-    return {
-        **({"base_model": list(dict.fromkeys(ids))} if ids else {}),
-        **(licenses[0] if base is not None and not differ else {}),
-    }
+    licenses_differ = any(other and other != licenses[0] for other in licenses[1:])
+    if base is not None and not licenses_differ:
+        fields |= licenses[0]
+    return fields
 
 
 def is_hub_id(name: Any) -> bool:
@@ -59,13 +63,17 @@ def hub_ids(name: str, revision: str | None = None) -> list[str]:
         return [f"sentence-transformers/{BUILTIN}"]
     if not Path(name).exists():
         owned = with_owner(name)
-        known = owned if owned == name or folder_of(owned, revision)[0] is not None else name
-        return [known] if is_hub_id(known) else []
+        hub_id = name
+        if owned != name and folder_of(owned, revision)[0] is not None:
+            hub_id = owned
+        return [hub_id] if is_hub_id(hub_id) else []
     for folder in Path(name).absolute().parents:
         if match := _CACHED.fullmatch(folder.name):
             return [f"{match['owner']}/{match['name']}"]
-    based = read_card(Path(name)).get("base_model") or []
-    return [one for one in ([based] if isinstance(based, str) else based) if is_hub_id(one)]
+    base_models = read_card(Path(name)).get("base_model") or []
+    if isinstance(base_models, str):
+        base_models = [base_models]
+    return [base_model for base_model in base_models if is_hub_id(base_model)]
 
 
 def license_of(name: str, revision: str | None = None) -> dict[str, str]:

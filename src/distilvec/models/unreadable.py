@@ -46,7 +46,7 @@ def readable(name: str, key: str, kind: Kind = "model") -> Iterator[None]:
 
 
 def check_place(name: str, key: str, kind: Kind = "model") -> None:
-    """Raise DistilvecError for a name that is no model's folder and no id: a file, another folder, a dangling link."""
+    """Raise DistilvecError for a name that is neither a model's folder nor an id: a file, a dangling link."""
     with explained(key, Path(name)):
         if reason := _no_model(name, kind):
             raise _unreadable(name, key, kind, reason)

@@ -17,7 +17,8 @@ from distilvec.pipeline.caches import (
     token_source,
 )
 from distilvec.pipeline.job import Job, Teacher, errors_of
-from distilvec.pipeline.prepare import align, tokenize_for, untrained_student
+from distilvec.pipeline.prepare import align, tokenize_for
+from distilvec.pipeline.student import student_tokenizer
 from distilvec.teachers.cache.fill import Compute, compute_tokens, compute_vectors, count_missing, fill_shards
 from distilvec.teachers.cache.parts import Share, fill_share, is_part, merge, part_folders
 from distilvec.teachers.cache.store import TeacherCache
@@ -54,12 +55,12 @@ def fill_one_share(job: Job, teacher: Teacher, share: Share) -> TeacherCache:
     """Compute one share of the shards that the cache lacks; return its cache, in a folder next to the whole one."""
     _refuse_others(teacher, "--shard")
     cache, corpus = own_cache(job, teacher), teacher.corpus
-    kind = job.required.tokens.alignment if job.required.tokens else None
     with teacher.load(job.recipe.train.device) as model, errors_of(teacher.key):
         assert isinstance(model, ModelEmbedder)
         compute: Compute = partial(compute_vectors, cache.manifest, corpus, model)
         if reads_tokens(teacher):
-            alignment = align(job, untrained_student(job), model) if kind is not None else None
+            tokenizer = student_tokenizer(job)
+            alignment = None if tokenizer is None else align(job, tokenizer, model)
             source = token_source(job, teacher, model, tokenize_for(job, teacher, model), alignment)
             compute = partial(compute_tokens, cache.manifest, corpus, source)
         pull_cache(job.recipe, share.folder(cache.folder))

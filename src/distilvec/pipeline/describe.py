@@ -7,29 +7,31 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
-from distilvec.config.base import Section
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.core.artifacts import META, ArtifactStore
 from distilvec.core.files import read_json
 from distilvec.core.hashing import hash_files
 from distilvec.core.info import UNLIMITED, StudentInfo, TeacherInfo
+from distilvec.data.corpus import Corpus
+from distilvec.models.experts import Experts
 from distilvec.models.load import folder_of, load, resolve_model
 from distilvec.models.placement import count_parameters
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.models.unreadable import Kind, readable
 from distilvec.pipeline.job import errors_of
-from distilvec.students.build import build_student, dropout_rates, load_source, student_notes
-from distilvec.students.encoder import Encoder
+from distilvec.pipeline.loaded import LoadedModels
+from distilvec.pipeline.precision import hardware_dtype, is_open
+from distilvec.pipeline.student import draw_fitting_texts
+from distilvec.students.build import build_with_notes, dropout_rates
 from distilvec.teachers.cache.manifest import Manifest, hash_model, parse_manifest
 from distilvec.teachers.model_embedder import ModelEmbedder, special_tokens
-from distilvec.teachers.teacher import open_teacher
+from distilvec.teachers.teacher import OpenTeacher, open_teacher
 
-FORMAT = 3
-STUDENT_FORMAT = 3
+FORMAT = 4  # raised when the same settings and files would give another description
+STUDENT_FORMAT = 4
 BYTES = 10_000  # of a stored description
 _READ = (".json", ".txt", ".model")  # endings of settings and tokenizer files
 
@@ -43,20 +45,31 @@ class TeacherDescription:
     parameters: int | None
 
 
-def describe_teacher(section: TeacherSection, key: str, device: str, store: ArtifactStore) -> TeacherDescription:
-    """Describe the teacher of a recipe's section; its model is loaded unless a description is stored."""
+def describe_teacher(
+    section: TeacherSection, key: str, device: str, store: ArtifactStore, loaded: LoadedModels | None = None
+) -> TeacherDescription:
+    """Describe the teacher of a recipe's section; its model is loaded unless a description is stored.
+
+    A model that had to be loaded stays in memory, as `loaded.teacher`.
+    """
 
     def describe() -> TeacherDescription:
-        with open_teacher(section, device) as teacher:
-            weights = teacher.model.parameters() if isinstance(teacher, ModelEmbedder) else None
-            count = None if weights is None else count_parameters(weights)
-            return TeacherDescription(teacher.info(), teacher.manifest("float16"), count)
+        if loaded is None:
+            with open_teacher(section, device) as teacher:
+                return describe_open(teacher)
+        # In the precision that it is going to compute in (precision.py), so that it need not be loaded again
+        dtype = hardware_dtype(device) if is_open(section) else section.dtype
+        decided_section = section.model_copy(update={"dtype": dtype})
+        kept_teacher = open_teacher(decided_section, device)
+        if isinstance(kept_teacher, ModelEmbedder):
+            loaded.teacher, loaded.section = kept_teacher, decided_section
+        return describe_open(kept_teacher)
 
     with errors_of(key):
         folder = _folder(section.local_model, section.revision, "teacher.model")
         if folder is None and section.api is None:  # a table of vectors, or a model that is not on this machine yet
             return describe()
-        settings = _settings(section, {"live", "weight", "batch_tokens", "api", "device_map"})
+        settings = section.model_dump(mode="json", exclude={"live", "weight", "batch_tokens", "api", "device_map"})
         settings["prompts"] = section.stated_prompts
         asked = section.api and section.api.model_dump(include={"base_url", "dimensions", "body"})
         model = asked if folder is None else hash_model(folder, section.adapters)
@@ -65,6 +78,12 @@ def describe_teacher(section: TeacherSection, key: str, device: str, store: Arti
     return TeacherDescription(
         TeacherInfo(**content["info"]), parse_manifest(content["manifest"]), content["parameters"]
     )
+
+
+def describe_open(teacher: OpenTeacher) -> TeacherDescription:
+    """Describe a teacher that is open."""
+    parameters = count_parameters(teacher.model.parameters()) if isinstance(teacher, ModelEmbedder) else None
+    return TeacherDescription(teacher.info(), teacher.manifest("float16"), parameters)
 
 
 def known_teacher(section: TeacherSection, manifest: Manifest, record: Mapping[str, Any]) -> TeacherDescription:
@@ -87,18 +106,24 @@ def known_teacher(section: TeacherSection, manifest: Manifest, record: Mapping[s
 
 
 def describe_student(
-    recipe: Recipe, teacher: TeacherInfo, in_teacher_space: bool, vocabulary: Any, store: ArtifactStore
+    recipe: Recipe,
+    teacher: TeacherInfo,
+    in_teacher_space: bool,
+    vocabulary: Any,
+    corpus: Corpus,
+    store: ArtifactStore,
+    loaded: LoadedModels,
 ) -> tuple[StudentInfo, int]:
-    """Describe the untrained student, with its maximum input in tokens; built unless its description is stored."""
-    section = recipe.student
+    """Describe the untrained student, with its maximum input in tokens; built unless its description is stored.
+
+    A student that had to be built stays in memory, as `loaded.untrained`.
+    """
+    section, seed = recipe.student, recipe.train.seed
 
     def describe() -> dict[str, Any]:
-        source, notes = None, tuple[str, ...]()
-        if section.config is None:
-            with torch.random.fork_rng(devices=[]):  # weights that the checkpoint lacks are drawn
-                source = load_source(section, teacher)
-            notes = student_notes(section, source, teacher)
-        model = build_student(section, teacher, 0, in_teacher_space, vocabulary, source=source)
+        texts = draw_fitting_texts(corpus, seed) if section.reads_texts else ()
+        model, notes = build_with_notes(section, teacher, seed, in_teacher_space, vocabulary, texts)
+        loaded.untrained = model
         info = replace(student_info(model), notes=notes)
         return {"info": asdict(info), "length": int(model.max_seq_length)}
 
@@ -113,7 +138,8 @@ def describe_student(
         content = describe()
     else:
         files = [path for path in sorted(folder.rglob("*")) if path.suffix in _READ and path.is_file()]
-        settings = _settings(section, {"lora": True, "head": True, "start": True, "experts": {"residual"}})
+        unread: Any = {"lora": True, "head": True, "start": True, "experts": {"residual"}}
+        settings = section.model_dump(mode="json", exclude=unread)
         tokenizer = None if vocabulary is None else tokenizer_hash(vocabulary)
         known = asdict(replace(teacher, name="", weight=1.0, logits=False))
         known = {key: value for key, value in known.items() if key not in ("adapters", "similarity")}  # change no size
@@ -137,35 +163,20 @@ def describe_saved(folder: Path) -> tuple[StudentInfo, int]:
 
 def student_info(model: SentenceTransformer) -> StudentInfo:
     """Describe a student in memory."""
-    encoder = Encoder(model)
-    rates = dropout_rates(encoder.backbone.config.get_text_config())
+    config = model[0].auto_model.config.get_text_config()
+    experts = next((module.experts for module in model if isinstance(module, Experts)), 0)
+    heads = ("classifier", "summary")  # a student has no classification head
+    rates = [rate for name, rate in dropout_rates(config).items() if not name.startswith(heads)]
     return StudentInfo(
-        encoder.hidden_size,
-        encoder.layers,
+        config.hidden_size,
+        config.num_hidden_layers,
         model.get_embedding_dimension(),
-        encoder.backbone.config.get_text_config().num_attention_heads,
+        config.num_attention_heads,
         tokenizer_hash(model.tokenizer),
         special_tokens(model.tokenizer),
-        encoder.experts,
-        any(rate for name, rate in rates.items() if not name.startswith(("classifier", "summary"))),  # not the head's
+        experts,
+        any(rates),
     )
-
-
-def _settings(section: Section, unread: Any) -> dict[str, Any]:
-    """Return a section's settings but those in `unread`; keys of later versions count only if they are set."""
-    found = section.model_dump(mode="json", exclude=unread)
-    later = (
-        "adapters",
-        "preset",
-        "quantize",
-        "attention",
-        "embedding",
-        "intermediate_size",
-        "texts",
-        "columns",
-        "limit",
-    )
-    return {key: value for key, value in found.items() if key not in later or value is not None}
 
 
 def _stated(folder: Path) -> str | None:
@@ -185,10 +196,12 @@ def _folder(name: str | None, revision: str | None, key: str, kind: Kind = "mode
 def _stored(store: ArtifactStore, parts: list[Any], describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return a description as JSON, made by `describe` unless it is stored under the fingerprint of its `parts`."""
     name = recipes.fingerprint(*parts)
-    found = store.build(
+    content = store.build(
         "descriptions", name, name, "description", BYTES, lambda folder: describe(),
         lambda folder: read_json(folder / META, "Delete the folder."),
     )  # fmt: skip
-    lists = {name: value for name, value in found["info"].items() if name in ("special_tokens", "notes")}
-    tuples = {name: None if value is None else tuple(value) for name, value in lists.items()}  # JSON has none
-    return {**found, "info": {**found["info"], **tuples}}
+    info = content["info"]
+    for field in ("special_tokens", "notes"):  # tuples, which JSON writes as lists
+        if info.get(field) is not None:
+            info[field] = tuple(info[field])
+    return content

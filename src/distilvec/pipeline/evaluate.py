@@ -29,10 +29,10 @@ from distilvec.pipeline.columns import Samples, change_intervals, intervals, sco
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.judgement import judge_run
 from distilvec.pipeline.parts import PARTS, Models, SavedStudent
-from distilvec.pipeline.prepare import trained_student
 from distilvec.pipeline.projected import projected_student, trains_projection
 from distilvec.pipeline.run_dir import saved_folders
-from distilvec.pipeline.start import find_start
+from distilvec.pipeline.start import read_start
+from distilvec.pipeline.student import trained_student
 from distilvec.pipeline.texts import test_split
 from distilvec.report.run_files import REPORT, REPORT_FORMAT, read_run_file
 from distilvec.students.task_head import load_head
@@ -143,7 +143,7 @@ def _untrained(job: Job) -> ModelEmbedder | None:
     section = job.recipe.evaluation
     if not {"projections", "tokens"} & {*_steps(job)} and not (job.tasks and START_COLUMNS & {*section.columns}):
         return None
-    model = find_start(job).student(job)
+    model = read_start(job).student(job)
     return ModelEmbedder(model, "untrained", section.batch_tokens, job.teacher.info.prompts)
 
 

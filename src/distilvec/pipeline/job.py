@@ -1,10 +1,10 @@
-"""A job: everything that is decided before expensive work. No model is in memory."""
+"""A job: everything that is decided before expensive work."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,20 +21,24 @@ from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples
 from distilvec.evaluation.tasks import Task
+from distilvec.pipeline.loaded import LoadedModels
 from distilvec.remote.meter import read_counts
 from distilvec.report.model_card import TeacherRecord
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.teacher import OpenTeacher, open_teacher
 from distilvec.train.stages import Stage
 
+TRAINING_FORMAT = 2  # raised when the same recipe and data would train other weights: earlier runs are not continued
+# Keys of `train` that change no weight
 UNTRACKED = (
     "logging_steps",
     "gradient_steps",
     "checkpoint_minutes",
     "checkpoint_steps",
+    "keep_checkpoint",
     "trackers",
     "shard",
-)  # change no weight
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Teacher:
     `key` is its section in the recipe: teacher, or more_teachers.0 and so on. `embeddings` is the manifest of its
     embeddings alone, `manifest` that of all required outputs. `live`: it runs in every step, without a cache. `corpus`
     has its prompts. `head`: that of the recipe's task, if the teacher was fine-tuned for it. `counts` is the file with
-    the requests and tokens of an API.
+    the requests and tokens of an API. `loaded` is the job's.
     """
 
     key: str
@@ -57,12 +61,16 @@ class Teacher:
     live: bool = False
     head: TaskHead | None = None
     counts: Path | None = None
+    loaded: LoadedModels = field(default_factory=LoadedModels, compare=False, repr=False)
 
     def load(self, device: str, sharded: bool = False) -> OpenTeacher:
         """Load the model or open the table; a context manager that frees the memory at its end.
 
         `sharded`: the model stays on the CPU until it is sharded.
         """
+        described = self.loaded.take_teacher(self.section)
+        if described is not None and not sharded:
+            return described
         with errors_of(self.key):
             return open_teacher(self.section, device, self.counts, sharded)
 
@@ -95,7 +103,8 @@ class Job:
 
     `recipe` has the indexes of teachers as local tables, `stated` as they were named: it is kept in the run folder.
     `student` describes the untrained student, `student_length` is its maximum input in tokens. `vocabulary` is the
-    tokenizer of `student.vocabulary`, None if the backbone keeps its own. Without labels `examples` is None.
+    tokenizer of `student.vocabulary`, None if the backbone keeps its own. Without labels `examples` is None. `loaded`
+    holds the models that are in memory already.
     """
 
     recipe: Recipe
@@ -112,6 +121,7 @@ class Job:
     teachers: tuple[Teacher, ...]
     context: ObjectiveContext
     required: OutputSpec
+    loaded: LoadedModels = field(default_factory=LoadedModels, compare=False, repr=False)
 
     @property
     def teacher(self) -> Teacher:
@@ -128,23 +138,24 @@ class Job:
         """Return 16 hexadecimal digits that change when anything that changes the trained weights does."""
         vectors = [teacher.manifest.fingerprint + (" live" if teacher.live else "") for teacher in self.teachers]
         if len(vectors) > 1:
-            vectors = [f"{one} {teacher.section.weight}" for one, teacher in zip(vectors, self.teachers, strict=True)]
+            weights = [teacher.section.weight for teacher in self.teachers]
+            vectors = [f"{name} {weight}" for name, weight in zip(vectors, weights, strict=True)]
         return training_fingerprint(self.recipe, self.stages, "+".join(vectors), self.corpus.fingerprint)
 
 
 def training_fingerprint(recipe: Recipe, stages: tuple[Stage, ...], vectors: str, corpus: str) -> str:
     """Return the fingerprint of a training; `vectors` and `corpus` are those of its data.
 
-    Methods of the package change with its version, which does not count; a method file counts by its content.
+    Methods of the package count by TRAINING_FORMAT, a method file by its content.
     """
-    sections: list[Any] = [recipe.student.model_dump(mode="json", exclude_none=True)]
+    parts: list[Any] = [TRAINING_FORMAT, vectors, corpus, recipe.student.model_dump(mode="json")]
+    parts.append(recipe.train.seed)  # from which the student is drawn; a stage may have another seed
     for stage in stages:
-        train = stage.recipe.train.model_dump(mode="json", exclude=set(UNTRACKED))
-        sections += [stage.recipe.method.model_dump(mode="json"), train]
-    if recipe.stages:  # the student is drawn from the recipe's own seed
-        sections += [recipe.train.seed, *(stage.name for stage in stages)]
-    codes = (method_code(stage.recipe.method.name) for stage in stages)
-    return fingerprint(vectors, corpus, *sections, *(code for code in codes if code is not None))
+        parts.append(stage.name)
+        parts.append(stage.recipe.method.model_dump(mode="json"))
+        parts.append(method_code(stage.recipe.method.name))
+        parts.append(stage.recipe.train.model_dump(mode="json", exclude=set(UNTRACKED)))
+    return fingerprint(*parts)
 
 
 @contextmanager

@@ -35,8 +35,9 @@ from distilvec.evaluation.text_distances import embed_rows
 from distilvec.pipeline.caches import cached_vectors
 from distilvec.pipeline.fleet import duration
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.prepare import tokenize, trained_student
-from distilvec.pipeline.start import find_start
+from distilvec.pipeline.prepare import tokenize
+from distilvec.pipeline.start import read_start
+from distilvec.pipeline.student import trained_student
 from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
@@ -208,7 +209,7 @@ def _by_source(corpus: Corpus, queries: Rows, shares: QueryShares) -> tuple[Sour
 def _open_student(job: Job, name: str) -> ModelEmbedder:
     """Open the trained "student" of a run, or its "start"."""
     device = pick_device(job.recipe.train.device)
-    model = trained_student(job, device) if name == "student" else find_start(job).student(job).to(device)
+    model = trained_student(job, device) if name == "student" else read_start(job).student(job).to(device)
     return _embedder(job, model, name)
 
 

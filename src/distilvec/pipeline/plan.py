@@ -22,18 +22,15 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.api_costs import cost_lines
 from distilvec.pipeline.caches import folder_of_cache, open_cache, reads_tokens, superset_cache, token_source
+from distilvec.pipeline.data import ReadyTeacher, training_data
 from distilvec.pipeline.fleet import Fleet, duration, fleet_lines
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.judgement import plan_line
 from distilvec.pipeline.prepare import (
-    ReadyTeacher,
     align,
     prepare_teacher,
     tokenize,
     tokenize_for,
-    trainable,
-    training_data,
-    untrained_student,
 )
 from distilvec.pipeline.rates import (
     SAMPLE_TEXTS,
@@ -46,6 +43,7 @@ from distilvec.pipeline.rates import (
     teacher_evaluation,
 )
 from distilvec.pipeline.resolve import make_objective, required_outputs
+from distilvec.pipeline.student import trainable, untrained_student
 from distilvec.pipeline.texts import below_limits, left_out
 from distilvec.report.model_card import shorter_reading
 from distilvec.teachers.api_embedder import ApiEmbedder
@@ -198,7 +196,7 @@ def _describe(
     if teacher.live or job.required == OutputSpec():
         reason = "the teacher runs in every step" if teacher.live else "the method requires none"
         lines.append(["teacher vectors to compute", f"none: {reason}"])
-        ready, alignment = prepare_teacher(job, teacher, student)
+        ready, alignment = prepare_teacher(job, teacher, student.tokenizer)
         evaluation = None
         if job.tasks and teacher is job.teacher and ready.model is not None:
             evaluation = teacher_evaluation(job, ready.model, None)
@@ -209,7 +207,7 @@ def _describe(
     kind = job.required.tokens.alignment if job.required.tokens else None
     with teacher.load(job.recipe.train.device) as loaded:
         model = loaded if isinstance(loaded, ModelEmbedder) else None
-        alignment = align(job, student, model) if model is not None and kind is not None else None
+        alignment = align(job, student.tokenizer, model) if model is not None and kind is not None else None
         tokens = tokenize_for(job, teacher, model) if model is not None and reads_tokens(teacher) else None
         cost = _cost_of_a_text(job, teacher, model, tokens, alignment)
         folder, missing = _missing(job, teacher)

@@ -1,4 +1,6 @@
-"""From a job to training data: tokens, alignment, and teachers that answer from a cache or run in every step."""
+"""From a job to everything that training reads: the student at its start, tokens, alignment, and teachers that answer
+from a cache or run in every step.
+"""
 
 from __future__ import annotations
 
@@ -6,132 +8,67 @@ import inspect
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
+from transformers import PreTrainedTokenizerBase
 
 from distilvec.alignment.store import AlignmentStore, build_alignment
 from distilvec.config import recipe as recipes
-from distilvec.config.student import StudentSection
 from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.processes import main_first
-from distilvec.core.registry import method_class
 from distilvec.data.corpus import Corpus
 from distilvec.data.tokens import TokenStore, build_tokens
-from distilvec.models.load import load
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.caches import fill, open_cache, reads_tokens
+from distilvec.pipeline.data import PreparedData, ReadyTeacher
 from distilvec.pipeline.job import Job, Teacher
-from distilvec.pipeline.resolve import log_live
+from distilvec.pipeline.resolve import log_live, make_objective
+from distilvec.pipeline.start import Start, check_start, find_start
+from distilvec.pipeline.student import keep_start, student_tokenizer, trainable, untrained_student
 from distilvec.pipeline.texts import progress_logger
-from distilvec.students.build import build_student
 from distilvec.students.encoder import Encoder
-from distilvec.students.factorize import TEXTS
-from distilvec.students.lora import add_adapters
 from distilvec.teachers.cache.fill import count_missing
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.cached import BatchTeacher, CachedTeacher, NoTeacher, SeveralTeachers
-from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.train.dataset import TrainingData
 from distilvec.train.sharding import shard, sharding
-
-
-@dataclass(frozen=True)
-class ReadyTeacher:
-    """A teacher that can give outputs: from its `cache`, or from `model` and its own `tokens` of every row.
-
-    `encoder` wraps the model if it is sharded.
-    """
-
-    teacher: Teacher
-    cache: TeacherCache | None = None
-    model: ModelEmbedder | None = None
-    tokens: TokenStore | None = None
-    encoder: Encoder | None = None
-
-    def signals_for(self, required: OutputSpec) -> BatchTeacher:
-        """Return an object that gives these outputs for a batch."""
-        if required == OutputSpec():
-            return NoTeacher()
-        if self.model is not None:
-            assert self.tokens is not None
-            return LiveTeacher(self.model, self.tokens, required, self.teacher.head, self.encoder)
-        assert self.cache is not None
-        return CachedTeacher(self.cache, self.teacher.corpus.keys, required, self.teacher.head)
+from distilvec.train.stages import check_parameters
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The data of a job, ready for training."""
+    """Everything that training reads. `student` is at its start; the first stage that is trained changes it."""
 
-    job: Job
-    tokens: TokenStore
-    alignment: AlignmentStore | None
-    teachers: tuple[ReadyTeacher, ...]
-
-    def training_data(self, required: OutputSpec) -> TrainingData:
-        """Return rows of the corpus, or examples of the task, with their tokens and these outputs of every teacher."""
-        return training_data(
-            self.job, self.tokens, self.alignment, [one.signals_for(required) for one in self.teachers], required
-        )
+    data: PreparedData
+    start: Start
+    student: Encoder
 
 
-def training_data(
-    job: Job, tokens: TokenStore, alignment: AlignmentStore | None, teachers: list[BatchTeacher], required: OutputSpec
-) -> TrainingData:
-    """Combine tokens, alignment and teachers; several teachers become one.
+def prepare(job: Job) -> Prepared:
+    """Build the student, make the data ready, fit the start. What is stored is reused.
 
-    Examples without a label are left out if nothing is required of a teacher.
+    Errors: DistilvecError for a start, parameters or shards that this job cannot have, before any expensive work.
     """
-    train, validation, unlabeled = job.corpus.train_rows, job.corpus.holdout_rows, None
-    if job.examples is not None:
-        train, validation = job.examples.labeled, job.examples.holdout
-        if len(train) < len(job.examples.train) and required != OutputSpec():
-            unlabeled = np.setdiff1d(job.examples.train, train)
-    first, *others = teachers
-    teacher = SeveralTeachers(first, others) if others else first
-    return TrainingData(job.corpus, tokens, teacher, train, validation, alignment, job.examples, unlabeled)
+    check_shards(job)
+    student = untrained_student(job)
+    check_start(job, student)
+    encoder = trainable(job, student)
+    for stage in job.stages:
+        check_parameters(stage, encoder, make_objective(stage, job.context))
+
+    data = prepare_data(job, student)
+    job.loaded.release_untaken()
+    with main_first():
+        start = find_start(job, data, student)
+    if start.needs_another_build(job):
+        encoder = trainable(job, start.student(job))
+    if not sharding(job.recipe.train) and job.recipe.student.lora is None:
+        keep_start(job, encoder.model)
+    return Prepared(shard_teachers(data), start, encoder)
 
 
-def in_teacher_space(job: Job) -> bool:
-    """Whether a stage trains the student in the teacher's space, for which it is built then."""
-    return any(method_class(stage.recipe.method.name).in_teacher_space for stage in job.stages)
-
-
-def untrained_student(job: Job, section: StudentSection | None = None) -> SentenceTransformer:
-    """Build the student of the recipe, or of another `section`, before its start (start.py); the same every time."""
-    section = section or job.recipe.student
-    texts = fitting_texts(job) if section.reads_texts else ()
-    seed, shared = job.recipe.train.seed, in_teacher_space(job)
-    return build_student(section, job.teacher.info, seed, shared, job.vocabulary, texts)
-
-
-def trained_student(job: Job, device: str = "cpu") -> SentenceTransformer:
-    """Load the student of a finished training; it states how its vectors are compared, as the recipe has it now."""
-    student = load(job.folder / "student", device=device)
-    student.similarity_fn_name = job.teacher.info.similarity if in_teacher_space(job) else "cosine"
-    return student
-
-
-def fitting_texts(job: Job) -> list[str]:
-    """Return training texts drawn by the seed, with their prompts, which the untrained student is fitted to."""
-    rows = job.corpus.train_rows
-    chosen = np.random.default_rng(job.recipe.train.seed).choice(rows, min(TEXTS, len(rows)), replace=False)
-    found = job.corpus.prompted(np.sort(chosen))
-    return [text for row in found for text in ([row] if isinstance(row, str) else row)]
-
-
-def trainable(job: Job, model: SentenceTransformer) -> Encoder:
-    """Wrap a student for training; with adapters if the recipe has them."""
-    if job.recipe.student.lora is not None:
-        add_adapters(model, job.recipe.student.lora, job.recipe.train.seed)
-    return Encoder(model)
-
-
-def prepare(job: Job, student: SentenceTransformer) -> Prepared:
+def prepare_data(job: Job, student: SentenceTransformer) -> PreparedData:
     """Tokenize the corpus for the `student`, align tokens, fill the caches, load live teachers; what is stored is
     reused.
     """
@@ -141,36 +78,37 @@ def prepare(job: Job, student: SentenceTransformer) -> Prepared:
         alignment: AlignmentStore | None = None
         ready = []
         for teacher in job.teachers:
-            one, found = prepare_teacher(job, teacher, student)
-            ready.append(one)
-            alignment = alignment or found
-    return Prepared(job, tokens, alignment, tuple(ready))
+            ready_teacher, pairs = prepare_teacher(job, teacher, student.tokenizer)
+            ready.append(ready_teacher)
+            alignment = alignment or pairs
+    return PreparedData(job, tokens, alignment, tuple(ready))
 
 
 def cached_teachers(job: Job) -> list[Teacher]:
     """List the teachers that have a cache. DistilvecError if there is none."""
     log_live(job)
-    found = [teacher for teacher in job.teachers if not teacher.live]
-    if not found:
+    cached = [teacher for teacher in job.teachers if not teacher.live]
+    if not cached:
         names = ", ".join(teacher.info.name for teacher in job.teachers)
         raise DistilvecError(
             "teacher.live", f"{job.recipe.name} runs {names} in every step: there is nothing to cache."
         )
-    return found
+    return cached
 
 
 def fill_cache(job: Job, teacher: Teacher) -> TeacherCache:
     """Fill a teacher's cache with every row of the corpus; what is stored is kept."""
-    cache = prepare_teacher(job, teacher, untrained_student(job))[0].cache
+    cache = prepare_teacher(job, teacher, student_tokenizer(job))[0].cache
     return open_cache(job, teacher) if cache is None else cache
 
 
 def prepare_teacher(
-    job: Job, teacher: Teacher, student: SentenceTransformer
+    job: Job, teacher: Teacher, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[ReadyTeacher, AlignmentStore | None]:
     """Make one teacher ready, with the alignment of its tokens if the method requires one.
 
-    A cached teacher's model is loaded if rows are missing, or for its tokenizer, and freed at the end.
+    `tokenizer` is the student's, None if the method aligns no tokens. A cached teacher's model is loaded if rows are
+    missing, or for its tokenizer, and freed at the end.
     """
     if job.required == OutputSpec():
         return ReadyTeacher(teacher), None
@@ -182,7 +120,8 @@ def prepare_teacher(
     with nullcontext() if teacher.live else loaded:
         alignment, tokens = None, None
         if isinstance(loaded, ModelEmbedder) and kind is not None:
-            alignment = align(job, student, loaded)
+            assert tokenizer is not None
+            alignment = align(job, tokenizer, loaded)
         if isinstance(loaded, ModelEmbedder) and (teacher.live or reads_tokens(teacher)):
             tokens = tokenize_for(job, teacher, loaded)
         if cache is None:
@@ -205,16 +144,17 @@ def check_shards(job: Job) -> None:
                 )
 
 
-def shard_teachers(data: Prepared) -> Prepared:
+def shard_teachers(data: PreparedData) -> PreparedData:
     """Shard the live teachers over the processes, if the recipe asks for it. All processes call this."""
     if not sharding(data.job.recipe.train):
         return data
     teachers = []
-    for one in data.teachers:
-        encoder = None if one.model is None else Encoder(one.model.model.requires_grad_(False))
-        if encoder is not None:
+    for teacher in data.teachers:
+        encoder = None
+        if teacher.model is not None:
+            encoder = Encoder(teacher.model.model.requires_grad_(False))
             shard(encoder, torch.device(pick_device(data.job.recipe.train.device)))
-        teachers.append(replace(one, encoder=encoder))
+        teachers.append(replace(teacher, encoder=encoder))
     return replace(data, teachers=tuple(teachers))
 
 
@@ -236,14 +176,14 @@ def tokenize_for(job: Job, teacher: Teacher, model: ModelEmbedder) -> TokenStore
     return build_tokens(teacher.corpus, tokenizer, length, folder, token_types=_reads_types(model.model), side=side)
 
 
-def align(job: Job, student: SentenceTransformer, model: ModelEmbedder) -> AlignmentStore:
-    """Align the student's tokens with the teacher's; stored by content."""
+def align(job: Job, tokenizer: PreTrainedTokenizerBase, model: ModelEmbedder) -> AlignmentStore:
+    """Align the tokens of the student's tokenizer with the teacher's; stored by content."""
     assert job.required.tokens is not None and job.required.tokens.alignment is not None
-    kind, (own, length) = job.required.tokens.alignment, (student.tokenizer, int(student.max_seq_length))
-    other, most = model.model.tokenizer, model.max_length
-    hashes = [tokenizer_hash(own), length, tokenizer_hash(other), most]
+    kind, length = job.required.tokens.alignment, job.student_length
+    teacher_tokenizer, teacher_length = model.model.tokenizer, model.max_length
+    hashes = [tokenizer_hash(tokenizer), length, tokenizer_hash(teacher_tokenizer), teacher_length]
     folder = job.store.folder("alignments", recipes.fingerprint(job.corpus.fingerprint, kind, *hashes))
-    return build_alignment(job.corpus, own, length, other, most, kind, folder)
+    return build_alignment(job.corpus, tokenizer, length, teacher_tokenizer, teacher_length, kind, folder)
 
 
 def _reads_types(model: SentenceTransformer) -> bool:

@@ -14,7 +14,7 @@ from distilvec.core.registry import method_class
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import load
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.resolve import make_objective, resolve
+from distilvec.pipeline.resolve import make_objective, reopen
 from distilvec.report.model_card import describe_student, model_card
 from distilvec.report.run_files import RECORD, read_run_file
 from distilvec.students.build import with_projection
@@ -48,7 +48,7 @@ def finished_job(student: Path, to: str) -> tuple[Job, dict[str, Any]]:
         raise DistilvecError(
             "model", f"{student} is not the student of a finished run.", f"Give RUN/student for --to {to}."
         )
-    return resolve(recipes.load(run / "recipe.yaml"), run, record), record
+    return reopen(recipes.load(run / "recipe.yaml"), run, record), record
 
 
 def export_projected(student: Path, out: Path | None) -> Path:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from distilvec.config import recipe as recipes
@@ -12,18 +10,17 @@ from distilvec.core.outputs import OutputSpec
 from distilvec.evaluation.evaluator import read_score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.formats.replace import read_record
-from distilvec.formats.sentence_transformers import save_student
+from distilvec.formats.sentence_transformers import replace_texts
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.prepare import trained_student
 from distilvec.pipeline.record import distillation_record
 from distilvec.pipeline.resolve import make_objective
 from distilvec.pipeline.run_result import RunResult
-from distilvec.pipeline.start import find_start, fresh_layer
+from distilvec.pipeline.start import fresh_layer, read_start
+from distilvec.pipeline.student import student_similarity, trained_student
 from distilvec.pipeline.train import Training
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
 from distilvec.report.write import write_report
-from distilvec.train.stages import stage_progress
 
 
 def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
@@ -31,12 +28,11 @@ def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
     scores = {name: [read_score(score) for score in column] for name, column in report.get("scores", {}).items()}
     folder = job.folder / "student"
     student = trained_student(job)
-    earlier = [(stage, stage_progress(stage, job.fingerprint)) for stage in job.stages[:-1]]
-    stages = [*earlier, (job.stages[-1], training.state)]
+    stages = list(zip(job.stages, training.stages, strict=True))
     unread = job.required == OutputSpec()
     teachers = [teacher.record(len(job.teachers) > 1, unread) for teacher in job.teachers]
     objective = make_objective(job.stages[-1], job.context)
-    start = find_start(job)
+    start = read_start(job)
     hub = (read_record(job.folder) or {}).get("hub") or {}
     record = distillation_record(
         stages, teachers, student, job.corpus, objective, training.distance, scores, start, hub
@@ -47,22 +43,11 @@ def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
         record["training"]["linear_layer"] = "ridge" if fitted else "random"
     for name in ("supervised", "neighbors"):
         if report.get(name):
-            record[name] = report[name]  # type: ignore[literal-required]
+            record[name] = report[name]
     card = model_card(record, exports=read_exports(folder))
-    save_student(student, folder, dict(record), card, extra_files=copy_head(folder))
+    replace_texts(folder, dict(record), card, student_similarity(job))
     write_json(job.folder / "distillation.json", record, sealed=True, key="distillation.json")
     page = write_report(job.folder, report, record, recipes.dump(job.recipe))
     problems = [TaskFailure(**problem) for problem in report["failures"]]
     verdict = report["verdict"]
     return RunResult(job.folder, training.state, training.distance, scores, record, problems, page, verdict)
-
-
-def copy_head(student: Path) -> Callable[[Path], None]:
-    """Return a function that writes a student's head, if it has one, into the folder that replaces the student's."""
-    files = {path.name: path.read_bytes() for path in student.glob("head.*")}
-
-    def write(folder: Path) -> None:
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
-
-    return write

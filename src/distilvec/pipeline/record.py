@@ -97,16 +97,22 @@ def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> d
         "precision": train.precision,
         "seed": train.seed,
         "best_step": state.best_step,
-        **shipped_start(state),
+        **shipped_start(state, last.recipe.task is not None),
         "minutes": round(sum(progress.seconds for progress in spent) / 60, 1),
         **({"stages": [stage_record(*stage) for stage in stages]} if last.name else {}),
     }
 
 
-def shipped_start(state: Progress) -> dict[str, str]:
+def shipped_start(state: Progress, labelled: bool) -> dict[str, str]:
     """Return the sentence for a run whose training has not improved on its start; the start ships then."""
     if state.best_step != 0 or state.step == 0:
         return {}
+    if labelled:
+        scores = f"{1 - state.start_distance:.4f} before, {1 - state.last_distance:.4f} after"
+        return {
+            "shipped": f"Training did not improve on the start, a logistic regression on the vectors as they were "
+            f"(validation: {scores}), so the start ships."
+        }
     distances = f"{state.start_distance:.4f} before, {state.last_distance:.4f} after"
     return {
         "shipped": f"Training did not bring the student nearer to its teacher ({distances}), so the student ships as "

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import reduce
-from operator import or_
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from distilvec.config.student import StudentSection
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import user_cache
-from distilvec.core.info import ObjectiveContext
+from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.log import log
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
@@ -26,6 +24,7 @@ from distilvec.core.registry import build_objective, method_class
 from distilvec.core.task_head import HeadInfo, TaskHead
 from distilvec.data.corpus import Corpus, with_prompts
 from distilvec.data.labeled import Examples
+from distilvec.evaluation.tasks import Task
 from distilvec.pipeline.caches import find_cache
 from distilvec.pipeline.describe import (
     TeacherDescription,
@@ -36,6 +35,7 @@ from distilvec.pipeline.describe import (
 )
 from distilvec.pipeline.family import with_linear_layer
 from distilvec.pipeline.job import Job, Teacher
+from distilvec.pipeline.loaded import LoadedModels
 from distilvec.pipeline.local import log_similarity, with_local_tables
 from distilvec.pipeline.precision import (
     DTYPES,
@@ -64,104 +64,177 @@ def cache_root(recipe: Recipe | None = None) -> Path:
     return user_cache()
 
 
-def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = None) -> Job:
+def resolve(recipe: Recipe, folder: Path) -> Job:
     """Decide everything that comes before expensive work.
 
-    Models are loaded only for descriptions that are not stored yet, and none stays in memory. With the `record`
-    (distillation.json) of a finished run its teachers are described by their caches and its student by its folder; no
-    model has to exist for it any more.
+    Models are loaded only for descriptions that are not stored yet; they stay in memory for their use (`Job.loaded`).
     """
     logging.disable_progress_bar()
     store = ArtifactStore(cache_root(recipe))
     stated = with_earlier_dtypes(recipe, folder)
     recipe = with_local_tables(stated, store.root)
-    stages = tuple(training_stages(recipe, folder))
-    sections = {"teacher": recipe.teacher} | {f"more_teachers.{n}": s for n, s in enumerate(recipe.more_teachers)}
-    described = _describe(recipe, sections, store, record)
-    for key, section in sections.items():
-        log_similarity(section, described[key].info.normalized)
-    first = described["teacher"].info
-    if record is None:
-        check_domains(recipe)
-    tasks, examples = load_tasks(recipe.evaluation, store, recipe.teacher), load_examples(recipe, first, store)
-    corpus = examples.corpus if examples is not None else load_corpus(recipe, first, tasks, store)
-    vocabulary = None
-    if record is not None:
-        student, length = describe_saved(folder / "last")
-        # The decision of the run that trained it; its models may be gone.
-        dense = record["student"]["dense_choice"]
-        recipe = recipe.model_copy(update={"student": recipe.student.model_copy(update={"dense": dense})})
-    else:
-        in_teacher_space = any(method_class(stage.recipe.method.name).in_teacher_space for stage in stages)
-        if in_teacher_space:
-            recipe = recipe.model_copy(update={"student": with_linear_layer(recipe.student, first)})
-        vocabulary = load_vocabulary(recipe.student, first, corpus, store)
-        student, length = describe_student(recipe, first, in_teacher_space, vocabulary, store)
-        for note in student.notes:
-            log(f"student: {note}")
-        if shorter := shorter_reading(length, first.max_length):
-            log(f"student: reads {shorter}")
+    stages = training_stages(recipe, folder)
+    loaded = LoadedModels()
+
+    # Teachers. Only a single one stays in memory: several may be too large to be there at the same time
+    descriptions = {}
+    for key, section in teacher_sections(recipe).items():
+        keep = None if recipe.more_teachers else loaded
+        descriptions[key] = describe_teacher(section, key, recipe.train.device, store, keep)
+        log_similarity(section, descriptions[key].info.normalized)
+    teacher = descriptions["teacher"].info
+
+    # Texts
+    check_domains(recipe)
+    texts = _load_texts(recipe, teacher, store)
+
+    # The student, as it is before its training
+    in_teacher_space = any(method_class(stage.recipe.method.name).in_teacher_space for stage in stages)
+    if in_teacher_space:
+        recipe = recipe.model_copy(update={"student": with_linear_layer(recipe.student, teacher)})
+    vocabulary = load_vocabulary(recipe.student, teacher, texts.corpus, store)
+    student, length = describe_student(recipe, teacher, in_teacher_space, vocabulary, texts.corpus, store, loaded)
+    for note in student.notes:
+        log(f"student: {note}")
+    if shorter := shorter_reading(length, teacher.max_length):
+        log(f"student: reads {shorter}")
+
+    return _make_job(recipe, stated, folder, store, descriptions, texts, student, length, vocabulary, loaded)
+
+
+def reopen(recipe: Recipe, folder: Path, record: Mapping[str, Any]) -> Job:
+    """Return the job of the finished run in a folder, from its `record` (distillation.json).
+
+    Its teachers are described by their caches and its student by its folder: no model has to exist for it any more.
+    """
+    logging.disable_progress_bar()
+    store = ArtifactStore(cache_root(recipe))
+    stated = with_earlier_dtypes(recipe, folder)
+    recipe = with_local_tables(stated, store.root)
+
+    descriptions = {}
+    sections = teacher_sections(recipe)
+    entries = [record["teacher"], *record.get("more_teachers", [])]
+    for (key, section), entry in zip(sections.items(), entries, strict=True):
+        descriptions[key] = _describe_recorded(recipe, key, section, entry, store)
+        log_similarity(section, descriptions[key].info.normalized)
+
+    texts = _load_texts(recipe, descriptions["teacher"].info, store)
+    student, length = describe_saved(folder / "student")
+    # The decision of the run that trained the student: the models that it was made from may be gone
+    dense = record["student"]["dense_choice"]
+    recipe = recipe.model_copy(update={"student": recipe.student.model_copy(update={"dense": dense})})
+    return _make_job(recipe, stated, folder, store, descriptions, texts, student, length, None, LoadedModels())
+
+
+def teacher_sections(recipe: Recipe) -> dict[str, TeacherSection]:
+    """Return the section of every teacher by its key: teacher, more_teachers.0 and so on."""
+    sections = {"teacher": recipe.teacher}
+    for number, section in enumerate(recipe.more_teachers):
+        sections[f"more_teachers.{number}"] = section
+    return sections
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """What a job reads: tasks of the evaluation, labeled examples if the recipe has a task, and the corpus."""
+
+    tasks: list[Task]
+    examples: Examples | None
+    corpus: Corpus
+
+
+def _load_texts(recipe: Recipe, teacher: TeacherInfo, store: ArtifactStore) -> _Texts:
+    tasks = load_tasks(recipe.evaluation, store, recipe.teacher)
+    examples = load_examples(recipe, teacher, store)
+    corpus = examples.corpus if examples is not None else load_corpus(recipe, teacher, tasks, store)
+    return _Texts(tasks, examples, corpus)
+
+
+def _describe_recorded(
+    recipe: Recipe, key: str, section: TeacherSection, entry: Mapping[str, Any], store: ArtifactStore
+) -> TeacherDescription:
+    """Describe a teacher of a finished run by its cache; by its model where it has none, or where the method needs the
+    model's layers.
+    """
+    if not entry.get("live") and not section.live:
+        cache = find_cache(recipe, store, entry["name"], entry["fingerprint"])
+        if cache.manifest.tokens is None:
+            return known_teacher(section, cache.manifest, entry)
+    return describe_teacher(section, key, recipe.train.device, store)
+
+
+def _make_job(
+    recipe: Recipe, stated: Recipe, folder: Path, store: ArtifactStore, descriptions: Mapping[str, TeacherDescription],
+    texts: _Texts, student: StudentInfo, length: int, vocabulary: Any, loaded: LoadedModels,
+) -> Job:  # fmt: skip
+    """Decide what the stages require of every teacher, the dropout, and the precision of the teachers."""
+    examples = texts.examples
+    stages = training_stages(recipe, folder)
+    sections = teacher_sections(recipe)
     heads = {key: _head(section, key, examples) for key, section in sections.items()}
-    infos = {
-        key: replace(found.info, weight=sections[key].weight, logits=heads[key] is not None)
-        for key, found in described.items()
-    }
-    task, head = None if examples is None else examples.info, _head_info(recipe)
-    context = ObjectiveContext(student, tuple(infos.values()), task, head=head)
+    infos = {}
+    for key, section in sections.items():
+        infos[key] = replace(descriptions[key].info, weight=section.weight, logits=heads[key] is not None)
+
+    # What the objectives require of a teacher, and what they leave open of the student
+    task = None if examples is None else examples.info
+    context = ObjectiveContext(student, tuple(infos.values()), task, head=_head_info(recipe))
     objectives = [make_objective(stage, context) for stage in stages]
-    required = reduce(or_, (required_outputs(objective, examples) for objective in objectives))
+    required = OutputSpec()
+    for objective in objectives:
+        required |= required_outputs(objective, examples)
     recipe = recipe.model_copy(update={"student": with_dropout_choice(recipe.student, objectives)})
+
     teachers = []
     for key, section in sections.items():
-        texts = with_prompts(corpus, infos[key].prompts, store.root / "keys")
+        corpus = with_prompts(texts.corpus, infos[key].prompts, store.root / "keys")
         live = required != OutputSpec() and (section.live or bool(uncached(required)))
-        manifest = _manifest(recipe, key, described[key], required, context, length)
-        embeddings = replace(described[key].manifest, store_dtype=recipe.cache.dtype)
+        manifest = _manifest(recipe, key, descriptions[key], required, context, length)
+        embeddings = replace(descriptions[key].manifest, store_dtype=recipe.cache.dtype)
         if is_open(section):
-            fills = required != OutputSpec() and not live
-            dtype = _choose_dtype(recipe, store, section, infos[key].name, manifest, texts if fills else None)
+            cached_texts = corpus if required != OutputSpec() and not live else None
+            dtype = _choose_dtype(recipe, store, section, infos[key].name, manifest, cached_texts)
             section = section.model_copy(update={"dtype": dtype})
             manifest = with_dtype(manifest, section, dtype)
             embeddings = with_dtype(embeddings, section, dtype)
+        counts = None
+        if section.api is not None:
+            counts = _counts_file(store, descriptions[key].manifest, texts.corpus)
         teacher = Teacher(
             key=key,
             section=section,
             info=infos[key],
             embeddings=embeddings,
             manifest=manifest,
-            corpus=texts,
-            parameters=described[key].parameters,
+            corpus=corpus,
+            parameters=descriptions[key].parameters,
             live=live,
             head=heads[key],
-            counts=None if section.api is None else _counts_file(store, described[key].manifest, corpus),
+            counts=counts,
+            loaded=loaded,
         )
         teachers.append(teacher)
     _refuse(recipe, teachers, required)
+
     decided = [teacher.section for teacher in teachers]
     return Job(
-        recipe=with_dtypes(recipe, decided), stated=with_dtypes(stated, decided), folder=folder, store=store,
-        stages=stages, tasks=tuple(tasks), examples=examples, corpus=corpus, vocabulary=vocabulary, student=student,
-        student_length=length, teachers=tuple(teachers), context=context, required=required,
-    )  # fmt: skip
-
-
-def _describe(
-    recipe: Recipe, sections: Mapping[str, TeacherSection], store: ArtifactStore, record: Mapping[str, Any] | None
-) -> dict[str, TeacherDescription]:
-    """Describe every teacher, by key."""
-    known: Sequence[Any] = [None] * len(sections)
-    if record is not None:
-        known = [record["teacher"], *record.get("more_teachers", [])]
-    found = {}
-    for (key, section), entry in zip(sections.items(), known, strict=True):
-        cache = None
-        if entry is not None and not entry.get("live") and not section.live:
-            cache = find_cache(recipe, store, entry["name"], entry["fingerprint"])
-        if cache is not None and cache.manifest.tokens is None:  # else the method needs the teacher's layers, too
-            found[key] = known_teacher(section, cache.manifest, entry)
-        else:
-            found[key] = describe_teacher(section, key, recipe.train.device, store)
-    return found
+        recipe=with_dtypes(recipe, decided),
+        stated=with_dtypes(stated, decided),
+        folder=folder,
+        store=store,
+        stages=tuple(stages),
+        tasks=tuple(texts.tasks),
+        examples=examples,
+        corpus=texts.corpus,
+        vocabulary=vocabulary,
+        student=student,
+        student_length=length,
+        teachers=tuple(teachers),
+        context=context,
+        required=required,
+        loaded=loaded,
+    )
 
 
 def make_objective(stage: Stage, context: ObjectiveContext) -> Objective:

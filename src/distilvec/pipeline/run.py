@@ -8,7 +8,8 @@ cache root (cache.root), shared by all runs; every folder is named by the finger
   teachers/                    each teacher's vectors and token signals
   evaluations/                 each teacher's vectors of the texts of suites
 run folder
-  recipe.yaml  metrics.jsonl  checkpoint/  student/ (best)  last/  students/step-N/
+  README.txt  recipe.yaml  metrics.jsonl  training.json  student/ (best)  students/step-N/
+  checkpoint/  last/           until the run is finished, or with train.keep_checkpoint
   stages/<name>/               metrics.jsonl and checkpoint/ of all stages but the last
   distillation.json  report.json  samples.npz  report.html  figures/
 """
@@ -21,14 +22,15 @@ from pathlib import Path
 
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
-from distilvec.core.processes import count, is_main, join, main_first, wait
+from distilvec.core.processes import is_main, join, main_first, wait, world_size
 from distilvec.core.storage import Pusher, Remote
 from distilvec.pipeline.evaluate import evaluate
+from distilvec.pipeline.prepare import prepare
 from distilvec.pipeline.publish import publish
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run_dir import check_run, claim_folder
 from distilvec.pipeline.run_result import RunResult
-from distilvec.pipeline.train import train
+from distilvec.pipeline.train import finished_training, remove_checkpoints, train
 from distilvec.train.metrics import Callback, check_callbacks
 
 
@@ -43,7 +45,7 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
     if recipe.remote_output is not None:
         remote = Remote(recipe.remote_output, "remote_output").below(folder.absolute().name)
     join(recipe.train.device)
-    if recipe.train.shard and count() == 1:
+    if recipe.train.shard and world_size() == 1:
         raise DistilvecError(
             "train.shard",
             "found one process; expected several.",
@@ -60,9 +62,21 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
         if remote is not None and is_main():
             callbacks = [*callbacks, Pusher(remote, folder)]
             stack.callback(remote.push, folder)
-        training = train(job, callbacks)
+
+        training = finished_training(job)
+        if training is None:
+            prepared = prepare(job)
+            training = train(job, prepared, callbacks)
+            del prepared  # of live teachers and the last student
+        job.loaded.release_untaken()
         try:
-            return publish(job, training, evaluate(job)) if is_main() else None
+            if not is_main():
+                return None
+            report = evaluate(job)
+            result = publish(job, training, report)
+            if not recipe.train.keep_checkpoint:
+                remove_checkpoints(job)
+            return result
         finally:
             wait()
 

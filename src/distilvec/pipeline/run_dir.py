@@ -4,6 +4,8 @@
     distilvec-run.lock   held by the process that writes
     recipe.yaml          the resolved recipe
     train.fingerprint    changes when anything that changes the trained weights does
+    training.json        written when the training is finished, with the steps of every stage
+    README.txt           what is in the folder
 
 Nothing is removed: `--restart` moves the earlier run aside as a whole.
 """
@@ -33,10 +35,29 @@ from distilvec.core.log import log
 MARKER = "distilvec-run.json"
 LOCK = "distilvec-run.lock"
 FINGERPRINT = "train.fingerprint"
+TRAINING = "training.json"
+ABOUT = "README.txt"
 SWEEP_FILE = "sweep.json"
 FORMAT = 1
 # Not "student": it is saved before the first step, as the first candidate for the student that ships.
-RESULTS = ("last", "students", "report.json", "distillation.json")
+RESULTS = (TRAINING, "last", "students", "report.json", "distillation.json")
+
+CONTENTS = """\
+This folder is a run of distilvec. The command that made it goes on with an interrupted run, and does nothing when the
+run is finished.
+
+student/            the model to use, for sentence-transformers: SentenceTransformer("student")
+report.html         how good the model is; open it in a browser
+recipe.yaml         the settings: `distilvec run recipe.yaml --out FOLDER` makes the same run elsewhere
+metrics.jsonl       loss and validation, step by step
+training.json       steps and time of the training; there when the training is finished
+distillation.json   what the model was made from: teacher, texts, method, settings, scores
+report.json         all numbers of the report; samples.npz and figures/ belong to it
+start.safetensors   weights that were fitted to the teacher before the training
+students/           models from along the way (train.keep_students)
+stages/             metrics of the earlier stages of a training in stages
+checkpoint/, last/  where an interrupted training goes on; removed at the end (train.keep_checkpoint keeps them)
+"""
 
 
 def check_run(recipe: Recipe, folder: Path) -> None:
@@ -90,9 +111,10 @@ def claim_folder(folder: Path, recipe: Section, fingerprint: str, restart: bool)
             changed = ", ".join(_changed_keys(path, recipe)) or _changed_files(recipe)
             raise DistilvecError(
                 "--out",
-                f"{folder} holds a run of another recipe or other data ({changed}).",
+                f"{folder} holds a run of another recipe or other data ({changed}); it is not trained further.",
                 "Choose another folder, or start over with --restart, which moves that run aside.",
             )
+        write_file(folder / ABOUT, CONTENTS, "--out")
         write_file(path, recipes.dump(recipe), "--out")
         write_file(known, fingerprint + "\n", "--out")
         yield

@@ -23,6 +23,7 @@ MEASURES = {
     "distance": ("distance", "to the teacher on validation texts"),
     "similarity_gap": ("cosine gap", "to the teacher on validation texts"),
     "accuracy": ("accuracy", "on validation examples"),
+    "f1": ("F1", "on validation examples"),
     "spearman": ("Spearman", "on validation examples"),
 }
 

@@ -20,6 +20,7 @@ from distilvec.evaluation.tasks import Task, TaskFailure
 from distilvec.pipeline.columns import Columns, make_columns, score_columns
 from distilvec.report.scores import problem_text, score_frame, score_table
 from distilvec.report.tables import html_list, to_html, to_text
+from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import Source, open_embedder
 from distilvec.teachers.sources import NAMES, shown, source_kind
@@ -145,8 +146,12 @@ def score_on_mteb(
 
 def open_columns(model: Source, teacher: Source | None, mixed: bool, problems: list[TaskFailure]) -> Columns:
     """Open the models, each as a column of the table of scores; two without a common space are a problem."""
+    other: Embedder | None = None
+    if teacher is not None and source_kind(teacher) == "table":
+        other = open_embedder(teacher, key="teacher")  # first: a wrong path is found out before a model is loaded
     student = open_embedder(model, key="model")
-    other = None if teacher is None else open_embedder(teacher, key="teacher")
+    if teacher is not None and other is None:
+        other = open_embedder(teacher, key="teacher")
     columns = make_columns(student, teacher=other)
     if not mixed:
         columns.pop(MIXED, None)

@@ -1,16 +1,18 @@
-"""The start of training: layers chosen by their distance to the teacher, linear layers by ridge regression.
+"""The start of training: layers chosen by their distance to the teacher, linear layers by ridge regression, heads of
+labelled tasks by logistic regression.
 
-Both read a few texts of the training data, the same for every seed, and the teacher's outputs for them. The result is
-in `start.safetensors` of the run folder, so that a resumed or finished run fits nothing again.
+The first two read a few texts of the training data, the same for every seed, and the teacher's outputs for them; the
+head is fitted to labelled examples. The result is in `start.safetensors` of the run folder, so that a resumed or
+finished run fits nothing again.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,11 +27,14 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log, progress
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.core.task_head import TaskHead
+from distilvec.pipeline.data import PreparedData
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.prepare import Prepared, in_teacher_space, prepare, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs
+from distilvec.pipeline.student import in_teacher_space, untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.layers import best_layers, choose_layers
+from distilvec.students.logistic import logistic
 from distilvec.students.ridge import mean_distance, ridge
 from distilvec.train.checkpoint import read_tensors, with_prefix, write_tensors
 
@@ -51,6 +56,7 @@ class Start:
     choices: int = 0
     layer_distances: tuple[float, float] | None = None
     ridge_distances: dict[str, tuple[float, float]] = field(default_factory=dict)
+    head_examples: int = 0  # to which the head was fitted
     weights: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -61,21 +67,39 @@ class Start:
             before, after = self.layer_distances
             parts.append(f"layers {self.layers}, the best of {self.choices} choices: {before:.3f} to {after:.3f}")
         parts += [f"ridge {name}: {one:.3f} to {two:.3f}" for name, (one, two) in self.ridge_distances.items()]
-        return f"{'; '.join(parts)} (distance to the teacher)" if parts else "as built"
+        text = f"{'; '.join(parts)} (distance to the teacher)" if parts else ""
+        if self.head_examples:
+            head = f"head: logistic regression on {self.head_examples:,} examples"
+            text = f"{text}; {head}" if text else head
+        return text or "as built"
 
     def student(self, job: Job) -> SentenceTransformer:
-        """Build the student that training starts from; the same every time."""
-        section = job.recipe.student
+        """Return the student that training starts from: a copy of the one in memory, else built; always the same."""
+        if job.loaded.start is not None:
+            return copy.deepcopy(job.loaded.start).cpu()
+        section = None
         if self.layers is not None:
-            section = section.model_copy(update={"layers": self.layers})
+            section = job.recipe.student.model_copy(update={"layers": self.layers})
         model = untrained_student(job, section)
-        own = with_prefix(dict(self.weights), "student.")
-        model.load_state_dict({**model.state_dict(), **own})
+        self.set_student(model)
         return model
+
+    def set_student(self, model: SentenceTransformer) -> None:
+        """Give a student its fitted weights."""
+        model.load_state_dict({**model.state_dict(), **with_prefix(dict(self.weights), "student.")})
+
+    def needs_another_build(self, job: Job) -> bool:
+        """Whether the student that the data was prepared for cannot become the one that training starts from.
+
+        Other layers need another build, and so does a fit below adapters, whose modules have other names.
+        """
+        return self.layers is not None or (job.recipe.student.lora is not None and self != Start())
 
     def set_objective(self, objective: Objective) -> None:
         """Give an objective its fitted weights."""
         objective.load_state_dict({**objective.state_dict(), **with_prefix(dict(self.weights), "objective.")})
+        if isinstance(objective.head, TaskHead):
+            objective.head.fitted = self.head_examples > 0
 
 
 def check_start(job: Job, student: SentenceTransformer) -> None:
@@ -98,18 +122,42 @@ def check_start(job: Job, student: SentenceTransformer) -> None:
         )
 
 
-def find_start(job: Job, data: Prepared | None = None) -> Start:
-    """Return the start of a run: that of its file, else found on its `data` and written."""
-    path = job.folder / FILE
-    if not job.recipe.student.chooses and not fitted_parts(job):
+def find_start(job: Job, data: PreparedData, student: SentenceTransformer) -> Start:
+    """Return the start of a run: that of its file, else found on its `data` and written.
+
+    The untrained `student` gets the fitted weights.
+    """
+    if not _is_fitted(job):
         return Start()
-    found = _read(path, job.fingerprint)
-    if found is None:
-        found = _find(job, data or prepare(job, untrained_student(job)))
-        about = {name: value for name, value in asdict(replace(found, weights={})).items() if name != "weights"}
-        write_tensors(path, found.weights, {"fingerprint": job.fingerprint, "start": json.dumps(about)}, FILE)
-        log(f"start: {found.label}")
-    return found
+    start = _read(job)
+    if start is None:
+        start = _find(job, data, student)
+        about = {name: value for name, value in asdict(replace(start, weights={})).items() if name != "weights"}
+        metadata = {"fingerprint": job.fingerprint, "start": json.dumps(about)}
+        write_tensors(job.folder / FILE, start.weights, metadata, FILE)
+        log(f"start: {start.label}")
+    if not start.needs_another_build(job):
+        start.set_student(student)
+    return start
+
+
+def read_start(job: Job) -> Start:
+    """Return the start of a run that has begun to train. Errors: DistilvecError if its file is missing."""
+    if not _is_fitted(job):
+        return Start()
+    start = _read(job)
+    if start is None:
+        raise DistilvecError(
+            FILE,
+            f"{job.folder / FILE} is missing: training started from it.",
+            "Put it back, or start over (--restart).",
+        )
+    return start
+
+
+def _is_fitted(job: Job) -> bool:
+    """Whether the recipe asks for a start that is found on the training data."""
+    return job.recipe.student.chooses or bool(fitted_parts(job)) or fits_head(job)
 
 
 def fitted_parts(job: Job) -> tuple[str, ...]:
@@ -127,6 +175,19 @@ def fitted_parts(job: Job) -> tuple[str, ...]:
     return ()
 
 
+def fits_head(job: Job) -> bool:
+    """Whether the head of the labelled task begins from a logistic regression.
+
+    Errors: DistilvecError for scores, which have no classes.
+    """
+    head = job.recipe.student.head
+    if head is None or head.start != "logistic":
+        return False
+    if job.examples is not None and not job.examples.classes:
+        raise DistilvecError("student.head.start", "'logistic' is for classes; the task has scores.", "Leave it out.")
+    return True
+
+
 def has_new_layer(job: Job) -> bool:
     """Return whether the student is built with a new linear layer into the teacher's space (students/build.py)."""
     if not in_teacher_space(job):
@@ -142,25 +203,29 @@ def fresh_layer(job: Job, student: SentenceTransformer) -> str | None:
     return f"{names[0]}.linear" if names and job.recipe.student.dense != "keep" else None
 
 
-def _read(path: Path, fingerprint: str) -> Start | None:
+def _read(job: Job) -> Start | None:
+    path = job.folder / FILE
     if not path.exists():
         return None
-    weights, metadata = read_tensors(path, FILE, "Delete it: it is made again.")
-    if metadata.get("fingerprint") != fingerprint:  # of a run that had not begun to train
+    weights, metadata = read_tensors(path, FILE, "Put back a copy of it, or start over (--restart).")
+    if metadata.get("fingerprint") != job.fingerprint:  # of a run that had not begun to train
         return None
     return Start(**json.loads(metadata["start"]), weights=weights)
 
 
-def _find(job: Job, data: Prepared) -> Start:
-    section, start = job.recipe.student, Start()
-    if section.chooses:
-        start = _chosen(job, data)
+def _find(job: Job, data: PreparedData, student: SentenceTransformer) -> Start:
+    start = _chosen(job, data) if job.recipe.student.chooses else Start()
+    if start.layers is not None or job.recipe.student.lora is not None:
+        student = start.student(job)
     for part in fitted_parts(job):
-        start = _fitted(start, part, job, data)
+        start = _fitted(start, part, job, data, student)
+        start.set_student(student)
+    if fits_head(job):
+        start = _with_head(start, job, data, student)
     return start
 
 
-def _chosen(job: Job, data: Prepared) -> Start:
+def _chosen(job: Job, data: PreparedData) -> Start:
     """Choose the layers nearest to the teacher.
 
     The distance is that of the embeddings if they are in the teacher's space without a new linear layer, else that
@@ -190,18 +255,20 @@ def _chosen(job: Job, data: Prepared) -> Start:
     return Start(layers, len(found), (before, found[tuple(layers)]))
 
 
-def _fitted(start: Start, part: str, job: Job, data: Prepared) -> Start:
-    """Add the linear layers of a part, "student" or "objective", fitted to the outputs of the start until now."""
-    model, objective = start.student(job), _objective(job)
-    layer = fresh_layer(job, model)
-    owner: nn.Module = model if part == "student" else objective
+def _fitted(start: Start, part: str, job: Job, data: PreparedData, student: SentenceTransformer) -> Start:
+    """Add the linear layers of a part, "student" or "objective", fitted to the outputs of the start until now, which
+    the `student` has.
+    """
+    objective = _objective(job)
+    layer = fresh_layer(job, student)
+    owner: nn.Module = student if part == "student" else objective
     maps = objective.linear_maps()
     if part == "student":
         maps = {layer: partial(_vector_pairs, unit=job.teacher.info.normalized)} if layer else {}
     if not maps:
         return start
     device = torch.device(pick_device(job.recipe.train.device))
-    encoder = Encoder(model).to(device).eval()
+    encoder = Encoder(student).to(device).eval()
     ours = replace(objective.student_outputs, second_view=False, attention_layers=()) | OutputSpec(pre_dense=True)
     weights, distances = dict(start.weights), dict(start.ridge_distances)
     pairs: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in maps}
@@ -210,9 +277,9 @@ def _fitted(start: Start, part: str, job: Job, data: Prepared) -> Start:
     with torch.no_grad(), progress("fitting the linear layer", texts, "texts") as advance:
         done = 0
         for batch, teacher in _batches(job, data, required, RIDGE_TEXTS, device):
-            student = encoder(batch, ours)
+            outputs = encoder(batch, ours)
             for name, read in maps.items():
-                pairs[name].append(read(batch, student, teacher))
+                pairs[name].append(read(batch, outputs, teacher))
             done += len(batch)
             advance(min(done, texts), "")
     for name, parts in pairs.items():
@@ -220,11 +287,39 @@ def _fitted(start: Start, part: str, job: Job, data: Prepared) -> Start:
         found, weight = ridge(inputs, targets), owner.get_submodule(name).get_parameter("weight").to(device)
         weights[f"{part}.{name}.weight"] = found.weight.float().cpu()
         distances[f"{part}.{name}"] = (mean_distance(inputs @ weight.detach().T, targets), found.distance)
+    student.cpu()
     return replace(start, weights=weights, ridge_distances=distances)
 
 
+def _with_head(start: Start, job: Job, data: PreparedData, student: SentenceTransformer) -> Start:
+    """Add the head, fitted to the vectors of the start until now, which the `student` has, on labelled examples.
+
+    A new head on weights that it does not fit yet changes them for the worse before it is any good (Kumar et al. 2022).
+    """
+    assert job.examples is not None
+    head = _objective(job).head
+    assert isinstance(head, TaskHead)
+    device = torch.device(pick_device(job.recipe.train.device))
+    encoder, head = Encoder(student).to(device).eval(), head.to(device)
+    rows = data.training_data(OutputSpec())
+    drawn = np.random.Generator(np.random.PCG64(0)).permutation(job.examples.labeled)[:MOST_ROWS]
+    drawn = drawn[np.argsort(rows.lengths[drawn], kind="stable")]
+    inputs = []
+    with torch.no_grad(), progress("fitting the head", len(drawn), "examples") as advance:
+        for first in range(0, len(drawn), BATCH):
+            batch = rows.batch(drawn[first : first + BATCH]).to(device)
+            vectors = encoder(batch, OutputSpec(vector=True)).vector
+            assert vectors is not None
+            inputs.append(head.inputs(vectors.float()).cpu())
+            advance(min(first + BATCH, len(drawn)), "")
+    weight, bias = logistic(torch.cat(inputs).numpy(), job.examples.labels[drawn], len(job.examples.classes))
+    weights = {"objective.head.linear.weight": torch.from_numpy(weight)}
+    weights["objective.head.linear.bias"] = torch.from_numpy(bias)
+    return replace(start, weights={**start.weights, **weights}, head_examples=len(drawn))
+
+
 def _batches(
-    job: Job, data: Prepared, required: OutputSpec, texts: tuple[int, int], device: torch.device
+    job: Job, data: PreparedData, required: OutputSpec, texts: tuple[int, int], device: torch.device
 ) -> Iterator[tuple[TextBatch, ModelOutputs]]:
     """Yield batches of texts with their teacher outputs; `texts` are drawn at random, and the longest left out."""
     count, most = texts

@@ -49,10 +49,27 @@ class Member:
     recipe: Recipe
 
 
-def has_sweep(path: Path, overrides: Sequence[str] = ()) -> bool:
-    """Whether a recipe file, or one of the `key=value` overrides, has a sweep."""
-    named = any(text.partition("=")[0].strip().split(".")[0] == "sweep" for text in overrides)
-    return named or recipes.read_tree(path).get("sweep") is not None
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a recipe: those of its sweep, or a single one."""
+
+    members: list[Member]
+    is_sweep: bool
+
+    @property
+    def first(self) -> Member:
+        """The first run, or the only one."""
+        return self.members[0]
+
+
+def load_runs(path: Path, overrides: Sequence[str] = (), variant: str | None = None) -> Runs:
+    """Read a recipe file once and return its runs, at least one. Errors as `expand` and `config.recipe.load`."""
+    tree = recipes.read_tree(path)
+    overridden = any(text.partition("=")[0].strip().split(".")[0] == "sweep" for text in overrides)
+    if overridden or tree.get("sweep") is not None:
+        return Runs(_expand_file(tree, path, overrides, variant), is_sweep=True)
+    recipe = recipes.validate(recipes.changed_tree(tree, path, variant, overrides), str(path))
+    return Runs([Member(recipe.name, recipe.name, recipe)], is_sweep=False)
 
 
 def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), variant: str | None = None) -> list[Member]:
@@ -64,33 +81,60 @@ def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), vari
     Errors: DistilvecError for no sweep, an invalid recipe, or an override of a key that the grid varies.
     """
     if isinstance(source, Path):
-        origin, tree, folder = str(source), recipes.read_tree(source), source.parent.resolve()
-    else:
-        origin, tree, folder = "the recipe", copy.deepcopy(dict(source)), Path.cwd()
-    tree = resolve_tree(tree, folder, Recipe)
-    known, changes = recipes.take_variants(tree, origin), recipes.read_overrides(overrides)
-    for key in [key for key in changes if key.split(".")[0] == "sweep"]:
-        recipes.set_key(tree, key, changes.pop(key))
+        return _expand_file(recipes.read_tree(source), source, overrides, variant)
+    tree = copy.deepcopy(dict(source))
+    return _expand(resolve_tree(tree, Path.cwd(), Recipe), "the recipe", "sweep", overrides, variant)
+
+
+def _expand_file(tree: dict[str, Any], path: Path, overrides: Sequence[str], variant: str | None) -> list[Member]:
+    tree = resolve_tree(tree, path.parent.resolve(), Recipe)
+    return _expand(tree, str(path), path.stem, overrides, variant)
+
+
+def _expand(
+    tree: dict[str, Any], origin: str, stem: str, overrides: Sequence[str], variant: str | None
+) -> list[Member]:
+    known_variants = recipes.take_variants(tree, origin)
+    changes = recipes.read_overrides(overrides)
+    for key in list(changes):
+        if key.split(".")[0] == "sweep":
+            recipes.set_key(tree, key, changes.pop(key))
     section = _section(tree.pop("sweep", None), origin, changes)
-    names, key = ([variant], "variant") if variant is not None else (section.variants or [], "sweep.variants")
-    found = {name: recipes.find_variant(known, name, key, origin) for name in names}
-    base, members = changes.pop("name", tree.pop("name", None)), []
-    try:
-        base = check_name(base) if base is not None else source.stem if isinstance(source, Path) else "sweep"
-    except ValueError as error:
-        raise DistilvecError("name", f"{error}. In {origin}.") from None
+    base_name = _base_name(changes.pop("name", tree.pop("name", None)), stem, origin)
+
+    names, key = section.variants or [], "sweep.variants"
+    if variant is not None:
+        names, key = [variant], "variant"
+    variants = {name: recipes.find_variant(known_variants, name, key, origin) for name in names}
+
+    members = []
     seeds: list[int | None] = [*(section.seeds or [])] or [None]
-    for (label, chosen, point), seed in itertools.product(_groups(section, names), seeds):
-        name = ",".join(part for part in (label, f"seed={seed}" if seed is not None else "") if part)
+    for (label, variant_name, point), seed in itertools.product(_groups(section, names), seeds):
+        name = label
+        if seed is not None:
+            name = f"{label},seed={seed}".lstrip(",")
         changed = copy.deepcopy(tree)
-        changed["name"] = _shortened(f"{base}-{name}", MOST_NAME_BYTES)
-        for key, value in found.get(chosen, {}).items():
+        changed["name"] = _shortened(f"{base_name}-{name}", MOST_NAME_BYTES)
+        # A variant first, then what holds for all runs, then what this sweep varies: the later one counts
+        for key, value in variants.get(variant_name or "", {}).items():
             recipes.set_key(changed, key, copy.deepcopy(value))
         recipes.override(changed, copy.deepcopy(changes))
-        for key, value in {**point, **({} if seed is None else {"train.seed": seed})}.items():
+        for key, value in point.items():
             recipes.set_key(changed, key, copy.deepcopy(value))
-        members.append(Member(name, label or base, recipes.validate(changed, f"{origin}, run {name}")))
+        if seed is not None:
+            recipes.set_key(changed, "train.seed", seed)
+        members.append(Member(name, label or base_name, recipes.validate(changed, f"{origin}, run {name}")))
     return members
+
+
+def _base_name(stated: Any, stem: str, origin: str) -> str:
+    """Return the name that those of the runs begin with: the recipe's, else the file's."""
+    if stated is None:
+        return stem
+    try:
+        return check_name(stated)
+    except ValueError as error:
+        raise DistilvecError("name", f"{error}. In {origin}.") from None
 
 
 def run_sweep(
@@ -171,7 +215,7 @@ def read_sweep(folder: Path) -> list[dict[str, Any]] | None:
     if not path.is_file():
         return None
     try:
-        entries = read_json(path, fix)["members"]
+        entries = read_json(path, fix, sealed=False)["members"]
         return [{**e, **{key: str(e[key]) for key in ("name", "group", "folder", "state")}} for e in entries]
     except (KeyError, TypeError) as error:
         raise DistilvecError(path.name, f"{path} is damaged: {error!r}.", fix) from None

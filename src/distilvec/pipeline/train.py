@@ -3,95 +3,139 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 
+from distilvec.core.files import read_json, remove, write_json
 from distilvec.core.log import log
 from distilvec.core.objective import Objective
-from distilvec.core.processes import main_first
+from distilvec.core.processes import is_main
 from distilvec.core.task_head import TaskHead
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.prepare import (
-    check_shards,
-    fitting_texts,
-    prepare,
-    shard_teachers,
-    trainable,
-    untrained_student,
-)
+from distilvec.pipeline.prepare import Prepared
 from distilvec.pipeline.record import best_distance
 from distilvec.pipeline.resolve import make_objective, required_outputs
-from distilvec.pipeline.start import Start, check_start, find_start, has_new_layer
+from distilvec.pipeline.run_dir import TRAINING
+from distilvec.pipeline.start import has_new_layer
+from distilvec.pipeline.student import fitting_texts, student_similarity, trainable
 from distilvec.students.encoder import Encoder
 from distilvec.students.factorize import expanded
 from distilvec.students.lora import merged
 from distilvec.students.task_head import save_head
-from distilvec.train.checkpoint import Progress, checkpoint_file, objective_file, read_checkpoint, save_objective
+from distilvec.train.checkpoint import Progress, checkpoint_file, objective_file, save_objective
 from distilvec.train.metrics import Callback
-from distilvec.train.stages import Stage, check_parameters, train_stages
+from distilvec.train.sharding import whole_model
+from distilvec.train.stages import stage_progress, take_over
 from distilvec.train.start import BEHIND_LAYER_RATE, HIGHEST_RATE
+from distilvec.train.trainer import Trainer, TrainingHooks
+
+FORMAT = 1  # of training.json
 
 
 @dataclass(frozen=True)
 class Training:
-    """A finished training: the last stage's progress, and the validation metrics of its best student."""
+    """A finished training: the progress of every stage, and the validation metrics of the best student."""
 
-    state: Progress
+    stages: tuple[Progress, ...]
     distance: dict[str, float]
 
-
-def train(job: Job, callbacks: Sequence[Callback] = ()) -> Training:
-    """Train all stages from their checkpoints on. A finished training is not prepared again."""
-    found = read_checkpoint(checkpoint_file(job.stages[-1].folder), job.fingerprint)  # whole: damage shows
-    state = found[1] if found else Progress()
-    if not state.finished or not all((job.folder / name).exists() for name in ("student", "last")):
-        state = _train(job, callbacks)
-    return Training(state, best_distance([stage.folder / "metrics.jsonl" for stage in job.stages]))
+    @property
+    def state(self) -> Progress:
+        """The progress of the last stage."""
+        return self.stages[-1]
 
 
-def _train(job: Job, callbacks: Sequence[Callback]) -> Progress:
-    check_shards(job)
-    plain = untrained_student(job)
-    check_start(job, plain)
-    encoder = trainable(job, plain)
-    for stage in job.stages:
-        check_parameters(stage, encoder, make_objective(stage, job.context))
-    data = prepare(job, encoder.model)
-    with main_first():
-        start = find_start(job, data)
-    data = shard_teachers(data)
-    waiting = [encoder] if start == Start() else []
+def finished_training(job: Job) -> Training | None:
+    """Read a training that has ended, with its student saved; None if there is something left to train.
 
-    def build(stage: Stage) -> tuple[Encoder, Objective]:
-        own = waiting.pop() if waiting else trainable(job, start.student(job))
-        objective = make_objective(stage, job.context)
-        if stage == job.stages[0]:
-            start.set_objective(objective)
-        return own, objective
-
-    return train_stages(
-        job.stages,
-        build,
-        lambda objective: data.training_data(required_outputs(objective, job.examples)),
-        job.fingerprint,
-        partial(save, job),
-        callbacks,
-        BEHIND_LAYER_RATE if has_new_layer(job) else HIGHEST_RATE,
-    )
-
-
-def save(job: Job, model: SentenceTransformer, objective: Objective, name: str) -> None:
-    """Save a student of the last stage in the run folder, with the parameters and the head that its objective has
-    learned.
+    Errors: DistilvecError for a damaged training.json.
     """
+    path = job.folder / TRAINING
+    if not path.exists() or not (job.folder / "student").exists():
+        return None
+    fix = "Delete it and run the same recipe again."
+    content = read_json(path, fix)
+    if content.get("format") != FORMAT or content.get("fingerprint") != job.fingerprint:
+        return None
+    return _training(job, [Progress(**stage) for stage in content["stages"]])
+
+
+def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> Training:
+    """Train every stage from its checkpoint on, and save the students of the last one.
+
+    `callbacks` get the steps of every stage, counted from 0. Errors: Stopped if a signal asked for it.
+    """
+    highest_rate = BEHIND_LAYER_RATE if has_new_layer(job) else HIGHEST_RATE
+    encoder: Encoder | None = prepared.student
+    finished: list[Progress] = []
+    before = None
+    for stage in job.stages:
+        progress = stage_progress(stage, job.fingerprint)
+        if not stage.last and progress.finished:
+            finished.append(progress)
+            before = stage
+            continue
+        if encoder is None:
+            encoder = trainable(job, prepared.start.student(job))
+        objective = make_objective(stage, job.context)
+        if before is None:
+            prepared.start.set_objective(objective)
+        else:
+            take_over(encoder, objective, stage, before, job.fingerprint)
+
+        data = prepared.data.training_data(required_outputs(objective, job.examples))
+        hooks = TrainingHooks(callbacks=callbacks, highest_rate=highest_rate)
+        if stage.last:
+            hooks = TrainingHooks(partial(save, job, encoder, objective), callbacks, highest_rate=highest_rate)
+        trainer = Trainer(encoder, objective, data, stage.recipe.train, stage.folder, job.fingerprint, hooks)
+        was_finished = trainer.state.finished
+        trainer.finish(f" of stage {stage.name}" if stage.name else "")
+        # A kill may come after the checkpoint of a finished training and before its last student is saved
+        if stage.last and not (was_finished and (job.folder / "last").exists()):
+            save(job, encoder, objective, "last")
+
+        finished.append(trainer.state)
+        before = stage
+        encoder = None  # the next stage begins with a student of its own: this one may be sharded, or compiled
+    if is_main():
+        # After the students: with this file the training counts as finished, and needs no checkpoint any more
+        content = {"format": FORMAT, "fingerprint": job.fingerprint, "stages": [asdict(stage) for stage in finished]}
+        write_json(job.folder / TRAINING, content, sealed=True, key=TRAINING)
+    return _training(job, finished)
+
+
+def _training(job: Job, stages: Sequence[Progress]) -> Training:
+    return Training(tuple(stages), best_distance([stage.folder / "metrics.jsonl" for stage in job.stages]))
+
+
+def remove_checkpoints(job: Job) -> None:
+    """Remove what only a training that goes on needs: the checkpoints of all stages, and the last weights."""
+    for stage in job.stages:
+        remove(checkpoint_file(stage.folder).parent)
+    remove(objective_file(job.folder / "last"))
+    remove(job.folder / "last")
+
+
+def save(job: Job, encoder: Encoder, objective: Objective, name: str) -> None:
+    """Save the student of the last stage as "student" (the best so far), "last" or "students/step-N" in the run folder.
+
+    All processes call this; the main one writes, with the parameters and the head that the objective has learned.
+    """
+    with whole_model(encoder) as model:
+        if model is not None:
+            _save(job, model, objective, name)
+
+
+def _save(job: Job, model: SentenceTransformer, objective: Objective, name: str) -> None:
     info = {"method": job.stages[-1].recipe.method.name, "teacher": job.teacher.info.name}
     folder = job.folder / name
     card = f"# {job.recipe.name}\n\n{about_saved(name)}\n"
     model, section = merged(model), job.recipe.student.embedding
+    model.similarity_fn_name = student_similarity(job)
     if section is not None and section.expand:
         model, distance = expanded(model, fitting_texts(job))
         log(f"{name}: the full table's vectors differ from the factorized table's by {distance:.3f} on average")

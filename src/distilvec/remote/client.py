@@ -13,16 +13,19 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+import httpx2
+
 from distilvec.config.endpoint import EndpointSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
 from distilvec.remote.meter import BYTES, Batch, Ended, Meter
 
-_REPEATED = (408, 409, 425, 429)  # statuses, and those of broken servers, from 500 on
-_LONGEST_PAUSE, _LONGEST_RETRY = 600.0, 60.0  # seconds: asked by the server, and of our own
+_REPEATED = (408, 409, 425, 429)  # statuses of requests that are repeated, besides those from 500 on
+_LONGEST_PAUSE = 600.0  # seconds that a server may ask for
+_LONGEST_RETRY = 60.0  # seconds between two tries
 
 Job = TypeVar("Job")
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 
 
 class _Again(Exception):
@@ -33,23 +36,23 @@ class Client:
     """Sends requests from any number of threads; `meter` counts, paces and caps them.
 
     Args:
-        key: of the section, for messages
+        key: the section's key, for messages
         settings: keys to check when the server refuses a request, for messages
-        counts: file of the counts; without one they end with the process
+        counts: file that keeps the counts between processes
 
     Errors: DistilvecError for a key that is not set.
     """
 
     def __init__(self, section: EndpointSection, key: str, settings: str, counts: Path | None = None) -> None:
         require_extra("api", key)
-        import httpx2
-
-        self.section, self.key, self.settings, self.meter = section, key, settings, Meter(section, key, counts)
+        self.section = section
+        self.key = key
+        self.settings = settings
+        self.meter = Meter(section, key, counts)
         self._secret = _secret(section.key_variable, key)
         headers = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
         limits = httpx2.Limits(max_connections=section.concurrency)
         self._client = httpx2.Client(headers=headers, timeout=section.timeout, limits=limits)
-        self._failure = httpx2.RequestError
 
     def close(self) -> None:
         """Close the connections."""
@@ -63,7 +66,7 @@ class Client:
         place = f"{self.section.base_url}/models"
         try:
             response = self._client.get(place)
-        except self._failure as error:
+        except httpx2.RequestError as error:
             reason = self._shown(f"{type(error).__name__}: {error}")
             raise DistilvecError(self.key, f"{place} cannot be reached: {reason}.", "Check the address.") from None
         if response.status_code != 200:
@@ -75,7 +78,7 @@ class Client:
             problem = f"{place} does not list models: {self._shown(response.text)}"
             raise DistilvecError(self.key, problem, "Check the address, or name the model.") from None
 
-    def ask(self, path: str, asked: dict[str, Any], batch: Batch, read: Callable[[Any], Found]) -> Found:
+    def ask(self, path: str, asked: dict[str, Any], batch: Batch, read: Callable[[Any], Answer]) -> Answer:
         """Return `read(answer)` for the JSON of an answer; the request is repeated until `read` raises no ValueError.
 
         Errors: DistilvecError for the cap, for a refused request, and after the last retry.
@@ -108,14 +111,14 @@ class Client:
     def ask_all(
         self,
         jobs: Iterable[Job],
-        work: Callable[[Job], Found],
-        keep: Callable[[Job, Found], None],
+        work: Callable[[Job], Answer],
+        keep: Callable[[Job, Answer], None],
         progress: Callable[[], None] = lambda: None,
     ) -> None:
-        """Run `work`, which asks, for all jobs in threads; `keep` each result in this thread as soon as it is there.
+        """Run `work`, which sends requests, for all jobs in threads; pass each result to `keep` in this thread.
 
-        `progress` is called after that. After an error or Ctrl-C no other request is sent, and those on their way are
-        waited for and kept, since they are paid for. Errors: the first one that is not Ended.
+        `progress` is called after each result. After an error or Ctrl-C no other request is sent; the answers to those
+        on their way are waited for and kept, since they are paid for. Errors: the first one that is not Ended.
         """
         self.meter.stopping.clear()
         with ThreadPoolExecutor(self.section.concurrency, "api") as pool:
@@ -136,12 +139,12 @@ class Client:
                         keep(job, future.result())
                 raise error
 
-    def _ask(self, path: str, asked: dict[str, Any], batch: Batch, read: Callable[[Any], Found]) -> Found:
+    def _ask(self, path: str, asked: dict[str, Any], batch: Batch, read: Callable[[Any], Answer]) -> Answer:
         """One request. Errors: _Again where a repetition can help, else DistilvecError."""
         with self.meter.request(batch):
             try:
                 response = self._client.post(f"{self.section.base_url}{path}", json=asked)
-            except self._failure as error:
+            except httpx2.RequestError as error:
                 raise _Again(self._shown(f"{type(error).__name__}: {error}")) from None
             if response.status_code != 200:
                 raise self._refusal(response)
@@ -152,7 +155,7 @@ class Client:
             except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
                 raise _Again(self._shown(f"the answer is not as expected ({error})")) from None
 
-    def _refusal(self, response: Any) -> Exception:
+    def _refusal(self, response: httpx2.Response) -> Exception:
         """The error for another status than 200; pauses all requests if the server asks for it."""
         status, host = response.status_code, self.section.host
         problem = f"status {status}: {self._shown(response.text)}"
@@ -168,13 +171,13 @@ class Client:
         return _Again(problem)
 
     def _shown(self, text: str) -> str:
-        """The beginning of a server's words, on one line, without the key."""
+        """The beginning of a server's message, on one line, without the key."""
         text = " ".join((text.replace(self._secret, "***") if self._secret else text).split())
         return text if len(text) <= 200 else text[:200] + "…"
 
 
 def _used(usage: dict[str, Any], batch: Batch, size: int) -> dict[str, int]:
-    """Tokens that were read and, if any, written; estimates for an answer of `size` bytes without counts."""
+    """Tokens read and, if any, written: as the answer states them, else estimates from its `size` in bytes."""
     written = int(usage.get("completion_tokens") or 0)
     total = int(usage.get("total_tokens") or 0) or written + int(usage.get("prompt_tokens") or 0)
     if not total:
@@ -197,9 +200,11 @@ def _seconds(text: str | None) -> float:
 
 def _secret(variable: str | None, key: str) -> str:
     """The key in an environment variable; DistilvecError if it is not set, or cannot be sent."""
-    found = os.environ.get(variable, "").strip() if variable else ""
-    if variable and not found:
+    secret = os.environ.get(variable, "").strip() if variable else ""
+    if variable and not secret:
         raise DistilvecError(f"{key}.key_variable", f"{variable} is not set.", "Set that environment variable.")
-    if not found.isascii() or not found.isprintable():
-        raise DistilvecError(f"{key}.key_variable", f"{variable} holds characters that no key has.", "Set it again.")
-    return found
+    if not secret.isascii() or not secret.isprintable():
+        raise DistilvecError(
+            f"{key}.key_variable", f"{variable} holds characters that cannot be sent.", "Set it again."
+        )
+    return secret

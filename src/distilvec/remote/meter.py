@@ -1,4 +1,4 @@
-"""Costs of requests: estimates of tokens, batches, rates, counts that outlive the process, and the caps."""
+"""The cost of requests: token estimates, batches, rates, caps, and counts that outlive the process."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from distilvec.models.load import load_tokenizer
 
 COUNTS = ("requests", "retries", "tokens")  # and "written", once a model has written some
 BYTES = 4  # of UTF-8 in a token of English, for estimates
-_SPECIAL = 16  # more tokens of a text than its bytes, at most: special ones
+_SPECIAL = 16  # special tokens of a text, at most
 
 
 class Ended(DistilvecError):
-    """A request that was not sent, or not repeated, since another one has failed."""
+    """A request that was not sent, or not repeated, because another one failed."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,21 @@ def token_counter(section: EndpointSection, key: str) -> Callable[[Sequence[str]
 
 def make_batches(texts: Sequence[str], counts: Sequence[int], most_tokens: int, most_texts: int) -> list[Batch]:
     """Split texts, in their order, into batches of at most `most_tokens` estimated tokens; a longer text is alone."""
-    ends, tokens = list[int](), 0
+    batches: list[Batch] = []
+    start = tokens = 0
+
+    def add_batch(end: int) -> None:
+        if start < end:
+            most = sum(map(most_tokens_of, texts[start:end]))
+            batches.append(Batch(start, end, sum(counts[start:end]), most))
+
     for row, count in enumerate(counts):
-        if row and (tokens + count > most_tokens or row - (ends[-1] if ends else 0) >= most_texts):
-            ends.append(row)
-            tokens = 0
+        if row > start and (tokens + count > most_tokens or row - start >= most_texts):
+            add_batch(row)
+            start, tokens = row, 0
         tokens += count
-    spans = zip([0, *ends], [*ends, len(texts)], strict=True)
-    return [Batch(a, b, sum(counts[a:b]), sum(map(most_tokens_of, texts[a:b]))) for a, b in spans if a < b]
+    add_batch(len(texts))
+    return batches
 
 
 def most_tokens_of(text: str) -> int:
@@ -63,10 +70,10 @@ def most_tokens_of(text: str) -> int:
 
 
 class Meter:
-    """Counts requests, retries and tokens in `file`, and holds requests back by rates, pauses and the caps.
+    """Counts requests, retries and tokens in `file`, and delays requests to keep the rates, pauses and caps.
 
     Shared by the threads of one client. Without a `file` the counts end with the process. `stopping` ends every wait.
-    `key` is the section's, for messages.
+    `key` is the section's key, for messages.
     """
 
     def __init__(self, section: EndpointSection, key: str, file: Path | None = None) -> None:
@@ -79,14 +86,15 @@ class Meter:
     @property
     def note(self) -> str:
         """The counts in words, with their cost."""
-        found = self.counts
-        line = f"{found['requests']:,} requests ({found['retries']:,} repeated), {found['tokens']:,} tokens"
-        line += f" read, {found['written']:,} written" if "written" in found else ""
+        counts = self.counts
+        line = f"{counts['requests']:,} requests ({counts['retries']:,} repeated), {counts['tokens']:,} tokens"
+        if "written" in counts:
+            line += f" read, {counts['written']:,} written"
         return line + self.section.cost_note(*self._spent)
 
     @contextmanager
     def request(self, batch: Batch) -> Iterator[None]:
-        """Wait for the turn of a request, and count it.
+        """Wait until a request may be sent, and count it.
 
         Requests go out together while the caps hold even with a token for every byte and the longest answers, and one
         at a time after that: a cap is exceeded by less than one batch. Errors: DistilvecError if the estimate exceeds a
@@ -149,8 +157,8 @@ def read_counts(file: Path | None, key: str) -> dict[str, int]:
     """The counts in a meter's file; empty if there is none."""
     if file is None or not file.exists():
         return {}
-    found = read_json(file, "Delete it to count from 0.", key)
-    return {name: int(found[name]) for name in (*COUNTS, "written") if name in found}
+    counts = read_json(file, "Delete it to count from 0.", key)
+    return {name: int(counts[name]) for name in (*COUNTS, "written") if name in counts}
 
 
 def _utf8(text: str) -> bytes:

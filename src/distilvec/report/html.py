@@ -53,7 +53,10 @@ def render_page(report: Part, draw: Draw) -> str:
     origin += [f"method: {name}" for name in [get(record, "method.name")] if name] + [
         str(report.get("created") or "")[:10]
     ]
-    sections = {name: import_module(f"distilvec.report.sections.{name}").section(report) for name in ORDER}
+    names: tuple[str, ...] = ORDER
+    if report.get("mistakes"):  # of a classifier its accuracy and its mistakes are what one looks for
+        names = tuple(dict.fromkeys(("problems", "scores", "mistakes", *ORDER)))
+    sections = {name: import_module(f"distilvec.report.sections.{name}").section(report) for name in names}
     title = report.get("name") or record.get("name") or "student"
     return render(title, origin, verdict, sections, draw)
 

@@ -7,17 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distilvec.core.errors import DistilvecError, explained, first_line
+from distilvec.core.errors import DistilvecError, explained
 from distilvec.core.escape import visible_tree
 from distilvec.core.extras import require_extra
-from distilvec.core.files import SEAL, write_file, write_json
+from distilvec.core.files import write_file, write_json
 from distilvec.core.log import log
 from distilvec.report.advice import advice
 from distilvec.report.comparison import render_comparison
 from distilvec.report.exports import read_exports
 from distilvec.report.figures import write_figure
 from distilvec.report.html import render_page
-from distilvec.report.run_files import REPORT, RUN_AGAIN, read_run_file
+from distilvec.report.run_files import REPORT, read_run_file
 from distilvec.report.scores import make_verdict
 from distilvec.report.section import get
 from distilvec.train.metrics import read_metrics, validation_metric
@@ -53,15 +53,8 @@ def refresh_report(folder: Path) -> Path | None:
         found["verdict"] = make_verdict(
             found.get("scores"), found.get("intervals"), found.get("speed"), found.get("record")
         )
-    try:
-        found["verdict"] = {**get(found, "verdict"), "advice": advice({**found, "folder": str(folder)})}
-        page = draw_report(folder, found)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if SEAL in content:  # the file is as it was written: an error of this program
-            raise
-        raise DistilvecError(
-            REPORT, f"{folder / REPORT} lacks a part of a report ({first_line(error)}).", RUN_AGAIN
-        ) from None
+    found["verdict"] = {**get(found, "verdict"), "advice": advice({**found, "folder": str(folder)})}
+    page = draw_report(folder, found)
     write_json(folder / REPORT, found, sealed=True, key=REPORT)
     return page
 

@@ -35,7 +35,7 @@ def make_app(model: ServedModel, limits: Limits | None = None, key: str | None =
         Route("/metrics", server.report),
     ]
     handlers = {Exception: broken, 404: unknown, 405: unknown}
-    return Starlette(routes=routes, lifespan=server.lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
+    return Starlette(routes=routes, lifespan=server.lifespan, exception_handlers=handlers)
 
 
 class _Metrics:

@@ -57,7 +57,8 @@ def attention_forward(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Scaled dot-product attention: query [batch, heads, tokens, head dim] to [batch, tokens, heads, head dim]."""
-    recording, biased = _recording.get(), kwargs.get("position_bias") is not None
+    recording = _recording.get()
+    biased = kwargs.get("position_bias") is not None
     layer = getattr(module, "layer_idx", None)
     number = 0 if layer is None else layer + 1
     if recording is not None and number in recording.projection_layers:
@@ -96,21 +97,27 @@ def fused_attention(
     The kernel's backward pass in these types makes many small products, which cost more to set up than to compute.
     """
     on_cpu = query.device.type == "cpu"
-    autocast = on_cpu and torch.is_autocast_enabled(
+    dtype = query.dtype
+    if on_cpu and torch.is_autocast_enabled(
         "cpu"
-    )  # rotary positions, computed in float32, are cast back as well
-    dtype = torch.get_autocast_dtype("cpu") if autocast else query.dtype
-    learns = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-    if not (on_cpu and learns and dtype in (torch.bfloat16, torch.float16)):
+    ):  # rotary positions make float32 queries, which are cast back as well
+        dtype = torch.get_autocast_dtype("cpu")
+    has_gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    if not (on_cpu and has_gradient and dtype in (torch.bfloat16, torch.float16)):
         return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
-    mask, kwargs["position_bias"] = (
-        full_precision(added) if added is not None and added.dtype != torch.bool else added
-        for added in (mask, kwargs.get("position_bias"))
-    )
+    mask = _full_precision_bias(mask)
+    kwargs["position_bias"] = _full_precision_bias(kwargs.get("position_bias"))
     query, key, value = map(full_precision, (query, key, value))
     with torch.autocast("cpu", enabled=False):
-        found, _ = sdpa_attention_forward(module, query, key, value, mask, **kwargs)
-    return found.to(dtype), None
+        output, _ = sdpa_attention_forward(module, query, key, value, mask, **kwargs)
+    return output.to(dtype), None
+
+
+def _full_precision_bias(bias: Tensor | None) -> Tensor | None:
+    """Return what is added to scores in float32; a mask of booleans stays one."""
+    if bias is None or bias.dtype == torch.bool:
+        return bias
+    return full_precision(bias)
 
 
 def attention_weights(
@@ -144,20 +151,21 @@ def attention_rows(
     texts, count = rows.shape
     heads, tokens, dim = query.shape[1:]
     groups = key.shape[1]
-    slots = rows.clamp_min(0)
+    positions = rows.clamp_min(0)
+    scaling = dim**-0.5 if scaling is None else scaling
     with own_saving():
-        index = slots[:, None, :, None].expand(texts, heads, count, dim)
-        chosen = query[:texts].gather(2, index) * (dim**-0.5 if scaling is None else scaling)
+        index = positions[:, None, :, None].expand(texts, heads, count, dim)
+        queries = query[:texts].gather(2, index) * scaling
         # heads that share keys become rows of one product, so that keys are not repeated
-        chosen = chosen.reshape(texts, groups, heads // groups * count, dim)
-        scores = full_precision(torch.matmul(chosen, key[:texts].transpose(2, 3))).view(texts, heads, count, tokens)
+        queries = queries.reshape(texts, groups, heads // groups * count, dim)
+        scores = full_precision(torch.matmul(queries, key[:texts].transpose(2, 3))).view(texts, heads, count, tokens)
         if mask is not None:
-            seen = mask[:texts].expand(texts, -1, tokens, tokens)
-            each = torch.arange(texts, device=rows.device)[:, None]
-            scores = scores + _added(seen[each, :, slots].transpose(1, 2), scores.dtype)
+            text_masks = mask[:texts].expand(texts, -1, tokens, tokens)
+            numbers = torch.arange(texts, device=rows.device)[:, None]
+            scores = scores + _added(text_masks[numbers, :, positions].transpose(1, 2), scores.dtype)
         elif _is_causal(module, is_causal):
-            later = torch.arange(tokens, device=rows.device) > slots[..., None]
-            scores = scores + _added(~later[:, None], scores.dtype)
+            is_later = torch.arange(tokens, device=rows.device) > positions[..., None]
+            scores = scores + _added(~is_later[:, None], scores.dtype)
         return scores.softmax(-1).mean(1) * (rows >= 0)[..., None]
 
 
@@ -181,13 +189,14 @@ def recording(
 
     Errors: DistilvecError at the end, if a layer's attention did not run through `attention_forward`.
     """
-    kept = Recording(attention_layers, projection_layers, rows)
-    token = _recording.set(kept if attention_layers or projection_layers else None)
+    recorded = Recording(attention_layers, projection_layers, rows)
+    token = _recording.set(recorded if attention_layers or projection_layers else None)
     try:
-        yield kept
+        yield recorded
     finally:
         _recording.reset(token)
-    if missing := sorted({*attention_layers} - {*kept.maps} | {*projection_layers} - {*kept.projections}):
+    missing = sorted({*attention_layers} - {*recorded.maps} | {*projection_layers} - {*recorded.projections})
+    if missing:
         raise DistilvecError(
             "method.name",
             f"the attention of layers {missing} (numbered from 1) cannot be read: expected transformers' attention "

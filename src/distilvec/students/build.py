@@ -55,7 +55,6 @@ def build_student(
     compatible: bool = True,
     vocabulary: PreTrainedTokenizerBase | None = None,
     texts: Sequence[str] = (),
-    source: StudentSource | None = None,
 ) -> SentenceTransformer:
     """The untrained student, in fp32 on the CPU, with its own tokenizer and the teacher's prompts.
 
@@ -66,18 +65,31 @@ def build_student(
     has a space of its own, and no linear layer to the teacher's. `vocabulary` is the tokenizer of the recipe's
     `student.vocabulary`; the embedding table is composed for it, or drawn for it with a fresh backbone.
     A factorized table (`student.embedding`) is fitted to `texts`, without any to every token once; so are narrower
-    feed-forward layers (`student.intermediate_size`), without any by the size of their weights. `source` is the
-    student's model, if it is loaded already; its modules are changed.
+    feed-forward layers (`student.intermediate_size`), without any by the size of their weights.
     Errors: DistilvecError for a model that cannot be found or read, layers, linear layers to keep or a length that the
     model lacks, a tokenizer that does not fit.
     """
+    return build_with_notes(section, teacher, seed, compatible, vocabulary, texts)[0]
+
+
+def build_with_notes(
+    section: StudentSection,
+    teacher: TeacherInfo,
+    seed: int,
+    compatible: bool = True,
+    vocabulary: PreTrainedTokenizerBase | None = None,
+    texts: Sequence[str] = (),
+) -> tuple[SentenceTransformer, tuple[str, ...]]:
+    """The untrained student of `build_student`, and what it does not take over from its model (`student_notes`)."""
+    notes: tuple[str, ...] = ()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if section.config is not None:
             source = StudentSource("the fresh student", [fresh_transformer(section, vocabulary)], {})
         else:
-            source = source or load_source(section, teacher)
-        transformer, *others = source.modules
+            source = load_source(section, teacher)
+            notes = student_notes(section, source, teacher)
+        transformer, *later_modules = source.modules
         if vocabulary is not None and section.vocabulary is not None and section.config is None:
             give_tokenizer(transformer, vocabulary, section.vocabulary.compose, section.vocabulary.keep_norm)
         if section.attention == "bidirectional" or (section.model == "teacher" and teacher.attention):
@@ -87,20 +99,26 @@ def build_student(
         lengthen(transformer, choose_length(section, transformer, teacher))
         dim = backbone.config.get_text_config().hidden_size
         pooling = Pooling(dim, choose_pooling(section, source, teacher).mode)
-        linear, experts = list[Any](), section.experts
-        mixture = (
-            [Experts(dim, experts.count, **experts.model_dump(exclude={"count"}, exclude_none=True))] if experts else []
-        )
+        # The order of the next lines is the order in which weights are drawn
+        mixture: list[Any] = []
+        if section.experts is not None:
+            settings = section.experts.model_dump(exclude={"count"}, exclude_none=True)
+            mixture = [Experts(dim, section.experts.count, **settings)]
+        linear: list[Any] = []
         if section.dense == "keep":
-            linear = kept_modules(section, others, dim, teacher.dim if compatible else None)
+            linear = kept_modules(section, later_modules, dim, teacher.dim if compatible else None)
         elif section.dense == "always" or (section.dense == "auto" and compatible and dim != teacher.dim):
             linear = [Dense(dim, teacher.dim, bias=False, activation_function=nn.Identity())]
-        # y = Norm(Linear(Mean(Transf.(x)))) (REDACT, eq. 1); Linear only for another width, Norm only as the teacher's
-        modules = [transformer, pooling, *mixture, *linear, *([Normalize()] if teacher.normalized else [])]
+        normalize = [Normalize()] if teacher.normalized else []
+
+        # y = Norm(Linear(Mean(Transf(x))))   (REDACT, eq. 1)
+        # Linear, without bias, only to another width; Norm only if the teacher's vectors have length 1; Mean is
+        # `pooling`, which a recipe may replace (REDACT, A.1)
+        modules = [transformer, pooling, *mixture, *linear, *normalize]
     prompts = {role: teacher.prompts.get(role, "") for role in ROLES}
     similarity = teacher.similarity if compatible else "cosine"
     student = SentenceTransformer(modules=modules, prompts=prompts, similarity_fn_name=similarity, device="cpu")
-    return student.float().eval()
+    return student.float().eval(), notes
 
 
 def shaped(
@@ -121,7 +139,9 @@ def shaped(
         reinitialize_layers(backbone, section.reinitialize)
     if section.embedding is not None:
         backbone = factorize(backbone, section.embedding.rank, tokens)
-    return with_dropout(backbone, section.dropout) if isinstance(section.dropout, float | int) else backbone
+    if isinstance(section.dropout, float | int):  # not None, nor "own"
+        backbone = with_dropout(backbone, section.dropout)
+    return backbone
 
 
 def with_projection(student: SentenceTransformer, projection: Projection) -> SentenceTransformer:
@@ -129,20 +149,23 @@ def with_projection(student: SentenceTransformer, projection: Projection) -> Sen
 
     Modules are shared with the student, not copied. A projection of the embedding keeps them all.
     """
-    modules = list(student)
-    if projection.pre_dense:
-        names = [type(module).__name__ for module in modules]
-        modules = modules[: next((n for n, name in enumerate(names) if name in ("Dense", "Normalize")), len(names))]
-    elif type(modules[-1]).__name__ != "Normalize":
+    modules: list[Any] = []
+    for module in student:
+        if projection.pre_dense and type(module).__name__ in ("Dense", "Normalize"):
+            break
+        modules.append(module)
+    if not projection.pre_dense and type(modules[-1]).__name__ != "Normalize":
         modules.append(Normalize())
     rows, columns = projection.weight.shape
     dense = Dense(columns, rows, bias=projection.bias is not None, activation_function=nn.Identity())
-    parameters = {"linear.weight": projection.weight, "linear.bias": projection.bias}
-    dense.load_state_dict({name: value.detach() for name, value in parameters.items() if value is not None})
-    made = SentenceTransformer(
+    parameters = {"linear.weight": projection.weight.detach()}
+    if projection.bias is not None:
+        parameters["linear.bias"] = projection.bias.detach()
+    dense.load_state_dict(parameters)
+    projected = SentenceTransformer(
         modules=[*modules, dense, Normalize()], prompts=dict(student.prompts), similarity_fn_name="cosine", device="cpu"
     )
-    return made.eval()
+    return projected.eval()
 
 
 @dataclass(frozen=True)
@@ -159,8 +182,11 @@ class StudentSource:
     @property
     def pooling(self) -> str | None:
         """The model's pooling of tokens, such as "cls", or "mean+max"; None if it states none."""
-        modes = next((module.pooling_mode for module in self.modules if type(module).__name__ == "Pooling"), None)
-        return modes if isinstance(modes, str | None) else "+".join(modes)
+        for module in self.modules:
+            if type(module).__name__ == "Pooling":
+                modes = module.pooling_mode
+                return modes if isinstance(modes, str) else "+".join(modes)
+        return None
 
 
 @dataclass(frozen=True)
@@ -203,26 +229,31 @@ def choose_pooling(section: StudentSection, source: StudentSource, teacher: Teac
     """
     if section.config is not None:
         return PoolingChoice(section.pooling or "mean", "student.pooling" if section.pooling else "of a fresh student")
-    own, origin = source.pooling, f"as {source.name} states it"
-    if own is None and len(source.modules) == 1:
+    stated = source.pooling
+    origin = f"as {source.name} states it"
+    if stated is None and len(source.modules) == 1:
         preset = PRESETS.get(find_preset(None, source.name) or "")
         if teacher.model is not None and resolve_model(source.name) == teacher.model:
-            own, origin = teacher.pooling, "the teacher's"
+            stated = teacher.pooling
+            origin = "the teacher's"
         elif preset is not None and preset.pooling is not None:
-            own, origin = preset.pooling, f"as published for {source.name}"
+            stated = preset.pooling
+            origin = f"as published for {source.name}"
     if section.pooling is not None:
-        replaced = own not in (None, section.pooling)
-        return PoolingChoice(section.pooling, "student.pooling" + (f" instead of {own}" if replaced else ""), replaced)
-    if own is None:
+        if stated in (None, section.pooling):
+            return PoolingChoice(section.pooling, "student.pooling")
+        return PoolingChoice(section.pooling, f"student.pooling instead of {stated}", replaced=True)
+    if stated is None:
         return PoolingChoice("mean", f"{source.name} states none", replaced=True)
-    if own not in POOLINGS:
-        return PoolingChoice("mean", f"a student cannot have {own}, as {source.name} states it", replaced=True)
-    return PoolingChoice(own, origin)
+    if stated not in POOLINGS:
+        return PoolingChoice("mean", f"a student cannot have {stated}, as {source.name} states it", replaced=True)
+    return PoolingChoice(stated, origin)
 
 
 def student_notes(section: StudentSection, source: StudentSource, teacher: TeacherInfo) -> tuple[str, ...]:
     """List what a student does not take over from its model: pooling, modules after it, prompts."""
-    notes, pooling = [], choose_pooling(section, source, teacher)
+    notes = []
+    pooling = choose_pooling(section, source, teacher)
     if pooling.replaced:
         notes.append(f"pooling {pooling.mode}: {pooling.origin}")
     stock = ("Pooling", "Normalize")
@@ -245,23 +276,24 @@ def kept_modules(section: StudentSection, modules: list[Any], hidden_size: int, 
     Errors: DistilvecError for a model without linear layers or with another pooling than the recipe's, for linear
     layers whose dims differ from the backbone's hidden size or the teacher's dim.
     """
-    kept = list(modules)
-    while kept and type(kept[-1]).__name__ == "Normalize":
-        kept.pop()
-    kinds = [type(module).__name__ for module in kept]
+    modules = list(modules)
+    while modules and type(modules[-1]).__name__ == "Normalize":
+        modules.pop()
+    kinds = [type(module).__name__ for module in modules]
     fix = "Set student.dense to auto, or name another model."
     if kinds[:1] != ["Pooling"] or "Dense" not in kinds:
         found = f"found {', '.join(kinds) or 'nothing'} after its backbone, expected Pooling, then Dense"
         raise DistilvecError("student.dense", f"'keep' needs linear layers in {section.model}: {found}.", fix)
-    pooling = kept[0].pooling_mode
+    pooling = modules[0].pooling_mode
     if section.pooling not in (None, pooling):
         raise DistilvecError(
             "student.pooling",
             f"found '{section.pooling}'; with student.dense=keep the pooling is that of {section.model}, '{pooling}'.",
             "Leave the key out.",
         )
-    linear = [module for module in kept if type(module).__name__ == "Dense"]
-    first, last = linear[0].in_features, linear[-1].out_features
+    linear = [module for module in modules if type(module).__name__ == "Dense"]
+    first = linear[0].in_features
+    last = linear[-1].out_features
     if first != hidden_size or teacher_dim not in (None, last):
         raise DistilvecError(
             "student.dense",
@@ -269,7 +301,7 @@ def kept_modules(section: StudentSection, modules: list[Any], hidden_size: int, 
             f"{hidden_size} (the backbone) to {teacher_dim or last} (the teacher).",
             fix,
         )
-    return kept[1:]
+    return modules[1:]
 
 
 def fresh_transformer(section: StudentSection, vocabulary: PreTrainedTokenizerBase | None = None) -> Transformer:
@@ -287,7 +319,7 @@ def fresh_transformer(section: StudentSection, vocabulary: PreTrainedTokenizerBa
         backbone = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except (ValueError, TypeError, KeyError, RuntimeError, ZeroDivisionError) as error:
         raise DistilvecError(
-            "student.config", f"builds no model: {first_line(error)}.", "Look at its sizes."
+            "student.config", f"no model can be built from it: {first_line(error)}.", "Check its sizes."
         ) from error
     with tempfile.TemporaryDirectory() as folder:
         backbone.config.architectures = [type(backbone).__name__]
@@ -302,22 +334,23 @@ def fresh_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase
     """A configuration from a recipe's `student.config`; vocabulary and special tokens are the tokenizer's."""
     kind = settings.get("model_type")
     try:
-        known = AutoConfig.for_model(str(kind))
+        defaults = AutoConfig.for_model(str(kind))
     except ValueError as error:
         raise DistilvecError(
             "student.config.model_type", f"found {kind!r}; expected one such as modernbert."
         ) from error
-    names = {*known.to_dict(), *known.attribute_map, *EARLIER}
+    names = {*defaults.to_dict(), *defaults.attribute_map, *EARLIER}
     for name in settings:
         if name not in names:
             raise DistilvecError(f"student.config.{name}", f"{kind} has no such setting{nearest(name, names) or '.'}")
     special = {f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep")} & names
-    own = {"vocab_size": len(tokenizer), **{name: getattr(tokenizer, name) for name in special}}
+    of_tokenizer = {"vocab_size": len(tokenizer)}
+    of_tokenizer |= {name: getattr(tokenizer, name) for name in special}
     try:
-        config = AutoConfig.for_model(**{**own, **settings})
+        config = AutoConfig.for_model(**{**of_tokenizer, **settings})
     except (TypeError, ValueError) as error:
         raise DistilvecError(
-            "student.config", f"transformers refuses it: {first_line(error)}.", "Look at it."
+            "student.config", f"transformers rejected student.config: {first_line(error)}.", "Correct that setting."
         ) from error
     return config
 
@@ -344,18 +377,26 @@ def choose_length(section: StudentSection, transformer: Transformer, teacher: Te
     Errors: DistilvecError for more than the model has positions (a limit of learned positions only; rotary and relative
     ones have none).
     """
-    asked, positions = section.max_length, position_limit(transformer.auto_model)
-    if asked is not None:
-        if positions is not None and asked > positions:
+    max_length = section.max_length
+    positions = position_limit(transformer.auto_model)
+    if max_length is not None:
+        if positions is not None and max_length > positions:
             raise DistilvecError(
-                "student.max_length", f"found {asked}; the student has {positions} positions.", "Give fewer."
+                "student.max_length", f"found {max_length}; the student has {positions} positions.", "Give fewer."
             )
-        return asked
+        return max_length
     if section.model == "teacher" and teacher.max_length < UNLIMITED:
         return min(teacher.max_length, positions or UNLIMITED)
     config = transformer.auto_model.config.get_text_config()
-    stated = [transformer.tokenizer.model_max_length, getattr(config, "max_position_embeddings", None), positions]
-    return int(min([teacher.max_length, *(limit for limit in stated if limit is not None and 0 < limit < UNLIMITED)]))
+    limits = [teacher.max_length]
+    for limit in (
+        transformer.tokenizer.model_max_length,
+        getattr(config, "max_position_embeddings", None),
+        positions,
+    ):
+        if limit is not None and 0 < limit < UNLIMITED:
+            limits.append(limit)
+    return int(min(limits))
 
 
 def _settle_tokenizer(tokenizer: PreTrainedTokenizerBase, backbone: PreTrainedModel) -> None:

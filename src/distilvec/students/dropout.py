@@ -20,9 +20,7 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
     """Zero each element with probability `rate` and divide the others by 1 - rate; any shape."""
     if not training or rate == 0.0:
         return x
-    if (
-        x.device.type != "cpu" or torch.compiler.is_compiling()
-    ):  # NumPy's generator would break the graph in every layer
+    if x.device.type != "cpu" or torch.compiler.is_compiling():  # compiled, NumPy would break the graph in every layer
         return F.dropout(x, rate, training)
     return x * keep_scale(x, rate)
 
@@ -32,8 +30,9 @@ def keep_scale(x: Tensor, rate: float) -> Tensor:
     dropped = round(rate * LEVELS)
     seed = int(torch.empty((), dtype=torch.int64).random_())
     words: np.ndarray[tuple[int], np.dtype[np.uint64]] = np.random.SFC64(seed).random_raw((x.numel() + 3) // 4)
-    kept = torch.from_numpy((words.view(np.uint16)[: x.numel()] >= dropped).view(np.uint8))  # torch casts bool slowly
-    return kept.to(x.dtype).mul_(LEVELS / (LEVELS - dropped)).view(x.shape)
+    numbers = words.view(np.uint16)[: x.numel()]
+    is_kept = torch.from_numpy((numbers >= dropped).view(np.uint8))  # uint8, as torch casts bool slowly
+    return is_kept.to(x.dtype).mul_(LEVELS / (LEVELS - dropped)).view(x.shape)
 
 
 class FastDropout(nn.Dropout):

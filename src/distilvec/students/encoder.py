@@ -36,7 +36,10 @@ class Encoder(nn.Module):
         config = self.backbone.config.get_text_config()
         self.layers: int = config.num_hidden_layers
         self.hidden_size: int = config.hidden_size
-        self.experts: int = next((module.experts for module in modules if isinstance(module, Experts)), 0)
+        self.experts: int = 0
+        for module in modules:
+            if isinstance(module, Experts):
+                self.experts = module.experts
         install_attention(self.backbone)
         install_fast_dropout(self.backbone)
 
@@ -53,43 +56,43 @@ class Encoder(nn.Module):
         `attention_rows` are positions of tokens, counted from each text's first one; -1 fills up. Attention maps then
         hold these rows alone, [batch, rows, tokens], and 0 at -1.
         """
-        rows, mask, tokens = len(batch), batch.mask, batch.tokens
+        rows = len(batch)
+        mask = batch.mask
+        tokens = batch.tokens
         if attention_rows is not None and "attention_mask" in tokens:  # padded on the left, a text begins later
-            attention_rows = (attention_rows + mask.int().argmax(-1, keepdim=True)).where(attention_rows >= 0, -1)
+            first_tokens = mask.int().argmax(-1, keepdim=True)
+            attention_rows = (attention_rows + first_tokens).where(attention_rows >= 0, -1)
         if required.second_view:
             mask = torch.cat([mask, mask])
             tokens = {name: torch.cat([value, value]) for name, value in tokens.items()}
-        pooled, hidden, maps, projected = (
-            {number: self._layer(number) for number in numbers}
-            for numbers in (
-                required.pooled_layers,
-                required.hidden_layers,
-                required.attention_layers,
-                required.projection_layers,
-            )
-        )
+        # From the numbers of the requirement, which may be negative, to layers counted from 0
+        pooled = {number: self._layer(number) for number in required.pooled_layers}
+        hidden = {number: self._layer(number) for number in required.hidden_layers}
+        attentions = {number: self._layer(number) for number in required.attention_layers}
+        projections = {number: self._layer(number) for number in required.projection_layers}
         pool = self._pooling(required.layer_pooling, mask) if pooled else None
         inner = {*hidden.values()} - {self.layers}
         with (
-            recording(tuple(maps.values()), tuple(projected.values()), attention_rows) as kept,
+            recording(tuple(attentions.values()), tuple(projections.values()), attention_rows) as recorded,
             pooling_inputs(self.backbone, {*pooled.values()} - {self.layers}, pool) as vectors,
         ):
             output = self.backbone(**tokens, output_hidden_states=bool(inner), return_dict=True)
         last = output.last_hidden_state  # after the final norm, if there is one
         if pool is not None and self.layers in pooled.values():
             vectors[self.layers] = pool(last)
-        ends = required.embedding, required.pre_dense, required.second_view, required.vector, required.experts
-        end = self._after(last, mask) if any(ends) else {}
+        end: dict[str, Tensor] = {}
+        if required.embedding or required.pre_dense or required.second_view or required.vector or required.experts:
+            end = self._after(last, mask)
         states = {layer: output.hidden_states[layer] for layer in inner} | {self.layers: last}
         return ModelOutputs(
             embedding=end["embedding"][:rows] if required.embedding else None,
             pre_dense=end["pre_dense"][:rows] if required.pre_dense else None,
             pooled_layers={number: vectors[layer][:rows] for number, layer in pooled.items()},
             hidden_layers={number: states[layer][:rows] for number, layer in hidden.items()},
-            attentions={number: kept.maps[layer][:rows] for number, layer in maps.items()},
+            attentions={number: recorded.maps[layer][:rows] for number, layer in attentions.items()},
             second_view=end["embedding"][rows:] if required.second_view else None,
             mask=mask[:rows],
-            projections={number: kept.projections[layer].first(rows) for number, layer in projected.items()},
+            projections={number: recorded.projections[layer].first(rows) for number, layer in projections.items()},
             vector=end["vector"][:rows] if required.vector else None,
             gates=end["gates"][:rows] if required.experts else None,
             experts=end["experts"][:rows] if required.experts else None,
@@ -106,19 +109,24 @@ class Encoder(nn.Module):
 
     def _after(self, states: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """Outputs of the modules after the backbone, in fp32, by their names in ModelOutputs."""
-        found: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
         with torch.autocast(states.device.type, enabled=False):
             features = _features(states, mask)
             for module in list(self.model)[1:]:
                 kind = type(module).__name__
-                if kind in ("Dense", "Normalize"):
-                    found.setdefault("vector", features["sentence_embedding"])
+                if kind in ("Dense", "Normalize"):  # the first one reads them
+                    outputs.setdefault("vector", features["sentence_embedding"])
                 if kind == "Dense":
-                    found.setdefault("pre_dense", features["sentence_embedding"])
+                    outputs.setdefault("pre_dense", features["sentence_embedding"])
                 features = module(features)
-        found["embedding"] = features["sentence_embedding"]
-        found |= {name: features[name] for name in ("gates", "experts") if name in features}
-        return {"vector": found["embedding"], "pre_dense": found["embedding"], **found}
+        embedding = features["sentence_embedding"]
+        outputs["embedding"] = embedding
+        outputs.setdefault("vector", embedding)
+        outputs.setdefault("pre_dense", embedding)
+        for name in ("gates", "experts"):
+            if name in features:
+                outputs[name] = features[name]
+        return outputs
 
     def _pooling(self, kind: LayerPooling, mask: Tensor) -> Pool:
         """A function that pools hidden states [batch, tokens, inner]."""

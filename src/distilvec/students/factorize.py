@@ -36,24 +36,29 @@ def factorize(backbone: PreTrainedModel, rank: int, tokens: Sequence[Sequence[in
     Components of the token rows alone leave out the directions of positions. The linear layer is fitted to the same
     by least squares.
 
-    Errors: DistilvecError for a backbone that is no BERT encoder, and for a rank that does not shrink the table.
+    Errors: DistilvecError for a backbone other than a BERT encoder, and for a rank that does not shrink the table.
     """
     check_factorizable(backbone)
-    old, hidden = backbone.embeddings, backbone.config.hidden_size
+    old = backbone.embeddings
+    hidden = backbone.config.hidden_size
     if not 1 < rank < hidden:
         raise DistilvecError("student.embedding.rank", f"found {rank}; give a number from 2 to {hidden - 1}.")
-    seen, every = _sample(tokens, backbone.config), _sample((), backbone.config)
-    ids, positions = (torch.cat(parts) for parts in zip(seen, every, strict=True)) if tokens else every
+    ids, positions = _sample((), backbone.config)
+    if tokens:
+        text_ids, text_positions = _sample(tokens, backbone.config)
+        ids = torch.cat([text_ids, ids])
+        positions = torch.cat([text_positions, positions])
     with torch.random.fork_rng(devices=[]):
-        made = ElectraModel(ElectraConfig(**_settings(backbone, ElectraConfig), embedding_size=rank))
-    made.encoder.load_state_dict(backbone.encoder.state_dict())
-    new, read = made.embeddings, _outputs(old.eval(), ids, positions)
-    basis = old.LayerNorm.weight.float()[:, None] * _components(read, rank)
+        model = ElectraModel(ElectraConfig(**_settings(backbone, ElectraConfig), embedding_size=rank))
+    model.encoder.load_state_dict(backbone.encoder.state_dict())
+    new = model.embeddings
+    states = _outputs(old.eval(), ids, positions)  # what the first layer reads
+    basis = old.LayerNorm.weight.float()[:, None] * _components(states, rank)
     basis -= basis.mean(0)  # as LayerNorm takes a row's mean away
     for small, table in zip(_tables(new), _tables(old), strict=True):
         small.weight.copy_(table.weight.float() @ basis)
-    _fit(made.embeddings_project, _outputs(new.eval(), ids, positions), read)
-    return made.train(backbone.training)
+    _fit(model.embeddings_project, _outputs(new.eval(), ids, positions), states)
+    return model.train(backbone.training)
 
 
 @torch.no_grad()
@@ -65,21 +70,23 @@ def expand(model: ElectraModel, tokens: Sequence[Sequence[int]] = ()) -> BertMod
     lengths, so no exact form exists; the weights of LayerNorm' are fitted to the tokens by least squares. The pooler,
     which sentence vectors do not read, is 0.
     """
-    old, linear = model.embeddings, model.embeddings_project
+    old = model.embeddings
+    linear = model.embeddings_project
     with torch.random.fork_rng(devices=[]):
-        made = BertModel(BertConfig(**_settings(model, BertConfig)))
-    made.encoder.load_state_dict(model.encoder.state_dict())
-    for part in made.pooler.parameters():
+        expanded_model = BertModel(BertConfig(**_settings(model, BertConfig)))
+    expanded_model.encoder.load_state_dict(model.encoder.state_dict())
+    for part in expanded_model.pooler.parameters():
         part.zero_()
-    new, scaled = made.embeddings, linear.weight * old.LayerNorm.weight
+    new = expanded_model.embeddings
+    scaled = linear.weight * old.LayerNorm.weight
     for table, small in zip(_tables(new), _tables(old), strict=True):
         table.weight.copy_((small.weight - small.weight.mean(1, keepdim=True)) @ scaled.T)
     new.LayerNorm.bias.copy_(linear(old.LayerNorm.bias))
     ids, positions = _sample(tokens, model.config)
-    target, found = linear(_outputs(old.eval(), ids, positions)), _outputs(new.eval(), ids, positions)
-    target, found = target - new.LayerNorm.bias, found - new.LayerNorm.bias
-    new.LayerNorm.weight.copy_((found * target).sum(0) / found.square().sum(0).clamp_min(1e-12))
-    return made.eval()
+    target = linear(_outputs(old.eval(), ids, positions)) - new.LayerNorm.bias
+    unscaled = _outputs(new.eval(), ids, positions) - new.LayerNorm.bias  # its weight is 1 as drawn
+    new.LayerNorm.weight.copy_((unscaled * target).sum(0) / unscaled.square().sum(0).clamp_min(1e-12))
+    return expanded_model.eval()
 
 
 def expanded(model: SentenceTransformer, texts: Sequence[str]) -> tuple[SentenceTransformer, float]:
@@ -113,8 +120,8 @@ def check_factorizable(backbone: PreTrainedModel) -> None:
 
 def _settings(model: PreTrainedModel, kind: type[PretrainedConfig]) -> dict[str, Any]:
     """Return the settings of a model that another kind of configuration has as well."""
-    known = kind().to_dict().keys() - {*_OWN}
-    return {name: value for name, value in model.config.to_dict().items() if name in known}
+    shared = kind().to_dict().keys() - {*_OWN}
+    return {name: value for name, value in model.config.to_dict().items() if name in shared}
 
 
 def _tables(embeddings: Any) -> tuple[torch.nn.Embedding, ...]:
@@ -148,16 +155,18 @@ def _components(rows: Float[Tensor, "tokens hidden"], rank: int) -> Float[Tensor
 
 def _outputs(embeddings: Any, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]) -> Float[Tensor, "n dim"]:
     """Return the output of an embedding module, after its LayerNorm, for single tokens at positions."""
-    found: Tensor = embeddings(input_ids=ids[:, None], position_ids=positions[:, None])
-    return found[:, 0].float()
+    states: Tensor = embeddings(input_ids=ids[:, None], position_ids=positions[:, None])
+    return states[:, 0].float()
 
 
 def _fit(linear: torch.nn.Linear, x: Float[Tensor, "n rank"], y: Float[Tensor, "n hidden"]) -> None:
     """Give a linear layer the weights with the least squared error from x to y (ridge regression)."""
-    x, y = x.double(), y.double()
-    centre, goal = x.mean(0), y.mean(0)
-    gram = (x - centre).T @ (x - centre)
+    x = x.double()
+    y = y.double()
+    x_mean = x.mean(0)
+    y_mean = y.mean(0)
+    gram = (x - x_mean).T @ (x - x_mean)
     gram.diagonal().add_(_RIDGE * gram.diagonal().mean())
-    weight = torch.linalg.solve(gram, (x - centre).T @ (y - goal)).T
+    weight = torch.linalg.solve(gram, (x - x_mean).T @ (y - y_mean)).T
     linear.weight.copy_(weight)
-    linear.bias.copy_(goal - weight @ centre)
+    linear.bias.copy_(y_mean - weight @ x_mean)

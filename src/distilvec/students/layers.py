@@ -33,20 +33,23 @@ def choose_layers(layers: int | list[int] | LayersSection, total: int) -> list[i
     section, until `best_layers` has chosen.
     Errors: DistilvecError for an empty choice, layers that the model lacks, repetitions, or another order.
     """
-    layers = layers.count if isinstance(layers, LayersSection) else layers
-    spread = layers if isinstance(layers, int) else max(1, total // 2)
-    example = [int(layer) for layer in np.round(np.linspace(0, total - 1, min(max(spread, 1), total)))]
+    if isinstance(layers, LayersSection):
+        layers = layers.count
     if isinstance(layers, int):
         if not 1 <= layers <= total:
             raise DistilvecError("student.layers", f"found {layers}; give a number from 1 to {total}.")
-        return example
+        return _spread(layers, total)
     if not layers or layers != sorted({*layers}) or not 0 <= layers[0] <= layers[-1] < total:
         raise DistilvecError(
             "student.layers",
             f"found {layers}; expected numbers from 0 (the first layer) to {total - 1} in ascending order, each once.",
-            f"Give for example {example}.",
+            f"Give for example {_spread(max(1, total // 2), total)}.",
         )
     return list(layers)
+
+
+def _spread(count: int, total: int) -> list[int]:
+    return [int(layer) for layer in np.round(np.linspace(0, total - 1, count))]
 
 
 def best_layers(
@@ -58,25 +61,28 @@ def best_layers(
     chosen before, and the evenly spread ones are compared with the result. The model is unchanged afterwards.
     """
     _, layers = layer_list(model)
-    total, found = len(layers), dict[tuple[int, ...], float]()
+    total = len(layers)
+    distances: dict[tuple[int, ...], float] = {}
+    # Layers that may come first: ModernBERT's layer 0 lacks the norm of the others, and nothing can replace it
     kinds = [layer.state_dict().keys() for layer in layers]
-    first = [number for number in range(total) if kinds[number] == kinds[0]]  # as ModernBERT's layer 0 differs
+    first_layers = [number for number in range(total) if kinds[number] == kinds[0]]
 
     def measured(keep: Sequence[int]) -> float:
-        if tuple(keep) not in found:
+        if tuple(keep) not in distances:
             with only_layers(model, keep):
-                found[tuple(keep)] = distance()
-        return found[tuple(keep)]
+                distances[tuple(keep)] = distance()
+        return distances[tuple(keep)]
 
-    measured(spread := choose_layers(count, total))
+    spread = choose_layers(count, total)
+    measured(spread)  # always measured, for the report
     if math.comb(total, count) <= MOST_CHOICES:
-        choices = [list(keep) for keep in itertools.combinations(range(total), count) if keep[0] in first]
-        return min(choices, key=measured), found
+        choices = [list(keep) for keep in itertools.combinations(range(total), count) if keep[0] in first_layers]
+        return min(choices, key=measured), distances
     chosen: list[int] = []
     for _ in range(count):
-        added = (sorted([*chosen, layer]) for layer in range(total) if layer not in chosen)
-        chosen = min((keep for keep in added if keep[0] in first), key=measured)
-    return min(chosen, spread, key=measured), found
+        candidates = [sorted([*chosen, layer]) for layer in range(total) if layer not in chosen]
+        chosen = min((keep for keep in candidates if keep[0] in first_layers), key=measured)
+    return min(chosen, spread, key=measured), distances
 
 
 @contextmanager
@@ -84,9 +90,10 @@ def only_layers(model: PreTrainedModel, keep: Sequence[int]) -> Iterator[None]:
     """Run the backbone with only these layers (ascending) until the block ends; no weight is copied."""
     path, layers = layer_list(model)
     parent, _, name = path.rpartition(".")
-    holder, text = model.get_submodule(parent), model.config.get_text_config()
+    holder = model.get_submodule(parent)
+    text = model.config.get_text_config()
     changed = _cut_settings(text, keep)
-    before = {key: getattr(text, key) for key in changed}
+    settings = {key: getattr(text, key) for key in changed}
     numbered = [
         (module, old, new)
         for new, old in enumerate(keep)
@@ -104,7 +111,7 @@ def only_layers(model: PreTrainedModel, keep: Sequence[int]) -> Iterator[None]:
         setattr(holder, name, layers)
         for module, old, _ in numbered:
             module.layer_idx = old  # type: ignore[assignment]
-        for key, value in before.items():
+        for key, value in settings.items():
             setattr(text, key, value)
 
 
@@ -147,12 +154,12 @@ def layer_list(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     """The dotted name and the list of a backbone's layers: the shallowest ModuleList of the configured length."""
     total = model.config.get_text_config().num_hidden_layers
     lists = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
-    found = [(name, module) for name, module in lists if len(module) == total]
-    if not found:
+    candidates = [(name, module) for name, module in lists if len(module) == total]
+    if not candidates:
         raise DistilvecError(
             "student.layers", f"{type(model).__name__} has no list of {total} layers.", "Leave it out."
         )
-    return min(found, key=lambda item: item[0].count("."))
+    return min(candidates, key=lambda candidate: candidate[0].count("."))
 
 
 def _cut_config(config: PretrainedConfig, keep: list[int]) -> PretrainedConfig:
@@ -178,10 +185,11 @@ def rebuild(model: PreTrainedModel, config: PretrainedConfig, weights: dict[str,
     with torch.random.fork_rng(devices=[]):
         fresh = type(model)(config).to(device=tensor.device, dtype=tensor.dtype)
     report = fresh.load_state_dict(weights, strict=False)
-    if odd := [*report.missing_keys, *report.unexpected_keys]:
+    misfits = [*report.missing_keys, *report.unexpected_keys]
+    if misfits:
         raise DistilvecError(
             "student.layers",
-            f"{type(model).__name__} does not run with these layers: {', '.join(odd[:3])} do not fit. Its first layer "
-            "differs from the others; keep layer 0 as the first.",
+            f"{type(model).__name__} does not run with these layers: {', '.join(misfits[:3])} do not fit. Its first "
+            "layer differs from the others; keep layer 0 as the first.",
         )
     return fresh.train(model.training)

@@ -27,13 +27,15 @@ def add_adapters(model: SentenceTransformer, section: LoraSection, seed: int) ->
     from peft import LoraConfig, inject_adapter_in_model
 
     backbone: Any = model[0].auto_model
-    linear = [name for name, module in backbone.named_modules() if isinstance(module, nn.Linear)]
-    linear = [name for name in linear if "pooler" not in name]
+    linear = []
+    for name, module in backbone.named_modules():
+        if isinstance(module, nn.Linear) and "pooler" not in name:
+            linear.append(name)
     for target in section.targets or ():
         if not any(name == target or name.endswith(f".{target}") for name in linear):
-            known = sorted({name.rsplit(".", 1)[-1] for name in linear})
-            hint = nearest(target, known) or "."
-            raise DistilvecError("student.lora.targets", f"no layer '{target}'{hint} Known: {known}.")
+            names = sorted({name.rsplit(".", 1)[-1] for name in linear})
+            hint = nearest(target, names) or "."
+            raise DistilvecError("student.lora.targets", f"no layer '{target}'{hint} Known: {names}.")
     config = LoraConfig(
         r=section.r, lora_alpha=section.alpha, lora_dropout=section.dropout, target_modules=section.targets or linear
     )
@@ -54,8 +56,8 @@ def merged(model: SentenceTransformer) -> SentenceTransformer:
     for name, module in list(backbone.named_modules()):
         if hasattr(module, "lora_A") and hasattr(module, "merge"):
             module.merge()
-            parent, _, own = name.rpartition(".")
-            setattr(backbone.get_submodule(parent), own, module.get_base_layer())
+            parent, _, child = name.rpartition(".")
+            setattr(backbone.get_submodule(parent), child, module.get_base_layer())
     for name in (FROZEN, "peft_config"):
         if hasattr(backbone, name):
             delattr(backbone, name)
@@ -66,10 +68,11 @@ def merged(model: SentenceTransformer) -> SentenceTransformer:
 
 def base_weights(module: nn.Module) -> set[str]:
     """Names in the module's state of the weights that have adapters and so never change."""
-    return {
-        f"{prefix}.{name}" if prefix else name
-        for prefix, part in module.named_modules()
-        if getattr(part, FROZEN, False)
-        for name in part.state_dict()
-        if _PART not in name
-    }
+    names = set()
+    for prefix, part in module.named_modules():
+        if not getattr(part, FROZEN, False):
+            continue
+        for name in part.state_dict():
+            if _PART not in name:
+                names.add(f"{prefix}.{name}" if prefix else name)
+    return names

@@ -21,7 +21,9 @@ from transformers import PreTrainedModel
 from distilvec.core.errors import DistilvecError
 from distilvec.students.layers import rebuild
 
-_TEXTS, _LENGTH, _BATCH = 2048, 512, 32  # texts that are read, tokens of each, texts at once
+_TEXTS = 2048  # that are read
+_LENGTH = 512  # tokens of each
+_BATCH = 32  # texts at once
 _BYTES = 1 << 31  # of covariances in memory
 _SHARE = 64  # one in 64 of the neurons left goes at a time: two that do the same should not go together
 _RIDGE = 1e-5  # of the mean variance, so that neurons that never differ have a solution
@@ -44,7 +46,8 @@ def narrow(backbone: PreTrainedModel, size: int, tokens: Sequence[Sequence[int]]
     Errors: DistilvecError for more neurons than there are, and for feed-forward layers of another kind.
     """
     config = copy.deepcopy(backbone.config)
-    text, layers, into, out = config.get_text_config(), *feed_forward_names(backbone)
+    text = config.get_text_config()
+    layers, into, out = feed_forward_names(backbone)
     total = text.intermediate_size
     if not 1 <= size <= total:
         raise DistilvecError("student.intermediate_size", f"found {size}; give a number from 1 to {total}.")
@@ -53,13 +56,14 @@ def narrow(backbone: PreTrainedModel, size: int, tokens: Sequence[Sequence[int]]
     weights = dict(backbone.state_dict())
     linears = {f"{layer}.{out}": cast(nn.Linear, backbone.get_submodule(f"{layer}.{out}")) for layer in layers}
     for layer, (name, moments) in zip(layers, _moments(backbone, linears, tokens), strict=True):
-        kept, fitted, bias = _fit(linears[name], size, moments)
+        neurons, fitted, bias = _fit(linears[name], size, moments)
         weights[f"{name}.weight"] = fitted
         if bias is not None:
             weights[f"{name}.bias"] = bias
-        for key in (f"{layer}.{part}.{kind}" for part in into for kind in ("weight", "bias")):
-            if key in weights:
-                weights[key] = weights[key].unflatten(0, (-1, total))[:, kept].flatten(0, 1)
+        for part in into:
+            for key in (f"{layer}.{part}.weight", f"{layer}.{part}.bias"):
+                if key in weights:  # one layer may hold gates and values, one block of `total` rows each
+                    weights[key] = weights[key].unflatten(0, (-1, total))[:, neurons].flatten(0, 1)
     text.intermediate_size = size
     return rebuild(backbone, config, weights)
 
@@ -104,24 +108,26 @@ def _moments(
     names = list(linears)
     step = max(1, _BYTES // (8 * linears[names[0]].in_features ** 2))
     for start in range(0, len(names), step):
-        found = _read(backbone, {name: linears[name] for name in names[start : start + step]}, texts)
-        for name in list(found):
-            yield name, found.pop(name)
+        moments = _read(backbone, {name: linears[name] for name in names[start : start + step]}, texts)
+        for name in list(moments):
+            yield name, moments.pop(name)  # the caller frees each covariance, which is large, before the next one
 
 
 def _read(backbone: PreTrainedModel, linears: Mapping[str, nn.Linear], texts: Sequence[Tensor]) -> dict[str, _Moments]:
     """Run the backbone on texts, the shortest first, and return the moments of what these linear layers read."""
-    device, count, mask = next(backbone.parameters()).device, sum(map(len, texts)), torch.empty(0)
+    device = next(backbone.parameters()).device
+    count = sum(map(len, texts))
+    mask = torch.empty(0)  # of the batch that runs; the hooks read it
     sums = {name: torch.zeros(linear.in_features, dtype=torch.float64) for name, linear in linears.items()}
     products = {name: torch.zeros(len(total), len(total), dtype=torch.float64) for name, total in sums.items()}
 
-    def keep(name: str, read: Tensor) -> None:
-        rows = read[mask].float()
+    def add(name: str, states: Tensor) -> None:
+        rows = states[mask].float()
         sums[name] += rows.sum(0).double().cpu()
         products[name] += (rows.T @ rows).double().cpu()
 
     hooks = [
-        linear.register_forward_pre_hook(lambda _, inputs, name=name: keep(name, inputs[0]))
+        linear.register_forward_pre_hook(lambda _, inputs, name=name: add(name, inputs[0]))
         for name, linear in linears.items()
     ]
     training = backbone.training
@@ -137,11 +143,12 @@ def _read(backbone: PreTrainedModel, linears: Mapping[str, nn.Linear], texts: Se
         for hook in hooks:
             hook.remove()
         backbone.train(training)
-    found = {}
+    moments = {}
     for name, total in sums.items():
         mean = total / count
-        found[name] = _Moments(mean, products.pop(name).div_(count).sub_(torch.outer(mean, mean)))
-    return found
+        covariance = products.pop(name).div_(count).sub_(torch.outer(mean, mean))
+        moments[name] = _Moments(mean, covariance)
+    return moments
 
 
 def _fit(
@@ -153,21 +160,29 @@ def _fit(
     others, S, by - P_SD P_DD^-1 W_D, and P_SS by - P_SD P_DD^-1 P_DS. A layer without bias cannot correct the mean, so
     its weights are fitted to the second moments instead of the covariance.
     """
-    like, bias = linear.weight, cast(Tensor | None, linear.bias)
+    weight = linear.weight
+    bias = cast(Tensor | None, linear.bias)
     if moments is None:
-        kept = like.float().square().sum(0).topk(size).indices.sort().values.cpu()
-        return kept, like[:, kept], bias
-    old, mean = like.double().T.cpu(), moments.mean
+        neurons = weight.float().square().sum(0).topk(size).indices.sort().values.cpu()
+        return neurons, weight[:, neurons], bias
+    old = weight.double().T.cpu()
+    mean = moments.mean
     gram = moments.covariance if bias is not None else moments.covariance + torch.outer(mean, mean)
     gram = gram + torch.eye(len(gram), dtype=gram.dtype) * (_RIDGE * gram.diagonal().mean())
-    inverse, read, kept = torch.linalg.inv(gram), old, torch.arange(len(old))
-    while len(kept) > size:
-        order = (read.square().sum(1) / inverse.diagonal()).argsort(stable=True)
-        count = min(max(1, len(kept) // _SHARE), len(kept) - size)
-        gone, stay = order[:count], order[count:].sort().values
-        share = torch.linalg.solve(inverse[gone][:, gone], inverse[gone][:, stay])
-        read = read[stay] - share.T @ read[gone]
-        inverse = inverse[stay][:, stay] - inverse[stay][:, gone] @ share
-        kept = kept[stay]
-    moved = None if bias is None else (bias.double().cpu() + mean @ old - mean[kept] @ read).to(like)
-    return kept, read.T.contiguous().to(like), moved
+    p = torch.linalg.inv(gram)
+    w = old
+    neurons = torch.arange(len(old))
+    while len(neurons) > size:
+        costs = w.square().sum(1) / p.diagonal()
+        order = costs.argsort(stable=True)
+        count = min(max(1, len(neurons) // _SHARE), len(neurons) - size)
+        d = order[:count]
+        s = order[count:].sort().values
+        share = torch.linalg.solve(p[d][:, d], p[d][:, s])  # P_DD^-1 P_DS
+        w = w[s] - share.T @ w[d]
+        p = p[s][:, s] - p[s][:, d] @ share
+        neurons = neurons[s]
+    fitted_bias = None
+    if bias is not None:  # the mean of the output stays
+        fitted_bias = (bias.double().cpu() + mean @ old - mean[neurons] @ w).to(weight)
+    return neurons, w.T.contiguous().to(weight), fitted_bias

@@ -31,11 +31,13 @@ def pooling_weights(mask: Bool[Tensor, "batch tokens"], kind: Kind) -> Float[Ten
     "mean" weighs the tokens alike, "cls" takes the first token, "lasttoken" the last one.
     """
     if kind == "mean":
-        chosen = mask.float()
+        weights = mask.float()
     else:
-        first = (mask if kind == "cls" else mask.flip(-1)).int().argmax(-1)
-        chosen = F.one_hot(first if kind == "cls" else mask.shape[-1] - 1 - first, mask.shape[-1]).float()
-    return (chosen / chosen.sum(-1, keepdim=True).clamp_min(1.0)).unsqueeze(1)
+        tokens = mask.shape[-1]
+        first_token = mask.int().argmax(-1)
+        last_token = tokens - 1 - mask.flip(-1).int().argmax(-1)
+        weights = F.one_hot(first_token if kind == "cls" else last_token, tokens).float()
+    return (weights / weights.sum(-1, keepdim=True).clamp_min(1.0)).unsqueeze(1)
 
 
 def pool_states(
@@ -58,19 +60,19 @@ def pooling_inputs(backbone: PreTrainedModel, numbers: set[int], pool: Pool | No
     A layer's input is pooled just before the layer runs. Pooled after the whole pass, its gradient, as large as the
     states, would wait in memory from the start of the backward pass.
     """
-    found: dict[int, Tensor] = {}
+    pooled: dict[int, Tensor] = {}
 
     def listen(number: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             assert pool is not None
-            found[number] = pool(args[0] if args else kwargs["hidden_states"])
+            pooled[number] = pool(args[0] if args else kwargs["hidden_states"])
 
         return hook
 
     layers = layer_list(backbone)[1] if numbers else nn.ModuleList()
     handles = [layers[number].register_forward_pre_hook(listen(number), with_kwargs=True) for number in sorted(numbers)]
     try:
-        yield found
+        yield pooled
     finally:
         for handle in handles:
             handle.remove()

@@ -33,26 +33,29 @@ def ridge(inputs: Float[Tensor, "n in"], targets: Float[Tensor, "n out"]) -> Rid
     """
     x, y = inputs.double(), targets.double()
     values, vectors = torch.linalg.eigh(x.T @ x)
-    turned = x @ vectors
+    rotated = x @ vectors
     best: Ridge | None = None
-    for keeps in (False, True) if x.shape[1] == y.shape[1] else (False,):
-        rest = y - x if keeps else y
-        cross = turned.T @ rest
+    is_square = x.shape[1] == y.shape[1]
+    for keeps in (False, True) if is_square else (False,):
+        residual = y - x if keeps else y  # what is left of Y behind the prior
+        cross = rotated.T @ residual
         for strength in STRENGTHS:
             penalty = strength * float(values.mean().clamp_min(1e-12))
             shrunk = 1 / (values.clamp_min(0) + penalty)
             solution = shrunk[:, None] * cross
-            leverage = (turned.square() * shrunk).sum(1, keepdim=True)
-            predicted = y - (rest - turned @ solution) / (1 - leverage).clamp_min(1e-9)
+            # Leave-one-out in closed form: the residual of row i, divided by 1 - its leverage
+            leverage = (rotated.square() * shrunk).sum(1, keepdim=True)
+            predicted = y - (residual - rotated @ solution) / (1 - leverage).clamp_min(1e-9)
             distance = mean_distance(predicted, y)
             if best is None or distance < best.distance:
                 weight = (vectors @ solution).T
-                weight = weight + torch.eye(len(weight), dtype=weight.dtype, device=weight.device) if keeps else weight
+                if keeps:
+                    weight = weight + torch.eye(len(weight), dtype=weight.dtype, device=weight.device)
                 best = Ridge(weight, penalty, keeps, predicted, distance)
     assert best is not None
     return best
 
 
-def mean_distance(ours: Float[Tensor, "n dim"], theirs: Float[Tensor, "n dim"]) -> float:
+def mean_distance(x: Float[Tensor, "n dim"], y: Float[Tensor, "n dim"]) -> float:
     """Return the mean distance of the rows' directions."""
-    return float((F.normalize(ours, dim=-1) - F.normalize(theirs, dim=-1)).norm(dim=-1).mean())
+    return float((F.normalize(x, dim=-1) - F.normalize(y, dim=-1)).norm(dim=-1).mean())

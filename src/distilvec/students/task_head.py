@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import read_json
-from distilvec.core.task_head import HeadInfo, TaskHead, TaskInfo
+from distilvec.core.task_head import PAIRS, HeadInfo, TaskHead, TaskInfo, TaskKind
 from distilvec.models.load import evaluating, load_model
 
 WEIGHTS, FACTS = "head.safetensors", "head.json"
@@ -38,25 +38,26 @@ def save_head(
     """
     task = {"kind": head.task.kind, "classes": head.task.classes, "members": head.task.texts_per_example}
     info = {"task": task, "width": head.width, "classes": list(classes), "scale": scale, "prompt": prompt}
-    info |= {} if head.info.hidden is None else {"hidden": head.info.hidden}
+    if head.info.hidden is not None:
+        info["hidden"] = head.info.hidden
     weights = {name: value.detach().float().cpu().contiguous() for name, value in head.state_dict().items()}
     save_file(weights, folder / WEIGHTS)
     (folder / FACTS).write_text(json.dumps(info, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _task(kind: Literal["classification", "pair", "sts"], classes: int, members: int = 1) -> TaskInfo:
+def _task(kind: TaskKind, classes: int, members: int = 1) -> TaskInfo:
     """Return the task that head.json describes, with the names of format 1."""
     return TaskInfo(kind, classes, members)
 
 
 def load_head(folder: Path) -> tuple[TaskHead, list[str]] | None:
     """A model's head and its classes, None for a folder without one. DistilvecError for damaged files."""
-    found = head_info(folder)
-    if found is None:
+    info = head_info(folder)
+    if info is None:
         return None
     try:
-        head = TaskHead(found["width"], _task(**found["task"]), HeadInfo(hidden=found.get("hidden")))
-        classes = [str(name) for name in found["classes"]]
+        head = TaskHead(info["width"], _task(**info["task"]), HeadInfo(hidden=info.get("hidden")))
+        classes = [str(name) for name in info["classes"]]
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise DistilvecError(FACTS, f"{folder / FACTS} describes no head ({reason}).", _AGAIN) from None
@@ -71,14 +72,14 @@ def load_head(folder: Path) -> tuple[TaskHead, list[str]] | None:
 def head_info(folder: Path) -> dict[str, Any] | None:
     """Content of head.json, None for a folder without one."""
     path = folder / FACTS
-    return read_json(path, _AGAIN) if path.is_file() else None
+    return read_json(path, _AGAIN, sealed=False) if path.is_file() else None
 
 
 class TaskModel:
     """A saved model and the head of its labelled task, loaded once.
 
-    `kind` is the task's (classification, pair or sts); `classes` are its labels, empty for sts. Pairs are tuples (or
-    lists) of two texts, whether the model reads both as one input or apart.
+    `kind` is the task's (classification, multilabel, pair or sts); `classes` are its labels, empty for sts. Pairs are
+    tuples (or lists) of two texts, whether the model reads both as one input or apart.
     Errors: DistilvecError for a folder without a model, without a head, or with damaged files of either.
     """
 
@@ -86,40 +87,52 @@ class TaskModel:
         self.folder = Path(folder)
         train = "Name the folder of a model that was trained on a labelled task."
         if not self.folder.is_dir():
-            raise DistilvecError("model", f"{folder} is no folder.", train)
-        found, info = load_head(self.folder), head_info(self.folder)
-        if found is None or info is None:
+            raise DistilvecError("model", f"{folder} is not a folder.", train)
+        head = load_head(self.folder)
+        info = head_info(self.folder)
+        if head is None or info is None:
             raise DistilvecError(FACTS, f"{folder} has no head.", train)
-        self._head, self.classes = found
+        self._head, self.classes = head
         self.kind = self._head.task.kind
-        self._prompt, self._scale = str(info.get("prompt") or ""), info.get("scale") or (0.0, 1.0)
+        self._prompt = str(info.get("prompt") or "")
+        self._scale = info.get("scale") or (0.0, 1.0)
         self._model = load_model(str(self.folder), "model").to(device)
 
     def __repr__(self) -> str:
-        shown = ", ".join(map(repr, self.classes[:6])) + (", ..." if len(self.classes) > 6 else "")
+        shown = ", ".join(map(repr, self.classes[:6]))
+        if len(self.classes) > 6:
+            shown += ", ..."
         return f"TaskModel({str(self.folder)!r}, kind={self.kind!r}, classes=[{shown}])"
 
-    def predict(self, texts: Sequence[Text]) -> list[str] | list[float]:
-        """The label of every text or pair; for sts a score on the task's own scale."""
+    def predict(self, texts: Sequence[Text]) -> list[str] | list[list[str]] | list[float]:
+        """The label of every text or pair, for multilabel a list of them; for sts a score on the task's own scale."""
         logits = self._logits(texts)
+        if self.kind == "multilabel":
+            return [self._labels(row) for row in logits > 0]
         if self.kind != "sts":
             return [self.classes[number] for number in logits.argmax(1).tolist()]
         low, high = self._scale
         return [low + (high - low) * score for score in logits[:, 0].tolist()]
 
     def predict_proba(self, texts: Sequence[Text]) -> np.ndarray[Any, Any]:
-        """Probabilities, float32 [texts, classes], in the order of `classes`. DistilvecError for sts."""
+        """Probabilities, float32 [texts, classes], in the order of `classes`; those of multilabel do not add up to 1.
+
+        Errors: DistilvecError for sts.
+        """
         if self.kind == "sts":
             raise DistilvecError("predict_proba", f"{self.folder} gives scores (sts), not classes.", "Use predict.")
-        probabilities: np.ndarray[Any, Any] = self._logits(texts).softmax(1).numpy()
-        return probabilities
+        logits = self._logits(texts)
+        probabilities = logits.sigmoid() if self.kind == "multilabel" else logits.softmax(1)
+        return np.asarray(probabilities.numpy())
+
+    def _labels(self, chosen: Tensor) -> list[str]:
+        return [name for name, is_chosen in zip(self.classes, chosen.tolist(), strict=True) if is_chosen]
 
     def _logits(self, texts: Sequence[Text]) -> Float[Tensor, "texts classes"]:
         """Logits of checked texts. DistilvecError for a single text, and for texts of another kind than the task's."""
-        pairs = self.kind != "classification"
-        expected = (
-            f"a list of {'pairs of texts, such as (a, b),' if pairs else 'single texts'} (task kind: {self.kind})"
-        )
+        pairs = self.kind in PAIRS
+        kind_of_text = "pairs of texts, such as (a, b)," if pairs else "single texts"
+        expected = f"a list of {kind_of_text} (task kind: {self.kind})"
         if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
             raise DistilvecError(
                 "texts", f"expected {expected}; found a {type(texts).__name__}.", "Put it into a list."
@@ -127,18 +140,24 @@ class TaskModel:
         inputs = []
         for number, text in enumerate(texts):
             parts = tuple(text) if pairs and isinstance(text, (tuple, list)) else (text,)
-            if len(parts) != 1 + pairs or not all(isinstance(part, str) for part in parts):
+            if len(parts) != (2 if pairs else 1) or not all(isinstance(part, str) for part in parts):
                 raise DistilvecError("texts", f"expected {expected}; found {repr(text)[:80]} (number {number}).")
-            together: Any = parts if self._head.task.texts_per_example == 2 or not pairs else (parts,)
-            inputs.append(tuple(with_prompt(self._prompt, part) for part in together))
+            example: Any = parts
+            if pairs and self._head.task.texts_per_example == 1:  # both texts in one input
+                example = (parts,)
+            inputs.append(tuple(with_prompt(self._prompt, part) for part in example))
         return predict_logits(self._model, self._head, inputs)
 
 
-def predict(folder: Path | str, texts: Sequence[Text]) -> list[str] | list[float]:
+def predict(folder: Path | str, texts: Sequence[Text]) -> list[str] | list[list[str]] | list[float]:
     """`TaskModel(folder).predict(texts)`; the last few models stay in memory until their files change."""
     path = Path(folder).absolute()
-    found = [(str(file), file.stat()) for file in sorted(path.rglob("*")) if file.is_file()]
-    return _loaded(path, tuple((name, status.st_size, status.st_mtime_ns) for name, status in found)).predict(texts)
+    files = []
+    for file in sorted(path.rglob("*")):
+        if file.is_file():
+            status = file.stat()
+            files.append((str(file), status.st_size, status.st_mtime_ns))
+    return _loaded(path, tuple(files)).predict(texts)
 
 
 @lru_cache(maxsize=2)
@@ -157,13 +176,16 @@ def predict_logits(
 ) -> Float[Tensor, "examples classes"]:
     """The head's outputs for inputs that hold their prompts, on the CPU; shortest inputs first."""
     order = sorted(range(len(inputs)), key=lambda number: len(str(inputs[number])))
-    logits, head = torch.empty(len(inputs), head.task.classes), head.to(model.device).eval()
+    logits = torch.empty(len(inputs), head.task.classes)
+    head = head.to(model.device).eval()
     with evaluating(model):
         for start in range(0, len(order), _BATCH):
             numbers = order[start : start + _BATCH]
             texts = [inputs[number][part] for part in range(head.task.texts_per_example) for number in numbers]
             features: dict[str, Any] = model.preprocess(texts)
-            features = {name: v.to(model.device) if isinstance(v, Tensor) else v for name, v in features.items()}
+            for name, value in features.items():
+                if isinstance(value, Tensor):
+                    features[name] = value.to(model.device)
             for module in model:
                 if type(module).__name__ in AFTER_HEAD:
                     break

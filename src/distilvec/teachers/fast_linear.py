@@ -47,7 +47,7 @@ def autocast_forward(module: nn.Module) -> None:
                 features[name] = value.float()
         return features
 
-    module.forward = forward_in_bfloat16  # type: ignore[method-assign,assignment]
+    module.forward = forward_in_bfloat16
 
 
 def pack_linears(backbone: nn.Module) -> int:

@@ -143,14 +143,14 @@ class ModelEmbedder:
         )
         if not hasattr(self.model[0], "auto_model"):
             return info
-        config, tokenizer = self.model[0].auto_model.config.get_text_config(), self.model.tokenizer
+        config = self.model[0].auto_model.config.get_text_config()
         return replace(
             info,
             hidden_size=config.hidden_size,
             layers=config.num_hidden_layers,
             heads=config.num_attention_heads,
-            tokenizer=tokenizer_hash(tokenizer),
-            special_tokens=special_tokens(tokenizer),
+            tokenizer=tokenizer_hash(self.model.tokenizer),
+            special_tokens=special_tokens(self.model.tokenizer),
         )
 
     def manifest(self, store_dtype: str = "float16", pre_dense: bool = False) -> Manifest:
@@ -183,7 +183,7 @@ class ModelEmbedder:
         for module in self.model:
             if type(module).__name__ == "Pooling":
                 modes = module.pooling_mode
-                return modes if isinstance(modes, str) else "+".join(modes)
+                return modes if isinstance(modes, str | None) else "+".join(modes)
         return None
 
     def fill(self, cache: TeacherCache, corpus: Corpus, progress: Progress | None = None) -> None:
@@ -242,7 +242,7 @@ class ModelEmbedder:
     def lengths(self, prompted: Sequence[Text]) -> npt.NDArray[np.int64]:
         """Tokens of texts with prompts, as the model reads them; a model of its own kind: estimated from characters."""
         if self._forward is None:
-            characters = np.array([sum(map(len, [text] if isinstance(text, str) else text)) for text in prompted])
+            characters = np.array([len(text) if isinstance(text, str) else sum(map(len, text)) for text in prompted])
             return np.minimum(characters // CHARACTERS_A_TOKEN + 1, self.max_length).astype(np.int64)
         return np.array([len(ids) for ids in self._forward.tokenize(prompted)[0]], dtype=np.int64)
 

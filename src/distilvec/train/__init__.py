@@ -1,1 +1,1 @@
-"""The loop and what it is made of."""
+"""The one training loop: batches, gradients, updates, schedules, validation, checkpoints and monitors."""

@@ -12,7 +12,10 @@ from distilvec.core.processes import join
 
 
 def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:
-    """accelerate for the recipe's device and precision; DistilvecError if the machine has no such device."""
+    """Return an Accelerator for the recipe, and join the other processes of the run.
+
+    Errors: DistilvecError if the machine has no such device.
+    """
     device = pick_device(train.device)
     join(train.device)
     bf16 = train.precision == "bf16" or (train.precision == "auto" and fast_bf16(device))

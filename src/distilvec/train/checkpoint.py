@@ -28,7 +28,9 @@ from distilvec.train.sharding import gathered, like
 
 KEY = "checkpoint"
 FIX = "Put back a copy of it, or delete it to start training again from step 0."
-SEALED = "sealed"  # one key: safetensors writes several keys in a random order
+# The checksums and the seal are one key of the metadata: safetensors writes several keys in a random order, and equal
+# runs should write equal files.
+SEALED = "sealed"
 
 
 @dataclass
@@ -73,8 +75,8 @@ def save_checkpoint(
     The base weights of adapters never change and are left out. All processes call this; the main one writes.
     Errors: DistilvecError if the file cannot be written; the previous checkpoint stays.
     """
-    fixed = base_weights(module)
-    tensors = {f"model/{name}": value for name, value in module.state_dict().items() if name not in fixed}
+    unchanged = base_weights(module)
+    tensors = {f"model/{name}": value for name, value in module.state_dict().items() if name not in unchanged}
     tensors |= {f"optimizer/{name}": value for name, value in optimizer_tensors(optimizer, module).items()}
     tensors = gathered(tensors) | {f"loop/{name}": value for name, value in memory.items()}
     if is_main():
@@ -85,10 +87,10 @@ def load_checkpoint(
     path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, fingerprint: str
 ) -> tuple[Progress, dict[str, Tensor]] | None:
     """Restore module and optimizer; return progress and memory, or None without a file. Errors as `read_checkpoint`."""
-    found = read_checkpoint(path, fingerprint)
-    if found is None:
+    checkpoint = read_checkpoint(path, fingerprint)
+    if checkpoint is None:
         return None
-    tensors, state = found
+    tensors, state = checkpoint
     with fitting(path):
         restore(module, with_prefix(tensors, "model/"))
         load_optimizer_tensors(optimizer, module, with_prefix(tensors, "optimizer/"))
@@ -107,10 +109,11 @@ def fitting(path: Path, key: str = KEY, fix: str = FIX) -> Iterator[None]:
 
 def restore(module: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Load a checkpoint's weights into the module; base weights of adapters stay."""
-    fixed = base_weights(module)
-    own = module.state_dict()
-    found = {name: like(value, own[name]) if name in own else value for name, value in tensors.items()}
-    module.load_state_dict({**{name: value for name, value in own.items() if name in fixed}, **found})
+    state = module.state_dict()
+    weights = {name: state[name] for name in base_weights(module) if name in state}
+    for name, value in tensors.items():
+        weights[name] = like(value, state[name]) if name in state else value  # torch names the ones that do not fit
+    module.load_state_dict(weights)
 
 
 def read_checkpoint(
@@ -134,13 +137,13 @@ def read_checkpoint(
 
 def _read_progress(text: str, path: Path) -> Progress:
     """Progress in a checkpoint's metadata; DistilvecError if its fields or their types are unknown."""
-    known = {name: type(value) for name, value in asdict(Progress()).items()}
+    expected_types = {name: type(value) for name, value in asdict(Progress()).items()}
     try:
-        found = json.loads(text)
+        values = json.loads(text)
     except ValueError:
-        found = None
-    if isinstance(found, dict) and {name: type(value) for name, value in found.items()} == known:
-        return Progress(**found)
+        values = None
+    if isinstance(values, dict) and {name: type(value) for name, value in values.items()} == expected_types:
+        return Progress(**values)
     raise DistilvecError(KEY, f"{path} is damaged or of another version of distilvec: its progress is {text}.", FIX)
 
 
@@ -189,10 +192,12 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     with explained(key, path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            remove_scratch(path.parent)
+            remove_scratch(path.parent)  # of a run that was killed here, before there is too little space for a new one
             folder.mkdir()
             new = folder / path.name
             save_file(contents, new, metadata={**metadata, SEALED: sealed})
+            # This order and no other: the new content is on the disk before its name is, and the name before this
+            # function returns. Otherwise a power cut can leave a file with the right name and no content.
             with new.open("rb") as file:
                 os.fsync(file.fileno())
             new.replace(path)
@@ -211,9 +216,10 @@ def read_tensors(
     """
     try:
         with explained(key, path):
-            path.open("rb").close()  # whose errors name the reason
+            path.open("rb").close()  # safe_open's own errors for a missing or forbidden file do not name the reason
             with safe_open(path, framework="pt") as file:
-                metadata, names = file.metadata() or {}, list(file.keys())
+                metadata = file.metadata() or {}
+                names = list(file.keys())
                 tensors = {name: file.get_tensor(name) for name in names if name.startswith(prefixes)}
         damage = _damage(metadata, set(names), tensors)
     except (SafetensorError, *UNREADABLE) as error:
@@ -225,7 +231,8 @@ def read_tensors(
 
 def tensor_checksum(value: Tensor) -> str:
     """Type, shape and CRC-32 of a contiguous tensor on the CPU; every flipped bit changes it."""
-    return f"{value.dtype} {list(value.shape)} {zlib.crc32(value.reshape(-1).view(torch.uint8).numpy().data):08x}"
+    content = value.reshape(-1).view(torch.uint8).numpy().data
+    return f"{value.dtype} {list(value.shape)} {zlib.crc32(content):08x}"
 
 
 def _damage(metadata: dict[str, str], names: set[str], tensors: dict[str, Tensor]) -> str | None:
@@ -233,11 +240,11 @@ def _damage(metadata: dict[str, str], names: set[str], tensors: dict[str, Tensor
     try:
         sealed = json.loads(metadata[SEALED])
         checksums = dict(sealed["checksums"])
-        plain = {name: text for name, text in metadata.items() if name != SEALED}
-        intact = sealed[SEAL] == seal({**plain, "checksums": checksums}) and names == checksums.keys()
+        unsealed = {name: text for name, text in metadata.items() if name != SEALED}
+        is_intact = sealed[SEAL] == seal({**unsealed, "checksums": checksums}) and names == checksums.keys()
     except (KeyError, ValueError, TypeError):
-        intact = False
-    if not intact:
+        is_intact = False
+    if not is_intact:
         return "its metadata changed after distilvec wrote it"
     changed = sorted(name for name, value in tensors.items() if tensor_checksum(value) != checksums[name])
     return f"{', '.join(changed[:3])} changed after distilvec wrote it" if changed else None

@@ -68,21 +68,28 @@ class TrainingData:
         if self.unlabeled_rows is None:
             return self.train_rows
         generator = np.random.Generator(np.random.PCG64([seed, epoch, 1]))
-        return np.concatenate([self.train_rows, generator.permutation(self.unlabeled_rows)[: len(self.train_rows)]])
+        unlabeled = generator.permutation(self.unlabeled_rows)[: len(self.train_rows)]
+        return np.concatenate([self.train_rows, unlabeled])
 
     @cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of every example; of an example with two texts those of both."""
         lengths = self.tokens.lengths
-        return lengths if self.examples is None else lengths[self.examples.rows].sum(1, dtype=np.int32)
+        if self.examples is None:
+            return lengths
+        return lengths[self.examples.rows].sum(1, dtype=np.int32)
 
     def batch(self, numbers: np.ndarray) -> TextBatch:
         """The student's batch of these examples, on the CPU; with two texts per example all first texts come first."""
-        labels, texts_per_example, score_range, rows = None, 1, 1.0, numbers
+        rows = numbers
+        labels = None
+        texts_per_example = 1
+        score_range = 1.0
         if self.examples is not None:
-            labels = torch.from_numpy(self.examples.labels[numbers])
-            texts_per_example, score_range = self.examples.info.texts_per_example, self.examples.score_range
             rows = self.examples.rows[numbers].T.reshape(-1)
+            labels = torch.from_numpy(self.examples.labels[numbers])
+            texts_per_example = self.examples.info.texts_per_example
+            score_range = self.examples.score_range
         return TextBatch(
             rows=torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)),
             tokens=self.tokens.batch(rows),

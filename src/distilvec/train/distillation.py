@@ -14,7 +14,7 @@ from distilvec.config.training import TrainSection
 from distilvec.core import processes
 from distilvec.core.batch import TextBatch
 from distilvec.core.device import keep_memory, return_memory
-from distilvec.core.method_file import blamed
+from distilvec.core.method_file import attribute_errors_to
 from distilvec.core.objective import LossTerms, Objective, check_terms, weighted_loss, weighted_losses
 from distilvec.core.outputs import ModelOutputs
 from distilvec.students.encoder import Encoder
@@ -23,7 +23,7 @@ from distilvec.train.optimizer import freeze_others
 from distilvec.train.prefetch import MicroBatch
 from distilvec.train.sharding import gradient_norm, shard, sharding
 from distilvec.train.shares import Share
-from distilvec.train.update import Weigh
+from distilvec.train.update import RowWeights
 
 
 class Distillation(nn.Module):
@@ -43,14 +43,17 @@ class Distillation(nn.Module):
 
         With a `share`, `batch` and `teacher` are those of this process, and the terms those of the whole micro-batch.
         """
-        with blamed():
-            objective, required = self.objective, self.objective.student_outputs
-            rows = None if teacher.selected is None else teacher.selected[..., 0]
-            required = with_gates(required, self.encoder.experts) if self.snapshot_due else required
-            student = self.encoder(batch, required, rows)
+        with attribute_errors_to():
+            objective = self.objective
+            required = objective.student_outputs
+            if self.snapshot_due:
+                required = with_gates(required, self.encoder.experts)
+            attention_rows = None if teacher.selected is None else teacher.selected[..., 0]
+            student = self.encoder(batch, required, attention_rows)
             with torch.autocast(batch.rows.device.type, enabled=False):
                 if share is not None:
-                    batch, (student, teacher) = share.whole, share.gather(student, teacher)
+                    student, teacher = share.gather(student, teacher)
+                    batch = share.whole
                 if objective.head is not None:
                     student = replace(student, logits=objective.head(student.vector))
                 terms: LossTerms = objective(batch, student, teacher)
@@ -58,11 +61,12 @@ class Distillation(nn.Module):
                 if self.snapshot_due:
                     with torch.no_grad():
                         metrics = objective.metrics(batch, student, teacher)
-                    self.snapshot, self.snapshot_due = take_snapshot(batch, student, teacher, metrics), False
-        return {
-            name: values if len(values) == batch.examples else values.view(batch.texts_per_example, -1).mean(0)
-            for name, values in terms.items()
-        }
+                    self.snapshot = take_snapshot(batch, student, teacher, metrics)
+                    self.snapshot_due = False
+        for name, values in terms.items():
+            if len(values) != batch.examples:  # one value per text: an example has the mean of its texts
+                terms[name] = values.view(batch.texts_per_example, -1).mean(0)
+        return terms
 
 
 def prepare(encoder: Encoder, objective: Objective, train: TrainSection, accelerator: Accelerator) -> Distillation:
@@ -92,31 +96,41 @@ class StepGradients:
     def __init__(
         self, module: Distillation, accelerator: Accelerator, micro_batches: Sequence[MicroBatch], seed: int, step: int
     ) -> None:
-        self.module, self.accelerator, self.micro_batches = module, accelerator, micro_batches
-        self.examples = [one.examples for one in micro_batches]
+        self.module = module
+        self.accelerator = accelerator
+        self.micro_batches = micro_batches
+        self.examples = [micro_batch.examples for micro_batch in micro_batches]
         self.objective = module.objective
         self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self.seed, self.step = seed, step
-        self.fetched: tuple[int, Share, ModelOutputs] | None = None
+        self.seed = seed
+        self.step = step
+        self.loaded: tuple[int, Share, ModelOutputs] | None = None  # the micro-batch on the device, and its number
         self.buffers: dict[str, Tensor] | None = None
 
-    def __call__(self, draw: int = 0, last: bool = True, weigh: Weigh | None = None) -> LossTerms:
+    def __call__(self, masks: int = 0, is_last: bool = True, row_weights: RowWeights | None = None) -> LossTerms:
         """One pass over all micro-batches; the terms are detached."""
-        self._rewind(more_to_come=not last)
-        weights, found = self.objective.weights, []
-        shares = self._shares(draw, weigh) if weigh is not None and len(self.examples) > 1 else None
+        self._rewind(more_to_come=not is_last)
+        weights = self.objective.weights
+        # Row weights depend on the losses of all rows of the step: with several micro-batches these come first
+        weights_by_batch = None
+        if row_weights is not None and len(self.examples) > 1:
+            weights_by_batch = self._weights_by_batch(masks, row_weights)
+        detached = []
         for number, examples in enumerate(self.examples):
             with self.accelerator.autocast():
-                terms, sources = self._terms(number, draw)
-                if weigh is None:
+                terms, sources = self._terms(number, masks)
+                if row_weights is None:
                     loss = weighted_loss(terms, weights) * (examples / sum(self.examples))
                 else:
                     losses = weighted_losses(terms, weights)
-                    loss = (losses * (weigh(losses.detach(), sources) if shares is None else shares[number])).sum()
+                    if weights_by_batch is None:
+                        loss = (losses * row_weights(losses.detach(), sources)).sum()
+                    else:
+                        loss = (losses * weights_by_batch[number]).sum()
             self.accelerator.backward(loss)
-            found.append({name: values.detach() for name, values in terms.items()})
+            detached.append({name: values.detach() for name, values in terms.items()})
         processes.average_gradients(self.trained)
-        return {name: torch.cat([terms[name] for terms in found]) for name in found[0]}
+        return {name: torch.cat([terms[name] for terms in detached]) for name in detached[0]}
 
     def norms(self) -> dict[str, float]:
         """Norm of each weighted term's gradient in the student, on the first micro-batch; gradients are cleared."""
@@ -125,36 +139,39 @@ class StepGradients:
         trained = [parameter for parameter in module.encoder.parameters() if parameter.requires_grad]
         with self.accelerator.autocast():
             terms, _ = self._terms(0, 0)
-        found = {}
+        norms = {}
         for name, values in terms.items():
             module.zero_grad(set_to_none=True)
             if values.requires_grad:
                 torch.autograd.backward(self.objective.weights[name] * values.mean(), retain_graph=True)
             processes.average_gradients(trained)
             gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-            found[f"gradient_{name}"] = float(gradient_norm(gradients))
+            norms[f"gradient_{name}"] = float(gradient_norm(gradients))
         module.zero_grad(set_to_none=True)
-        return found
+        return norms
 
     @torch.no_grad()
-    def _shares(self, draw: int, weigh: Weigh) -> tuple[Tensor, ...]:
-        """Weights of each micro-batch's rows, from a pass without gradient: they depend on all losses of the step."""
-        found = []
+    def _weights_by_batch(self, masks: int, row_weights: RowWeights) -> tuple[Tensor, ...]:
+        """Return the weights of each micro-batch's rows, from a pass without gradient."""
+        losses = []
+        sources = []
         for number in range(len(self.examples)):
             with self.accelerator.autocast():
-                terms, sources = self._terms(number, draw)
-            found.append((weighted_losses(terms, self.objective.weights), sources))
+                terms, batch_sources = self._terms(number, masks)
+            losses.append(weighted_losses(terms, self.objective.weights))
+            sources.append(batch_sources)
         self._rewind()
-        losses, sources = (torch.cat(parts) for parts in zip(*found, strict=True))
-        return torch.split(weigh(losses, sources), self.examples)
+        return torch.split(row_weights(torch.cat(losses), torch.cat(sources)), self.examples)
 
-    def _terms(self, number: int, draw: int) -> tuple[LossTerms, Tensor]:
-        """LossTerms and sources of a micro-batch; the batch stays in memory for a further pass."""
-        if self.fetched is None or self.fetched[0] != number:
-            self.fetched = number, *self.micro_batches[number].to(self.accelerator.device)
-        _, share, teacher = self.fetched
-        share = replace(share, seed=step_seed(self.seed, self.step, number, processes.count(), draw))
-        seed_step(self.seed, self.step, number, processes.number(), draw)
+    def _terms(self, number: int, masks: int) -> tuple[LossTerms, Tensor]:
+        """Return the terms and sources of a micro-batch, which stays on the device for a further pass."""
+        if self.loaded is None or self.loaded[0] != number:
+            self.loaded = number, *self.micro_batches[number].to(self.accelerator.device)
+        _, share, teacher = self.loaded
+        # Dropout differs between processes. What the loss draws is equal in all of them: the seed of a process that
+        # does not exist, process number `count`.
+        share = replace(share, seed=step_seed(self.seed, self.step, number, processes.world_size(), masks))
+        seed_step(self.seed, self.step, number, processes.rank(), masks)
         return self.module(share.own, teacher, share), share.whole.sources[: share.whole.examples]
 
     def _rewind(self, more_to_come: bool = False) -> None:
@@ -162,19 +179,22 @@ class StepGradients:
         if self.buffers is None:
             buffers = self.objective.named_buffers() if more_to_come else ()
             self.buffers = {name: value.clone() for name, value in buffers}
-        for name, value in self.objective.named_buffers() if self.buffers else ():
-            value.copy_(self.buffers[name])
+        if self.buffers:
+            for name, value in self.objective.named_buffers():
+                value.copy_(self.buffers[name])
 
 
-def seed_step(seed: int, step: int, micro_batch: int, process: int, draw: int = 0) -> None:
+def seed_step(seed: int, step: int, micro_batch: int, process: int, masks: int = 0) -> None:
     """Seed torch for one micro-batch; see `step_seed`."""
-    torch.manual_seed(step_seed(seed, step, micro_batch, process, draw))
+    torch.manual_seed(step_seed(seed, step, micro_batch, process, masks))
 
 
-def step_seed(seed: int, step: int, micro_batch: int, process: int, draw: int = 0) -> int:
+def step_seed(seed: int, step: int, micro_batch: int, process: int, masks: int = 0) -> int:
     """Return torch's seed for one micro-batch: dropout depends on its position in the run only, so resuming is exact.
 
-    A step with a single pass uses `draw` 0 only.
+    `masks` counts the passes of a step that draw dropout masks of their own; a plain step has 0 only.
     """
-    position = [seed, step, micro_batch, process, *([draw] if draw else [])]
+    position = [seed, step, micro_batch, process]
+    if masks:
+        position.append(masks)
     return int(np.random.SeedSequence(position).generate_state(1, np.uint64)[0] >> 1)

@@ -18,8 +18,8 @@ from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.files import write_file
 
 KEY = "metrics.jsonl"
-MONITORED = ("distance", "similarity_gap", "accuracy", "spearman")  # numbers of validation, the first one counts
-SCORES = ("accuracy", "spearman")  # on a labelled task: greater is better
+MONITORED = ("distance", "similarity_gap", "f1", "accuracy", "spearman")  # numbers of validation, the first one counts
+SCORES = ("f1", "accuracy", "spearman")  # on a labelled task: greater is better
 Callback = Callable[[int, dict[str, float]], object]  # (step, metrics by name), called for every line but warnings
 
 
@@ -27,16 +27,20 @@ class MetricsLog:
     """Appends to `metrics.jsonl` and calls every callback with each line, in the main process only."""
 
     def __init__(self, path: Path, accelerator: Accelerator, callbacks: Sequence[Callback] = ()) -> None:
-        self.path, self.accelerator, self.callbacks = path, accelerator, callbacks
+        self.path = path
+        self.accelerator = accelerator
+        self.callbacks = callbacks
 
     def resume(self, step: int) -> set[str]:
         """Drop the lines after a checkpoint's step, which are written again; return the kinds of earlier warnings."""
-        kept = [line for line in read_metrics(self.path) if line["step"] <= step] if step else []
+        lines: list[dict[str, Any]] = []
+        if step:
+            lines = [line for line in read_metrics(self.path) if line["step"] <= step]
         if processes.is_main():
             with explained(KEY, self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                write_file(self.path, "".join(map(_line, kept)), KEY)
-        return {line["kind"] for line in kept if "warning" in line}
+                write_file(self.path, "".join(map(_line, lines)), KEY)
+        return {line["kind"] for line in lines if "warning" in line}
 
     def write(self, step: int, epoch: float, prefix: str, values: Mapping[str, float]) -> None:
         """Write a line with `values`, named `<prefix>/<name>`. Errors: DistilvecError if a callback fails."""
@@ -86,8 +90,11 @@ class RunningMeans:
         self.rate = rate
         self.state["waited"] = self.state.get("waited", torch.zeros((), dtype=torch.float64)) + waited
         for name, values in terms.items():
-            for key, value in ((f"sum/{name}", values.sum()), (f"count/{name}", torch.tensor(len(values)))):
-                self.state[key] = self.state[key] + value if key in self.state else value
+            self._add(f"sum/{name}", values.sum())
+            self._add(f"count/{name}", torch.tensor(len(values)))
+
+    def _add(self, key: str, value: Tensor) -> None:
+        self.state[key] = self.state[key] + value if key in self.state else value
 
     def metrics(self, weights: Mapping[str, float]) -> dict[str, float]:
         """Mean of the weighted loss and of each term, and the learning rate."""
@@ -101,10 +108,16 @@ class RunningMeans:
 
         texts and tokens per second, and `wait`, the share of the seconds that steps waited for data.
         """
-        before, self.state = self.state, {"since": torch.tensor([texts, tokens, seconds], dtype=torch.float64)}
-        done = (self.state["since"] - before.get("since", 0)).tolist()
-        found = {"texts_per_second": done[0], "tokens_per_second": done[1], "wait": float(before.get("waited", 0))}
-        return {name: value / max(done[2], 1e-9) for name, value in found.items()}
+        waited = float(self.state.get("waited", 0))
+        since = self.state.get("since", 0)
+        self.state = {"since": torch.tensor([texts, tokens, seconds], dtype=torch.float64)}
+        new_texts, new_tokens, new_seconds = (self.state["since"] - since).tolist()
+        new_seconds = max(new_seconds, 1e-9)
+        return {
+            "texts_per_second": new_texts / new_seconds,
+            "tokens_per_second": new_tokens / new_seconds,
+            "wait": waited / new_seconds,
+        }
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> tuple[Callback, ...]:
@@ -127,24 +140,30 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         return []
     with explained(KEY, path):
         *lines, _ = path.read_bytes().split(b"\n")
-    found = []
+    entries = []
     for number, line in enumerate(lines, 1):
         try:
-            found.append(json.loads(line.decode()))
-            intact = isinstance(found[-1], dict) and isinstance(found[-1].get("step"), int)
+            entry = json.loads(line.decode())
         except (ValueError, RecursionError):
-            intact = False
-        if not intact:
+            entry = None
+        if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
             fix = "Put back a copy of the file, or remove that line."
             raise DistilvecError(KEY, f"{path}: line {number} is damaged.", fix)
-    return found
+        entries.append(entry)
+    return entries
 
 
 def validation_metric(line: Mapping[str, Any]) -> str | None:
     """Name of the monitored number in a line of metrics.jsonl; None in other lines."""
-    return next((name for name in MONITORED if f"eval/{name}" in line), None)
+    for name in MONITORED:
+        if f"eval/{name}" in line:
+            return name
+    return None
 
 
 def _line(entry: dict[str, Any]) -> str:
-    clean = {k: (round(v, 8) if isinstance(v, float) and math.isfinite(v) else v) for k, v in entry.items()}
-    return json.dumps(clean) + "\n"
+    rounded = dict(entry)
+    for name, value in entry.items():
+        if isinstance(value, float) and math.isfinite(value):
+            rounded[name] = round(value, 8)
+    return json.dumps(rounded) + "\n"

@@ -45,25 +45,30 @@ class Snapshot:
 
     def distinct(self) -> np.ndarray:
         """The first row of each text; texts are distinct if their tokens are."""
-        return np.sort(np.unique(self.batch.tokens["input_ids"].cpu().numpy(), axis=0, return_index=True)[1])
+        ids = self.batch.tokens["input_ids"].cpu().numpy()
+        _, first_rows = np.unique(ids, axis=0, return_index=True)
+        return np.sort(first_rows)
 
 
 def take_snapshot(
     batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs, metrics: dict[str, Tensor] | None = None
 ) -> Snapshot:
     """Keep the embedding, the pooled layers and the gates, without the graph for gradients."""
-    kept = ModelOutputs(
+    detached = ModelOutputs(
         embedding=None if student.embedding is None else student.embedding.detach(),
         pooled_layers={number: layer.detach() for number, layer in student.pooled_layers.items()},
         gates=None if student.gates is None else student.gates.detach(),
     )
-    return Snapshot(batch, kept, replace(teacher, hidden_layers={}, attentions={}, others=()), metrics or {})
+    small_teacher = replace(teacher, hidden_layers={}, attentions={}, others=())  # what a monitor may read of it
+    return Snapshot(batch, detached, small_teacher, metrics or {})
 
 
 def with_gates(required: OutputSpec, experts: int) -> OutputSpec:
     """Add the gates to the required outputs for a snapshot, if the student has experts and they run anyway."""
-    used = required.embedding or required.pre_dense or required.second_view or required.vector
-    return required | OutputSpec(experts=True) if experts and used else required
+    experts_run = required.embedding or required.pre_dense or required.second_view or required.vector
+    if experts and experts_run:
+        return required | OutputSpec(experts=True)
+    return required
 
 
 class Monitor(ABC):
@@ -76,7 +81,8 @@ class Monitor(ABC):
 
     def __init__(self) -> None:
         self.state: dict[str, Tensor] = {}
-        self.warned, self.problem = False, ""
+        self.warned = False
+        self.problem = ""
 
     @abstractmethod
     def observe(self, snapshot: Snapshot, step: int) -> dict[str, float]:
@@ -85,7 +91,8 @@ class Monitor(ABC):
     def warning(self) -> str:
         """Return the problem of the last snapshot; empty without one, and after the first warning of a run."""
         text = "" if self.warned else self.problem
-        self.warned, self.problem = self.warned or bool(text), ""
+        self.warned = self.warned or bool(text)
+        self.problem = ""
         return text
 
 
@@ -101,15 +108,19 @@ class CollapseMonitor(Monitor):
         """
         if len(snapshot.distinct()) < FEWEST_TEXTS:
             return {}
-        vectors = {} if snapshot.student.embedding is None else {"embedding": snapshot.student.embedding}
-        if not self.warned:
+        vectors: dict[str, Tensor] = {}
+        if snapshot.student.embedding is not None:
+            vectors["embedding"] = snapshot.student.embedding
+        if not self.warned:  # layers serve the warning alone
             vectors |= {f"layer {number}": layer for number, layer in snapshot.student.pooled_layers.items()}
-        found = {name: spread(value) for name, value in vectors.items()}
-        collapsed = [
-            f"{name}: {cosine:.4f}, {rank:.3f}"
-            for name, (cosine, rank) in found.items()
-            if cosine > MOST_ALIKE or rank < LEAST_RANK
-        ]
+        metrics: dict[str, float] = {}
+        collapsed = []
+        for name, value in vectors.items():
+            cosine, rank = spread(value)
+            if name == "embedding":
+                metrics = {"mean_cosine": cosine, "effective_rank": rank}
+            if cosine > MOST_ALIKE or rank < LEAST_RANK:
+                collapsed.append(f"{name}: {cosine:.4f}, {rank:.3f}")
         teacher = snapshot.teacher.embedding
         if collapsed and (teacher is None or spread(teacher)[0] <= TEXTS_ALIKE):
             self.problem = (
@@ -118,7 +129,7 @@ class CollapseMonitor(Monitor):
                 "lower layers [student.pooling, method.options]; no term with enough weight keeps texts apart "
                 "[method.weights]; too high a rate [train.learning_rate]."
             )
-        return dict(zip(("mean_cosine", "effective_rank"), found.get("embedding", ()), strict=False))
+        return metrics
 
 
 def spread(vectors: Float[Tensor, "batch dim"]) -> tuple[float, float]:
@@ -153,12 +164,13 @@ class GateMonitor(Monitor):
             return {}
         gates = snapshot.student.gates.detach().float().cpu()
         distinct = gates[snapshot.distinct()]
-        recent = torch.cat([self.state.get("gates", distinct[:0]), distinct])[-max(ENOUGH, len(distinct)) :]
+        earlier = self.state.get("gates", distinct[:0])
+        recent = torch.cat([earlier, distinct])[-max(ENOUGH, len(distinct)) :]
         self.state = {"gates": recent}
         self.problem = describe_gates(recent, step / self.steps) if len(recent) >= FEWEST_TEXTS else ""
-        means, found = gate_statistics(gates)
+        means, statistics = gate_statistics(gates)
         by_expert = {f"gate_{number}": mean for number, mean in enumerate(means, 1)}
-        return by_expert | {f"gate_{name}": value for name, value in found.items()}
+        return by_expert | {f"gate_{name}": value for name, value in statistics.items()}
 
 
 def gate_statistics(gates: Float[Tensor, "texts experts"]) -> tuple[list[float], dict[str, float]]:
@@ -178,15 +190,15 @@ def gate_statistics(gates: Float[Tensor, "texts experts"]) -> tuple[list[float],
 
 def describe_gates(gates: Float[Tensor, "texts experts"], done: float) -> str:
     """Describe collapsed gates after a share `done` of training; empty for healthy gates."""
-    means, found = gate_statistics(gates)
+    means, statistics = gate_statistics(gates)
     unused = [number for number, mean in enumerate(means, 1) if mean < UNUSED / len(means)]
     if max(means) > ONE or len(unused) >= 2:
         problem = f"some experts get nearly no texts (from 1: {unused})"
-    elif done >= UNIFORM_AFTER and found["entropy"] > UNIFORM and found["spread"] < APART:
+    elif done >= UNIFORM_AFTER and statistics["entropy"] > UNIFORM and statistics["spread"] < APART:
         problem = "every text gets nearly equal gates"
     else:
         return ""
-    numbers = "; ".join(f"{name} {value:.4f}" for name, value in found.items())
+    numbers = "; ".join(f"{name} {value:.4f}" for name, value in statistics.items())
     return (
         f"Routing collapsed: {problem}. Mean gates: {', '.join(f'{mean:.3f}' for mean in means)}; {numbers}. For "
         "unused experts raise the pull towards equal gates, to about 1 [method.options.beta], raise the floor "

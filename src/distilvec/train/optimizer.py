@@ -29,7 +29,9 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
     def __init__(self, muon: torch.optim.Optimizer, adamw: torch.optim.Optimizer) -> None:
         self.parts = (muon, adamw)
-        super().__init__([group for part in self.parts for group in part.param_groups], {})  # the same groups
+        # Both parts share the groups and the state with this optimizer, so that a checkpoint, a new rate and a return
+        # to the start (`state.clear()`) reach both.
+        super().__init__([group for part in self.parts for group in part.param_groups], {})
         for part in self.parts:
             part.state = self.state
 
@@ -47,34 +49,44 @@ def build_optimizer(module: nn.Module, train: TrainSection) -> torch.optim.Optim
     Errors: DistilvecError for a torch without Muon, and for keys of `parameter_groups`.
     """
     matrices = _matrices(module) if train.optimizer == "muon" else set()
-    groups: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
-    for factor, group in parameter_groups(module, train).items():
-        kinds = [(parameter in matrices, is_sharded(parameter)) for parameter in group]  # no kernel takes two kinds
-        for kind in sorted({*kinds}):
-            part = [parameter for parameter, own in zip(group, kinds, strict=True) if own == kind]
-            groups[kind[0]].append({"params": part, "factor": factor})
+    muon_groups: list[dict[str, Any]] = []
+    adamw_groups: list[dict[str, Any]] = []
+    for factor, parameters in parameter_groups(module, train).items():
+        by_kind: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+        for parameter in parameters:
+            # Sharded and whole parameters are groups of their own: no fused kernel takes both
+            kind = (parameter in matrices, is_sharded(parameter))
+            by_kind.setdefault(kind, []).append(parameter)
+        for kind in sorted(by_kind):
+            groups = muon_groups if kind[0] else adamw_groups
+            groups.append({"params": by_kind[kind], "factor": factor})
     # Every step sets its own rate, so the first one does not count.
     rates: dict[str, Any] = {"lr": train.learning_rate or 0.0, "weight_decay": train.weight_decay}
     fused = all(p.device.type in ("cpu", "cuda", "mps") for p in module.parameters())
-    if not groups[True]:
-        return torch.optim.AdamW(groups[False], betas=train.betas, fused=fused, **rates)
+    if not muon_groups:
+        return torch.optim.AdamW(adamw_groups, betas=train.betas, fused=fused, **rates)
     if not hasattr(torch.optim, "Muon"):
         raise DistilvecError(
             "train.optimizer",
             f"'muon' needs torch 2.9 or newer; found {torch.__version__}.",
             "Install it, or set 'adamw'.",
         )
-    muon = torch.optim.Muon(groups[True], adjust_lr_fn="match_rms_adamw", **rates)
-    if not groups[False]:  # adapters alone
+    muon = torch.optim.Muon(muon_groups, adjust_lr_fn="match_rms_adamw", **rates)
+    if not adamw_groups:  # adapters alone
         return muon
-    return MuonAndAdamW(muon, torch.optim.AdamW(groups[False], betas=train.betas, fused=fused, **rates))
+    return MuonAndAdamW(muon, torch.optim.AdamW(adamw_groups, betas=train.betas, fused=fused, **rates))
 
 
 def _matrices(module: nn.Module) -> set[Tensor]:
     """Return the matrices of the student's transformer: neither its tables nor the head of a language model."""
-    backbones = [part.base_model for part in module.modules() if isinstance(part, PreTrainedModel)]
-    layers = [layer for backbone in backbones for layer in backbone.modules() if not isinstance(layer, nn.Embedding)]
-    return {weight for layer in layers for weight in layer.parameters(recurse=False) if weight.ndim == 2}
+    matrices: set[Tensor] = set()
+    for part in module.modules():
+        if not isinstance(part, PreTrainedModel):
+            continue
+        for layer in part.base_model.modules():
+            if not isinstance(layer, nn.Embedding):
+                matrices.update(weight for weight in layer.parameters(recurse=False) if weight.ndim == 2)
+    return matrices
 
 
 def build_schedule(train: TrainSection, total_steps: int, learning_rate: float) -> Schedule:
@@ -84,7 +96,9 @@ def build_schedule(train: TrainSection, total_steps: int, learning_rate: float) 
       give 1e-4 - 9e-5 * e / 9 for e = 0 ... 9. A cycle of one epoch keeps the initial rate.
     - others: linear warm-up from 0, then low + (high - low) * shape(share of the remaining steps).
     """
-    high, low, warmup = learning_rate, final_rate(train, learning_rate), train.schedule.warmup
+    high = learning_rate
+    low = final_rate(train, learning_rate)
+    warmup = train.schedule.warmup
     warmup_steps = round(warmup if warmup >= 1 else warmup * total_steps)
     epochs_in_cycle = train.epochs_in_cycle
 
@@ -132,8 +146,8 @@ def parameter_groups(module: nn.Module, train: TrainSection) -> dict[float, list
 def trained_parameters(module: nn.Module, train: TrainSection) -> dict[str, nn.Parameter]:
     """The parameters that `trainable` names, all by default; never those that are frozen already."""
     _refuse_unused("train.trainable", train.trainable or (), module)
-    chosen = ("",) if train.trainable is None else tuple(train.trainable)
-    return {name: p for name, p in module.named_parameters() if p.requires_grad and name.startswith(chosen)}
+    prefixes = ("",) if train.trainable is None else tuple(train.trainable)  # every name starts with ""
+    return {name: p for name, p in module.named_parameters() if p.requires_grad and name.startswith(prefixes)}
 
 
 def freeze_others(module: nn.Module, train: TrainSection) -> None:
@@ -145,21 +159,29 @@ def freeze_others(module: nn.Module, train: TrainSection) -> None:
 
 def _refuse_unused(key: str, prefixes: Iterable[str], module: nn.Module) -> None:
     """DistilvecError for a prefix with which no parameter's name starts; lists the first parts of the names."""
-    names = [name.split(".") for name, _ in module.named_parameters()]
+    names = [name for name, _ in module.named_parameters()]
     for prefix in prefixes:
-        if not any(".".join(name).startswith(prefix) for name in names):
-            parts = {".".join(name[:count]) for name in names for count in range(1, len(name))}
-            known = sorted({".".join(name[: 3 if name[0] == "encoder" else 2]) for name in names})
-            hint = nearest(prefix, parts) or "."
-            raise DistilvecError(
-                key, f"no parameter's name starts with '{prefix}'{hint} Names start with {', '.join(known)}."
-            )
+        if any(name.startswith(prefix) for name in names):
+            continue
+        beginnings: set[str] = set()  # every prefix of whole words
+        examples: set[str] = set()
+        for name in names:
+            words = name.split(".")
+            beginnings.update(".".join(words[:count]) for count in range(1, len(words)))
+            examples.add(".".join(words[:3] if words[0] == "encoder" else words[:2]))
+        hint = nearest(prefix, beginnings) or "."
+        listed = ", ".join(sorted(examples))
+        raise DistilvecError(key, f"no parameter's name starts with '{prefix}'{hint} Names start with {listed}.")
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, Tensor]:
     """The optimizer's state as tensors named `<parameter>|<entry>`."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
-    return {f"{names[p]}|{entry}": value for p, state in optimizer.state.items() for entry, value in state.items()}
+    tensors = {}
+    for parameter, state in optimizer.state.items():
+        for entry, value in state.items():
+            tensors[f"{names[parameter]}|{entry}"] = value
+    return tensors
 
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, module: nn.Module, tensors: dict[str, Tensor]) -> None:
@@ -170,5 +192,7 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, module: nn.Module, 
         parameter = parameters.get(name)
         if parameter is None or (entry != "step" and value.shape != parameter.shape):
             raise ValueError(f"no parameter for the optimizer's {key}, {list(value.shape)}")
-        fused = value.to(parameter.device, copy=True)  # counted where the parameter is
-        optimizer.state[parameter][entry] = fused if entry == "step" else like(value, parameter)
+        if entry == "step":  # a fused optimizer counts steps where the parameter is
+            optimizer.state[parameter][entry] = value.to(parameter.device, copy=True)
+        else:
+            optimizer.state[parameter][entry] = like(value, parameter)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 import torch
@@ -43,7 +44,8 @@ class MicroBatch:
 def load(data: TrainingRows, numbers: Rows, device: torch.device) -> MicroBatch:
     """Return the micro-batch of these examples, in pinned memory if the device is a GPU."""
     share = share_of(data.batch(numbers))
-    share = share.moved(TextBatch.pin_memory) if device.type == "cuda" else share
+    if device.type == "cuda":
+        share = share.moved(TextBatch.pin_memory)
     return MicroBatch(share, read_ahead(data.teacher, share.own))
 
 
@@ -55,14 +57,15 @@ def prefetched(make: Callable[[int], T], numbers: Sequence[int]) -> Iterator[Ite
     at that moment is finished, nothing else is begun.
     """
     with ThreadPoolExecutor(1, "prefetch") as thread:
-        made = deque(thread.submit(make, number) for number in numbers[:AHEAD])
+        waiting = deque(thread.submit(make, number) for number in numbers[:AHEAD])
 
         def results() -> Iterator[T]:
-            for later in range(AHEAD, len(numbers) + AHEAD):
-                first = made.popleft()
-                if later < len(numbers):
-                    made.append(thread.submit(make, numbers[later]))
-                yield first.result()
+            remaining = iter(numbers[AHEAD:])
+            while waiting:
+                result = waiting.popleft()
+                for number in islice(remaining, 1):  # one more, before this one is waited for
+                    waiting.append(thread.submit(make, number))
+                yield result.result()
 
         try:
             yield results()

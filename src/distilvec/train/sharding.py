@@ -29,7 +29,7 @@ _PLAIN = "plain_copy"  # of a sharded encoder: its model on the meta device, whe
 
 def sharding(train: TrainSection) -> bool:
     """Return whether to shard: the recipe asks for it, and there are several processes."""
-    return train.shard and processes.count() > 1
+    return train.shard and processes.world_size() > 1
 
 
 def shard(encoder: Encoder, device: torch.device, bf16: bool = False) -> None:
@@ -45,12 +45,12 @@ def shard(encoder: Encoder, device: torch.device, bf16: bool = False) -> None:
     parameters = {id(p): nn.Parameter(p.detach().to("meta"), p.requires_grad) for p in encoder.model.parameters()}
     plain = copy.deepcopy(encoder.model, dict(parameters))
     object.__setattr__(encoder, _PLAIN, plain)  # no submodule of the encoder
-    own = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    mesh = init_device_mesh(device.type, (processes.count(),))
-    layers = layer_list(encoder.backbone)[1]
+    in_bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    mesh = init_device_mesh(device.type, (processes.world_size(),))
+    _, layers = layer_list(encoder.backbone)
     for part in (*layers, encoder):
         processes.broadcast(part.to(device))
-        policy = own if bf16 and part is not encoder else MixedPrecisionPolicy()
+        policy = in_bf16 if bf16 and part is not encoder else MixedPrecisionPolicy()
         fully_shard(part, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # nothing changes outputs in place
     encoder.register_forward_hook(partial(_gather_for_inner_outputs, layers))
@@ -66,15 +66,15 @@ def _gather_for_inner_outputs(layers: nn.ModuleList, encoder: nn.Module, inputs:
         layer.unshard()
 
     inner: list[tuple[int, Tensor | Projections]] = [*outputs.attentions.items(), *outputs.projections.items()]
-    for number, found in inner:
+    for number, output in inner:
         layer = layers[number - 1 if number > 0 else number]
-        several = (found.query, found.key, found.value) if isinstance(found, Projections) else (found,)
-        for value in several:
+        values = (output.query, output.key, output.value) if isinstance(output, Projections) else (output,)
+        for value in values:
             if value.requires_grad:
                 value.register_hook(partial(gather, layer))  # type: ignore[no-untyped-call]
 
 
-def own_part(value: Any) -> Tensor:
+def local_part(value: Any) -> Tensor:
     """Return the part of a sharded tensor that is here, detached; any other tensor itself."""
     part: Tensor = value.detach().to_local() if processes.is_sharded(value) else value
     return part
@@ -94,16 +94,16 @@ def gathered(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
 
     Every process must call this. Errors: ProcessLost.
     """
-    found = {}
+    whole_tensors = {}
     for name, value in tensors.items():
         if not processes.is_sharded(value):
-            found[name] = value
+            whole_tensors[name] = value
             continue
-        with processes.exchange():
+        with processes.exchange():  # all processes take part, or the others wait for ever
             whole = value.detach().full_tensor()
         if processes.is_main():
-            found[name] = whole.cpu()
-    return found
+            whole_tensors[name] = whole.cpu()
+    return whole_tensors
 
 
 @contextmanager
@@ -124,9 +124,11 @@ def whole_model(encoder: Encoder) -> Iterator[SentenceTransformer | None]:
 
 def gradient_norm(gradients: Iterable[Tensor]) -> Tensor:
     """Return the norm of all gradients, of which sharded ones are spread over the processes. Errors: ProcessLost."""
-    sharded, plain = list[Tensor](), list[Tensor]()
+    sharded: list[Tensor] = []
+    plain: list[Tensor] = []
     for gradient in gradients:
-        (sharded if processes.is_sharded(gradient) else plain).append(own_part(gradient))
+        group = sharded if processes.is_sharded(gradient) else plain
+        group.append(local_part(gradient))
     norm = torch.nn.utils.get_total_norm(plain)
     if not sharded:
         return norm
@@ -139,5 +141,6 @@ def clip_gradients(parameters: Iterable[nn.Parameter], most: float) -> Tensor:
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = gradient_norm(gradients)
     if gradients:
-        torch._foreach_mul_([own_part(gradient) for gradient in gradients], (most / (norm + 1e-6)).clamp(max=1.0))
+        scale = (most / (norm + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_([local_part(gradient) for gradient in gradients], scale)
     return norm

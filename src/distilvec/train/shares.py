@@ -9,9 +9,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from distilvec.core import processes
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import ModelOutputs, change_tensors
-from distilvec.core.processes import count, gather_rows, number
 
 
 @dataclass(frozen=True)
@@ -29,32 +29,42 @@ class Share:
 
     def moved(self, move: Callable[[TextBatch], TextBatch]) -> Share:
         """Return the share with its batches moved."""
-        own = move(self.own)
-        return replace(self, whole=own if self.whole is self.own else move(self.whole), own=own)
+        moved_own = move(self.own)
+        whole = moved_own if self.whole is self.own else move(self.whole)
+        return replace(self, whole=whole, own=moved_own)
 
     def gather(self, student: ModelOutputs, teacher: ModelOutputs) -> tuple[ModelOutputs, ModelOutputs]:
         """Return both models' outputs for the whole micro-batch, from those for `own` in each process.
 
         Random numbers drawn after this are equal in all processes.
         """
-        if count() == 1:
+        if processes.world_size() == 1:
             return student, teacher
         torch.manual_seed(self.seed)
-        own: list[tuple[Tensor, int]] = []
+        tensors: list[Tensor] = []
+        fills: list[int] = []
 
-        def take(value: Tensor, fill: int) -> Tensor:
-            own.append((value, fill))
+        def collect(value: Tensor, fill: int) -> Tensor:
+            tensors.append(value)
+            fills.append(fill)
             return value
 
-        change_tensors((student, teacher), take)
-        texts = self.whole.texts_per_example
-        several = [texts if len(value) == len(self.own) else 1 for value, _ in own]  # logits are one per example
-        kept = [value[: self.counted * each] for (value, _), each in zip(own, several, strict=True)]
-        gathered = gather_rows(kept, [fill for _, fill in own])
-        found = iter(
-            value if each == 1 else value[self._order()] for value, each in zip(gathered, several, strict=True)
+        change_tensors((student, teacher), collect)
+        rows_per_example = []
+        counted = []
+        for value in tensors:
+            rows = self.whole.texts_per_example if len(value) == len(self.own) else 1  # logits are one per example
+            rows_per_example.append(rows)
+            counted.append(value[: self.counted * rows])
+
+        gathered = processes.gather_rows(counted, fills)
+        for number, rows in enumerate(rows_per_example):
+            if rows > 1:
+                gathered[number] = gathered[number][self._order()]
+        remaining = iter(gathered)
+        whole: tuple[ModelOutputs, ModelOutputs] = change_tensors(
+            (student, teacher), lambda value, fill: next(remaining)
         )
-        whole: tuple[ModelOutputs, ModelOutputs] = change_tensors((student, teacher), lambda value, fill: next(found))
         return whole
 
     def _order(self) -> Tensor:
@@ -65,13 +75,17 @@ class Share:
 
 
 def share_of(whole: TextBatch) -> Share:
-    """Return this process's share of a micro-batch: consecutive examples, as many as the others' but for one."""
-    if count() == 1:
+    """Return this process's share of a micro-batch: consecutive examples; the sizes of shares differ by at most one."""
+    if processes.world_size() == 1:
         return Share(whole, whole, whole.examples)
-    first, end = share_bounds(whole.examples)[number() : number() + 2]
-    return Share(whole, whole.part(first, end) if end > first else whole.part(0, 1), end - first)
+    bounds = share_bounds(whole.examples)
+    first = bounds[processes.rank()]
+    end = bounds[processes.rank() + 1]
+    own = whole.part(first, end) if end > first else whole.part(0, 1)
+    return Share(whole, own, end - first)
 
 
 def share_bounds(examples: int) -> list[int]:
     """Return the first example of each process, and the end of the last one's."""
-    return [examples * each // count() for each in range(count() + 1)]
+    count = processes.world_size()
+    return [examples * process // count for process in range(count + 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from distilvec.core import processes
 from distilvec.core.errors import DistilvecError, Stopped
 from distilvec.core.log import Advance, log, progress
 from distilvec.core.objective import Objective
+from distilvec.core.task_head import TaskHead
 from distilvec.data.sampler import Batches, epoch_batches
 from distilvec.students.encoder import Encoder
 from distilvec.train.accelerator import make_accelerator
@@ -67,7 +69,10 @@ class Trainer:
         fingerprint: str,
         hooks: TrainingHooks | None = None,
     ) -> None:
-        self.data, self.train, self.folder, self.fingerprint = data, train, folder, fingerprint
+        self.data = data
+        self.train = train
+        self.folder = folder
+        self.fingerprint = fingerprint
         self.hooks = hooks or TrainingHooks()
         self.accelerator = make_accelerator(train, folder)
         self.device = self.accelerator.device
@@ -79,12 +84,14 @@ class Trainer:
         # Before a checkpoint is loaded: the encoder still has the weights of its start.
         self.start_weights = StartWeights(self.module) if measures_distance(objective) else None
         self.checkpoint = checkpoint_file(folder)  # from which an interrupted run resumes
-        found = load_checkpoint(self.checkpoint, self.module, self.optimizer, fingerprint)
-        self.state, memory = found or (Progress(), {})
-        self.processes_before = int(memory.get("processes", processes.count()))
+        checkpoint = load_checkpoint(self.checkpoint, self.module, self.optimizer, fingerprint)
+        self.state, memory = checkpoint or (Progress(), {})
+        self.processes_before = int(memory.get("processes", processes.world_size()))
         processes.broadcast(self.module)
         self.steps_an_epoch = self._steps_in(self._batches(0))
-        self.total_steps = min(train.max_steps or 2**62, train.epochs * self.steps_an_epoch)
+        self.total_steps = train.epochs * self.steps_an_epoch
+        if train.max_steps:
+            self.total_steps = min(self.total_steps, train.max_steps)
         self.saved_steps = saved_steps(self.total_steps, train.keep_students)
         self.validation_steps = self._validation_steps()
         self._set_schedule(self.state.learning_rate)
@@ -94,8 +101,10 @@ class Trainer:
         self.monitors: list[Monitor] = [CollapseMonitor(), GateMonitor(self.total_steps)]
         for monitor in self.monitors:
             monitor.state = with_prefix(memory, f"{monitor.kind}/")
-        self.note, self.saved_at = "", time.monotonic()
-        self.stop_asked, self.stop_signal = False, int(signal.SIGTERM)
+        self.note = ""  # behind the progress bar
+        self.saved_at = time.monotonic()
+        self.stop_asked = False
+        self.stop_signal = int(signal.SIGTERM)
 
     def finish(self, of_stage: str = "") -> None:
         """Train to the end, unless it was reached before. Errors: Stopped if a signal asked for it, and as `run`."""
@@ -104,14 +113,14 @@ class Trainer:
         trained = sum(p.numel() for p in self.module.encoder.parameters() if p.requires_grad) / 1e6
         precision = "bf16 autocast" if self.accelerator.mixed_precision == "bf16" else "fp32"
         sharded = ", sharded" if self.train.shard else ""
-        machine = f"{self.device.type} x {processes.count()}{sharded}, {precision}"
+        machine = f"{self.device.type} x {processes.world_size()}{sharded}, {precision}"
         log(f"training{of_stage}: {trained:.2f}M parameters, {self.total_steps:,} steps on {machine}")
         rows, size = len(self.data.train_rows), self.train.batch_size
         if rows < size and self.train.max_tokens is None:
             log(f"a batch holds {rows:,} texts: there are no more to train on (train.batch_size: {size})")
         if self.state.step:
             log(f"going on from the checkpoint of step {self.state.step:,}")
-        if self.processes_before != processes.count():
+        if self.processes_before != processes.world_size():
             log(f"the checkpoint is of {self.processes_before} processes: from here on other dropout masks are drawn")
         self.run()
         if self._asked()[0] or not self.state.finished:
@@ -147,12 +156,14 @@ class Trainer:
 
     def _steps(self, batches: Batches, advance: Advance) -> None:
         """Run the remaining steps of an epoch; return in the middle of the epoch if asked to stop."""
-        state, steps = self.state, self._steps_in(batches)
+        state = self.state
+        steps = self._steps_in(batches)
         for index in range(state.step_in_epoch, steps):
             began = time.monotonic()
             norms = self._step(batches, index)
             state.seconds += time.monotonic() - began
-            state.step, state.step_in_epoch = state.step + 1, index + 1
+            state.step += 1
+            state.step_in_epoch = index + 1
             if norms:
                 self.metrics.write(state.step, self._epochs(), "train", norms)
             if self._log_due(state.step):
@@ -170,7 +181,8 @@ class Trainer:
                 self._checkpoint()
             if stopping:
                 return
-        state.epoch, state.step_in_epoch = state.epoch + 1, 0
+        state.epoch += 1
+        state.step_in_epoch = 0
         state.finished = state.step >= self.total_steps
         self._validate()
         self._checkpoint()
@@ -197,7 +209,9 @@ class Trainer:
         gradients = StepGradients(self.module, self.accelerator, micro_batches, self.train.seed, state.step)
         self.module.train()
         every = self.train.gradient_steps
-        norms = gradients.norms() if every and (state.step + 1) % every == 0 else {}
+        norms: dict[str, float] = {}
+        if every and (state.step + 1) % every == 0:
+            norms = gradients.norms()
         self.module.snapshot_due = self._log_due(state.step + 1)
         terms = self.update.step(gradients, state.step)
         if not self.guard.deferred:
@@ -219,13 +233,19 @@ class Trainer:
 
     def _batches(self, epoch: int) -> Batches:
         train = self.train
-        options: dict[str, Any] = train.model_dump(include={"batch_size", "max_tokens", "window", "seed"})
-        fixed = self.module.objective.needs_fixed_batch
-        rows = self.data.pass_rows(epoch, train.seed)
-        return epoch_batches(rows, self.data.lengths, epoch=epoch, drop_last=fixed, **options)
+        return epoch_batches(
+            self.data.pass_rows(epoch, train.seed),
+            self.data.lengths,
+            batch_size=train.batch_size,
+            max_tokens=train.max_tokens,
+            window=train.window,
+            seed=train.seed,
+            epoch=epoch,
+            drop_last=self.module.objective.needs_fixed_batch,
+        )
 
     def _steps_in(self, batches: Batches) -> int:
-        return max(1, -(-len(batches) // self.train.gradient_accumulation_steps))
+        return max(1, math.ceil(len(batches) / self.train.gradient_accumulation_steps))
 
     # -- log, validate, checkpoint -----------------------------------------------------------------------------------
 
@@ -235,19 +255,22 @@ class Trainer:
     def _log(self) -> None:
         """Write the means since the last line, the metrics and warnings of the monitors, and the speed."""
         self._refuse_failure()
-        state, snapshot, self.module.snapshot = self.state, self.module.snapshot, None
-        found = self.means.metrics(self.module.objective.weights)
+        state = self.state
+        snapshot = self.module.snapshot
+        self.module.snapshot = None
+        metrics = self.means.metrics(self.module.objective.weights)
         if snapshot is not None:
             for monitor in self.monitors:
-                found |= monitor.observe(snapshot, state.step)
-            found |= {name: float(value) for name, value in snapshot.metrics.items()}
-        found |= self.means.restart(state.texts, state.tokens, state.seconds)
-        self.metrics.write(state.step, self._epochs(), "train", found)
+                metrics |= monitor.observe(snapshot, state.step)
+            metrics |= {name: float(value) for name, value in snapshot.metrics.items()}
+        metrics |= self.means.restart(state.texts, state.tokens, state.seconds)
+        self.metrics.write(state.step, self._epochs(), "train", metrics)
         for monitor in self.monitors:
-            if warning := monitor.warning():
+            warning = monitor.warning()
+            if warning:
                 log(f"step {state.step:,}: {warning}")
                 self.metrics.warn(state.step, self._epochs(), monitor.kind, warning)
-        self.note = f"loss {found['loss']:.4f}, {found['texts_per_second']:,.0f} texts/s"
+        self.note = f"loss {metrics['loss']:.4f}, {metrics['texts_per_second']:,.0f} texts/s"
 
     def _validate_start(self) -> None:
         """Validate the student before its first step; settle the learning rate, if the recipe leaves it open."""
@@ -266,17 +289,19 @@ class Trainer:
     def _validate(self) -> dict[str, float]:
         """Validate; save the student if no earlier one is better, or its step is one of `keep_students`.
 
-        The start is the first candidate, but not on a labelled task. Without a number to minimize the last student
-        ships. A student that is further from the teacher than at its start goes back there.
+        The start is the first candidate, but not with a head that begins at random. Without a number to minimize the
+        last student ships. A student that is further from the teacher than at its start goes back there.
         """
         self._refuse_failure(weights=True)
-        state, module = self.state, self.module
+        state = self.state
+        module = self.module
         metrics, monitored = self.hooks.validate(
             module.encoder, module.objective, self.data, self.accelerator, self.train.batch_size
         )
         self.metrics.write(state.step, self._epochs(), "eval", metrics)
-        # The head of a labelled task begins at random: what it gets right by chance says nothing about the student
-        is_candidate = state.step > 0 or module.objective.head is None
+        # What a random head gets right by chance says nothing about the student
+        head = module.objective.head
+        is_candidate = state.step > 0 or head is None or (isinstance(head, TaskHead) and head.fitted)
         if monitored is None:
             is_best = state.step > 0
         else:
@@ -319,17 +344,26 @@ class Trainer:
         return self.state.epoch + self.state.step_in_epoch / self.steps_an_epoch
 
     def _checkpoint_due(self) -> bool:
-        every, minutes = self.train.checkpoint_steps, (time.monotonic() - self.saved_at) / 60
-        return bool(every and self.state.step % every == 0) or minutes > self.train.checkpoint_minutes
+        every = self.train.checkpoint_steps
+        if every and self.state.step % every == 0:
+            return True
+        minutes = (time.monotonic() - self.saved_at) / 60
+        return minutes > self.train.checkpoint_minutes
 
     def _checkpoint(self) -> None:
-        """Save module, optimizer, progress, running means and monitors."""
+        """Save module, optimizer, progress, running means and monitors.
+
+        The order matters: weights that are not finite are never saved, and the lines of metrics.jsonl reach the disk
+        before the checkpoint of their step. `MetricsLog.resume` can drop lines that are too new, but not make missing
+        ones.
+        """
         self.saved_at = time.monotonic()
         self._refuse_failure(weights=True)
         self.metrics.sync()
-        states = {"window": self.means.state} | {monitor.kind: monitor.state for monitor in self.monitors}
-        memory = {f"{kind}/{name}": value for kind, state in states.items() for name, value in state.items()}
-        memory["processes"] = torch.tensor(processes.count())
+        memory = {f"window/{name}": value for name, value in self.means.state.items()}
+        for monitor in self.monitors:
+            memory |= {f"{monitor.kind}/{name}": value for name, value in monitor.state.items()}
+        memory["processes"] = torch.tensor(processes.world_size())
         save_checkpoint(self.checkpoint, self.module, self.optimizer, self.state, self.fingerprint, memory)
 
     # -- stop --------------------------------------------------------------------------------------------------------
@@ -339,29 +373,37 @@ class Trainer:
 
         With `weights` also if a weight or the optimizer's state is not finite, so that none is ever saved.
         """
-        problem, step, rate = self.guard.problem(), self.state.step, self.state.learning_rate
+        problem = self.guard.problem()
+        step = self.state.step
         if weights and step and not problem:
             trained = itertools.chain(self.module.parameters(), optimizer_tensors(self.optimizer, self.module).values())
-            failed = processes.most(not all_finite(trained))
-            problem = f"weights are not finite after step {step}" if failed else None
-        if problem:
-            kept = f" The last good checkpoint is in {self.checkpoint.parent}." if self.checkpoint.exists() else ""
-            fix = f"Lower train.learning_rate (now {rate:g}), set train.max_grad_norm or use train.precision=fp32,"
-            if " at step 1 (" in problem:  # no update yet: the rate is not the cause
-                fix = "No weight has changed yet: look for log(0), 0/0 or inf - inf in this term of the method, "
-                fix += "or use train.precision=fp32,"
-            raise DistilvecError("train", f"{problem}.", f"{fix} and start over (--restart).{kept}")
+            if processes.max_over_ranks(not all_finite(trained)):
+                problem = f"weights are not finite after step {step}"
+        if not problem:
+            return
+        rate = self.state.learning_rate
+        fix = f"Lower train.learning_rate (now {rate:g}), set train.max_grad_norm or use train.precision=fp32,"
+        if " at step 1 (" in problem:  # no update yet: the rate is not the cause
+            fix = "No weight has changed yet: look for log(0), 0/0 or inf - inf in this term of the method, "
+            fix += "or use train.precision=fp32,"
+        fix += " and start over (--restart)."
+        if self.checkpoint.exists():
+            fix += f" The last good checkpoint is in {self.checkpoint.parent}."
+        raise DistilvecError("train", f"{problem}.", fix)
 
     def _ask_to_stop(self, number: int) -> None:
         """Stop after this step."""
-        self.stop_asked, self.stop_signal = True, number
+        self.stop_asked = True
+        self.stop_signal = number
 
     def _asked(self, due: bool = False) -> tuple[bool, bool]:
         """Return whether to stop, and whether to save a checkpoint; the same in all processes, in one exchange.
 
         Any process may have been asked to stop, and in any a checkpoint may be `due`: their clocks differ.
         """
-        number = processes.most(2 * (self.stop_signal if self.stop_asked else 0) + due)
+        # One number holds both answers, the signal times two plus `due`: two exchanges at every step would cost twice
+        signal_number = self.stop_signal if self.stop_asked else 0
+        number = processes.max_over_ranks(2 * signal_number + due)
         if number > 1:
             self._ask_to_stop(number // 2)
         return number > 1, number > 0
@@ -374,4 +416,6 @@ def measures_distance(objective: Objective) -> bool:
 
 def saved_steps(total: int, count: int | None) -> frozenset[int]:
     """The steps after which a student is saved: `count` evenly spread steps, the last step among them."""
-    return frozenset(max(1, round(total * (number + 1) / count)) for number in range(count)) if count else frozenset()
+    if not count:
+        return frozenset()
+    return frozenset(max(1, round(total * (number + 1) / count)) for number in range(count))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from accelerate import Accelerator
@@ -16,6 +18,7 @@ from distilvec.losses.relations import similarity_gaps
 from distilvec.losses.supervised import task_loss
 from distilvec.students.encoder import Encoder
 from distilvec.train.dataset import TrainingData
+from distilvec.train.metrics import SCORES
 
 
 def validate(
@@ -27,10 +30,11 @@ def validate(
     the teacher's, which losses that only order texts, or spread them, do not give. So the last weights ship.
     """
     if objective.head is not None:
-        found = task_metrics(encoder, objective.head, data, accelerator, batch_size)
-        return found, 1 - found["spearman" if "spearman" in found else "accuracy"]
-    found = teacher_distance(encoder, data, accelerator, batch_size, objective.in_teacher_space)
-    return found, found["distance"] if objective.in_teacher_space else None
+        metrics = task_metrics(encoder, objective.head, data, accelerator, batch_size)
+        score = next(metrics[name] for name in SCORES if name in metrics)
+        return metrics, 1 - score
+    metrics = teacher_distance(encoder, data, accelerator, batch_size, objective.in_teacher_space)
+    return metrics, metrics["distance"] if objective.in_teacher_space else None
 
 
 @torch.no_grad()
@@ -39,11 +43,14 @@ def task_metrics(
 ) -> dict[str, float]:
     """`accuracy` of classes, or `spearman` of scores (0 if all predictions are equal), and the mean `task_loss`.
 
+    Where a text has several classes: `f1` over all of them (micro), and `accuracy`, the share of texts without a fault.
     Every process takes all the rows, since a rank correlation has no parts.
     """
     encoder.eval()
     head.eval()
-    logits, labels, score_range = [], [], 1.0
+    logits = []
+    labels = []
+    score_range = 1.0
     for group in _groups(data, batch_size):
         batch = data.batch(group).to(accelerator.device)
         assert batch.labels is not None
@@ -52,8 +59,15 @@ def task_metrics(
         logits.append(head(pooled.float()))
         labels.append(batch.labels)
         score_range = batch.score_range
-    predicted, gold = torch.cat(logits), torch.cat(labels)
+    predicted = torch.cat(logits)
+    gold = torch.cat(labels)
     loss = {"task_loss": float(task_loss(predicted, gold, score_range).double().mean())}
+    if gold.ndim == 2:
+        right = (predicted > 0) & (gold > 0)
+        stated = (predicted > 0).sum() + (gold > 0).sum()
+        f1 = 2 * right.sum().double() / stated.clamp(min=1)
+        exact = ((predicted > 0) == (gold > 0)).all(1).double().mean()
+        return {"f1": float(f1), "accuracy": float(exact)} | loss
     if gold.is_floating_point():
         correlation = spearmanr(predicted[:, 0].cpu().numpy(), gold.cpu().numpy()).statistic
         return {"spearman": float(np.nan_to_num(correlation))} | loss
@@ -70,21 +84,25 @@ def teacher_distance(
     number if student and teacher are not `compatible`, so that their vectors have no common space.
     """
     encoder.eval()
-    groups, names = _groups(data, batch_size), [*(("distance", "cosine") if compatible else ()), "similarity_gap"]
+    groups = _groups(data, batch_size)
+    names = ["distance", "cosine", "similarity_gap"] if compatible else ["similarity_gap"]
     sums = torch.zeros(len(groups), len(names), dtype=torch.float64, device=accelerator.device)
-    rounds = -(-len(groups) // processes.count())  # as many in each process: the weights may be shards
-    for number in range(processes.number(), rounds * processes.count(), processes.count()):
+    # Every process runs the model equally often, some on a group that does not count: with sharded weights all take
+    # part in every pass
+    rounds = math.ceil(len(groups) / processes.world_size())
+    for number in range(processes.rank(), rounds * processes.world_size(), processes.world_size()):
         group = groups[number % len(groups)]
         batch = data.batch(group).to(accelerator.device)
         teacher = data.teacher.signals(batch).embedding
         with accelerator.autocast():
             student = encoder(batch, OutputSpec(embedding=True)).embedding
         assert student is not None and teacher is not None
-        found = distances(student, teacher) if compatible else {}
-        found["similarity_gap"] = similarity_gaps(student, teacher)
+        values = distances(student, teacher) if compatible else {}
+        values["similarity_gap"] = similarity_gaps(student, teacher)
         if number < len(groups):
-            sums[number] = torch.stack([found[name].sum() for name in names])
-    means = processes.total(sums).sum(0) / len(data.holdout_rows)  # added in the same order by any number of processes
+            sums[number] = torch.stack([values[name].sum() for name in names])
+    # One row of sums per group, so that any number of processes adds up in the same order
+    means = processes.total(sums).sum(0) / len(data.holdout_rows)
     return dict(zip(names, means.tolist(), strict=True))
 
 

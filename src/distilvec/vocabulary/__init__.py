@@ -1,1 +1,1 @@
-"""vocabulary."""
+"""Tokenizer surgery: choosing, training and reading tokenizers, and the embedding table of a model for a new one."""

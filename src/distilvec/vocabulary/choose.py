@@ -32,21 +32,26 @@ def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts
     """
     before = len(pieces.vocabulary)
     if section.tokenizer is not None:
-        given = read_tokenizer(section.tokenizer, pieces)
-        tokens = Pieces(given, f"the tokenizer of {section.tokenizer}").dense().tokens
-        return Vocabulary(given, {"before": before, "tokens": len(tokens)})
+        existing = read_tokenizer(section.tokenizer, pieces)
+        tokens = Pieces(existing, f"the tokenizer of {section.tokenizer}").dense().tokens
+        return Vocabulary(existing, {"before": before, "tokens": len(tokens)})
     if not any(next(read(), None) is not None for read in texts.values()):
         raise DistilvecError("student.vocabulary", "there are no texts to choose a vocabulary from.", "Give some.")
     if section.kind in ("bpe", "unigram", "wordpiece"):
         assert section.size is not None
-        made = train_tokenizer(
-            lambda: chain.from_iterable(read() for read in texts.values()), section.kind, section.size, pieces
-        )
-        return Vocabulary(made, {"before": before, "tokens": len(made)}, size_notes(section.size, len(made)))
+
+        def all_texts() -> Iterator[str]:
+            return chain.from_iterable(read() for read in texts.values())
+
+        trained = train_tokenizer(all_texts, section.kind, section.size, pieces)
+        notes = size_notes(section.size, len(trained))
+        return Vocabulary(trained, {"before": before, "tokens": len(trained)}, notes)
     words = {language: Words(read(), pieces) for language, read in texts.items()}
     if section.kind == "trim":
         return trim(pieces, words, section.size, section.letters)
-    target, share, size = section.target, section.share, section.size
+    target = section.target
+    share = section.share
+    size = section.size
     assert target is not None and share is not None and size is not None
     if target not in words:
         raise DistilvecError(
@@ -60,9 +65,9 @@ def kept_vocabulary(folder: Path, make: Callable[[], Vocabulary]) -> tuple[PreTr
     """Return the tokenizer stored in `folder`, its counts and its "notes". `make` makes a missing or damaged one."""
 
     def build(target: Path) -> dict[str, Any]:
-        made = make()
-        made.tokenizer.save_pretrained(target)
-        return {**made.figures, "notes": list(made.notes)}
+        vocabulary = make()
+        vocabulary.tokenizer.save_pretrained(target)
+        return {**vocabulary.figures, "notes": list(vocabulary.notes)}
 
     def load(folder: Path) -> tuple[PreTrainedTokenizerFast, dict[str, Any]]:
         content = json.loads((folder / FIGURES).read_text(encoding="utf-8"))

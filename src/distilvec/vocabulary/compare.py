@@ -44,10 +44,13 @@ def text_statistics(pieces: Pieces, texts: Sequence[str], max_length: int | None
             f"Give at least {special + 1}.",
         )
     counts, lengths = _tokenized(pieces, texts)
-    tokens, characters = int(counts.sum()), sum(map(len, texts))
-    unspaced = sum(len(_UNSPACED.findall(text)) for text in texts)
-    spaced = 2 * unspaced <= sum(len(_LETTER.findall(text)) for text in texts)
-    words = sum(len(text.split()) for text in texts) if spaced else None
+    tokens = int(counts.sum())
+    characters = sum(map(len, texts))
+    letters = sum(len(_LETTER.findall(text)) for text in texts)
+    unspaced_letters = sum(len(_UNSPACED.findall(text)) for text in texts)
+    words = None
+    if 2 * unspaced_letters <= letters:
+        words = sum(len(text.split()) for text in texts)
     whole = lengths + special
     read = whole if max_length is None else np.minimum(whole, max_length)
     partial = [number for number in np.flatnonzero(counts).tolist() if pieces.is_byte(number)]
@@ -78,11 +81,16 @@ def parameter_counts(model: SentenceTransformer) -> dict[str, int]:
             "model", f"the first module is a {type(model[0]).__name__}; expected a Transformer.", "Give such a model."
         )
     table = backbone.get_input_embeddings()
-    embedding, inside, total = (
-        sum(weight.numel() for weight in part.parameters()) for part in (table, backbone, model)
-    )
-    own = {"vocabulary": len(table.weight), "embedding": embedding, "backbone": inside - embedding}
-    return {**own, "other": total - inside, "total": total}
+    embedding = sum(weight.numel() for weight in table.parameters())
+    transformer = sum(weight.numel() for weight in backbone.parameters())
+    total = sum(weight.numel() for weight in model.parameters())
+    return {
+        "vocabulary": len(table.weight),
+        "embedding": embedding,
+        "backbone": transformer - embedding,
+        "other": total - transformer,
+        "total": total,
+    }
 
 
 def compare_tokenizers(
@@ -93,27 +101,53 @@ def compare_tokenizers(
     "before" and "after" hold the sizes of the "vocabulary". "languages" holds for each one the statistics of `analyse`,
     "before" and "after", and "saved" in percent: "tokens" of whole texts, "length" of sequences and "attention" cost.
     """
-    both = {"before": Pieces(before, "the tokenizer before"), "after": Pieces(after, "the tokenizer after")}
-    saved = {"tokens": "tokens", "length": "mean_length", "attention": "attention_cost"}
+    pieces_before = Pieces(before, "the tokenizer before")
+    pieces_after = Pieces(after, "the tokenizer after")
     languages: dict[str, Any] = {}
-    for language, read in texts.items():
-        own = {name: text_statistics(pieces, read, max_length) for name, pieces in both.items()}
-        pairs = {name: (own["before"][key], own["after"][key]) for name, key in saved.items()}
-        percent = {name: 100 * (1 - new / old) if old else None for name, (old, new) in pairs.items()}
-        languages[language] = {**own, "saved": percent}
-    unspaced = ", ".join(language for language, own in languages.items() if own["before"]["words"] is None)
-    note = f"Tokens per word are not defined for {unspaced}: most letters are of a script without spaces between words."
-    sizes = {
-        name: {"vocabulary": {"size": len(own.vocabulary), "special": len(own.special), "added": len(own.added)}}
-        for name, own in both.items()
+    unspaced = []
+    for language, language_texts in texts.items():
+        old = text_statistics(pieces_before, language_texts, max_length)
+        new = text_statistics(pieces_after, language_texts, max_length)
+        if old["words"] is None:
+            unspaced.append(language)
+        saved = {
+            "tokens": _saved_percent(old["tokens"], new["tokens"]),
+            "length": _saved_percent(old["mean_length"], new["mean_length"]),
+            "attention": _saved_percent(old["attention_cost"], new["attention_cost"]),
+        }
+        languages[language] = {"before": old, "after": new, "saved": saved}
+    notes = []
+    if unspaced:
+        notes.append(
+            f"Tokens per word are not defined for {', '.join(unspaced)}: most letters are of a script without spaces "
+            "between words."
+        )
+    return {
+        "before": _sizes(pieces_before),
+        "after": _sizes(pieces_after),
+        "languages": languages,
+        "max_length": max_length,
+        "notes": notes,
     }
-    return {**sizes, "languages": languages, "max_length": max_length, "notes": [note] if unspaced else []}
+
+
+def _saved_percent(old: float | None, new: float | None) -> float | None:
+    if not old or new is None:
+        return None
+    return 100 * (1 - new / old)
+
+
+def _sizes(pieces: Pieces) -> dict[str, Any]:
+    sizes = {"size": len(pieces.vocabulary), "special": len(pieces.special), "added": len(pieces.added)}
+    return {"vocabulary": sizes}
 
 
 def _tokenized(pieces: Pieces, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the count of every id [vocabulary] and the length of every text [texts], without special tokens."""
-    counts, lengths, waiting = np.zeros(len(pieces.tokens), dtype=np.int64), list[int](), iter(texts)
-    while chunk := list(islice(waiting, _CHUNK)):
+    counts = np.zeros(len(pieces.tokens), dtype=np.int64)
+    lengths: list[int] = []
+    remaining = iter(texts)
+    while chunk := list(islice(remaining, _CHUNK)):
         ids = [encoding.ids for encoding in pieces.plain.encode_batch_fast(chunk, add_special_tokens=False)]
         lengths += map(len, ids)
         counts += np.bincount(np.fromiter(chain.from_iterable(ids), dtype=np.int64), minlength=len(counts))

@@ -15,8 +15,14 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from distilvec.vocabulary.pieces import Pieces, State
 
-_SIDES = ("padding_side", "truncation_side")
-_KEPT = (*_SIDES, "model_max_length", "model_input_names", "clean_up_tokenization_spaces", "chat_template")
+_SETTINGS = (  # that a new tokenizer takes over
+    "padding_side",
+    "truncation_side",
+    "model_max_length",
+    "model_input_names",
+    "clean_up_tokenization_spaces",
+    "chat_template",
+)
 
 
 def restrict(
@@ -38,40 +44,53 @@ def joined(pieces: Pieces, keep: Iterable[int], other: Pieces, more: Iterable[st
     """
     order = sorted(keep)
     state = _with_added(_renumbered(pieces.state, {old: number for number, old in enumerate(order)}))
-    kept = {pieces.tokens[number] for number in order}
-    fresh = [token for token in more if token not in kept]
-    model, theirs = state["model"], other.state["model"]
+    old_tokens = {pieces.tokens[number] for number in order}
+    new_tokens = [token for token in more if token not in old_tokens]
+    model = state["model"]
+    other_model = other.state["model"]
     if model["type"] == "Unigram":
-        scores, half = dict(theirs["vocab"]), math.log(0.5)
-        apart = {pieces.tokens[number] for number in pieces.special | pieces.added}
-        shared = {token: scores[token] for token, _ in model["vocab"] if token in scores and token not in apart}
-        sums = {token: float(np.logaddexp(score, shared.get(token, -np.inf))) for token, score in model["vocab"]}
-        sums |= {token: scores[token] for token in fresh}
-        model["vocab"] = [[token, score + half] for token, score in sums.items()]
+        other_scores = dict(other_model["vocab"])
+        half = math.log(0.5)
+        reserved = {pieces.tokens[number] for number in pieces.special | pieces.added}
+        scores: dict[str, float] = {}
+        for token, score in model["vocab"]:
+            if token in other_scores and token not in reserved:
+                score = float(np.logaddexp(score, other_scores[token]))
+            scores[token] = score
+        for token in new_tokens:
+            scores[token] = other_scores[token]
+        model["vocab"] = [[token, score + half] for token, score in scores.items()]
     else:
-        model["vocab"] |= {token: len(order) + rank for rank, token in enumerate(fresh)}
+        model["vocab"] |= {token: len(order) + rank for rank, token in enumerate(new_tokens)}
     if model["type"] == "BPE":
-        model["merges"] = _possible([*theirs["merges"], *pieces.state["model"]["merges"]], model, pieces.prefix)
+        merges = [*other_model["merges"], *pieces.state["model"]["merges"]]
+        model["merges"] = _possible(merges, model, pieces.prefix)
     return fast_tokenizer(state, pieces.tokenizer)
 
 
 def needed(pieces: Pieces, keep: Iterable[int], letters: Iterable[int] | None = None) -> set[int]:
     """Return `keep`, special and added tokens, `letters` (default: the whole alphabet), and what BPE merges to them."""
-    known = set(pieces.vocabulary.values())
-    always = (pieces.special | pieces.added | set(alphabet(pieces) if letters is None else letters)) & known
+    if letters is None:
+        letters = alphabet(pieces)
+    always = (pieces.special | pieces.added | set(letters)) & set(pieces.vocabulary.values())
     parts = parts_of(pieces)
-    return {part for number in always.union(keep) for part in parts(number)}
+    numbers: set[int] = set()
+    for number in always.union(keep):
+        numbers.update(parts(number))
+    return numbers
 
 
 def alphabet(pieces: Pieces) -> dict[int, str]:
     """Map tokens of one character, with or without prefix or suffix, to that character; byte tokens to themselves."""
-    found = {}
+    letters = {}
     for number, token in enumerate(pieces.tokens):
-        if token is not None:
-            bare = token.removeprefix(pieces.prefix).removesuffix(pieces.suffix)
-            if len(bare) <= 1 or (len(token) == 6 and token.startswith("<0x") and token.endswith(">")):
-                found[number] = bare
-    return found
+        if token is None:
+            continue
+        bare = token.removeprefix(pieces.prefix).removesuffix(pieces.suffix)
+        is_byte = len(token) == 6 and token.startswith("<0x") and token.endswith(">")
+        if len(bare) <= 1 or is_byte:
+            letters[number] = bare
+    return letters
 
 
 def parts_of(pieces: Pieces) -> Callable[[int], list[int]]:
@@ -91,19 +110,22 @@ def parts_of(pieces: Pieces) -> Callable[[int], list[int]]:
 
 def derivation(token: str, ranks: Mapping[tuple[str, str], int], pieces: Pieces) -> list[str]:
     """Return a token's characters, and all that BPE merges from them up to the token."""
-    bare, prefix = token.removesuffix(pieces.suffix), pieces.prefix
-    symbols = [*bare[:1], *(prefix + letter for letter in bare[1:].replace(prefix, ""))] if prefix else [*bare]
+    bare = token.removesuffix(pieces.suffix)
+    prefix = pieces.prefix
+    symbols = list(bare)
+    if prefix:
+        symbols = [*bare[:1], *(prefix + letter for letter in bare[1:].replace(prefix, ""))]
     if token != bare and symbols:
         symbols[-1] += pieces.suffix
-    found = list(symbols)
+    steps = list(symbols)
     while len(symbols) > 1:
         pairs = list(pairwise(symbols))
         first = min(range(len(pairs)), key=lambda rank: ranks.get(pairs[rank], len(ranks)))
         if pairs[first] not in ranks:
             break
         symbols[first : first + 2] = [symbols[first] + symbols[first + 1].removeprefix(prefix)]
-        found.append(symbols[first])
-    return found
+        steps.append(symbols[first])
+    return steps
 
 
 def swap_ids(tokenizer: PreTrainedTokenizerBase, first: int, second: int) -> PreTrainedTokenizerFast:
@@ -120,10 +142,11 @@ def fast_tokenizer(
     """Build a tokenizer from tokenizer.json's content with the settings of another one, and by default its roles."""
     backend = Tokenizer.from_str(json.dumps(state))
     if roles is None:
-        known = backend.get_vocab(with_added_tokens=True)
-        named = {name: str(token) for name, token in like.special_tokens_map.items() if isinstance(token, str)}
-        roles = {name: token for name, token in named.items() if token in known}
-    settings = {name: value for name in _KEPT if (value := getattr(like, name, None)) is not None}
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        special = like.special_tokens_map.items()
+        roles = {name: str(token) for name, token in special if isinstance(token, str) and token in vocabulary}
+    settings = {name: getattr(like, name, None) for name in _SETTINGS}
+    settings = {name: value for name, value in settings.items() if value is not None}
     return PreTrainedTokenizerFast(tokenizer_object=backend, **roles, **settings)
 
 
@@ -139,9 +162,12 @@ def with_tokens(processor: State | None, renamed: Callable[[str, int], tuple[str
     if "special_tokens" in processor:
         changed["special_tokens"] = {}
         for name, entry in processor["special_tokens"].items():
-            pairs = [renamed(token, number) for token, number in zip(entry["tokens"], entry["ids"], strict=True)]
-            new = {"tokens": [token for token, _ in pairs], "ids": [number for _, number in pairs]}
-            changed["special_tokens"][name] = {**entry, **new}
+            tokens = [renamed(token, number) for token, number in zip(entry["tokens"], entry["ids"], strict=True)]
+            changed["special_tokens"][name] = {
+                **entry,
+                "tokens": [token for token, _ in tokens],
+                "ids": [number for _, number in tokens],
+            }
     return changed
 
 
@@ -167,9 +193,12 @@ def _renumbered(state: State, new: Mapping[int, int]) -> State:
 
 def _possible(merges: Iterable[list[str]], model: State, prefix: str) -> list[list[str]]:
     """Return the merges, each once, whose parts and result are all in the vocabulary."""
-    known = model["vocab"]
-    pairs = dict.fromkeys((left, right) for left, right in merges)
-    return [[a, b] for a, b in pairs if a in known and b in known and a + b.removeprefix(prefix) in known]
+    vocabulary = model["vocab"]
+    possible = []
+    for left, right in dict.fromkeys((left, right) for left, right in merges):
+        if left in vocabulary and right in vocabulary and left + right.removeprefix(prefix) in vocabulary:
+            possible.append([left, right])
+    return possible
 
 
 def _with_added(state: State) -> State:

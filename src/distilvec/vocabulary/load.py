@@ -47,19 +47,22 @@ def _from_json(path: Path) -> State:
         state: State = json.loads(Tokenizer.from_file(str(path)).to_str())
     except Exception as error:  # tokenizers raises bare Exception
         raise DistilvecError(
-            OPTION, f"{path} is no tokenizer.json: {first_line(error)}. Expected a file of Tokenizer.save."
+            OPTION, f"{path} is not a tokenizer.json: {first_line(error)}. Expected a file of Tokenizer.save."
         ) from error
     return state
 
 
 def _with_roles(state: State, path: Path, like: Pieces) -> PreTrainedTokenizerFast:
     """Return the tokenizer with roles by name, and the special-token template of `like` with its own tokens."""
-    own = components(state["post_processor"])
+    file_parts = components(state["post_processor"])
     state = {**state, "post_processor": None, "truncation": None, "padding": None}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(state)))
-    known = Pieces(tokenizer, str(path)).dense().vocabulary
-    found = {role: next((name for name in _names(role, like) if name in known), None) for role in NAMES}
-    roles = {f"{role}_token": name for role, name in found.items() if name is not None}
+    vocabulary = Pieces(tokenizer, str(path)).dense().vocabulary
+    roles = {}
+    for role in NAMES:
+        names = [name for name in _names(role, like) if name in vocabulary]
+        if names:
+            roles[f"{role}_token"] = names[0]
     bare = fast_tokenizer(state, like.tokenizer, roles)
     if bare.pad_token is None and like.tokenizer.pad_token is not None:
         bare.add_special_tokens({"pad_token": NAMES["pad"][0]})
@@ -68,7 +71,10 @@ def _with_roles(state: State, path: Path, like: Pieces) -> PreTrainedTokenizerFa
     def renamed(token: str, number: int) -> tuple[str, int]:
         same = like.counterpart(number, pieces)
         if same is None:
-            usual = [name for role, own in like.roles.items() if own == number for name in _names(role, like)]
+            usual: list[str] = []
+            for role, role_number in like.roles.items():
+                if role_number == number:
+                    usual += _names(role, like)
             raise DistilvecError(
                 OPTION,
                 f"the model reads texts with {token}, and {path} has no token for it. Expected one of "
@@ -77,9 +83,10 @@ def _with_roles(state: State, path: Path, like: Pieces) -> PreTrainedTokenizerFa
             )
         return str(pieces.tokens[same]), same
 
-    theirs = [part for part in components(like.state["post_processor"]) if part["type"] != "ByteLevel"]
-    parts = [part for part in own if part["type"] == "ByteLevel"]  # of the file: trims offsets, adds no token
-    parts += [part for old in theirs if (part := with_tokens(old, renamed)) is not None]
+    parts = [part for part in file_parts if part["type"] == "ByteLevel"]  # trims offsets, adds no token
+    for part in components(like.state["post_processor"]):
+        if part["type"] != "ByteLevel":
+            parts += components(with_tokens(part, renamed))
     processor = {"type": "Sequence", "processors": parts} if parts else None
     return fast_tokenizer({**pieces.state, "post_processor": processor}, bare)
 

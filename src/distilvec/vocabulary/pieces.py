@@ -59,21 +59,26 @@ class Pieces:
                 f"{name} is a {type(tokenizer).__name__} without a fast form (tokenizer.json).",
                 "Load it with transformers' AutoTokenizer and use_fast=True, save it, and give that folder.",
             )
-        self.tokenizer, self.name, self.key, self.plain = tokenizer, name, key, copy
+        self.tokenizer = tokenizer
+        self.name = name
+        self.key = key
+        self.plain = copy
         self.state: State = json.loads(copy.to_str())
         self.vocabulary: dict[str, int] = copy.get_vocab(with_added_tokens=True)
         self.tokens: list[str | None] = [None] * (1 + max(self.vocabulary.values()))
         for token, number in self.vocabulary.items():
             self.tokens[number] = token
         self.kind: Kind = _kind(self.state)
-        model, added = self.state["model"], self.state["added_tokens"]
+        model = self.state["model"]
+        added = self.state["added_tokens"]
         self.prefix: str = model.get("continuing_subword_prefix") or ""
         self.suffix: str = model.get("end_of_word_suffix") or ""
         self.unknown: int | None = tokenizer.unk_token_id
         if self.unknown is None:
             self.unknown = model.get("unk_id", self.vocabulary.get(model.get("unk_token") or ""))
         self.special = {entry["id"] for entry in added if entry["special"]} | set(tokenizer.all_special_ids)
-        self.special |= set() if self.unknown is None else {self.unknown}
+        if self.unknown is not None:
+            self.special.add(self.unknown)
         self.added: set[int] = {entry["id"] for entry in added} - self.special
 
     def dense(self) -> Pieces:
@@ -94,8 +99,8 @@ class Pieces:
     @cached_property
     def roles(self) -> dict[str, int]:
         """Return the special tokens' ids by role."""
-        found = {role: getattr(self.tokenizer, f"{role}_token_id") for role in ROLES}
-        return {role: number for role, number in found.items() if number is not None}
+        numbers = {role: getattr(self.tokenizer, f"{role}_token_id") for role in ROLES}
+        return {role: number for role, number in numbers.items() if number is not None}
 
     @cached_property
     def around(self) -> list[int]:
@@ -104,9 +109,13 @@ class Pieces:
 
     def counterpart(self, number: int, other: Pieces) -> int | None:
         """Return the other tokenizer's token with the same role as this special one, or else with the same name."""
-        roles = [same for role, own in self.roles.items() if own == number for same in SAME_ROLE.get(role, (role,))]
-        found = next((other.roles[role] for role in roles if role in other.roles), None)
-        return other.vocabulary.get(str(self.tokens[number])) if found is None else found
+        for role, role_number in self.roles.items():
+            if role_number != number:
+                continue
+            for same_role in SAME_ROLE.get(role, (role,)):
+                if same_role in other.roles:
+                    return other.roles[same_role]
+        return other.vocabulary.get(str(self.tokens[number]))
 
     def surface(self, number: int) -> Surface | None:
         """Return the text of an ordinary token, None for special tokens and ids without a token."""
@@ -119,8 +128,9 @@ class Pieces:
             return Surface(bytes([int(byte[1], 16)]), False)
         if self.kind == "byte_level":
             letters = byte_letters()
-            known = all(letter in letters for letter in token)
-            return _spaced(bytes(letters[letter] for letter in token) if known else token.encode())
+            if all(letter in letters for letter in token):
+                return _spaced(bytes(letters[letter] for letter in token))
+            return _spaced(token.encode())
         if self.kind == "metaspace":
             return _spaced(token.replace(SPACE, " ").encode())
         if self.prefix and token.startswith(self.prefix) and token != self.prefix:
@@ -130,8 +140,9 @@ class Pieces:
 
     def is_byte(self, number: int) -> bool:
         """Return whether an ordinary token is a byte (<0xNN>) or only a part of a character."""
-        surface, named = self.surface(number), BYTE.fullmatch(str(self.tokens[number])) is not None
-        return surface is not None and (named or _decoded(surface.text) is None)
+        surface = self.surface(number)
+        is_named = BYTE.fullmatch(str(self.tokens[number])) is not None
+        return surface is not None and (is_named or _decoded(surface.text) is None)
 
     def encode(self, surfaces: Sequence[Surface]) -> list[list[int]]:
         """Return the tokens of each surface inside a text, without special tokens; [] without any.
@@ -140,20 +151,34 @@ class Pieces:
         "##ev ##ler", "ev ler" or "ev ler". WordPiece: of "aevler", with a carrier letter, the word's end is found, and
         the part inside the word is read by `_continuing`. Bytes that are no character: letters or byte tokens.
         """
-        decoded = ((number, _decoded(surface.text)) for number, surface in enumerate(surfaces))
-        texts = {number: text for number, text in decoded if text is not None}
-        found = {number: self._bytes(surface.text) for number, surface in enumerate(surfaces) if number not in texts}
+        ids: dict[int, list[int]] = {}
+        whole: dict[int, str] = {}  # texts that the neutral tokenizer splits as they are
+        inner: dict[int, str] = {}  # parts inside a word, which need a letter before them
         spaced = self.kind in ("byte_level", "metaspace")
-        initial = {number: text for number, text in texts.items() if surfaces[number].initial}
-        whole = {n: " " * (n in initial) + text for n, text in texts.items()} if spaced else initial
-        found |= zip(whole, self._ids(self.neutral, list(whole.values())), strict=True)
-        inner = {number: text for number, text in texts.items() if number not in whole}
+        for number, surface in enumerate(surfaces):
+            text = _decoded(surface.text)
+            if text is None:
+                ids[number] = self._bytes(surface.text)
+            elif spaced:
+                whole[number] = f" {text}" if surface.initial else text
+            elif surface.initial:
+                whole[number] = text
+            else:
+                inner[number] = text
+        ids |= zip(whole, self._ids(self.neutral, list(whole.values())), strict=True)
+
         carried = self.neutral.encode_batch([_CARRIER + text for text in inner.values()])
-        cuts = [(text, _first_word(encoding)) for text, encoding in zip(inner.values(), carried, strict=True)]
-        heads = self._ids(self._continuing, [text[:cut] for text, cut in cuts])
-        tails = self._ids(self.neutral, [text[cut:] for text, cut in cuts])
-        found |= zip(inner, (head + tail for head, tail in zip(heads, tails, strict=True)), strict=True)
-        return [found[number] for number in range(len(surfaces))]
+        heads: list[str] = []  # the end of the carrier's word
+        tails: list[str] = []
+        for text, encoding in zip(inner.values(), carried, strict=True):
+            cut = _first_word(encoding)
+            heads.append(text[:cut])
+            tails.append(text[cut:])
+        head_ids = self._ids(self._continuing, heads)
+        tail_ids = self._ids(self.neutral, tails)
+        for number, head, tail in zip(inner, head_ids, tail_ids, strict=True):
+            ids[number] = head + tail
+        return [ids[number] for number in range(len(surfaces))]
 
     def _ids(self, tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
         encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
@@ -164,8 +189,13 @@ class Pieces:
         if self.kind == "byte_level":
             letters = {value: letter for letter, value in byte_letters().items()}
             return self._ids(self._bare, ["".join(letters[value] for value in text)])[0]
-        found = [self.vocabulary.get(f"<0x{value:02X}>") for value in text]
-        return [number for number in found if number is not None] if None not in found else []
+        numbers = []
+        for value in text:
+            number = self.vocabulary.get(f"<0x{value:02X}>")
+            if number is None:
+                return []
+            numbers.append(number)
+        return numbers
 
     @cached_property
     def _bare(self) -> Tokenizer:
@@ -176,10 +206,12 @@ class Pieces:
     def neutral(self) -> Tokenizer:
         """Return the tokenizer without special tokens, and without the space that it puts before a text."""
         added = [entry for entry in self.state["added_tokens"] if not entry["special"]]
-        steps, splits = _without_prefix(self.state["normalizer"]), _without_prefix(self.state["pre_tokenizer"])
-        kept = [part for part in splits if part["type"] != "WhitespaceSplit"]
-        if self.kind == "metaspace" and kept != splits:  # T5 and XLM-R remove the space before they would write ▁
-            steps, splits = [*steps, *_ONE_SPACE], kept
+        steps = _without_prefix(self.state["normalizer"])
+        splits = _without_prefix(self.state["pre_tokenizer"])
+        if self.kind == "metaspace" and any(part["type"] == "WhitespaceSplit" for part in splits):
+            # T5 and XLM-R remove the space before they would write ▁
+            steps = [*steps, *_ONE_SPACE]
+            splits = [part for part in splits if part["type"] != "WhitespaceSplit"]
         normalizer = {"type": "Sequence", "normalizers": steps} if steps else None
         splitter = {"type": "Sequence", "pretokenizers": splits} if splits else None
         parts = {"normalizer": normalizer, "pre_tokenizer": splitter, "post_processor": None, "added_tokens": added}
@@ -191,7 +223,8 @@ class Pieces:
         state = json.loads(self.neutral.to_str())
         if not self.prefix or state["model"]["type"] != "WordPiece":
             return self.neutral
-        vocabulary, unknown = state["model"]["vocab"], state["model"]["unk_token"]
+        vocabulary = state["model"]["vocab"]
+        unknown = state["model"]["unk_token"]
         inner = {token: number for token, number in vocabulary.items() if token.startswith(self.prefix)}
         inner.pop(self.prefix, None)
         bare = {token.removeprefix(self.prefix): number for token, number in inner.items()}
@@ -205,24 +238,29 @@ def components(component: State | None) -> list[State]:
         return []
     for name in ("normalizers", "pretokenizers", "decoders", "processors"):
         if name in component:
-            return [part for entry in component[name] for part in components(entry)]
+            parts: list[State] = []
+            for entry in component[name]:
+                parts += components(entry)
+            return parts
     return [component]
 
 
 def _kind(state: State) -> Kind:
-    parts = [part for name in ("normalizer", "pre_tokenizer", "decoder") for part in components(state[name])]
-    kinds = {part["type"] for part in parts}
+    kinds: set[str] = set()
+    for name in ("normalizer", "pre_tokenizer", "decoder"):
+        kinds.update(part["type"] for part in components(state[name]))
     if state["model"]["type"] == "WordPiece":
         return "wordpiece"
     if "ByteLevel" in kinds:
         return "byte_level"
-    replaced = any(part["type"] == "Replace" and part["content"] == SPACE for part in components(state["normalizer"]))
-    return "metaspace" if "Metaspace" in kinds or replaced else "plain"
+    steps = components(state["normalizer"])
+    writes_spaces = any(part["type"] == "Replace" and part["content"] == SPACE for part in steps)
+    return "metaspace" if "Metaspace" in kinds or writes_spaces else "plain"
 
 
 def _without_prefix(component: State | None) -> list[State]:
     """Return the parts of a normalizer or pre-tokenizer, changed to neither add nor remove spaces around a text."""
-    kept = []
+    parts = []
     for part in components(component):
         edge = part["type"] == "Replace" and part["content"] == "" and part["pattern"].get("Regex") in EDGES
         if part["type"] in ("Prepend", "Strip") or edge:
@@ -232,19 +270,24 @@ def _without_prefix(component: State | None) -> list[State]:
         if part["type"] == "Metaspace":
             part = {**part, "prepend_scheme": "never"}
             part.pop("add_prefix_space", None)
-        kept.append(part)
-    return kept
+        parts.append(part)
+    return parts
 
 
 def _first_word(encoding: Any) -> int:
     """Return how many characters behind the carrier belong to its word."""
-    words = [(word, end) for word, (begin, end) in zip(encoding.word_ids, encoding.offsets, strict=True) if end > begin]
+    words = []
+    for word, (begin, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
+        if end > begin:
+            words.append((word, end))
     return max((end for word, end in words if word == words[0][0]), default=1) - len(_CARRIER)
 
 
 def _spaced(text: bytes) -> Surface:
     """Split off the space before a text; white space alone stays text."""
-    return Surface(text[1:], True) if text[:1] == b" " and text.strip() else Surface(text, False)
+    if text[:1] == b" " and text.strip():
+        return Surface(text[1:], True)
+    return Surface(text, False)
 
 
 def _decoded(text: bytes) -> str | None:

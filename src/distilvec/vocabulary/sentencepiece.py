@@ -25,26 +25,33 @@ def from_sentencepiece(path: Path) -> State:
 
     Text is split as sentencepiece splits it, except: special tokens written in a text, letters composed of more than 5
     bytes (Hangul of single jamo), repeated merges within a letter, and in BPE the spaces around given pieces.
-    Errors: DistilvecError without the packages, for a file that is no such model, and for models without a fast form:
+    Errors: DistilvecError without the packages, for any other file, and for models without a fast form:
     word and character models, unused pieces, spaces at the end of words or not at all.
     """
     proto = _read(path)
-    rules, spec, pieces = proto.normalizer_spec, proto.trainer_spec, list(proto.pieces)
-    lacking = {
+    rules = proto.normalizer_spec
+    spec = proto.trainer_spec
+    pieces = list(proto.pieces)
+    obstacles = {
         f"it is a {_KINDS.get(spec.model_type, 'unknown')} model": spec.model_type not in (1, 2),
         "its words end with spaces": spec.treat_whitespace_as_suffix,
         "it does not write spaces": not rules.escape_whitespaces,
         "it has unused pieces": any(piece.type == _UNUSED for piece in pieces),
     }
-    if reasons := [reason for reason, holds in lacking.items() if holds]:
+    reasons = [reason for reason, holds in obstacles.items() if holds]
+    if reasons:
         raise DistilvecError(
             OPTION,
             f"{path} has no fast form: {' and '.join(reasons)}. Expected a Unigram or BPE model with spaces before "
             "words.",
         )
-    # BPE: given pieces without spaces are split off first, as added tokens (Unigram: by their score)
-    given = {number for number, piece in enumerate(pieces) if piece.type == _GIVEN}
-    apart = {number for number in given if spec.model_type == 2 and not {" ", SPACE} & set(pieces[number].piece)}
+    # Pieces given by the trainer's user. BPE splits those without spaces off first, as added tokens; Unigram prefers
+    # them by their score.
+    apart: set[int] = set()
+    if spec.model_type == 2:
+        for number, piece in enumerate(pieces):
+            if piece.type == _GIVEN and not {" ", SPACE} & set(piece.piece):
+                apart.add(number)
     off = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     added = [
         {"id": number, "content": piece.piece, **off, "special": number not in apart}
@@ -55,8 +62,11 @@ def from_sentencepiece(path: Path) -> State:
     begins = rules.add_dummy_prefix and not rules.remove_extra_whitespaces and not apart  # a space before every text
     scheme = "first" if rules.add_dummy_prefix and not begins else "never"
     decoders: list[State] = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}]
-    decoders += [{"type": "ByteFallback"}] * spec.byte_fallback + [{"type": "Fuse"}]
-    decoders += [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * rules.add_dummy_prefix
+    if spec.byte_fallback:
+        decoders.append({"type": "ByteFallback"})
+    decoders.append({"type": "Fuse"})
+    if rules.add_dummy_prefix:
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     return {
         "version": "1.0",
         "truncation": None,
@@ -103,23 +113,33 @@ def _normalizers(rules: Any, begins: bool, apart: bool) -> list[State]:
     With pieces split off first (`apart`), each part of a text is normalized alone and keeps the space at its end.
     """
     charsmap = base64.b64encode(rules.precompiled_charsmap).decode()
-    found: list[State] = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else []
+    steps: list[State] = []
+    if charsmap:
+        steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
     if rules.remove_extra_whitespaces:
-        found.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-        before, behind = ({"type": "Replace", "pattern": {"Regex": edge}, "content": ""} for edge in EDGES)
-        found += [behind] * (not apart) + [before] * (not rules.add_dummy_prefix and not apart)
-    found += [{"type": "Prepend", "prepend": SPACE}] * begins
-    return [*found, {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}]
+        steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+        begin, end = EDGES
+        if not apart:
+            steps.append({"type": "Replace", "pattern": {"Regex": end}, "content": ""})
+        if not apart and not rules.add_dummy_prefix:
+            steps.append({"type": "Replace", "pattern": {"Regex": begin}, "content": ""})
+    if begins:
+        steps.append({"type": "Prepend", "prepend": SPACE})
+    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE})
+    return steps
 
 
 def _unigram(spec: Any, pieces: list[Any]) -> State:
     scores = [piece.score for piece in pieces if piece.type == _ORDINARY]
-    best, lowest = max(scores, default=0.0), min(scores, default=0.0)
+    best = max(scores, default=0.0)
+    lowest = min(scores, default=0.0)
 
     def score(piece: Any) -> float:
         if piece.type == _BYTE:
             return _BYTES_APART * lowest - 1.0
-        return float(len(piece.piece.encode()) * best - _BONUS if piece.type == _GIVEN else piece.score)
+        if piece.type == _GIVEN:
+            return float(len(piece.piece.encode()) * best - _BONUS)
+        return float(piece.score)
 
     vocabulary = [[piece.piece, score(piece)] for piece in pieces]
     return {"type": "Unigram", "unk_id": spec.unk_id, "vocab": vocabulary, "byte_fallback": bool(spec.byte_fallback)}
@@ -127,14 +147,17 @@ def _unigram(spec: Any, pieces: list[Any]) -> State:
 
 def _bpe(spec: Any, pieces: list[Any], apart: set[int]) -> State:
     """Return a model that merges any two pieces into a third in the order of the third's score."""
-    mergeable = [p for n, p in enumerate(pieces) if p.type in (_ORDINARY, _GIVEN) and n not in apart]
-    scores = {piece.piece: piece.score for piece in mergeable}
-    merges = [
-        (-score, -cut, piece[:cut], piece[cut:])
-        for piece, score in scores.items()
-        for cut in range(1, len(piece))
-        if piece[:cut] in scores and piece[cut:] in scores
-    ]
+    scores: dict[str, float] = {}
+    for number, piece in enumerate(pieces):
+        if piece.type in (_ORDINARY, _GIVEN) and number not in apart:
+            scores[piece.piece] = piece.score
+    merges = []
+    for text, score in scores.items():
+        for cut in range(1, len(text)):
+            left = text[:cut]
+            right = text[cut:]
+            if left in scores and right in scores:
+                merges.append((-score, -cut, left, right))
     return {
         "type": "BPE",
         "unk_token": spec.unk_piece,

@@ -67,9 +67,9 @@ def _trained(texts: Texts, kind: NewKind, size: int, special: list[str], like: P
     else:
         model = models.WordPiece(unk_token=unknown)
     normalizer = like.state["normalizer"]
-    kept = [part for part in components(normalizer) if part["type"] != "Prepend" and part.get("content") != SPACE]
-    if kept != components(normalizer):  # the splitter writes spaces
-        normalizer = {"type": "Sequence", "normalizers": kept} if kept else None
+    steps = [part for part in components(normalizer) if part["type"] != "Prepend" and part.get("content") != SPACE]
+    if steps != components(normalizer):  # the splitter writes spaces, not the normalizer
+        normalizer = {"type": "Sequence", "normalizers": steps} if steps else None
     empty = json.loads(Tokenizer(model).to_str())
     parts = {"normalizer": normalizer, "pre_tokenizer": _SPLITTERS[kind], "decoder": _DECODERS[kind]}
     tokenizer = Tokenizer.from_str(json.dumps({**empty, **parts}))

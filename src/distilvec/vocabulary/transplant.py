@@ -52,23 +52,29 @@ def composition(new: Pieces, old: Pieces, limit: int | None = None) -> Compositi
     Special tokens have the old token of their role, then of their name. Tokens with the same spelling are copied. All
     others have the old tokenizer's pieces of their text. Old tokens from `limit` on have no row (images in Gemma 3).
     """
-    limit = len(old.tokens) if limit is None else limit
+    if limit is None:
+        limit = len(old.tokens)
     rows: list[list[int]] = [[] for _ in new.tokens]
     origins: list[Origin] = ["missing" for _ in new.tokens]
     surfaces: dict[int, Surface] = {}
-    alike = old.vocabulary if new.spelling == old.spelling else {}
+    same_spelling = old.vocabulary if new.spelling == old.spelling else {}
     for number, token in enumerate(new.tokens):
         if token is None:
             continue
-        special = number in new.special
-        found = new.counterpart(number, old) if special else alike.get(token)
-        if found is not None and found < limit and (special or found not in old.special):
-            rows[number], origins[number] = [found], "special" if special else "copied"
-        elif (surface := new.surface(number)) is not None:
+        is_special = number in new.special
+        old_number = new.counterpart(number, old) if is_special else same_spelling.get(token)
+        if old_number is not None and old_number < limit and (is_special or old_number not in old.special):
+            rows[number] = [old_number]
+            origins[number] = "special" if is_special else "copied"
+            continue
+        surface = new.surface(number)
+        if surface is not None:
             surfaces[number] = surface
     for (number, surface), pieces in zip(surfaces.items(), old.encode(list(surfaces.values())), strict=True):
-        if inside := [piece for piece in pieces if piece < limit]:
-            rows[number], origins[number] = inside, "composed"
+        pieces = [piece for piece in pieces if piece < limit]
+        if pieces:
+            rows[number] = pieces
+            origins[number] = "composed"
         elif old.unknown is not None and surface.text:
             rows[number] = [old.unknown]
     return Composition(rows, origins)
@@ -84,7 +90,7 @@ def compose_rows(
     Other values of `compose`: "weighted" by k, ..., 1, and the "first" or "last" row alone. `keep_norm` scales E'_j to
     the mean norm of its pieces, which a mean falls short of. A token without rows gets the mean of the old table.
     """
-    found = table.new_empty(len(rows), table.shape[1])
+    new_table = table.new_empty(len(rows), table.shape[1])
     norms = table.float().norm(dim=1, keepdim=True) if keep_norm else None
     average = table.float().mean(0).to(table.dtype)
     ends = {"first": slice(1), "last": slice(-1, None)}
@@ -97,8 +103,8 @@ def compose_rows(
             scaled = part.float() * (target / part.float().norm(dim=1, keepdim=True).clamp_min(1e-12))
             part = torch.where(counts[:, None] > 1, scaled.to(part.dtype), part)
         part[counts == 0] = average
-        found[start : start + _ROWS] = part
-    return found
+        new_table[start : start + _ROWS] = part
+    return new_table
 
 
 def _weighted_sums(table: Tensor, rows: Sequence[Sequence[int]], falling: bool) -> Tensor:
@@ -107,8 +113,8 @@ def _weighted_sums(table: Tensor, rows: Sequence[Sequence[int]], falling: bool) 
     ids = torch.tensor([number for row in rows for number in row], dtype=torch.long)
     offsets = torch.tensor([0, *(len(row) for row in rows[:-1])]).cumsum(0)
     scale = torch.tensor(weights, dtype=table.dtype)
-    found: Tensor = nn.functional.embedding_bag(ids, table, offsets, mode="sum", per_sample_weights=scale)
-    return found
+    sums: Tensor = nn.functional.embedding_bag(ids, table, offsets, mode="sum", per_sample_weights=scale)
+    return sums
 
 
 def _weights(count: int, falling: bool) -> list[float]:
@@ -138,13 +144,13 @@ def transplant(
     table = model[0].auto_model.get_input_embeddings().weight
     shared = {id(part): part for part in (table, model.tokenizer)}  # large, and replaced below
     changed = copy.deepcopy(model, shared)
-    made = give_tokenizer(changed[0], tokenizer, compose, keep_norm)
+    composed = give_tokenizer(changed[0], tokenizer, compose, keep_norm)
     changed.max_seq_length = model.max_seq_length
     if max_length is not None:
         check_length(changed[0], max_length)
         lengthen(changed[0], max_length)
         changed.tokenizer.model_max_length = max_length
-    return changed, made
+    return changed, composed
 
 
 def give_tokenizer(
@@ -153,31 +159,35 @@ def give_tokenizer(
     """Put another tokenizer, and an embedding table composed for it, into a model's first module; see `transplant`."""
     old = Pieces(first.tokenizer, "the model's tokenizer", "student.model")
     new = Pieces(tokenizer, "the new tokenizer").dense()
-    if lacking := [str(old.tokens[number]) for number in old.around if old.counterpart(number, new) is None]:
+    missing = [str(old.tokens[number]) for number in old.around if old.counterpart(number, new) is None]
+    if missing:
         roles = ", ".join(f"{role} {new.tokens[number]}" for role, number in new.roles.items()) or "none"
         raise DistilvecError(
             OPTION,
-            f"the model reads texts with {' and '.join(lacking)}, which the new tokenizer has no token for. Its "
+            f"the model reads texts with {' and '.join(missing)}, which the new tokenizer has no token for. Its "
             f"special tokens by role: {roles}.",
             "Give it one of that role (cls or bos; sep or eos).",
         )
     backbone = first.auto_model
-    embeddings, positions, pad = backbone.get_input_embeddings(), position_table(backbone), tokenizer.pad_token_id
-    counted = positions is not None and positions.padding_idx is not None  # RoBERTa: positions begin at the padding id
-    if counted and pad is not None and embeddings.padding_idx not in (None, pad):
+    embeddings = backbone.get_input_embeddings()
+    positions = position_table(backbone)
+    pad = tokenizer.pad_token_id
+    # RoBERTa counts positions from the padding id: another id would shift all positions, so the id stays
+    positions_follow_padding = positions is not None and positions.padding_idx is not None
+    if positions_follow_padding and pad is not None and embeddings.padding_idx not in (None, pad):
         tokenizer = swap_ids(tokenizer, pad, embeddings.padding_idx)
         new = Pieces(tokenizer, "the new tokenizer")
     table = embeddings.weight
-    made = composition(new, old, len(table))
+    composed = composition(new, old, len(table))
     with torch.no_grad():
-        fresh = []
+        tables = []
         for part in (table, *_output(backbone, table)):
             matrix = part.detach().reshape(len(part), -1)
-            rows = compose_rows(matrix, made.rows, compose, keep_norm and part.dim() > 1)
-            fresh.append((part, rows.reshape(-1, *part.shape[1:])))
-    _put(backbone, fresh, tokenizer)
+            rows = compose_rows(matrix, composed.rows, compose, keep_norm and part.dim() > 1)
+            tables.append((part, rows.reshape(-1, *part.shape[1:])))
+    _put(backbone, tables, tokenizer)
     first.processor = tokenizer
-    return made
+    return composed
 
 
 def check_length(first: Transformer, length: int) -> None:

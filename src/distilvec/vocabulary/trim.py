@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 from distilvec.core.errors import DistilvecError
 from distilvec.vocabulary.edit import alphabet, joined, needed, parts_of, restrict
-from distilvec.vocabulary.pieces import Pieces
+from distilvec.vocabulary.pieces import Pieces, Surface
 
 Alphabet = Literal["all", "seen"]
 Counts = npt.NDArray[np.int64]
@@ -53,9 +53,12 @@ class Words:
 
     def _add(self, texts: Iterable[str]) -> None:
         for text in texts:
-            first, *others = [text] if "  " in text or text[:1] == " " else text.split(" ")
+            if "  " in text or text[:1] == " ":
+                self.whole[text] += 1
+                continue
+            first, *later = text.split(" ")
             self.whole[first] += 1
-            self.inner.update(others)
+            self.inner.update(later)
 
     def tokens(self, pieces: Pieces) -> Counts:
         """Return the count of every id [vocabulary] in the texts, without the special tokens around a text."""
@@ -67,10 +70,10 @@ class Words:
 
 def _lines(words: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     """Yield lines of words with equal counts, a space before each: few long strings are tokenized faster."""
-    alike: dict[int, list[str]] = {}
+    by_count: dict[int, list[str]] = {}
     for word, count in words.items():
-        alike.setdefault(count, []).append(word)
-    for count, group in alike.items():
+        by_count.setdefault(count, []).append(word)
+    for count, group in by_count.items():
         for first in range(0, len(group), _LINE):
             yield f" {' '.join(group[first : first + _LINE])}", count
 
@@ -115,7 +118,8 @@ def trim(
     raised or lowered, with a note. Errors: DistilvecError for mostly unknown tokens.
     """
     counts = _shares(pieces, words)
-    if (unknown := _unknown(pieces, counts)) > UNREADABLE:
+    unknown = _unknown(pieces, counts)
+    if unknown > UNREADABLE:
         raise DistilvecError(
             "student.vocabulary.kind",
             f"{unknown:.0%} of the texts' tokens are unknown to {pieces.name}.",
@@ -123,22 +127,27 @@ def trim(
         )
     used = {int(number) for number in np.flatnonzero(counts)}
     fixed, notes = _alphabet_kept(pieces, used, letters, size)
-    kept = needed(pieces, used | fixed, fixed)
+    tokens = needed(pieces, used | fixed, fixed)
     if size is not None:
         always = {str(pieces.tokens[number]) for number in fixed}
-        wish = max(size, len(fixed))
-        while len(kept) > wish:
-            tokenizer, order = restrict(pieces, kept, fixed)
+        target_size = max(size, len(fixed))
+        while len(tokens) > target_size:
+            tokenizer, order = restrict(pieces, tokens, fixed)
             value = np.zeros(len(pieces.tokens))
             value[order] = _shares(Pieces(tokenizer, pieces.name), words)
-            goal = max(wish, len(fixed) + int(SHRINK * (len(kept) - len(fixed))))
-            ranked = sorted(kept - fixed, key=lambda number: (-value[number], number))
-            best = _first(pieces, ranked, goal - len(fixed), always, set())
-            kept = fixed | {pieces.vocabulary[token] for token in best}
-    tokenizer, order = restrict(pieces, kept, fixed)
+            round_size = max(target_size, len(fixed) + int(SHRINK * (len(tokens) - len(fixed))))
+            ranked = sorted(tokens - fixed, key=lambda number: (-value[number], number))
+            best = _first(pieces, ranked, round_size - len(fixed), always, set())
+            tokens = fixed | {pieces.vocabulary[token] for token in best}
+    tokenizer, order = restrict(pieces, tokens, fixed)
     least = len(fixed) if letters == "all" else len(needed(pieces, (), _letters(pieces, used, "seen")))
-    figures = {"before": len(pieces.vocabulary), "used": len(used), "always": len(fixed), "least": least}
-    figures |= {"tokens": len(order)}
+    figures = {
+        "before": len(pieces.vocabulary),
+        "used": len(used),
+        "always": len(fixed),
+        "least": least,
+        "tokens": len(order),
+    }
     return Vocabulary(tokenizer, figures, notes + size_notes(size, len(order)))
 
 
@@ -158,56 +167,75 @@ def hybrid(
     can no longer be made of their text are replaced by the next ones. Numbers outside of what tokenizer and texts allow
     are raised or lowered, with a note.
     """
-    of_target_used = {int(number) for number in np.flatnonzero(target.tokens(pieces))}
+    used_by_target = {int(number) for number in np.flatnonzero(target.tokens(pieces))}
     counts = {language: words.tokens(pieces) for language, words in others.items()}
-    used = of_target_used.union(*(np.flatnonzero(count).tolist() for count in counts.values()))
+    used = set(used_by_target)
+    for language_counts in counts.values():
+        used.update(np.flatnonzero(language_counts).tolist())
     fixed, notes = _alphabet_kept(pieces, used, letters, size, size - share)
     always = {str(pieces.tokens[number]) for number in fixed}
     room = max(0, size - len(fixed))
-    own_count = min(share, room)
-    count = int(MORE * own_count) + len(fixed)
-    own = Pieces(pieces.tokenizer.train_new_from_iterator(texts, count, show_progress=False), "the target's tokenizer")
-    of_target = _by_count(target.tokens(own), own)
-    of_others = list(_in_turn(pieces, counts))
-    refused = set[str]()
+    target_count = min(share, room)
+    training_size = int(MORE * target_count) + len(fixed)
+    trained = pieces.tokenizer.train_new_from_iterator(texts, training_size, show_progress=False)
+    target_pieces = Pieces(trained, "the target's tokenizer")
+    target_ranked = _by_count(target.tokens(target_pieces), target_pieces)
+    others_ranked = list(_in_turn(pieces, counts))
+    refused: set[str] = set()
     for _ in range(_ROUNDS):
-        chosen = _first(own, of_target, own_count, always, refused)
-        filling = _first(pieces, of_others, room - len(chosen), {*always, *chosen}, refused)
-        others_kept = {pieces.vocabulary[token] for token in filling}
-        tokenizer = joined(pieces, fixed | others_kept, own, chosen)
+        target_tokens = _first(target_pieces, target_ranked, target_count, always, refused)
+        present = {*always, *target_tokens}
+        other_tokens = _first(pieces, others_ranked, room - len(target_tokens), present, refused)
+        other_numbers = {pieces.vocabulary[token] for token in other_tokens}
+        tokenizer = joined(pieces, fixed | other_numbers, target_pieces, target_tokens)
         lost = unreachable(Pieces(tokenizer)) - always
         if not lost:
             break
         refused |= lost
-    if len(chosen) < share:
-        reason = "no more are left by special tokens and letters" if own_count < share else "its texts give no more"
-        notes += (f"{len(chosen):,} tokens of the target language instead of {share:,}: {reason}",)
-    figures = {"before": len(pieces.vocabulary), "always": len(fixed), "target": len(chosen), "others": len(filling)}
-    figures |= {"redundant": len(of_target_used - fixed - others_kept), "unreachable": len(lost)}
-    figures |= {"tokens": len(tokenizer)}
+    if len(target_tokens) < share:
+        reason = "its texts give no more"
+        if target_count < share:
+            reason = "no more are left by special tokens and letters"
+        notes += (f"{len(target_tokens):,} tokens of the target language instead of {share:,}: {reason}",)
+    figures = {
+        "before": len(pieces.vocabulary),
+        "always": len(fixed),
+        "target": len(target_tokens),
+        "others": len(other_tokens),
+        "redundant": len(used_by_target - fixed - other_numbers),
+        "unreachable": len(lost),
+        "tokens": len(tokenizer),
+    }
     return Vocabulary(tokenizer, figures, notes + size_notes(size, len(tokenizer)))
 
 
 def unreachable(pieces: Pieces) -> set[str]:
     """Return the tokens that their own text is not split into, without special, added and byte tokens."""
-    numbers = [number for number in range(len(pieces.tokens)) if number not in pieces.added]
-    surfaces = {number: surface for number in numbers if (surface := pieces.surface(number)) is not None}
-    apart = {number for number, letter in alphabet(pieces).items() if letter.startswith("<0x")}
-    made = zip(surfaces, pieces.encode(list(surfaces.values())), strict=True)
-    return {str(pieces.tokens[number]) for number, ids in made if ids != [number] and number not in apart}
+    byte_tokens = {number for number, letter in alphabet(pieces).items() if letter.startswith("<0x")}
+    surfaces: dict[int, Surface] = {}
+    for number in range(len(pieces.tokens)):
+        surface = None if number in pieces.added else pieces.surface(number)
+        if surface is not None:
+            surfaces[number] = surface
+    tokens = set()
+    for number, ids in zip(surfaces, pieces.encode(list(surfaces.values())), strict=True):
+        if ids != [number] and number not in byte_tokens:
+            tokens.add(str(pieces.tokens[number]))
+    return tokens
 
 
 def _first(pieces: Pieces, ranked: Sequence[int], count: int, present: set[str], refused: set[str]) -> list[str]:
     """Return the first `count` ranked tokens that are not present, each after its parts; none made of refused ones."""
-    found, parts = dict[str, None](), parts_of(pieces)
+    chosen: dict[str, None] = {}  # in order
+    parts = parts_of(pieces)
     for number in ranked:
         tokens = [str(pieces.tokens[part]) for part in parts(number)]
         if refused.isdisjoint(tokens):
-            new = [token for token in tokens if token not in present and token not in found]
-            found |= dict.fromkeys(new[: count - len(found)])
-        if len(found) == count:
+            new = [token for token in tokens if token not in present and token not in chosen]
+            chosen |= dict.fromkeys(new[: count - len(chosen)])
+        if len(chosen) == count:
             break
-    return list(found)
+    return list(chosen)
 
 
 def _shares(pieces: Pieces, words: Mapping[str, Words]) -> npt.NDArray[np.float64]:
@@ -218,10 +246,15 @@ def _shares(pieces: Pieces, words: Mapping[str, Words]) -> npt.NDArray[np.float6
 
 def _unknown(pieces: Pieces, counts: npt.NDArray[np.float64]) -> float:
     """Return the share of unknown tokens; tokens of a space alone, which also precede unknown words, do not count."""
-    surfaces = {number: pieces.surface(number) for number in np.flatnonzero(counts).tolist()}
-    spaces = [number for number, surface in surfaces.items() if surface is not None and not surface.text.strip()]
+    spaces = []
+    for number in np.flatnonzero(counts).tolist():
+        surface = pieces.surface(number)
+        if surface is not None and not surface.text.strip():
+            spaces.append(number)
     total = float(counts.sum() - counts[spaces].sum())
-    return float(counts[pieces.unknown]) / total if pieces.unknown is not None and total else 0.0
+    if pieces.unknown is None or not total:
+        return 0.0
+    return float(counts[pieces.unknown]) / total
 
 
 def _alphabet_kept(
@@ -252,11 +285,13 @@ def _alphabet_kept(
 
 def _letters(pieces: Pieces, used: set[int], letters: Alphabet) -> set[int]:
     """Return the alphabet, or with "seen" bytes and the letters of the used tokens."""
-    found = alphabet(pieces)
+    letters_by_number = alphabet(pieces)
     if letters == "all" or pieces.kind == "byte_level":
-        return set(found)
-    seen = {letter for number in used for letter in pieces.tokens[number] or ""}
-    return {number for number, letter in found.items() if len(letter) != 1 or letter in seen}
+        return set(letters_by_number)
+    seen: set[str] = set()
+    for number in used:
+        seen.update(pieces.tokens[number] or "")
+    return {number for number, letter in letters_by_number.items() if len(letter) != 1 or letter in seen}
 
 
 def _by_count(counts: Counts, pieces: Pieces) -> list[int]:
@@ -280,7 +315,8 @@ def _in_turn(pieces: Pieces, counts: Mapping[str, Counts]) -> Iterator[int]:
         lengths: dict[int, list[int]] = {}
         for number in _by_count(of_language, pieces):
             surface = pieces.surface(number)
-            lengths.setdefault(len(surface.text.decode("utf-8", "replace")) if surface else 0, []).append(number)
+            length = len(surface.text.decode("utf-8", "replace")) if surface else 0
+            lengths.setdefault(length, []).append(number)
         languages.append(_round_robin([fresh(lengths[length]) for length in sorted(lengths)]))
     yield from _round_robin(languages)
 

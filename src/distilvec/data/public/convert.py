@@ -1,4 +1,7 @@
-"""Rows of JSON Lines from files as their authors publish them. Nothing in a file is run or unpickled."""
+"""Convert files as their authors publish them to rows of JSON Lines. Nothing in a file is run or unpickled.
+
+It is done on the user's machine because several licences do not allow us to publish a prepared copy.
+"""
 
 from __future__ import annotations
 
@@ -60,18 +63,20 @@ def _cleaned(part: Part, row: Row) -> Row:
 
 
 def _named(part: Part, cells: Any) -> Row:
-    """The part's columns of a row; several of theirs become one text, with the part's separator between them."""
-    return {
-        ours: part.separator.join(map(str, map(cells.__getitem__, theirs)))
-        if isinstance(theirs, list)
-        else cells[theirs]
-        for ours, theirs in part.columns.items()
-    }
+    """Map source columns to ours; join several into one text."""
+    row: Row = {}
+    for column, source in part.columns.items():
+        if isinstance(source, list):
+            row[column] = part.separator.join(str(cells[name]) for name in source)
+        else:
+            row[column] = cells[source]
+    return row
 
 
 def _numbered(part: Part) -> bool:
     """Whether columns have numbers, because the table has no header."""
-    return not any(isinstance(theirs, str) for theirs in chain.from_iterable(map(_listed, part.columns.values())))
+    sources = chain.from_iterable(map(_listed, part.columns.values()))
+    return not any(isinstance(source, str) for source in sources)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -92,7 +97,8 @@ def _csv(part: Part, files: Files) -> Iterator[Row]:
             table: Iterable[Any] = csv.reader(file) if _numbered(part) else csv.DictReader(file)
             for cells in table:
                 if part.each:
-                    yield from ({ours: cells[one]} for ours, theirs in part.columns.items() for one in _listed(theirs))
+                    for column, sources in part.columns.items():
+                        yield from ({column: cells[source]} for source in _listed(sources))
                 else:
                     yield _named(part, cells)
 

@@ -1,20 +1,32 @@
-"""Download of files over HTTP: streamed, resumed where it broke off, retried, limited in size."""
+"""Download of files over HTTP: streamed, resumed where it broke off, retried, limited in size.
+
+Not huggingface_hub's http_get, which the package has as well: it keeps up to 10 MB in memory before it writes them, so
+a broken connection loses most files whole, and it has no limit on the size.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
 from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.log import progress
 
-TRIES = 5  # in a row that bring no further byte
-PAUSE = 1.0  # seconds before the second try; twice as long before each further one
+TRIES = 5  # in a row without a new byte
+PAUSE = 1.0  # seconds before the second try; doubled before each further one
 TIMEOUT = 30.0  # seconds without a byte
 MOST_BYTES = 4_000_000_000
-_BUSY = (408, 425, 429, 500, 502, 503, 504)  # answers that may be others a moment later
-_CHUNK = 1 << 13  # bytes of an unfinished chunk are lost when a connection breaks
+_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
+
+
+class _RefusedDownload(Exception):
+    """An answer that another try would not change."""
+
+
+class _TransientFailure(Exception):
+    """A failure that may be gone a moment later."""
 
 
 def download(url: str, path: Path, most: int = MOST_BYTES) -> Path:
@@ -24,63 +36,71 @@ def download(url: str, path: Path, most: int = MOST_BYTES) -> Path:
     busy hosts are tried again, with growing pauses.
     Errors: DistilvecError for a host that cannot be reached, an answer such as 404, and more than `most` bytes.
     """
-    import requests
-
-    part, failures = path.with_name(f"{path.name}.part"), 0
+    part = path.with_name(f"{path.name}.part")
+    failures = 0  # since the last new byte
     while True:
-        before = part.stat().st_size if part.exists() else 0
+        size_before = _size(part)
         try:
             with explained("data", part):
-                _fetch(url, part, before, most)
+                _fetch(url, part, most)
             part.replace(path)
             return path
-        except _Refused as error:
+        except _RefusedDownload as error:
             part.unlink(missing_ok=True)
             raise DistilvecError("data", f"{url}: {error}.") from None
-        except (requests.RequestException, _Broken) as error:
-            failures = 1 if part.exists() and part.stat().st_size > before else failures + 1
+        except _TransientFailure as error:
+            failures += 1
+            if _size(part) > size_before:
+                failures = 1
             if failures >= TRIES:
-                problem = f"{url} cannot be fetched after {TRIES} tries ({type(error).__name__}: {first_line(error)})"
-                raise DistilvecError("data", f"{problem}.") from error
+                problem = f"{url} cannot be downloaded after {TRIES} tries ({first_line(error)})."
+                raise DistilvecError("data", problem) from error
             time.sleep(PAUSE * 2 ** (failures - 1))
 
 
-class _Refused(Exception):
-    """An answer that another try would not change."""
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
-class _Broken(Exception):
-    """An answer that may be another one a moment later."""
+def _fetch(url: str, part: Path, most: int) -> None:
+    """Append the missing bytes of `url` to `part`. Errors: _RefusedDownload, _TransientFailure."""
+    import httpx2
+
+    done = _size(part)
+    headers = {"Accept-Encoding": "identity"}  # or the bytes of Content-Length and Range are not those of the file
+    if done:
+        headers["Range"] = f"bytes={done}-"
+    try:
+        with httpx2.stream("GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True) as answer:
+            if answer.status_code == 416:  # the file has no byte after `done`: the part is of another file
+                part.unlink()
+                raise _TransientFailure("the part of an earlier download does not fit")
+            if answer.status_code in _TRANSIENT:
+                raise _TransientFailure(f"status {answer.status_code}")
+            if not answer.is_success:
+                raise _RefusedDownload(f"status {answer.status_code} ({answer.reason_phrase})")
+            if answer.status_code != 206:  # the host ignores Range and sends the whole file
+                done = 0
+            length = answer.headers.get("Content-Length", "")
+            total = done + int(length) if length.isdecimal() else None
+            if total is not None and total > most:
+                raise _RefusedDownload(f"{total:,} bytes, more than the {most:,} allowed")
+            _append(answer.iter_raw(), url, part, done, total, most)
+    except httpx2.HTTPError as error:
+        raise _TransientFailure(f"{type(error).__name__}: {first_line(error)}") from error
 
 
-def _fetch(url: str, part: Path, done: int, most: int) -> None:
-    """Append what is missing of `url` to `part`, which has `done` bytes."""
-    import requests
-
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
-    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
-        if answer.status_code == 416:  # the file has no byte after `done`: what is there is another file's
-            part.unlink()
-            raise _Broken("the part that was kept does not fit")
-        if answer.status_code in _BUSY:
-            raise _Broken(f"status {answer.status_code}")
-        if not answer.ok:
-            raise _Refused(f"status {answer.status_code} ({answer.reason})")
-        done = done if answer.status_code == 206 else 0
-        length = answer.headers.get("Content-Length", "")
-        total = done + int(length) if length.isdecimal() else None
-        if total is not None and total > most:
-            raise _Refused(f"{total:,} bytes, more than the {most:,} allowed")
-        name = unquote(url.rpartition("/")[2])[:40]
-        with (
-            part.open("ab" if done else "wb") as file,
-            progress(f"fetching {name}", total or 0, "bytes", done) as advance,
-        ):
-            for chunk in answer.iter_content(_CHUNK):
-                done += len(chunk)
-                if done > most:
-                    raise _Refused(f"more than {most:,} bytes")
-                file.write(chunk)
-                advance(done, "")
-        if total is not None and done != total:
-            raise _Broken(f"{done:,} of {total:,} bytes")
+def _append(chunks: Iterator[bytes], url: str, part: Path, done: int, total: int | None, most: int) -> None:
+    name = unquote(url.rpartition("/")[2])[:40]
+    with (
+        part.open("ab" if done else "wb") as file,
+        progress(f"downloading {name}", total or 0, "bytes", done) as advance,
+    ):
+        for chunk in chunks:
+            done += len(chunk)
+            if done > most:
+                raise _RefusedDownload(f"more than {most:,} bytes")
+            file.write(chunk)
+            advance(done)
+    if total is not None and done != total:
+        raise _TransientFailure(f"{done:,} of {total:,} bytes")

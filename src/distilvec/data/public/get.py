@@ -1,4 +1,4 @@
-"""Fetching of a set of public data into the data folder: download, conversion, checksum, licence note."""
+"""Get a public data set into the data folder: download, convert, check, note the licence."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOST_UNPACKED = 4_000_000_000  # bytes of the chosen files of an archive
 
 
 def get(name: str, folder: Path, again: bool = False) -> list[Path]:
-    """Fetch the files of a data set that `folder` lacks, or all of them; return their paths.
+    """Get the files of a data set that `folder` lacks, with `again` all of them; return their paths.
 
     A file appears whole and checked, or not at all. What was downloaded when a host failed is kept for the next call.
     Errors: DistilvecError for an unknown name, a host that fails, and content that is not the expected one.
@@ -71,7 +71,7 @@ def _fetch(name: str, entry: DataSet, wanted: Mapping[Path, OutFile], folder: Pa
     remove(kept)
     note = {"licence": entry.licence, "sources": list(entry.sources()), "files": list(entry.files)}
     with locked(folder / KEPT / "notes.lock", "--out", str(folder / NOTES), wait=True):
-        notes = read_json(folder / NOTES, "Remove it.") if (folder / NOTES).exists() else {}
+        notes = read_json(folder / NOTES, "Remove it.", sealed=False) if (folder / NOTES).exists() else {}
         write_json(folder / NOTES, {**notes, name: note}, key="--out")
 
 

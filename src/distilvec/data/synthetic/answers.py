@@ -45,7 +45,7 @@ def read_answer(content: str, words: Sequence[str]) -> dict[str, list[str]]:
     """Texts by word, of the words whose texts have the right form: a list of texts that are not empty.
 
     Words are found as they were asked for, else by their letters without case and outer spaces. Other words of the
-    answer are passed over. Empty for an answer that is no JSON object.
+    answer are passed over. Empty for an answer that is not a JSON object.
     """
     fenced = _FENCE.match(content.strip())
     try:

@@ -90,7 +90,7 @@ class _Writer:
         self.count = token_counter(section, KEY)
 
     def write(self, words: Sequence[str]) -> None:
-        """Ask until every word has an answer or no attempt left; in each attempt for fewer words at once."""
+        """Ask for all words, then retry unanswered ones in smaller batches."""
         answers, before = self.journal.answers, len(self.journal.answers)
         done = sum(word in answers for word in words)
         with progress(self.section.kind, len(words), "words", done) as advance:
@@ -132,7 +132,7 @@ class _Writer:
                 "--model",
                 f"none of the last {_HOPELESS} answers is JSON of words with lists of texts; the last one: "
                 f"{' '.join(content.split())[:200]!r}.",
-                "Take another model or prompt, or raise --answer-tokens.",
+                "Try another model or prompt, or raise --answer-tokens.",
             )
 
 

@@ -35,37 +35,49 @@ class EmbeddingRegression(Objective):
         distance: Callable[[Tensor, Tensor], Tensor],
         pre_dense: bool = False,
     ) -> None:
-        given = [teacher.weight for teacher in context.teachers]
-        names = [term, *(f"{term}_{number}" for number in range(2, len(given) + 1))]
-        super().__init__(context, weights, {name: one / sum(given) for name, one in zip(names, given, strict=True)})
-        self.distance, self.pre_dense = distance, pre_dense
+        teachers = context.teachers
+        total = sum(teacher.weight for teacher in teachers)
+        names = [term] + [f"{term}_{number}" for number in range(2, len(teachers) + 1)]
+        shares = [teacher.weight / total for teacher in teachers]
+        super().__init__(context, weights, dict(zip(names, shares, strict=True)))
+        self.terms = names
+        self.distance = distance
+        self.pre_dense = pre_dense
+
         dim = context.student.hidden_size if pre_dense else context.student_dim
-        others = context.teachers[1:]
-        dims = [teacher.pre_dense_dim or 0 if pre_dense else teacher.dim for teacher in others]
-        self.projections = nn.ModuleList(nn.Linear(dim, other, bias=False) for other in dims)
-        self.unit = [teacher.normalized and not pre_dense for teacher in others]
+        self.projections = nn.ModuleList()
+        for teacher in teachers[1:]:
+            teacher_dim = (teacher.pre_dense_dim or 0) if pre_dense else teacher.dim
+            self.projections.append(nn.Linear(dim, teacher_dim, bias=False))
         self.student_outputs = self.teacher_outputs = OutputSpec(embedding=not pre_dense, pre_dense=pre_dense)
 
-    def views(self, vector: Rows) -> list[Tensor]:
-        """Return the student's vector [batch, dim] in each teacher's space."""
-        projected = [projection(vector) for projection in self.projections]
-        pairs = zip(projected, self.unit, strict=True)
-        return [vector, *(F.normalize(view, dim=-1) if unit else view for view, unit in pairs)]
+    def projected(self, y: Rows) -> list[Tensor]:
+        """Return the student's vectors y [batch, dim] in each teacher's space."""
+        vectors = [y]
+        for projection, teacher in zip(self.projections, self.context.teachers[1:], strict=True):
+            vector = projection(y)
+            is_unit = teacher.normalized and not self.pre_dense
+            vectors.append(F.normalize(vector, dim=-1) if is_unit else vector)
+        return vectors
 
     def linear_maps(self) -> dict[str, LinearPairs]:
         """Return the pairs of each further teacher's projection: the student's vector and that teacher's."""
 
         def pairs(number: int) -> LinearPairs:
-            return lambda batch, ours, theirs: (self._vector(ours), self._vector(theirs.others[number]))
+            return lambda batch, student, teacher: (self._vector(student), self._vector(teacher.others[number]))
 
         return {f"projections.{number}": pairs(number) for number in range(len(self.projections))}
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return the terms that have a weight."""
-        pairs = zip(self.weights, self.views(self._vector(student)), (teacher, *teacher.others), strict=True)
-        return {name: self.distance(view, self._vector(other)) for name, view, other in pairs if self.weights[name]}
+        """Return ||y - y_hat||, or another distance, for each teacher (REDACT, eq. 3)."""
+        teachers = (teacher, *teacher.others)
+        terms = {}
+        for term, y, outputs in zip(self.terms, self.projected(self._vector(student)), teachers, strict=True):
+            if self.weights[term]:
+                terms[term] = self.distance(y, self._vector(outputs))
+        return terms
 
     def _vector(self, outputs: ModelOutputs) -> Rows:
-        found = outputs.pre_dense if self.pre_dense else outputs.embedding
-        assert found is not None
-        return found
+        vector = outputs.pre_dense if self.pre_dense else outputs.embedding
+        assert vector is not None
+        return vector

@@ -10,7 +10,7 @@ from distilvec.core.info import TeacherInfo
 from distilvec.core.objective import Objective, ObjectiveContext, Weights
 from distilvec.core.outputs import ModelOutputs, OutputSpec, Projections
 from distilvec.losses.distance import DISTANCES, DistanceName, PerRow
-from distilvec.losses.relation_heads import laid_out
+from distilvec.losses.relation_heads import left_align
 from distilvec.losses.tokens import from_first_token, shared_mask
 from distilvec.methods.base.terms import embeddings
 
@@ -18,7 +18,10 @@ Mask = Bool[Tensor, "batch tokens"]
 
 
 def require_layers(teacher: TeacherInfo) -> tuple[int, int]:
-    """Return the teacher's number of layers and hidden size; DistilvecError if it is a table of vectors or an API."""
+    """Return the teacher's number of layers and its hidden size.
+
+    Errors: DistilvecError if the teacher is a table of vectors or an API, which have no layers.
+    """
     if teacher.layers is None or teacher.hidden_size is None:
         raise DistilvecError(
             "method.name",
@@ -52,11 +55,12 @@ class LayerwiseObjective(Objective):
 
     def require_same_heads(self) -> None:
         """Raise DistilvecError unless student and teacher have the same number of attention heads."""
-        ours, theirs = self.context.student.heads, self.context.teacher.heads
-        if ours is None or ours != theirs:
+        student_heads = self.context.student.heads
+        teacher_heads = self.context.teacher.heads
+        if student_heads is None or student_heads != teacher_heads:
             raise DistilvecError(
                 "method.name",
-                f"attention is compared by head; found {ours} heads (student) and {theirs} (teacher).",
+                f"attention is compared by head; found {student_heads} heads (student) and {teacher_heads} (teacher).",
                 "Take a student with as many heads, or minilm with the option relation_heads.",
             )
 
@@ -65,14 +69,14 @@ class LayerwiseObjective(Objective):
         return self.distance(*embeddings(student, teacher))
 
     def states(self, outputs: ModelOutputs, layer: int, mask: Mask) -> Tensor:
-        """Return a layer's hidden states at the tokens of `mask`."""
+        """Return a layer's hidden states [batch, tokens, hidden] at the positions of `mask` (see `common_mask`)."""
         assert outputs.mask is not None
         return from_first_token(outputs.hidden_layers[layer], outputs.mask, mask.shape[1])
 
     def projections(self, outputs: ModelOutputs, layer: int, mask: Mask) -> Projections:
-        """Return a layer's queries, keys and values at the tokens of `mask`."""
+        """Return a layer's queries, keys and values at the positions of `mask` (see `common_mask`)."""
         assert outputs.mask is not None
-        return laid_out(outputs.projections[layer], outputs.mask, mask.shape[1])
+        return left_align(outputs.projections[layer], outputs.mask, mask.shape[1])
 
 
 def common_mask(student: ModelOutputs, teacher: ModelOutputs) -> Mask:

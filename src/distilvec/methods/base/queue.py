@@ -12,14 +12,14 @@ from distilvec.core.objective import Objective, ObjectiveContext, Weights
 class QueueObjective(Objective):
     """A first-in, first-out queue of `queue` vectors of the teacher (float16, as in the cache).
 
-    The queue serves a batch first and then takes its vectors, in training only. It holds a text at most once and leaves
-    the batch's own texts out of what it serves. So no text meets itself, and SAM's second pass adds nothing.
+    A batch reads the queue first, and its own vectors are written afterwards, in training only. The queue holds a text
+    at most once, and a batch does not read its own texts. So no text meets itself, and SAM's second pass adds nothing.
     Checkpoints hold the queue.
     """
 
     queue_vectors: Tensor
     queue_rows: Tensor  # corpus rows; -1: not filled yet
-    queue_count: Tensor  # of all vectors ever taken
+    queue_count: Tensor  # of all vectors ever written
 
     def __init__(
         self, context: ObjectiveContext, weights: Weights, queue: int, defaults: Weights | None = None
@@ -30,8 +30,10 @@ class QueueObjective(Objective):
         self.register_buffer("queue_count", torch.tensor(0))
 
     def filled(self, rows: Int[Tensor, " batch"]) -> Bool[Tensor, ""]:
-        """Return whether the queue is full, or holds all texts: those of a batch already, before the queue takes it."""
-        return (self.queue_count >= len(self.queue_rows)) | (rows[:, None] == self.queue_rows).any(1).all()
+        """Return whether the queue is full, or holds the whole corpus: every text of this batch is already in it."""
+        is_full = self.queue_count >= len(self.queue_rows)
+        holds_batch = (rows[:, None] == self.queue_rows).any(1).all()
+        return is_full | holds_batch
 
     def other_vectors(self, rows: Int[Tensor, " batch"]) -> tuple[Float[Tensor, "queue dim"], Bool[Tensor, " queue"]]:
         """Return the queue's vectors, and a mask of those that are filled and not of these corpus rows.
@@ -41,21 +43,25 @@ class QueueObjective(Objective):
         slots = len(self.queue_rows)
         if rows.device.type == "cpu":
             slots = min(slots, int(self.queue_count))
-        kept = self.queue_rows[:slots]
-        return self.queue_vectors[:slots].float(), (kept >= 0) & (kept[:, None] != rows).all(1)
+        queue_rows = self.queue_rows[:slots]
+        is_other = (queue_rows >= 0) & (queue_rows[:, None] != rows).all(1)
+        return self.queue_vectors[:slots].float(), is_other
 
     @torch.no_grad()
-    def take_up(self, rows: Int[Tensor, " batch"], vectors: Float[Tensor, "batch dim"]) -> None:
+    def enqueue(self, rows: Int[Tensor, " batch"], vectors: Float[Tensor, "batch dim"]) -> None:
         """Write the vectors of rows that are not in the queue over the oldest ones.
 
-        Shapes do not depend on the number of new rows: slots that are not needed get their own content again.
+        Shapes do not depend on the number of new rows, which the processor would have to wait for: slots that are not
+        needed get their own content again.
         """
         size = len(self.queue_rows)
-        new = (rows[:, None] != self.queue_rows).all(1)
-        chosen = (~new).int().argsort(stable=True)[:size]  # new rows first, in their order
-        order = torch.arange(len(chosen), device=rows.device)
-        slots, there = (self.queue_count + order) % max(1, size), order < new.sum()
-        content = vectors[chosen].to(self.queue_vectors.dtype)
-        self.queue_vectors[slots] = content.where(there[:, None], self.queue_vectors[slots])
-        self.queue_rows[slots] = rows[chosen].where(there, self.queue_rows[slots])
-        self.queue_count += there.sum()
+        is_new = (rows[:, None] != self.queue_rows).all(1)
+        order = (~is_new).int().argsort(stable=True)[:size]  # new rows first, in their order
+        ranks = torch.arange(len(order), device=rows.device)
+        slots = (self.queue_count + ranks) % max(1, size)
+        is_written = ranks < is_new.sum()
+
+        new_vectors = vectors[order].to(self.queue_vectors.dtype)
+        self.queue_vectors[slots] = new_vectors.where(is_written[:, None], self.queue_vectors[slots])
+        self.queue_rows[slots] = rows[order].where(is_written, self.queue_rows[slots])
+        self.queue_count += is_written.sum()

@@ -21,12 +21,15 @@ _REFERENCES = Path(__file__).parents[1] / "references.bib"
 
 def bibtex(*keys: str) -> str:
     """Return entries of methods/references.bib."""
-    entries = re.split(r"\n\n(?=@)", _REFERENCES.read_text(encoding="utf-8").strip())
-    return "\n\n".join(entry for key in keys for entry in entries if entry.split("{", 1)[1].startswith(f"{key},"))
+    entries = {}
+    for entry in re.split(r"\n\n(?=@)", _REFERENCES.read_text(encoding="utf-8").strip()):
+        key = entry.split("{", 1)[1].split(",", 1)[0]
+        entries[key] = entry
+    return "\n\n".join(entries[key] for key in keys)
 
 
 def embeddings(student: ModelOutputs, teacher: ModelOutputs) -> tuple[Rows, Float[Tensor, "batch other_dim"]]:
-    """Return both models' embeddings."""
+    """Return y and y_hat, the student's and the teacher's vectors of the texts."""
     assert student.embedding is not None and teacher.embedding is not None
     return student.embedding, teacher.embedding
 
@@ -52,8 +55,9 @@ def task_weights(
         raise option_error("simcse", True, "false for a recipe with labels")
     if context.task is None and not simcse:
         return terms
-    task, distillation = shares
-    return {"simcse" if simcse else "task": task, **{name: distillation * weight for name, weight in terms.items()}}
+    task_share, distillation_share = shares
+    first_term = "simcse" if simcse else "task"
+    return {first_term: task_share} | {name: distillation_share * weight for name, weight in terms.items()}
 
 
 def task_term(batch: TextBatch, student: ModelOutputs) -> PerRow:

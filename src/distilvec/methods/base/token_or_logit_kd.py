@@ -37,6 +37,7 @@ class TokenOrLogitKD(Objective):
     """
 
     in_teacher_space = False
+    learns_several_classes = False  # whether its terms fit logits of which each has a sigmoid of its own
 
     def __init__(
         self,
@@ -51,9 +52,19 @@ class TokenOrLogitKD(Objective):
         form = _choose_form(on, context, scores)
         super().__init__(context, weights, task_weights(shares, terms[form], context, simcse))
         self.form: Form = form
-        two = bool(self.weights.get("simcse"))
-        self.needs_fixed_batch = self.needs_fixed_batch or two
-        self.student_outputs, self.teacher_outputs = OutputSpec(embedding=two, second_view=two), OutputSpec()
+        several = context.task is not None and context.task.kind == "multilabel"
+        if form == "logits" and several and not self.learns_several_classes:
+            raise DistilvecError(
+                "task.type", "the method compares distributions over classes; found 'multilabel'.", "Take mined."
+            )
+        uses_simcse = self.has_weight("simcse")
+        self.needs_fixed_batch = self.needs_fixed_batch or uses_simcse
+        self.student_outputs = OutputSpec(embedding=uses_simcse, second_view=uses_simcse)
+        self.teacher_outputs = OutputSpec()
+
+    def has_weight(self, term: str) -> bool:
+        """Return whether the term is one of this form, and has a weight."""
+        return bool(self.weights.get(term))
 
     def require(
         self,
@@ -63,51 +74,57 @@ class TokenOrLogitKD(Objective):
         alignment: AlignmentKind | None = None,
     ) -> None:
         """Require last hidden states of both models' tokens, the teacher's logits, or both embeddings."""
-        tokens = TokenOutputSpec(alignment=alignment, hidden=(-1,)) if states else None
-        self.student_outputs |= OutputSpec(embedding=embedding, hidden_layers=(-1,) if states else ())
+        layers = (-1,) if states else ()
+        tokens = TokenOutputSpec(alignment=alignment, hidden=layers) if states else None
+        self.student_outputs |= OutputSpec(embedding=embedding, hidden_layers=layers)
         self.teacher_outputs |= OutputSpec(embedding=embedding, logits=logits, tokens=tokens)
 
     def compared(self, student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tokens, Tokens]:
         """Return both models' tokens in fp32 at least; class logits are texts of one token."""
         if self.form == "hidden":
             return token_states(student, teacher)
-        ours, theirs = (full_precision(logits) for logits in class_logits(student, teacher))
-        mask = torch.ones(len(ours), 1, dtype=torch.bool, device=ours.device)
-        return Tokens(ours[:, None], mask), Tokens(theirs[:, None], mask)
+        student_logits, teacher_logits = class_logits(student, teacher)
+        mask = torch.ones(len(student_logits), 1, dtype=torch.bool, device=student_logits.device)
+        return (
+            Tokens(full_precision(student_logits)[:, None], mask),
+            Tokens(full_precision(teacher_logits)[:, None], mask),
+        )
 
 
 def token_states(student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tokens, Tokens]:
     """Return the last hidden states of both models' tokens, in fp32 at least."""
     assert student.mask is not None and teacher.mask is not None
-    ours, theirs = (full_precision(model.hidden_layers[-1]) for model in (student, teacher))
-    return Tokens(ours, student.mask), Tokens(theirs, teacher.mask)
+    return (
+        Tokens(full_precision(student.hidden_layers[-1]), student.mask),
+        Tokens(full_precision(teacher.hidden_layers[-1]), teacher.mask),
+    )
 
 
 def paired_states(batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tensor, Tensor, Tensor]:
     """Return the last hidden states of aligned tokens, and a mask of the pairs."""
     assert batch.alignment is not None
-    ours, theirs = token_states(student, teacher)
-    return pair_states(ours.states, theirs.states, batch.alignment.pairs)
+    student_tokens, teacher_tokens = token_states(student, teacher)
+    return pair_states(student_tokens.states, teacher_tokens.states, batch.alignment.pairs)
 
 
 def class_logits(student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tensor, Tensor]:
-    """Return both models' class logits."""
+    """Return the student's and the teacher's class logits [examples, classes]."""
     assert student.logits is not None and teacher.logits is not None
     return student.logits, teacher.logits
 
 
 def _choose_form(on: On, context: ObjectiveContext, scores: Form | None) -> Form:
-    """Return the form that `on` means."""
+    """Return the form that `on` means for this task and this teacher; see `TokenOrLogitKD`."""
     task = context.task
-    classes = task is not None and task.kind != "sts" and context.teacher.logits
-    sts_without_form = on == "auto" and task is not None and task.kind == "sts" and scores is None
-    if sts_without_form or (on == "logits" and not classes):
+    is_sts = task is not None and task.kind == "sts"
+    has_class_logits = task is not None and not is_sts and context.teacher.logits
+    if (on == "logits" and not has_class_logits) or (on == "auto" and is_sts and scores is None):
         raise DistilvecError(
             "method.options.on",
             "class logits need a task with classes, and a teacher fine-tuned on that task; found "
             f"{'no task' if task is None else task.kind}.",
             "Set on: hidden, or take dskd.",
         )
-    if on == "auto" and task is not None and task.kind == "sts":
+    if on == "auto" and is_sts:
         return scores or "hidden"
-    return "logits" if on != "hidden" and classes else "hidden"
+    return "logits" if on != "hidden" and has_class_logits else "hidden"

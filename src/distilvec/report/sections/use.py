@@ -50,7 +50,7 @@ def prediction(record: Part, student: Path) -> str:
     kind = (record.get("supervised") or {}).get("type")
     if kind is None:
         return ""
-    example = '"a text"' if kind == "classification" else '("a text", "another one")'
+    example = '"a text"' if kind in ("classification", "multilabel") else '("a text", "another one")'
     code = PREDICTING.format(folder=quoted(str(student)), example=example)
     return code if kind == "sts" else code + PROBABLE
 

@@ -19,7 +19,7 @@ from distilvec.core.hashing import combine, hash_files
 from distilvec.models.load import folder_of
 from distilvec.teachers.cache.signals import Signal, TokenSettings
 
-FORMAT = 1
+FORMAT = 2
 _HASHED = (".safetensors", ".bin", ".json", ".txt", ".model", ".py")
 # written by tools for people, or recorded as fields of their own
 _IGNORED = {
@@ -34,7 +34,6 @@ _IGNORED = {
 }
 _IGNORED_FOLDERS = {"onnx", "openvino"}
 _FURTHER = ("pre_dense_width", "vector_width", "tokens")  # fields that add signals and change none of the others
-_LATER = ("vector_width", "tokens", "attention", "endpoint")  # fields that older caches lack: left out if None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +75,7 @@ class Manifest:
 
     def settings(self) -> dict[str, Any]:
         """Fields by name, as they are written down."""
-        fields = {name: value for name, value in asdict(self).items() if name not in _LATER or value is not None}
-        if self.tokens is not None and self.tokens.special_tokens is None:
-            del fields["tokens"]["special_tokens"]  # older caches lack it
-        return fields
+        return asdict(self)
 
     @property
     def fingerprint(self) -> str:

@@ -117,7 +117,7 @@ def write_shard(folder: Path, shard: Shard, arrays: dict[str, Array], whole: int
     for name, array in arrays.items():
         new = scratch(shard.path(folder, name))
         with new.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))  # type: ignore[no-untyped-call]
+            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
             write_synced(file, array.view(np.uint8).reshape(-1).data)
         shard.files[name] = (new.stat().st_size, checksum_once(new))
     for name in arrays:

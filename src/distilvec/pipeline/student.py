@@ -1,0 +1,102 @@
+"""The student of a job: built before its training, loaded after it."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+from transformers import PreTrainedTokenizerBase
+
+from distilvec.config.student import StudentSection
+from distilvec.core.registry import method_class
+from distilvec.data.corpus import Corpus
+from distilvec.models.load import load, load_tokenizer
+from distilvec.pipeline.job import Job
+from distilvec.students.build import build_student, with_dropout
+from distilvec.students.encoder import Encoder
+from distilvec.students.factorize import TEXTS
+from distilvec.students.lora import add_adapters
+
+
+def in_teacher_space(job: Job) -> bool:
+    """Whether a stage trains the student in the teacher's space, for which it is built then."""
+    return any(method_class(stage.recipe.method.name).in_teacher_space for stage in job.stages)
+
+
+def untrained_student(job: Job, section: StudentSection | None = None) -> SentenceTransformer:
+    """Build the student of the recipe, or of another `section`, before its start (start.py); the same every time."""
+    described = None if section is not None else job.loaded.take_untrained()
+    section = section or job.recipe.student
+    if described is not None:
+        # It was built before the dropout of the recipe was decided
+        if isinstance(section.dropout, float | int):
+            described[0].model = with_dropout(described[0].auto_model, section.dropout)
+        return described
+    texts = fitting_texts(job) if section.reads_texts else ()
+    seed, shared = job.recipe.train.seed, in_teacher_space(job)
+    return build_student(section, job.teacher.info, seed, shared, job.vocabulary, texts)
+
+
+def trained_student(job: Job, device: str = "cpu") -> SentenceTransformer:
+    """Return the student of a finished training; it states how its vectors are compared, as the recipe has it now."""
+    student = job.loaded.student
+    if student is None:
+        student = job.loaded.student = load(job.folder / "student", device=device)
+    student.similarity_fn_name = student_similarity(job)
+    return student.to(device)
+
+
+def student_similarity(job: Job) -> str:
+    """Return how the student's vectors are compared: as the teacher's, in a space of its own by the cosine."""
+    return job.teacher.info.similarity if in_teacher_space(job) else "cosine"
+
+
+def keep_start(job: Job, student: SentenceTransformer) -> None:
+    """Keep a copy of the student as training finds it: it is judged and shown beside the trained one."""
+    job.loaded.start = copy.deepcopy(student)
+
+
+def student_tokenizer(job: Job) -> PreTrainedTokenizerBase | None:
+    """Return the student's tokenizer without its model, to align its tokens; None if the method aligns none."""
+    if job.required.tokens is None or job.required.tokens.alignment is None:
+        return None
+    if job.vocabulary is not None:
+        tokenizer: PreTrainedTokenizerBase = job.vocabulary
+        return tokenizer
+    section = job.recipe.student
+    if section.config is not None:
+        name, revision, key = section.tokenizer, section.revision, "student.tokenizer"
+    elif section.model == "teacher":
+        name, revision, key = job.teacher.info.model, section.revision or job.teacher.info.revision, "student.model"
+    else:
+        name, revision, key = section.model, section.revision, "student.model"
+    assert name is not None, "resolve has described a student of this model"
+    tokenizer = load_tokenizer(name, key, revision=revision, trust_remote_code=section.trust_remote_code)
+    tokenizer.truncation_side = "right"  # as a student cuts texts (students/build.py)
+    return tokenizer
+
+
+def fitting_texts(job: Job) -> list[str]:
+    """Return training texts drawn by the seed, with their prompts, which the untrained student is fitted to."""
+    return draw_fitting_texts(job.corpus, job.recipe.train.seed)
+
+
+def draw_fitting_texts(corpus: Corpus, seed: int) -> list[str]:
+    """Return training texts of a corpus drawn by a seed, with their prompts; of pairs both texts."""
+    rows = corpus.train_rows
+    chosen = np.random.default_rng(seed).choice(rows, min(TEXTS, len(rows)), replace=False)
+    texts: list[str] = []
+    for row in corpus.prompted(np.sort(chosen)):
+        if isinstance(row, str):
+            texts.append(row)
+        else:
+            texts.extend(row)
+    return texts
+
+
+def trainable(job: Job, model: SentenceTransformer) -> Encoder:
+    """Wrap a student for training; with adapters if the recipe has them."""
+    if job.recipe.student.lora is not None:
+        add_adapters(model, job.recipe.student.lora, job.recipe.train.seed)
+    return Encoder(model)

@@ -1,0 +1,99 @@
+"""distilvec classify: options, checks before heavy imports, and the last screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from distilvec.cli.options import (
+    JsonFile,
+    Overrides,
+    Restart,
+    TrustRemoteCode,
+    argument,
+    check_outputs,
+    named_options,
+    option,
+)
+from distilvec.cli.output import write_result
+
+_OPTIONS = {
+    "file": "FILE",
+    "text": "--text",
+    "label": "--label",
+    "test": "--test",
+    "test_size": "--test-size",
+    "out": "--out",
+    "teacher": "--teacher",
+    "teacher.model": "--teacher",
+    "student.model": "--teacher",
+    "student.layers": "--layers",
+    "train.epochs": "--epochs",
+}
+
+
+def classify(
+    file: Annotated[Path, argument("Labelled texts: CSV, TSV, JSON Lines or Parquet.", metavar="FILE")],
+    overrides: Overrides = None,
+    text: Annotated[list[str] | None, option("The column of texts; twice for pairs. Usual names are found.")] = None,
+    label: Annotated[str | None, option("The column of labels; may hold JSON lists.")] = None,
+    teacher: Annotated[
+        str | None, option("A model to learn from; all-MiniLM-L6-v2 by default.", metavar="MODEL")
+    ] = None,
+    layers: Annotated[int | None, option("Layers of the student; a third of the teacher's by default.", min=1)] = None,
+    test: Annotated[Path | None, option("A file of test rows, instead of a share of FILE's.")] = None,
+    test_size: Annotated[float, option("The share of every label's rows that is for the test.")] = 0.2,
+    epochs: Annotated[
+        int | None, option("Passes over the training rows; 5 by default, more for few rows.", min=1)
+    ] = None,
+    seed: Annotated[int, option("Of the split and the trainings.", min=0)] = 0,
+    out: Annotated[Path | None, option("The run folder; runs/<FILE's name> by default.")] = None,
+    restart: Restart = False,
+    trust_remote_code: TrustRemoteCode = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Train a small text classifier on your labels, and test it."""
+    inputs = [file, test] if test is not None else [file]
+    check_outputs([("--json", json_file)], inputs)
+
+    from distilvec.config.recipe import read_overrides
+    from distilvec.core.files import check_output_folder
+    from distilvec.verbs.classify.recipes import DEFAULT_TEACHER, check_overrides, describe_labels, teacher_recipe
+    from distilvec.verbs.classify.split import read_and_split
+
+    with named_options(_OPTIONS):
+        # Before torch is imported, which takes seconds: a wrong path, column or key is refused at once.
+        changes = read_overrides(overrides or [])
+        check_overrides(changes)
+        data, split = read_and_split(file, text or [], label, test, test_size, seed)
+        folder = out or Path("runs") / data.name
+        check_output_folder(folder, "out")
+        labels = describe_labels(data, split, folder / "data")
+        teacher_recipe(teacher or DEFAULT_TEACHER, labels, epochs, seed, trust_remote_code, changes)
+
+        from distilvec.cli.terminal import print_result, show_problems
+        from distilvec.verbs.classify.function import classify as train_classifier
+
+        classifier = train_classifier(
+            file,
+            text=text,
+            label=label,
+            teacher=teacher,
+            layers=layers,
+            test=test,
+            test_size=test_size,
+            epochs=epochs,
+            seed=seed,
+            output_dir=folder,
+            restart=restart,
+            trust_remote_code=trust_remote_code,
+            overrides=changes,
+        )
+    write_result(json_file, classifier.to_json())
+    for line in classifier.confused():
+        print_result(f"mistakes  {line}")
+    if classifier.page is not None:
+        print_result(f"report    {classifier.page}", link=classifier.page)
+    print_result(f"\n{classifier.sentence}")
+    print_result(f"next: distilvec export {classifier.model_folder} --to onnx-int8")
+    show_problems(classifier.result.problems)

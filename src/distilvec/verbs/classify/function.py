@@ -1,0 +1,119 @@
+"""distilvec.classify: read, split, let the teacher learn the labels, distil, judge on the test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from distilvec.core.log import log
+from distilvec.core.verbosity import quiet_libraries
+from distilvec.pipeline.inputs import Model, model_name
+from distilvec.pipeline.resolve import cache_root, resolve
+from distilvec.pipeline.run import run
+from distilvec.pipeline.run_dir import own_folder
+from distilvec.students.task_head import head_info
+from distilvec.train.metrics import Callback
+from distilvec.verbs.classify.recipes import (
+    DEFAULT_TEACHER,
+    STUDENT_FACTOR,
+    Labels,
+    check_overrides,
+    default_layers,
+    describe_labels,
+    student_recipe,
+    teacher_recipe,
+    with_rate,
+)
+from distilvec.verbs.classify.result import Classifier, read_classifier
+from distilvec.verbs.classify.rows import LabelledTexts, Source
+from distilvec.verbs.classify.split import Split, read_and_split, write_split
+
+
+@quiet_libraries()
+def classify(
+    file: Source,
+    *,
+    text: str | Sequence[str] | None = None,
+    label: str | None = None,
+    teacher: Model | None = None,
+    layers: int | None = None,
+    test: Source | None = None,
+    test_size: float = 0.2,
+    epochs: int | None = None,
+    seed: int = 0,
+    output_dir: str | Path | None = None,
+    restart: bool = False,
+    trust_remote_code: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Classifier:
+    """Train a small classifier on labelled texts; the same call resumes, or opens the classifier where all is done.
+
+    The teacher learns the labels first: a logistic regression on its vectors, then all of its weights. Some of its
+    layers then learn the labels and the teacher's probabilities, again from a logistic regression on. Of both the best
+    on validation rows is kept, which may be the start. Test rows are read at the end only.
+
+    Args:
+        file: Rows of texts and labels: a CSV, TSV, JSON Lines or Parquet file, or rows in memory {column: value}. With
+            a column `split` (train, test) those are the training and test rows.
+        text: The column of texts, or two columns whose texts are pairs; usual names are found.
+        label: The column of labels; usual names are found. A list of labels gives a text any number of them.
+        teacher: A model that fits on this machine; all-MiniLM-L6-v2 by default. One that has learned the same labels
+            is taken as it is.
+        layers: Layers of the student; by default a third of the teacher's.
+        test: Test rows with the same columns; by default `test_size` of every label's rows, drawn by seed.
+        test_size: The share of test rows.
+        epochs: Passes over the training rows; by default five, more for few rows, fewer for many.
+        seed: Of the split and of both trainings.
+        output_dir: The run folder; by default runs/<name of the file>. The teacher is in its `teacher/`.
+        restart: Move an earlier run in the folder aside and start over.
+        trust_remote_code: Run code that comes with the teacher.
+        overrides: Keys of the recipes: `teacher.` for the teacher's training, `student.` for the student's, others
+            for both, such as {"train.batch_size": 8}.
+        callbacks: Called as `callback(step, metrics)` for every logged line of the student's training.
+
+    Errors: DistilvecError with the argument's name as key.
+    """
+    check_overrides(overrides or {})
+    columns = [text] if isinstance(text, str) else list(text or ())
+    data, split = read_and_split(file, columns, label, test, test_size, seed)
+    folder = Path(output_dir) if output_dir is not None else Path("runs") / data.name
+    name = model_name(DEFAULT_TEACHER if teacher is None else teacher, cache_root(), "teacher")
+    own_folder(folder, restart)
+    write_split(split, data.several, folder / "data")
+    labels = describe_labels(data, split, folder / "data")
+    log(_line(data, split))
+    for note in split.notes:
+        log(f"note: {note}")
+
+    options = (epochs, seed, trust_remote_code, overrides or {})
+    recipe = teacher_recipe(name, labels, *options)
+    knows_labels = has_learned(Path(name), labels, split.classes)
+    log(f"1/2 teacher: {name} {'has learned these labels' if knows_labels else 'learns the labels'}")
+    whole = resolve(recipe, folder / "teacher").student  # the teacher, as a student with all of its layers
+    teacher_folder = Path(name)
+    if not knows_labels:
+        run(with_rate(recipe, whole.hidden_size), folder / "teacher")
+        teacher_folder = folder / "teacher" / "student"
+
+    count = default_layers(whole.layers) if layers is None else layers
+    log(f"2/2 student: {count} of the teacher's {whole.layers} layers, from the labels and the teacher's answers")
+    recipe = student_recipe(teacher_folder, Path(name).name, count, labels, *options)
+    result = run(with_rate(recipe, whole.hidden_size, STUDENT_FACTOR), folder, callbacks=callbacks)
+    assert result is not None  # None in other processes than the main one, and this is one process
+    return read_classifier(result, split.notes)
+
+
+def has_learned(folder: Path, labels: Labels, classes: Sequence[str]) -> bool:
+    """Whether a model's folder has a head for the same labels."""
+    head = head_info(folder)
+    return head is not None and head["task"]["kind"] == labels.kind and list(head["classes"]) == list(classes)
+
+
+def _line(data: LabelledTexts, split: Split) -> str:
+    """What is trained and tested on, in one line."""
+    texts = " and ".join(data.columns.texts)
+    classes = f"{len(split.classes):,} labels ({data.columns.label}) of {texts}, at least {split.fewest:,} rows each"
+    rows = f"{len(split.train):,} rows for training, {len(split.validation):,} for validation"
+    return f"{classes}: {rows}, {len(split.test):,} for the test"

@@ -1,0 +1,151 @@
+"""What `classify` returns: the classifier, and how good it is on test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import binomtest
+
+from distilvec.core.batch import Text
+from distilvec.pipeline.run_result import RunResult
+from distilvec.report.run_files import REPORT, read_run_file
+from distilvec.students.task_head import TaskModel
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The share of test rows whose label, or whose every label, is right, and its 95% interval (Wilson's).
+
+    `f1` is that of all classes together, where a text has several.
+    """
+
+    right: int
+    rows: int
+    f1: float | None = None
+
+    @property
+    def value(self) -> float:
+        """The share."""
+        return self.right / self.rows
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Its lower and upper limit."""
+        limits = binomtest(self.right, self.rows).proportion_ci(LEVEL, method="wilson")
+        return float(limits.low), float(limits.high)
+
+
+@dataclass(frozen=True, repr=False)
+class Classifier:
+    """A trained classifier: `predict` and `predict_proba` take texts, or pairs of texts.
+
+    `folder` is the run folder, `student` in it the model; `distilvec.TaskModel(model_folder)` opens it again. `page` is
+    the report. `parameters` and `teacher_parameters` are those of the models. `notes` say what the split did.
+    """
+
+    folder: Path
+    accuracy: Accuracy
+    teacher_accuracy: Accuracy
+    parameters: int
+    teacher_parameters: int | None
+    mistakes: dict[str, Any]
+    page: Path | None
+    result: RunResult
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def model_folder(self) -> Path:
+        """The folder of the model."""
+        return self.folder / "student"
+
+    @cached_property
+    def model(self) -> TaskModel:
+        """The model with its head, loaded on the CPU at first use."""
+        return TaskModel(self.model_folder)
+
+    @property
+    def classes(self) -> list[str]:
+        """The labels, in the order of `predict_proba`."""
+        return self.model.classes
+
+    def predict(self, texts: Sequence[Text]) -> list[str] | list[list[str]] | list[float]:
+        """The label of every text, or a list of labels where a text has several."""
+        return self.model.predict(texts)
+
+    def predict_proba(self, texts: Sequence[Text]) -> np.ndarray[Any, Any]:
+        """Probabilities [texts, classes] in the order of `classes`."""
+        return self.model.predict_proba(texts)
+
+    @property
+    def sentence(self) -> str:
+        """The result in one sentence."""
+        low, high = (100 * limit for limit in self.accuracy.interval)
+        what = "labels right" if self.accuracy.f1 is None else "texts with every label right"
+        found = f"{100 * self.accuracy.value:.1f}% {what} on {self.accuracy.rows:,} test rows [{low:.1f}, {high:.1f}]"
+        if self.accuracy.f1 is not None:
+            found += f", F1 {self.accuracy.f1:.2f}"
+        teacher = f"{100 * self.teacher_accuracy.value:.1f}%"
+        if self.teacher_parameters is not None:
+            teacher += f" with {_millions(self.teacher_parameters)}"
+        return f"{found}, with {_millions(self.parameters)} parameters; the teacher has {teacher}."
+
+    def confused(self, count: int = 3) -> list[str]:
+        """The labels most often taken for another one, as sentences."""
+        lines = []
+        for pair in self.mistakes.get("confused", [])[:count]:
+            if pair["rows"] > 1:
+                lines.append(f"{pair['class']} taken for {pair['taken_for']}, {pair['rows']} times")
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "sentence": self.sentence,
+            "accuracy": self.accuracy.value,
+            "interval": list(self.accuracy.interval),
+            "f1": self.accuracy.f1,
+            "test_rows": self.accuracy.rows,
+            "teacher_accuracy": self.teacher_accuracy.value,
+            "parameters": self.parameters,
+            "teacher_parameters": self.teacher_parameters,
+            "classes": self.classes,
+            "mistakes": self.mistakes,
+            "notes": self.notes,
+            **self.result.to_json(),
+        }
+
+    def __repr__(self) -> str:
+        return f"Classifier({str(self.model_folder)!r}): {self.sentence}"
+
+
+def read_classifier(result: RunResult, notes: list[str]) -> Classifier:
+    """Make the classifier of a finished run from its record and its report."""
+    report: dict[str, Any] = read_run_file(result.folder, REPORT) or {}
+    supervised = report["supervised"]
+    return Classifier(
+        folder=result.folder,
+        accuracy=_accuracy(supervised, "student"),
+        teacher_accuracy=_accuracy(supervised, "teacher"),
+        parameters=result.record["student"]["parameters"],
+        teacher_parameters=result.record["teacher"].get("parameters"),
+        mistakes=report["mistakes"],
+        page=result.page,
+        result=result,
+        notes=notes,
+    )
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.1f}M" if count >= 100_000 else f"{count:,}"
+
+
+def _accuracy(supervised: dict[str, Any], model: str) -> Accuracy:
+    scores, rows = supervised["scores"][model], supervised["rows"]
+    return Accuracy(round(scores["accuracy"] * rows), rows, scores.get("f1"))

@@ -1,0 +1,134 @@
+"""Labelled texts from a file, or from rows in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from distilvec.core.errors import DistilvecError, nearest
+from distilvec.data.readers import Location, Row, read_rows
+from distilvec.data.task_rows import label_of, labels_of, some_of, text_of
+
+Source: TypeAlias = str | Path | Iterable[Mapping[str, Any]]
+
+# The first name that a file has is taken, in any case of letters.
+TEXT_NAMES = ("text", "sentence", "utterance", "query", "question", "content", "message", "review", "document")
+LABEL_NAMES = ("label", "labels", "intent", "category", "class", "sentiment", "topic", "target")
+PAIR_NAMES = (("sentence1", "sentence2"), ("text1", "text2"), ("premise", "hypothesis"), ("question1", "question2"))
+SPLIT = "split"  # a column that says which rows are for training and which for the test
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns that are read: one of texts, or two of pairs, and one of labels."""
+
+    texts: tuple[str, ...]
+    label: str
+
+
+@dataclass(frozen=True)
+class LabelledText:
+    """One row: its text, or a pair, its label, or several in alphabetical order, and its split if the file has one."""
+
+    texts: tuple[str, ...]
+    labels: tuple[str, ...]
+    split: str | None = None
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """All rows of a file. `several`: labels are lists, so that a text may have any number of them."""
+
+    name: str
+    columns: Columns
+    several: bool
+    rows: list[LabelledText]
+
+
+def read_labelled(
+    source: Source, text: Sequence[str], label: str | None, several: bool | None = None, key: str = "file"
+) -> LabelledTexts:
+    """Read every row of a file (CSV, TSV, JSON Lines, Parquet), or rows {column: value} in memory.
+
+    `text` names one column, or two whose texts are pairs. Without names the usual ones are looked for. Labels are
+    lists, or texts that are JSON lists as in CSV, where the first row's is one; `several` states what is expected.
+    Errors: DistilvecError with `key` for the file, "text" and "label" for columns and their cells.
+    """
+    name, place = "rows", "the rows"
+    if isinstance(source, (str, Path)):
+        path = Path(source)
+        name, place = path.name.split(".")[0] or "rows", str(path)
+        located = list(read_rows(path, key))
+    else:
+        located = list(_python_rows(source, key))
+    if not located:
+        raise DistilvecError(key, f"{place}: no rows.", "Give labelled texts, one a row.")
+    columns = choose_columns(located[0][1], text, label, place)
+    if several is None:
+        several = _is_list(located[0][1][columns.label])
+
+    rows = []
+    for where, row in located:
+        for column_key, column in [*(("text", column) for column in columns.texts), ("label", columns.label)]:
+            if column not in row:
+                raise DistilvecError(column_key, f"{where.place} has no column '{column}'; found {some_of(row)}.")
+        at_text, at_label = Location("text", where.place), Location("label", where.place)
+        texts = tuple(text_of(row[column], at_text, column) for column in columns.texts)
+        cell = row[columns.label]
+        labels = labels_of(cell, at_label) if several else (label_of(cell, at_label),)
+        split = row.get(SPLIT)
+        rows.append(LabelledText(texts, labels, None if split in (None, "") else str(split)))
+    if several and len(columns.texts) == 2:
+        raise DistilvecError("label", f"{place}: pairs have one label each; found lists.", "Give one label a row.")
+    return LabelledTexts(name, columns, several, rows)
+
+
+def choose_columns(row: Row, text: Sequence[str], label: str | None, place: str) -> Columns:
+    """The columns of the stated names, or the first usual names that a row has. DistilvecError if there are none."""
+    names = [str(name) for name in row]
+    if len(text) > 2:
+        problem = f"found {len(text)} columns of texts; a row is one text, or a pair."
+        raise DistilvecError("text", problem, "Give one or two columns.")
+    for key, stated in [*(("text", column) for column in text), *([("label", label)] if label is not None else [])]:
+        if stated not in names:
+            hint = nearest(stated, names) or "."
+            raise DistilvecError(key, f"{place} has no column '{stated}'{hint}", f"Found {some_of(names)}.")
+    by_lower = {name.lower(): name for name in names}
+    if label is None:
+        label = next((by_lower[usual] for usual in LABEL_NAMES if usual in by_lower), None)
+    if label is None:
+        raise DistilvecError("label", f"{place}: which column has the labels?", f"Found {some_of(names)}.")
+    if text:
+        return Columns(tuple(text), label)
+    for pair in PAIR_NAMES:
+        if all(usual in by_lower for usual in pair):
+            return Columns(tuple(by_lower[usual] for usual in pair), label)
+    found = next((by_lower[usual] for usual in TEXT_NAMES if usual in by_lower), None)
+    if found is None:
+        raise DistilvecError("text", f"{place}: which column has the texts?", f"Found {some_of(names)}.")
+    return Columns((found,), label)
+
+
+def _python_rows(source: Iterable[Any], key: str) -> Iterator[tuple[Location, Row]]:
+    """Rows in memory: mappings, a pandas DataFrame, a datasets.Dataset."""
+    frame: Any = source
+    rows = frame.to_dict("records") if hasattr(frame, "iterrows") else source
+    expected = "expected a file, or rows such as {'text': ..., 'label': ...}"
+    if not isinstance(rows, Iterable) or isinstance(rows, Mapping):
+        raise DistilvecError(key, f"{expected}; found a {type(source).__name__}.")
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping):
+            raise DistilvecError(key, f"{expected}; row {number} is a {type(row).__name__}.")
+        yield Location(key, f"row {number}"), row
+
+
+def _is_list(cell: Any) -> bool:
+    if isinstance(cell, str) and cell.lstrip().startswith("["):
+        try:
+            cell = json.loads(cell)
+        except ValueError:
+            return False
+    return isinstance(cell, list)

@@ -1,0 +1,132 @@
+"""Runs below a folder, read from their files; nothing is computed, loaded or changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from distilvec.config import recipe as recipes
+from distilvec.core.errors import DistilvecError
+from distilvec.core.files import folder_bytes, is_locked
+from distilvec.pipeline.run_dir import LOCK, MARKER, SWEEP_FILE
+from distilvec.report.run_files import RECORD, REPORT, read_run_file
+from distilvec.train.metrics import KEY as METRICS
+from distilvec.train.metrics import read_metrics
+
+State = Literal["finished", "running", "stopped", "damaged"]
+RECIPE = "recipe.yaml"
+AVERAGE = "all"  # of all tasks, in a report's averages
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """A run folder.
+
+    `step` of `steps` is the last logged one; None before training, `steps` also where they are not known. `changed` is
+    when the run last wrote a result. `score` is the student's average over the tasks times 100, `retention` that as per
+    cent of the teacher's, `neighbors` the share of the teacher's ten nearest neighbours that the student finds; None
+    where the run did not measure it. `problem` says why the state is "damaged".
+    """
+
+    folder: Path
+    name: str
+    state: State
+    step: int | None
+    steps: int | None
+    changed: datetime
+    bytes: int
+    parameters: int | None = None
+    score: float | None = None
+    retention: float | None = None
+    neighbors: float | None = None
+    problem: str = ""
+
+    @property
+    def state_text(self) -> str:
+        """The state in words."""
+        if self.state == "finished" or self.step is None:
+            return self.state
+        progress = f"step {self.step:,}" if self.steps is None else f"step {self.step:,} of {self.steps:,}"
+        return f"{self.state} at {progress}"
+
+
+def runs(folder: str | Path = "runs") -> list[RunInfo]:
+    """List the runs in a folder and below it, sweeps included, the newest first.
+
+    Errors: DistilvecError if there is no such folder.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise DistilvecError("folder", f"{root} is not a folder.", "Give the folder that holds your runs.")
+    listed = [read_run(path) for path in run_folders(root)]
+    return sorted(listed, key=lambda run: run.changed, reverse=True)
+
+
+def run_folders(folder: Path) -> Iterator[Path]:
+    """Yield the run folders at and below a folder; what lies inside of a run is not searched."""
+    if (folder / MARKER).is_file() and not (folder / SWEEP_FILE).is_file():
+        yield folder
+        return
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.is_symlink() and not path.name.startswith("."):
+            yield from run_folders(path)
+
+
+def read_run(folder: Path) -> RunInfo:
+    """Read one run folder; damaged files are a state, not an error."""
+    changed = last_change(folder)
+    size = folder_bytes(folder)
+    try:
+        step, steps = training_progress(folder)
+        record = read_run_file(folder, RECORD)
+        report = read_run_file(folder, REPORT) or {}
+    except DistilvecError as error:
+        return RunInfo(folder, folder.name, "damaged", None, None, changed, size, problem=str(error))
+
+    if is_locked(folder / LOCK):
+        return RunInfo(folder, folder.name, "running", step, steps, changed, size)
+    if record is None:
+        return RunInfo(folder, folder.name, "stopped", step, steps, changed, size)
+    averages = (report.get("averages") or {}).get("student") or {}
+    verdict = report.get("verdict") or {}
+    return RunInfo(
+        folder,
+        str(record.get("name") or folder.name),
+        "finished",
+        step,
+        step,
+        changed,
+        size,
+        parameters=(record.get("student") or {}).get("parameters"),
+        score=averages.get(AVERAGE),
+        retention=verdict.get("retention"),
+        neighbors=verdict.get("neighbors"),
+    )
+
+
+def last_change(folder: Path) -> datetime:
+    """Return when the run last wrote its record, a line of metrics, or its recipe."""
+    files = [folder / name for name in (RECORD, REPORT, METRICS, RECIPE, MARKER)]
+    seconds = max(path.stat().st_mtime for path in files if path.exists())
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def training_progress(folder: Path) -> tuple[int | None, int | None]:
+    """Return the last logged step of the training, and the number of steps that it has in all.
+
+    The total follows from the recipe's epochs and how far the last line has come; None where no epoch has begun.
+    Errors: DistilvecError for a damaged file.
+    """
+    lines = read_metrics(folder / METRICS)
+    if not lines:
+        return None, None
+    step, epoch = lines[-1]["step"], lines[-1].get("epoch") or 0
+    if not step or not epoch or not (folder / RECIPE).exists():
+        return step, None
+    train: dict[str, Any] = recipes.read_tree(folder / RECIPE).get("train") or {}
+    total = round(train.get("epochs", 0) * step / epoch)
+    most = train.get("max_steps")
+    return step, total if most is None else min(total, most)

@@ -1,0 +1,168 @@
+"""The verb `classify` on tiny models: whole runs, what they return, kills, refusals before any work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from labelled import MARKS
+from refusals import refused
+from samples import make_texts
+
+import distilvec
+from distilvec.__main__ import run_command
+from distilvec.students.task_head import head_info
+from distilvec.train.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("shared_cache", "no_pages")
+
+FAST = {"train.batch_size": 16, "train.learning_rate": 2e-3, "train.device": "cpu", "train.precision": "fp32"}
+FAST |= {"evaluation.draws": 50}
+
+
+def labelled_rows(count, several=False):
+    """Texts whose first words are their labels."""
+    draw = np.random.default_rng(0)
+    rows = []
+    for text in make_texts(count):
+        first, second = MARKS[draw.integers(3)], MARKS[draw.integers(3)]
+        if several:
+            rows.append({"text": f"{first} {second} {text[:20]}", "label": sorted({first, second})})
+        else:
+            rows.append({"text": f"{first} {text[:30]}", "label": f"about {first}"})
+    return rows
+
+
+def classify(rows, model, folder, **changes):
+    options = {"teacher": model, "layers": 1, "epochs": 6, "output_dir": folder, "overrides": FAST} | changes
+    return distilvec.classify(rows, **options)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return labelled_rows(150)
+
+
+def test_learns_judges_and_predicts(rows, tiny_model, tmp_path):
+    classifier = classify(rows, tiny_model, tmp_path / "run")
+    assert classifier.accuracy.rows == len((tmp_path / "run/data/test.jsonl").read_text().splitlines()) == 30
+    assert classifier.accuracy.value > 0.8 and classifier.teacher_accuracy.value > 0.6
+    low, high = classifier.accuracy.interval
+    assert 0 < low <= classifier.accuracy.value <= high <= 1
+    assert classifier.classes == ["about desert", "about forest", "about ocean"]
+    assert classifier.parameters < classifier.teacher_parameters
+    assert classifier.mistakes["wrong"] == 30 - classifier.accuracy.right
+    assert "30 test rows" in classifier.sentence and f"{100 * classifier.accuracy.value:.1f}%" in classifier.sentence
+
+    tested = [json.loads(line) for line in (tmp_path / "run/data/test.jsonl").read_text().splitlines()]
+    answers = classifier.predict([row["text"] for row in tested])
+    right = sum(answer == row["label"] for answer, row in zip(answers, tested, strict=True))
+    assert right == classifier.accuracy.right
+    probabilities = classifier.predict_proba(["ocean of words", "a forest"])
+    assert probabilities.shape == (2, 3) and np.allclose(probabilities.sum(1), 1, atol=1e-5)
+
+    again = classify(rows, tiny_model, tmp_path / "run")
+    assert again.to_json()["accuracy"] == classifier.accuracy.value, "the finished run is opened"
+
+    small = classify(rows, tmp_path / "run/teacher/student", tmp_path / "second", epochs=1)
+    assert not (tmp_path / "second" / "teacher").exists(), "a teacher that knows the labels learns nothing again"
+    assert small.teacher_accuracy.right == classifier.teacher_accuracy.right
+
+
+def test_few_labels_begin_from_a_logistic_regression_and_the_better_one_ships(tiny_model, tmp_path):
+    """At a rate that destroys the model, what ships is the regression on its frozen vectors."""
+    rows = labelled_rows(36)
+    overrides = FAST | {"train.learning_rate": 1.0, "train.max_grad_norm": 100.0}
+    classifier = classify(rows, tiny_model, tmp_path / "run", overrides=overrides, test=labelled_rows(150)[36:])
+    for folder in (tmp_path / "run" / "teacher", tmp_path / "run"):
+        training = json.loads((folder / "distillation.json").read_text())["training"]
+        assert "logistic regression" in training["start"]
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        scores = {line["step"]: line["eval/accuracy"] for line in lines if "eval/accuracy" in line}
+        assert scores[training["best_step"]] == max(scores.values()) >= scores[0]
+    assert classifier.accuracy.value > 0.6, "a third of the texts would be right by chance"
+
+
+def test_several_labels_a_text(tiny_model, tmp_path):
+    classifier = classify(labelled_rows(150, several=True), tiny_model, tmp_path / "run", epochs=10)
+    assert head_info(classifier.model_folder)["task"]["kind"] == "multilabel"
+    assert classifier.accuracy.f1 > 0.8 and classifier.accuracy.value > 0.5 and "F1" in classifier.sentence
+    tested = [json.loads(line) for line in (tmp_path / "run/data/test.jsonl").read_text().splitlines()]
+    answers = classifier.predict([row["text"] for row in tested])
+    right = sum(answer == row["label"] for answer, row in zip(answers, tested, strict=True))
+    assert right == classifier.accuracy.right
+    probabilities = classifier.predict_proba([row["text"] for row in tested])
+    assert [
+        [name for name, p in zip(classifier.classes, row, strict=True) if p > 0.5] for row in probabilities
+    ] == answers
+
+
+def test_pairs(tiny_model, tmp_path):
+    texts = labelled_rows(120)
+    pairs = [{"a": row["text"], "b": "anything", "kind": row["label"]} for row in texts]
+    classifier = classify(pairs, tiny_model, tmp_path / "run", text=["a", "b"], label="kind")
+    assert classifier.accuracy.value > 0.6
+    assert classifier.predict([("ocean of words", "anything")])[0] in classifier.classes
+
+
+def test_resumes_from_where_it_was_stopped(rows, tiny_model, tmp_path, monkeypatch):
+    whole = classify(rows, tiny_model, tmp_path / "whole", epochs=2)
+    step = Trainer._step
+
+    def stop(self, batches, index):
+        step(self, batches, index)
+        self.stop_asked = self.state.step == 5 and self.folder == tmp_path / "parts"
+
+    monkeypatch.setattr(Trainer, "_step", stop)
+    with pytest.raises(distilvec.core.errors.DistilvecError):
+        classify(rows, tiny_model, tmp_path / "parts", epochs=2)
+    monkeypatch.setattr(Trainer, "_step", step)
+    before = (tmp_path / "parts/teacher/metrics.jsonl").stat().st_mtime_ns
+    parts = classify(rows, tiny_model, tmp_path / "parts", epochs=2)
+    assert (tmp_path / "parts/teacher/metrics.jsonl").stat().st_mtime_ns == before
+    texts = [row["text"] for row in rows]
+    assert np.array_equal(parts.predict_proba(texts), whole.predict_proba(texts))
+
+
+def test_the_command_prints_the_result_last(rows, tiny_model, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "intents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["classify", "intents.jsonl", "--teacher", str(tiny_model), "--layers", "1", "--epochs", "1"]
+    status = run_command([*words, "--json", "result.json", *(f"{key}={value}" for key, value in FAST.items())])
+    printed = capsys.readouterr().out.splitlines()
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert status == 0 and printed[-2] == result["sentence"]
+    assert printed[-1] == "next: distilvec export runs/intents/student --to onnx-int8"
+    assert result["test_rows"] == 30 and result["folder"] == "runs/intents"
+
+
+def test_the_command_names_what_is_wrong_without_torch(rows, tmp_path):
+    (tmp_path / "intents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cases = {
+        "FILE": ["nope.csv"],
+        "--text": ["intents.jsonl", "--text", "words"],
+        "--label": ["intents.jsonl", "--label", "words"],
+        "--test": ["intents.jsonl", "--test", "nope.csv"],
+        "--test-size": ["intents.jsonl", "--test-size", "0"],
+        "train.epoch": ["intents.jsonl", "train.epoch=3"],
+        "task.path": ["intents.jsonl", "task.path=other.csv"],
+        "--out": ["intents.jsonl", "--out", "intents.jsonl/run"],
+    }
+    code = (
+        "import json, sys\nfrom distilvec.__main__ import run_command\n"
+        "found = [run_command(['classify', *words]) for words in json.loads(sys.argv[1])]\n"
+        "print(found, 'torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, json.dumps(list(cases.values()))]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [*str([2] * len(cases)).split(), "False"]
+    keys = [line.partition("[")[2].partition("]")[0] for line in done.stderr.splitlines()]
+    assert keys == list(cases)
+
+
+def test_keys_of_its_own_are_refused(rows, tiny_model, tmp_path):
+    with refused("method.name", "classify"):
+        classify(rows, tiny_model, tmp_path / "run", overrides={"method.name": "redact"})

@@ -1,0 +1,147 @@
+"""What `classify` reads, and how it splits: columns, labels, shares of every label, refusals by key."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+
+import pytest
+from refusals import refused
+
+from distilvec.verbs.classify.rows import read_labelled
+from distilvec.verbs.classify.split import read_and_split, split_rows
+
+INTENTS = [{"utterance": f"text {number}", "intent": f"intent {number % 4}"} for number in range(40)]
+
+
+def write_csv(path, rows):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def split(rows, **changes):
+    data = read_labelled(rows, [], None)
+    return split_rows(data, changes.get("test"), changes.get("test_size", 0.2), changes.get("seed", 0))
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
+def test_every_kind_of_table_gives_the_same_rows(ending, tmp_path):
+    path = tmp_path / f"intents.{ending}"
+    if ending == "csv":
+        write_csv(path, INTENTS)
+    elif ending == "tsv":
+        path.write_text("utterance\tintent\n" + "".join("\t".join(row.values()) + "\n" for row in INTENTS))
+    elif ending == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in INTENTS))
+    else:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.Table.from_pylist(INTENTS), path)
+    found = read_labelled(path, [], None)
+    assert found.name == "intents" and found.columns.texts == ("utterance",) and found.columns.label == "intent"
+    assert found.rows == read_labelled(INTENTS, ["utterance"], "intent").rows
+    assert not found.several and found.rows[5].texts == ("text 5",) and found.rows[5].labels == ("intent 1",)
+
+
+def test_pairs_and_lists_of_labels(tmp_path):
+    pairs = [{"premise": "a", "hypothesis": f"b {n}", "label": n % 2} for n in range(8)]
+    found = read_labelled(pairs, [], None)
+    assert found.columns.texts == ("premise", "hypothesis") and found.rows[3].labels == ("1",)
+    assert read_labelled(pairs, ["hypothesis", "premise"], "label").rows[0].texts == ("b 0", "a")
+
+    lists = [{"text": "one", "label": ["b", "a", "b"]}, {"text": "two", "label": []}]
+    in_csv = write_csv(tmp_path / "lists.csv", [{**row, "label": json.dumps(row["label"])} for row in lists])
+    for source in (lists, in_csv):
+        found = read_labelled(source, [], None)
+        assert found.several and [row.labels for row in found.rows] == [("a", "b"), ()]
+
+
+def test_a_data_frame_gives_rows():
+    pandas = pytest.importorskip("pandas")
+    assert read_labelled(pandas.DataFrame(INTENTS), [], None).rows == read_labelled(INTENTS, [], None).rows
+
+
+def test_every_label_has_its_share_of_the_test():
+    found = split([{"text": f"{number}", "label": "rare" if number < 5 else "frequent"} for number in range(105)])
+    tested = Counter(row.labels[0] for row in found.test)
+    assert tested == {"rare": 1, "frequent": 20}
+    assert Counter(row.labels[0] for row in found.validation) == {"rare": 1, "frequent": 8}
+    rows = {*found.train, *found.validation, *found.test}
+    assert len(rows) == 105 == len(found.train) + len(found.validation) + len(found.test)
+
+
+def test_the_seed_decides_on_the_split():
+    assert split(INTENTS).test == split(INTENTS).test != split(INTENTS, seed=1).test
+
+
+def test_a_label_with_one_row_is_trained_on():
+    found = split([*INTENTS, {"utterance": "alone", "intent": "single"}])
+    assert any(row.labels == ("single",) for row in found.train)
+    assert any("single" in note for note in found.notes)
+
+
+def test_a_repeated_row_is_in_one_part():
+    found = split([*INTENTS, *INTENTS])
+    assert len(found.train) + len(found.validation) + len(found.test) == 40 and "40 rows" in found.notes[0]
+
+
+def test_rows_with_several_labels_leave_every_label_a_training_row():
+    rows = [{"text": f"{number}", "label": ["all", f"label {number // 2}"]} for number in range(40)]
+    found = split(rows)
+    trained = {label for row in found.train for label in row.labels}
+    assert found.test and {label for row in found.test for label in row.labels} <= trained
+
+
+def test_a_column_split_is_kept():
+    rows = [{**row, "split": "test" if number < 10 else "train"} for number, row in enumerate(INTENTS)]
+    found = split(rows)
+    assert {row.texts[0] for row in found.test} == {f"text {number}" for number in range(10)}
+    assert len(found.train) + len(found.validation) == 30
+
+
+def test_a_test_file_is_the_test(tmp_path):
+    test = [{"utterance": "new", "intent": "intent 2"}, INTENTS[0]]
+    data, found = read_and_split(INTENTS, [], None, test, 0.2, 0)
+    assert [row.texts[0] for row in found.test] == ["new", "text 0"] and len(data.rows) == 40
+    assert len(found.train) + len(found.validation) == 40
+    assert any("too high" in note for note in found.notes), "one test row is a training row"
+    with refused("test", "unseen"):
+        read_and_split(INTENTS, [], None, [{"utterance": "new", "intent": "unseen"}], 0.2, 0)
+    with refused("text", "utterance"):
+        read_and_split(INTENTS, [], None, [{"text": "new", "intent": "intent 2"}], 0.2, 0)
+
+
+def test_what_cannot_be_read_is_refused(tmp_path):
+    with refused("file", "nope.csv"):
+        read_labelled(tmp_path / "nope.csv", [], None)
+    with refused("file"):
+        read_labelled([], [], None)
+    with refused("file", "list"):
+        read_labelled([["a", "b"]], [], None)
+    with refused("text", "'utterance'"):
+        read_labelled(INTENTS, ["uterance"], None)
+    with refused("label", "intent"):
+        read_labelled(INTENTS, ["utterance"], "class")
+    with refused("label", "words"):
+        read_labelled([{"text": "a", "words": "b"}], [], None)
+    with refused("text", "words"):
+        read_labelled([{"words": "a", "label": "b"}], [], None)
+    with refused("text", "3 columns"):
+        read_labelled(INTENTS, ["a", "b", "c"], None)
+    with refused("label", "row 2"):
+        read_labelled([{"text": "a", "label": "b"}, {"text": "a", "label": ""}], [], None)
+    with refused("label", "row 2"):
+        read_labelled([{"text": "a", "label": ["b"]}, {"text": "a", "label": "b"}], [], None)
+    with refused("label", "lists"):
+        read_labelled([{"text1": "a", "text2": "b", "label": ["c"]}], [], None)
+    with refused("label", "only"):
+        split([{"text": f"{number}", "label": "only"} for number in range(10)])
+    with refused("file"):
+        split([{"text": f"{number}", "label": f"{number}"} for number in range(10)])
+    with refused("test_size", "2"):
+        read_and_split(INTENTS, [], None, None, 2.0, 0)

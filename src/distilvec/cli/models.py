@@ -90,7 +90,6 @@ def finetune(
         require_extra("finetune", "--lora")
     check_output_folder(out, "--out")
 
-
     adapters = {"r": r, "alpha": alpha, "dropout": dropout}
     tree = finetune_recipe(model, task, kind, encode, adapters if lora else None, trust_remote_code)
     rate = learning_rate if learning_rate is not None else 2e-3 if adapted else 2e-5

@@ -15,7 +15,7 @@ from distilvec.data.corpus import Corpus
 from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.texts import texts_by_language
-from distilvec.students.design import design_student, describe, parse_size
+from distilvec.students.design import describe, design_student, parse_size
 from distilvec.students.shape import count_tokens, read_shape
 
 KEY = "student.size"
@@ -44,7 +44,7 @@ def size_student(
         raise DistilvecError(
             KEY, "the teacher is no model on this machine, so that it has no layers to take.", "Name student.model."
         )
-    options = {"revision": section.revision, "trust_remote_code": section.trust_remote_code}
+    options: dict[str, Any] = {"revision": section.revision, "trust_remote_code": section.trust_remote_code}
     budget = parse_size(section.size, KEY)
     shape = read_shape(model, "student.model", **options)
     needs_layer = in_teacher_space and (section.dense == "always" or teacher.dim != shape.dim)
@@ -57,7 +57,7 @@ def size_student(
         design = design_student(shape, budget, count_tokens(tokenizer, texts_by_language(corpus)))
         content = {"split": describe(design.split), "keys": design.student_keys(), "notes": list(design.notes)}
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, content)
+        write_json(file, content, sealed=True)
     stored = read_json(file, "Delete it and run the same command again.")
     return SizedStudent(sized_section(section, stored["keys"]), (stored["split"], *stored["notes"]))
 

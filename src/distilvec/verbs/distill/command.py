@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from distilvec.cli.options import JsonFile, Restart, argument, check_outputs, option
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError

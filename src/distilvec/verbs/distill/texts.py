@@ -96,7 +96,7 @@ def _named_source(name: str, root: Path) -> list[dict[str, Any]]:
     if Path(name).exists():
         return [{"path": str(Path(name).resolve())}]
     if GLOB_CHARACTERS & set(name):
-        files = sorted(glob.glob(name, recursive=True))
+        files = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - an absolute pattern is no Path.glob
         if not files:
             raise DistilvecError("texts", f"no file matches {name}.", "Check the pattern, and put it in quotes.")
         return [{"path": str(Path(file).resolve())} for file in files]

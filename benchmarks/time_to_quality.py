@@ -371,7 +371,7 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
         for axes, measure in zip(row, measures, strict=True):
             draw_panel(axes, job, measure)
             axes.set(title=f"{name}: {measure}", xlabel="minutes since the first command")
-    figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+        row[0].legend(fontsize=8, frameon=False)  # of each job its own: the sizes differ
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
 

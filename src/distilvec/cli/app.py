@@ -23,6 +23,7 @@ from distilvec.cli.options import (
     Restart,
     Variant,
     check_outputs,
+    check_recipe_paths,
     combined,
     option,
 )
@@ -60,6 +61,7 @@ def run(
 
     runs = load_runs(recipe_file(recipe), overrides or [], combined(variant))
     loaded = runs.first.recipe
+    check_recipe_paths(loaded)
     if processes > 1:
         from distilvec.cli.launch import launch
 
@@ -116,6 +118,7 @@ def plan(
         raise DistilvecError("--hourly-price", "needs the number of workers.", "Give --workers.")
     runs = load_runs(recipe_file(recipe), overrides or [], combined(variant))
     loaded = runs.first.recipe
+    check_recipe_paths(loaded)
 
     from distilvec.cli.terminal import show_table
     from distilvec.pipeline.fleet import Fleet

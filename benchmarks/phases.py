@@ -31,11 +31,6 @@ from benchmarks.texts import sample_texts
 ROOT = Path(__file__).parents[1]
 INTERVAL = 0.1  # seconds between two looks
 AFTER_PARTS = "page"
-# Keys of report.json that are no part of the evaluation; the second half is written with the page
-NO_PARTS = (
-    "format", "fingerprint", "name", "created", "averages", "intervals", "failures", "seal",
-    "verdict", "history", "warnings", "exports", "record", "recipe",
-)  # fmt: skip
 Phases = dict[str, dict[str, float]]
 
 
@@ -111,7 +106,7 @@ def finished_phases(run: Path) -> list[str]:
         report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return finished
-    return finished + [name for name in report if name not in NO_PARTS]
+    return finished + report.get("measured", [])
 
 
 class Watch:

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +95,7 @@ def measure(teacher: str, student: str, count: int) -> dict[str, object]:
         "evaluation_mb": round(evaluation.megabytes),
         "caching_processor_seconds": round(cached - began, 1),
         "texts": count,
-        "failures": report["failures"],
+        "failures": [asdict(failure) for failure in report.failures],
     }
 
 

@@ -31,8 +31,8 @@ from distilvec.config.builtin import recipe_folder
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.models.load import load_tokenizer
+from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import resolve
-from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.texts import texts_by_language
 from distilvec.students.design import (
     RANK_STEP,
@@ -125,7 +125,7 @@ def main() -> None:
     tree["student"] |= split.recipe_keys(shape)
     result = distilvec.run(recipes.validate(tree, origin="experiments.design_rule"), output_dir=folder)
     assert result is not None, "one process trains"
-    row = {**run, "design": asdict(split), "designed": parts.total, **measured(result, folder)}
+    row = {**run, "design": asdict(split), "designed": parts.total, **measured(result)}
     print(row)
     # Read again: another process may have added its row meanwhile.
     others = [other for other in read_rows(arguments.json) if not same_run(other, run)]
@@ -175,23 +175,24 @@ def choose_split(name: str, shape: ModelShape, parameters: int, used: TokensUsed
     return split
 
 
-def measured(result: RunResult, folder: Path) -> dict[str, Any]:
+def measured(run: Run) -> dict[str, Any]:
     """Return what a finished run says of its student, and of its start."""
-    record = result.record
-    neighbors = json.loads((folder / "report.json").read_text(encoding="utf-8"))["neighbors"] or {}
-    student, start = neighbors.get("student") or {}, neighbors.get("start") or {}
+    student, training = run.record.student, run.record.training
+    assert student is not None and training is not None
+    neighbors = {} if run.record.neighbors is None else run.record.neighbors.to_json()
+    after, before = neighbors.get("student") or {}, neighbors.get("start") or {}
     return {
-        "parameters": record["student"]["parameters"],
-        "among": student.get("among"),
-        "alone": student.get("alone"),
-        "distance": record["metrics"]["distance"],
-        "minutes": record["training"]["minutes"],
-        "learning_rate": record["training"]["learning_rate"],
-        "layers": record["training"].get("start"),
+        "parameters": student.parameters,
+        "among": after.get("among"),
+        "alone": after.get("alone"),
+        "distance": run.validation["distance"],
+        "minutes": training.minutes,
+        "learning_rate": training.learning_rate,
+        "layers": training.start,
         "untrained": {
-            "among": start.get("among"),
-            "alone": start.get("alone"),
-            "distance": record["metrics"]["untrained_distance"],
+            "among": before.get("among"),
+            "alone": before.get("alone"),
+            "distance": run.validation["untrained_distance"],
         },
     }
 

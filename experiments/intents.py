@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.core.files import write_json
+from distilvec.pipeline.opened_run import Run
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "banking77" / "banking77.jsonl.gz"
 CLASSES, ROWS = 20, 1_600
@@ -86,13 +87,10 @@ def command(words: Sequence[str], task: Path, teacher: Path, out: Path, seed: in
 
 def result(out: Path) -> dict[str, Any]:
     """Accuracy, parameters and test rows of a finished run."""
-    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    (score,) = report["scores"]["student"]
-    return {
-        "accuracy": score["value"],
-        "test_rows": score["rows"],
-        "parameters": report["record"]["student"]["parameters"],
-    }
+    run = Run.open(out)
+    (score,) = run.scores["student"]
+    parameters = None if run.record.student is None else run.record.student.parameters
+    return {"accuracy": score.value, "test_rows": score.rows, "parameters": parameters}
 
 
 def intents_table(found: Mapping[str, Any]) -> str:

@@ -19,8 +19,8 @@ from typing import Any
 
 from benchmarks.stopwatch import machine
 from distilvec.config.schema import Recipe
-from distilvec.pipeline.run_result import RunResult
-from distilvec.pipeline.sweep import expand
+from distilvec.pipeline.opened_run import Run
+from distilvec.verbs.run.sweep import expand
 from experiments.shootout import Rows, run_members, spread
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "sweeps" / "levers.yaml"
@@ -62,13 +62,15 @@ def main() -> None:
     print(levers_table(run_members(members, arguments.out, arguments.json, {"machine": machine()}, rows_of)))
 
 
-def rows_of(recipe: Recipe, result: RunResult) -> Rows:
+def rows_of(recipe: Recipe, result: Run) -> Rows:
     """One row per scored model."""
+    student, training = result.record.student, result.record.training
+    assert student is not None and training is not None
     about = {
         "seed": recipe.train.seed,
-        "parameters": result.record["student"]["parameters"],
-        "seconds": round(result.state.seconds, 1),
-        "distance": round(result.state.best_distance, 4),
+        "parameters": student.parameters,
+        "seconds": 60 * (training.minutes or 0),
+        "distance": round(result.validation["distance"] or 0.0, 4),
     }
     return [
         {"column": column, **about, "scores": {score.task: round(score.value, 3) for score in scores}}

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.core.files import write_json
+from distilvec.pipeline.opened_run import Run
 
 STARTS = {  # the variants of real_teachers.yaml, and what the student is before its training
     "mpnet-ridge": "mpnet, fitted layer",
@@ -54,28 +55,27 @@ def main() -> None:
     print(table({"rows": list(rows.values())}, {name: name for name in rows}))
 
 
-def row_of(run: Path) -> dict[str, Any]:
+def row_of(folder: Path) -> dict[str, Any]:
     """Return what a finished run says of its student before and after training."""
-    record = json.loads((run / "distillation.json").read_text(encoding="utf-8"))
-    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
-    training = record["training"]
-    neighbors = report["neighbors"] or {}
+    run = Run.open(folder)
+    teacher, student, training = run.record.teacher, run.record.student, run.record.training
+    assert teacher is not None and student is not None and training is not None
+    neighbors = {} if run.record.neighbors is None else run.record.neighbors.to_json()
     return {
-        "run": run.name.split(",")[0],
-        "seed": training["seed"],
-        "teacher": record["teacher"].get("name") or Path(str(record["teacher"].get("model"))).name,
-        "parameters": record["student"]["parameters"],
-        "steps": training["steps"],
-        "minutes": training["minutes"],
-        "learning_rate": training["learning_rate"],
-        "shipped": training.get("shipped"),
-        "distance": {"start": record["metrics"]["untrained_distance"], "student": record["metrics"]["distance"]},
+        "run": folder.name.split(",")[0],
+        "seed": training.seed,
+        "teacher": teacher.name,
+        "parameters": student.parameters,
+        "steps": training.steps,
+        "minutes": training.minutes,
+        "learning_rate": training.learning_rate,
+        "shipped": training.shipped,
+        "distance": {"start": run.validation["untrained_distance"], "student": run.validation["distance"]},
         "neighbors": {name: neighbors.get(name) for name in ("start", "student", "gain")},
         "scores": {
-            column: {score["task"]: round(score["value"], 3) for score in scores}
-            for column, scores in report["scores"].items()
+            column: {score.task: round(score.value, 3) for score in scores} for column, scores in run.scores.items()
         },
-        "changes": report.get("changes", {}),
+        "changes": run.report.changes,
     }
 
 

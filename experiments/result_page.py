@@ -15,10 +15,13 @@ import json
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from distilvec.pipeline.opened_run import Run
 from distilvec.report.figures import write_figure
+from distilvec.report.json_values import from_json
+from distilvec.report.record import parse_record
 from distilvec.report.scores import make_verdict
 from distilvec.report.section import Block
 from distilvec.report.sections.compression import section as compression
@@ -27,22 +30,9 @@ from distilvec.report.sections.queries import section as queries
 from distilvec.report.sections.scores import section as scores
 from distilvec.report.sections.speed import section as speed
 from distilvec.report.tables import to_markdown
+from distilvec.report.values import Report
 
 ROOT = Path(__file__).parents[1]
-KEPT = (
-    "format",
-    "name",
-    "created",
-    "verdict",
-    "scores",
-    "failures",
-    "averages",
-    "intervals",
-    "compression",
-    "margin",
-    "speed",
-    "history",
-)
 PICTURES = ("scores", "compression", "margin", "speed", "training")
 SECTIONS = (scores, queries, compression, margin, speed)
 
@@ -55,16 +45,11 @@ def main() -> None:
     if arguments.run is None:
         rewrite(arguments.name)
         return
-    report = json.loads((arguments.run / "report.json").read_text(encoding="utf-8"))
-    found = {key: report[key] for key in KEPT if key in report}
-    found["agreement"] = {
-        task: {key: value for key, value in part.items() if key != "examples"}
-        for task, part in (report.get("agreement") or {}).items()
-    }
+    run = Run.open(arguments.run)
     name = f"english-{arguments.name}"
     results = ROOT / "results"
     (results / f"{name}-report.json").write_text(
-        json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        json.dumps(published(run.report).to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )
     shutil.copyfile(arguments.run / "distillation.json", results / f"{name}.json")
     pictures = ROOT / "docs" / "figures"
@@ -74,36 +59,46 @@ def main() -> None:
         if path.stem.startswith(PICTURES):
             shown[path.stem] = f"figures/{name}-{path.name}"
             shutil.copyfile(path, ROOT / "docs" / shown[path.stem])
-    (ROOT / "docs" / f"{name}.md").write_text(page(arguments.name, found, shown), encoding="utf-8")
+    (ROOT / "docs" / f"{name}.md").write_text(page(arguments.name, published(run.report), shown), encoding="utf-8")
+
+
+def published(report: Report) -> Report:
+    """Return the report without texts and projections."""
+    return replace(
+        report, mistakes=None, neighbors=None, supervised=None, projections=None, experts=None, tokens=[],
+        vocabulary=None, texts=None, changes={}, warnings=[], exports={}, record=None, recipe="", measured=[],
+    )  # fmt: skip
 
 
 def rewrite(name: str) -> None:
     """Write the page again from results/, and draw its scores."""
-    own, pictures = f"english-{name}", ROOT / "docs" / "figures"
-    report = json.loads((ROOT / "results" / f"{own}-report.json").read_text(encoding="utf-8"))
-    record = json.loads((ROOT / "results" / f"{own}.json").read_text(encoding="utf-8"))
-    found = dict(report)
-    found["verdict"] = make_verdict(found["scores"], found["intervals"], found["speed"], record)
-    blocks = [block for make in (scores, compression) if (section := make(found)) for block in section.blocks]
+    prefix, pictures = f"english-{name}", ROOT / "docs" / "figures"
+    content = json.loads((ROOT / "results" / f"{prefix}-report.json").read_text(encoding="utf-8"))
+    record = json.loads((ROOT / "results" / f"{prefix}.json").read_text(encoding="utf-8"))
+    report = from_json(Report, content)
+    report.verdict = make_verdict(report.scores, report.intervals.get("student"), report.speed, parse_record(record))
+    blocks = [block for make in (scores, compression) if (section := make(report)) for block in section.blocks]
     with tempfile.TemporaryDirectory() as folder:
         for figure in (figure for block in blocks if block.kind == "figures" for figure in block.content):
             write_figure(figure, Path(folder))
-            shutil.copyfile(Path(folder) / f"{figure.name}.png", pictures / f"{own}-{figure.name}.png")
+            shutil.copyfile(Path(folder) / f"{figure.name}.png", pictures / f"{prefix}-{figure.name}.png")
     shown = {
-        path.stem.removeprefix(f"{own}-"): f"figures/{path.name}" for path in sorted(pictures.glob(f"{own}-*.png"))
+        path.stem.removeprefix(f"{prefix}-"): f"figures/{path.name}"
+        for path in sorted(pictures.glob(f"{prefix}-*.png"))
     }
-    (ROOT / "docs" / f"{own}.md").write_text(page(name, found, shown), encoding="utf-8")
+    (ROOT / "docs" / f"{prefix}.md").write_text(page(name, report, shown), encoding="utf-8")
 
 
-def page(name: str, report: dict[str, Any], pictures: dict[str, str]) -> str:
+def page(name: str, report: Report, pictures: dict[str, str]) -> str:
     """The report as Markdown, in the order of the report page."""
     command = f"distilvec run recipes/english.yaml --variant {name}"
+    verdict = "" if report.verdict is None else report.verdict.text
     parts = [
-        f"# {report['name']}",
+        f"# {report.name}",
         f"`{command}`, two CPU cores; this page is written by `python -m experiments.result_page RUN {name}` from the run's report.",  # noqa: E501
-        f"The student: {report['verdict']['text']}.",
+        f"The student: {verdict}.",
     ]
-    for section in filter(None, (found(report) for found in SECTIONS)):
+    for section in filter(None, (make(report) for make in SECTIONS)):
         parts += [f"## {section.title}", *markdown(section.blocks, pictures)]
     return "\n\n".join(parts) + "\n"
 

@@ -19,9 +19,9 @@ from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import read_json, write_json
 from distilvec.core.method_file import method_code
+from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.run import run as run_recipe
-from distilvec.pipeline.run_result import RunResult
-from distilvec.pipeline.sweep import Member, run_sweep
+from distilvec.verbs.run.sweep import Member, run_sweep
 
 Rows = list[dict[str, Any]]
 Seeds = Mapping[int, float]  # a figure by seed
@@ -30,7 +30,7 @@ PAIRED = "Brackets: 95 % confidence interval of the mean difference, paired by s
 
 
 def run_members(
-    members: Sequence[Member], out: Path, path: Path, info: dict[str, Any], rows_of: Callable[[Recipe, RunResult], Rows]
+    members: Sequence[Member], out: Path, path: Path, info: dict[str, Any], rows_of: Callable[[Recipe, Run], Rows]
 ) -> Any:
     """Run every member that is not done; gives what `path` then holds: `facts` and "rows", each with the mark of its
     member.

@@ -30,10 +30,10 @@ from benchmarks.stopwatch import machine
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.run import run
-from distilvec.pipeline.run_result import RunResult
-from distilvec.pipeline.sweep import Member, expand
 from distilvec.train.metrics import read_metrics
+from distilvec.verbs.run.sweep import Member, expand
 from experiments.cross_tokenizer import distillmoe_tables, emo_tables
 from experiments.shootout import Rows, run_members
 from experiments.testbed_student import DATA, make_student
@@ -137,7 +137,7 @@ def shootout(out: Path, path: Path, data: Path, chosen: Chosen) -> dict[str, Any
     return report
 
 
-def tune(section: dict[str, Any], folder: Path, quick: bool) -> RunResult:
+def tune(section: dict[str, Any], folder: Path, quick: bool) -> Run:
     """The teacher fine-tuned on a task, made if it is not there."""
     tree = {
         "name": folder.name,
@@ -183,23 +183,24 @@ def plan(task: str, section: dict[str, Any], start: Path, teacher: Path, chosen:
     return [replace(member, name=f"{task}-{member.name}") for member in found]
 
 
-def rows_of(recipe: Recipe, result: RunResult) -> Rows:
+def rows_of(recipe: Recipe, result: Run) -> Rows:
     """One row: the student's figures on the test split, in per cent."""
-    assert recipe.task is not None
+    training = result.record.training
+    assert recipe.task is not None and training is not None
     return [
         {
             "task": recipe.task.label,
             "method": name_of(recipe),
             "seed": recipe.train.seed,
-            "steps": result.state.step,
-            "train_seconds": round(result.state.seconds, 1),
+            "steps": training.steps,
+            "train_seconds": 60 * (training.minutes or 0),
             "scores": metrics_of(result),
             **({"gates": gates} if (gates := last_gates(result)) else {}),
         }
     ]
 
 
-def last_gates(result: RunResult) -> list[float]:
+def last_gates(result: Run) -> list[float]:
     """The mean gate of each expert at the end of training; [] for a student without experts."""
     lines = [line for line in read_metrics(result.folder / "metrics.jsonl") if "train/gate_1" in line]
     return (
@@ -213,14 +214,11 @@ def name_of(recipe: Recipe) -> str:
     return next((name.removeprefix(f"{sweep}-") for sweep in SWEEPS if name.startswith(f"{sweep}-")), name)
 
 
-def metrics_of(result: RunResult) -> dict[str, float]:
+def metrics_of(result: Run) -> dict[str, float]:
     """The figures of a task's test split by name, in per cent."""
-    report = json.loads((result.folder / "report.json").read_text(encoding="utf-8"))
-    return {
-        name: round(100 * value, 3)
-        for name, value in report["supervised"]["scores"]["student"].items()
-        if value is not None
-    }
+    supervised = result.report.supervised
+    assert supervised is not None
+    return {name: round(100 * value, 3) for name, value in supervised.scores["student"].items() if value is not None}
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.aggregate import averages, with_protocol
-from distilvec.pipeline.run_result import RunResult
-from distilvec.pipeline.sweep import Member, expand
+from distilvec.pipeline.opened_run import Run
+from distilvec.verbs.run.sweep import Member, expand
 from experiments.sentence_level import shootout_tables
 from experiments.shootout import run_members
 
@@ -91,7 +91,7 @@ def describe(members: list[Member], quick: bool) -> dict[str, Any]:
     return {"quick": quick, **settings, "machine": machine()}
 
 
-def rows_of(recipe: Recipe, result: RunResult) -> list[dict[str, Any]]:
+def rows_of(recipe: Recipe, result: Run) -> list[dict[str, Any]]:
     """One row a scored model: the figures by task and the averages over tasks in and out of domain, and all.
 
     Errors: DistilvecError if a task could not be scored.
@@ -99,6 +99,8 @@ def rows_of(recipe: Recipe, result: RunResult) -> list[dict[str, Any]]:
     if result.problems:
         listed = "; ".join(f"{problem.task}: {problem.message}" for problem in result.problems)
         raise DistilvecError("run folder", f"{result.folder}: not every task could be scored ({listed}).")
+    training = result.record.training
+    assert training is not None
     found = []
     for column, scores in result.scores.items():
         figures = [with_protocol(score, "talas") for score in scores]
@@ -107,8 +109,8 @@ def rows_of(recipe: Recipe, result: RunResult) -> list[dict[str, Any]]:
                 "column": column,
                 "seed": recipe.train.seed,
                 "update": recipe.train.update.name,
-                "steps": result.state.step,
-                "train_seconds": round(result.state.seconds, 1),
+                "steps": training.steps,
+                "train_seconds": 60 * (training.minutes or 0),
                 "averages": {name: round(value, 3) for name, value in averages(figures).items()},
                 "scores": {score.task: round(score.value, 3) for score in figures},
                 "domains": {score.task: score.domain for score in figures},

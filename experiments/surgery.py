@@ -39,11 +39,12 @@ from distilvec.evaluation.suite import load_suite
 from distilvec.losses.distance import l2_distance
 from distilvec.models.load import load, load_tokenizer
 from distilvec.pipeline.columns import make_columns, score_columns
+from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
-from distilvec.pipeline.transplant import read_texts
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.teacher import load_teacher
+from distilvec.verbs.transplant.transplant import read_texts
 from distilvec.vocabulary.choose import choose
 from distilvec.vocabulary.compare import compare_tokenizers
 from distilvec.vocabulary.pieces import Pieces
@@ -190,7 +191,7 @@ def sizes(runs: list[Path]) -> dict[str, Any]:
 
 def recorded(folder: Path) -> tuple[str, dict[str, Any]]:
     """The name of a finished run's folder, and its record with the tokens of its vocabulary."""
-    record = json.loads((folder / "distillation.json").read_text(encoding="utf-8"))
+    record = Run.open(folder).record.to_json()
     return folder.name, {**record, "tokens": len(load_tokenizer(str(folder / "student"), "student"))}
 
 

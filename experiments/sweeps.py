@@ -17,7 +17,7 @@ from typing import Any
 
 from distilvec.core.files import write_json
 from distilvec.models.load import load_tokenizer
-from distilvec.pipeline.results import load_runs
+from distilvec.verbs.compare.results import load_runs
 from experiments.shootout import PAIRED, difference, spread
 
 OF_TASK, COLUMNS = ("type", "metric", "domain"), ("student", "untrained", "teacher")
@@ -35,22 +35,26 @@ def collected(folders: Sequence[Path]) -> dict[str, Any]:
     """What the finished runs of sweeps recorded."""
     tasks: dict[str, dict[str, Any]] = {}
     rows = []
-    for run in load_runs(folders):
-        scores, training = run.scores("student"), run.record["training"]
-        tasks |= {name: {key: score.get(key) for key in OF_TASK} for name, score in scores.items()}
+    for member in load_runs(folders):
+        run = member.run
+        student, training = run.record.student, run.record.training
+        assert student is not None and training is not None
+        for score in run.scores.get("student", ()):
+            tasks[score.task] = {key: getattr(score, key) for key in OF_TASK}
+        values = {
+            column: {score.task: score.value for score in run.scores[column]}
+            for column in COLUMNS
+            if column in run.scores
+        }
         rows.append(
             {
-                "run": run.name,
-                "seed": run.seed,
-                "parameters": run.record["student"]["parameters"],
-                "tokens": len(load_tokenizer(str(run.folder / "student"), "student")),
-                "minutes": training["minutes"],
-                "steps": training["steps"],
-                "scores": {
-                    column: {name: score["value"] for name, score in run.scores(column).items()}
-                    for column in COLUMNS
-                    if run.scores(column)
-                },
+                "run": member.name,
+                "seed": member.seed,
+                "parameters": student.parameters,
+                "tokens": len(load_tokenizer(str(run.student_folder), "student")),
+                "minutes": training.minutes,
+                "steps": training.steps,
+                "scores": values,
             }
         )
     return {"tasks": tasks, "rows": rows}

@@ -50,21 +50,23 @@ def main() -> None:
         output_dir=arguments.out,
         overrides=overrides,
     )
-    report = json.loads((arguments.out / "report.json").read_text(encoding="utf-8"))
-    record = json.loads((arguments.out / "distillation.json").read_text(encoding="utf-8"))
-    rows = rows_by_language(report["neighbors"])
+    run = distilvec.result(arguments.out)
+    student, training = run.record.student, run.record.training
+    assert run.record.neighbors is not None and student is not None and training is not None
+    neighbors = run.record.neighbors.to_json()
+    rows = rows_by_language(neighbors)
     for row in rows:
         print(row)
     write_json(
         arguments.json,
         {
             "teacher": Path(arguments.teacher).name,
-            "parameters": record["student"]["parameters"],
+            "parameters": student.parameters,
             "texts": len(LANGUAGES) * 2 * OF_EACH_SOURCE,
-            "steps": record["training"]["steps"],
-            "minutes": record["training"]["minutes"],
-            "distance": [record["metrics"]["untrained_distance"], record["metrics"]["distance"]],
-            "all": report["neighbors"],
+            "steps": training.steps,
+            "minutes": training.minutes,
+            "distance": [run.validation["untrained_distance"], run.validation["distance"]],
+            "all": neighbors,
             "rows": rows,
         },
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.escape import visible_tree
 from distilvec.core.extras import require_extra
 from distilvec.core.log import log
-from distilvec.report.figures import lines_figure, write_figure
+from distilvec.report.figures import LinePoint, lines_figure, write_figure
 from distilvec.report.section import Figure
-from distilvec.report.tables import Part, Table, make_table
+from distilvec.report.tables import Table, make_table
 
+Part = Mapping[str, Any]  # a sharpness.json
 QUANTITIES = {"lambda_max": "largest eigenvalue", "trace": "trace", "sam": "rise by SAM", "asam": "rise by ASAM"}
 COLUMNS: dict[str, Any] = {
     "Step": ("step", 0), "Epoch": ("epoch", 2), "Largest eigenvalue": ("lambda_max", 3), "Trace": ("trace", 1),
@@ -40,11 +41,14 @@ def sharpness_table(*runs: Part) -> Table:
 
 def sharpness_figure(*runs: Part) -> Figure:
     """Return one panel per quantity, one line per run, over the epochs; error bars of the trace: one standard error."""
-    points = [
-        (title, run["name"], point["step"] if point["epoch"] is None else point["epoch"], point[key],
-         *([point["trace_error"]] if key == "trace" else []))
-        for key, title in QUANTITIES.items() for run in runs for point in run["points"] if key in point
-    ]  # fmt: skip
+    points = []
+    for key, title in QUANTITIES.items():
+        for run in runs:
+            for point in run["points"]:
+                if key in point:
+                    x = point["step"] if point["epoch"] is None else point["epoch"]
+                    error = point["trace_error"] if key == "trace" else None
+                    points.append(LinePoint(title, run["name"], x, point[key], error))
     return lines_figure("sharpness", "Sharpness", points, "epoch", sharpness_table(*runs))
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -36,15 +36,16 @@ from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import ModelOutputs
 from distilvec.data.sampler import epoch_batches
 from distilvec.models.load import load
+from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import make_objective, reopen, required_outputs
-from distilvec.pipeline.results import RunSummary, distinct_names, load_runs
 from distilvec.pipeline.run_dir import saved_folders
 from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import load_objective, objective_file
 from distilvec.train.distillation import Distillation, seed_step
 from distilvec.train.metrics import read_metrics
 from distilvec.train.optimizer import freeze_others
+from distilvec.verbs.compare.results import distinct_names, load_runs
 from experiments.sharpness import curvature
 
 SHARPNESS = "sharpness.json"
@@ -104,24 +105,26 @@ class Landscape:
 
 
 class Landscapes:
-    """The landscapes of a finished run (`record` is its distillation.json), over about `texts` texts drawn by `seed`.
+    """The landscapes of a finished run, over about `texts` texts drawn by `seed`.
 
     `students` are the folders of the saved checkpoints by step, the final one among them. The objective is that of the
     last stage. Errors: DistilvecError if the folder or a cache lacks a part.
     """
 
-    def __init__(self, folder: Path, record: Mapping[str, Any], texts: int, seed: int, dropout: bool | None) -> None:
+    def __init__(self, run: Run, texts: int, seed: int, dropout: bool | None) -> None:
         self.texts, self.seed, self.dropout = texts, seed, dropout
-        if not (folder / "last").exists():
+        if not (run.folder / "last").exists():
             raise DistilvecError(
                 "train.keep_checkpoint",
-                f"{folder} has not kept the last weights of its training.",
+                f"{run.folder} has not kept the last weights of its training.",
                 "Run the recipe in another folder with train.keep_checkpoint=true.",
             )
-        self.job = reopen(recipes.load(folder / "recipe.yaml"), folder, record)
+        self.job = reopen(run.recipe, run.folder, run.record)
         self.recipe = self.job.stages[-1].recipe
-        *_, final = record["training"].get("stages") or [record["training"]]  # each stage counts its steps from 0
-        self.students = {**saved_folders(folder), int(final["steps"]): folder / "last"}
+        training = run.record.training
+        assert training is not None
+        final = training.stages[-1].steps if training.stages else training.steps  # each stage counts its steps from 0
+        self.students = {**saved_folders(run.folder), int(final or 0): run.folder / "last"}
 
     def landscape(self, step: int) -> Landscape:
         """Return the loss at the checkpoint of a step, on the first batches of an epoch; at least one."""
@@ -158,9 +161,9 @@ class Landscapes:
 class Measurement:
     """One run's sharpness.json. Errors: DistilvecError if the run folder or a cache lacks a part."""
 
-    def __init__(self, run: RunSummary, settings: Settings) -> None:
+    def __init__(self, run: Run, settings: Settings) -> None:
         self.folder, self.settings = run.folder, settings
-        self.landscapes = Landscapes(run.folder, run.record, settings.texts, settings.seed, settings.dropout)
+        self.landscapes = Landscapes(run, settings.texts, settings.seed, settings.dropout)
         trained, values = run.folder / "train.fingerprint", asdict(settings)
         key = recipes.fingerprint(FORMAT, trained.read_text() if trained.exists() else "", values)
         path = run.folder / SHARPNESS
@@ -212,7 +215,8 @@ def measure_runs(
     Errors: DistilvecError as `load_runs` and `Measurement`, before anything is measured.
     """
     runs = load_runs(folders)
-    measurements = {name: Measurement(run, settings) for name, run in zip(distinct_names(runs), runs, strict=True)}
+    names = distinct_names(runs)
+    measurements = {name: Measurement(member.run, settings) for name, member in zip(names, runs, strict=True)}
     chosen = {name: one.chosen(steps) for name, one in measurements.items()}
     todo = [(name, step) for name, one in measurements.items() for step in one.missing(chosen[name], trace)]
     share = USUAL_PASSES + trace * settings.draws

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from distilvec.api import load as load
     from distilvec.api import load_recipe as load_recipe
     from distilvec.api import predict as predict
+    from distilvec.api import result as result
     from distilvec.api import run as run
     from distilvec.api import runs as runs
     from distilvec.api import transplant as transplant
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 _API = (
-    "cache_teacher", "classify", "compare", "distill", "evaluate", "export", "load_recipe", "predict", "run", "runs",
+    "cache_teacher", "classify", "compare", "distill", "evaluate", "export", "load_recipe", "predict", "result", "run",
+    "runs",
     "transplant",
 )  # fmt: skip
 _MODULES = {"load": "models.load", "ModelOutputs": "core.outputs", "OutputSpec": "core.outputs"}

@@ -22,19 +22,20 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
 from distilvec.core.verbosity import quiet_libraries
 from distilvec.models.load import load as load
-from distilvec.pipeline.compare import Comparison, compare_runs
-from distilvec.pipeline.export import export_model
 from distilvec.pipeline.inputs import Model, Texts, model_name, source_keys, teacher_keys
+from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.prepare import cached_teachers, fill_cache
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
-from distilvec.pipeline.run_result import RunResult
-from distilvec.pipeline.scores import Scores, score_models
-from distilvec.pipeline.transplant import read_texts, stated_languages, transplant_folder
+from distilvec.report.comparison import Comparison
 from distilvec.students.task_head import predict as predict
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.verbs.classify.function import classify as classify
+from distilvec.verbs.compare.compare import compare_runs
+from distilvec.verbs.evaluate.scores import Scores, score_models
+from distilvec.verbs.export.export import export_model
 from distilvec.verbs.runs.function import runs as runs
+from distilvec.verbs.transplant.transplant import read_texts, stated_languages, transplant_folder
 
 Overrides = Mapping[str, Any]
 Callback = Callable[[int, dict[str, float]], None]
@@ -90,7 +91,7 @@ def distill(
     result = run_recipe(recipe, Path(output_dir), restart, callbacks)
     if result is None:
         return load(Path(output_dir) / "student")
-    log(f"{output_dir}: {result.verdict['text']}")
+    log(f"{output_dir}: {result.verdict.text}")
     return result.student
 
 
@@ -103,11 +104,16 @@ def run(
     output_dir: str | Path | None = None,
     restart: bool = False,
     callbacks: Sequence[Callback] = (),
-) -> RunResult | None:
+) -> Run | None:
     """Run a recipe (a file, a built-in name or a Recipe) as `distilvec run` does; None but in the main process."""
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, variant, overrides)
     folder = Path(output_dir) if output_dir is not None else loaded.output / loaded.name
     return run_recipe(loaded, folder, restart, callbacks)
+
+
+def result(folder: str | Path) -> Run:
+    """Open the folder of a finished run: scores, verdict, report, record, student."""
+    return Run.open(folder)
 
 
 def load_recipe(recipe: str | Path, variant: str | None = None, overrides: Overrides | None = None) -> Recipe:

@@ -36,7 +36,9 @@ NAMES = [
     "load",
     "load_recipe",
     "predict",
+    "result",
     "run",
+    "runs",
     "transplant",
 ]
 

@@ -21,6 +21,8 @@ from distilvec.evaluation.diagnostics import Group, experts_report, labelled_gro
 from distilvec.evaluation.projection import project_experts
 from distilvec.evaluation.tasks import ClassificationTask, StsTask, make_retrieval
 from distilvec.pipeline.run import run
+from distilvec.report.json_values import from_json
+from distilvec.report.values import Report
 from distilvec.report.write import draw_report
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
@@ -171,19 +173,13 @@ def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path, no_pages):
     assert [row["name"] for row in found["experts"]["groups"]] == ["graded"] and len(
         found["experts"]["plane"]["likeness"]
     ) == 4
-    assert len(found["tokens"]) == 4 and set(found["tokens"][0]) == {
-        "text",
-        "teacher",
-        "student",
-        "finetuned",
-        "untrained",
-        "likeness",
-    }
-    assert found["tokens"][0]["finetuned"]["tokens"] == found["tokens"][0]["student"]["tokens"]
+    models = found["tokens"][0]["models"]
+    assert len(found["tokens"]) == 4 and set(models) == {"teacher", "student", "finetuned", "untrained"}
+    assert models["finetuned"]["tokens"] == models["student"]["tokens"]
     plane = found["experts"]["plane"]
     for turned, raw in zip([*plane["experts"], plane["mixture"]], plane["raw"], strict=True):
         assert np.shape(raw) == np.shape(turned) and not np.allclose(raw, turned)
-    own = {part: found[part] for part in ("experts", "tokens", "history")}
+    own = from_json(Report, {part: found[part] for part in ("experts", "tokens", "history")})
     page = draw_report(tmp_path / "run", own).read_text(encoding="utf-8")
     names = {path.stem for path in (tmp_path / "run" / "figures").glob("*.svg")}
     assert {"experts", "experts_raw", "experts_gates", "experts_training", "token_planes"} <= names
@@ -204,7 +200,7 @@ def test_a_labelled_run_without_a_suite_shows_its_experts_by_class(tiny_recipe, 
     found = json.loads((run(recipe, tmp_path / "run").folder / "report.json").read_text(encoding="utf-8"))
     assert [row["name"] for row in found["experts"]["groups"]] == ["pair: 0", "pair: 1"] and found["failures"] == []
     assert found["experts"]["plane"]["teacher"] and len(found["tokens"]) == 4
-    assert "projections" not in found and "speed" not in found
+    assert found["projections"] is found["speed"] is None
 
 
 def test_a_run_without_experts_has_an_empty_part(tiny_recipe, tmp_path, no_pages):
@@ -212,4 +208,4 @@ def test_a_run_without_experts_has_an_empty_part(tiny_recipe, tmp_path, no_pages
     tree = tiny_recipe(train__max_steps=2, method__name="task", evaluation__parts=["experts"]).model_dump(mode="json")
     recipe = recipes.validate(tree | {"corpus": None, "task": {"type": "classification", "path": str(path)}})
     found = json.loads((run(recipe, tmp_path / "run").folder / "report.json").read_text(encoding="utf-8"))
-    assert found["experts"] == {} and "tokens" not in found
+    assert found["experts"] is None and found["tokens"] == [] and "tokens" not in found["measured"]

@@ -16,6 +16,7 @@ from torch import nn
 from distilvec.core.errors import DistilvecError
 from distilvec.core.registry import method_names
 from distilvec.pipeline.evaluate import saved_students
+from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
@@ -208,7 +209,7 @@ def views_run(tiny_recipe, tmp_path, common_folder, no_pages):
 
 
 def landscapes_of(folder, texts=32, dropout=None):
-    return Landscapes(folder, json.loads((folder / "distillation.json").read_text()), texts, 0, dropout)
+    return Landscapes(Run.open(folder), texts, 0, dropout)
 
 
 def test_kept_students_have_the_objectives_parameters_beside_them(views_run):

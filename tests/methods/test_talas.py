@@ -216,6 +216,6 @@ def test_learns_in_its_own_width(tiny_recipe, tiny_model, wide_teacher, tmp_path
 def test_an_ablation_trains_without_the_teacher(tiny_recipe, tmp_path, no_pages):
     recipe = tiny_recipe(method__name="talas", method__weights={"tamd": 0, "lasd": 0, "simcse": 1}, train__max_steps=2)
     result = run(recipe, tmp_path / "run")
-    assert result.record["method"]["weights"]["tamd"] == 0
-    assert not result.record["teacher_compatible"], "as wide as the teacher, but in a space of its own"
-    assert result.distance["similarity_gap"] > 0 and "distance" not in result.distance
+    assert result.record.method.weights["tamd"] == 0
+    assert not result.record.teacher_compatible, "as wide as the teacher, but in a space of its own"
+    assert result.validation["similarity_gap"] > 0 and "distance" not in result.validation

@@ -17,15 +17,15 @@ from distilvec.evaluation.neighbors import neighbors_kept, read_judgement
 from distilvec.models.load import load
 from distilvec.pipeline import judgement
 from distilvec.pipeline.judgement import CANDIDATES, LEAST, TOKENS, draw_rows
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.start import read_start
 from distilvec.report.neighbors import neighbors_sentence
+from distilvec.verbs.plan.plan import make_plan
 
 
 def judged(result):
-    return read_judgement(result.record["neighbors"])
+    return result.record.neighbors
 
 
 def by_hand(job, model, rows):
@@ -62,7 +62,7 @@ def test_a_student_with_a_space_of_its_own_is_judged_alone(tiny_recipe, tmp_path
     result = run(tiny_recipe(method__name="rkd", train__max_steps=2), tmp_path / "run")
     found = judged(result)
     assert found.student.among is found.start.among is found.cosine is None and 0 < found.student.alone.mean < 1
-    assert "with its own vectors" in result.verdict["text"]
+    assert "with its own vectors" in result.verdict.text
     assert "**Teacher-compatible: no.** It finds" in (tmp_path / "run" / "student" / "README.md").read_text()
 
 
@@ -85,7 +85,7 @@ def test_a_table_of_any_length_is_searched_by_the_stated_similarity(tiny_recipe,
         teacher = {"vectors": str(tmp_path / "vectors.parquet"), "similarity": similarity}
         result = run(tiny_recipe(teacher=teacher, **given), tmp_path / "run")
         found = judged(result)
-        assert found.similarity == similarity == result.record["teacher"]["similarity"]
+        assert found.similarity == similarity == result.record.teacher.similarity
         assert load(tmp_path / "run" / "student", device="cpu").similarity_fn_name == similarity
         job = resolve(tiny_recipe(teacher=teacher, **given), tmp_path / "run")
         rows = draw_rows(job, SimpleNamespace(lengths=np.full(200, 10))).candidates
@@ -163,7 +163,7 @@ def test_a_judgement_that_fails_is_named_and_the_run_is_kept(
     monkeypatch.setattr("distilvec.pipeline.evaluate.judge_run", fail)
     result = run(tiny_recipe(train__max_steps=2), tmp_path / "run")
     assert [problem.task for problem in result.problems] == ["neighbors"] and "down" in result.problems[0].message
-    assert result.verdict["text"] == "not evaluated" and (tmp_path / "run" / "student").is_dir()
+    assert result.verdict.text == "not evaluated" and (tmp_path / "run" / "student").is_dir()
 
 
 def test_a_teacher_with_prompts_and_roles(tiny_recipe, tmp_path, no_pages):

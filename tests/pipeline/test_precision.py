@@ -17,8 +17,6 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.core.device import fast_bf16
 from distilvec.pipeline.caches import folder_of_cache, own_cache
-from distilvec.pipeline.cluster import fill_one_share, merge_shares
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.precision import hardware_dtype
 from distilvec.pipeline.prepare import cached_teachers
 from distilvec.pipeline.resolve import resolve
@@ -26,6 +24,8 @@ from distilvec.pipeline.run import run
 from distilvec.teachers.cache.parts import Share
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.teacher import load_teacher
+from distilvec.verbs.cache.cluster import fill_one_share, merge_shares
+from distilvec.verbs.plan.plan import make_plan
 
 Machine = Callable[[bool], None]
 
@@ -108,7 +108,7 @@ def test_a_resumed_run_keeps_the_first_value(
     machine(not first)
     assert dtype_of(auto(), tmp_path / "run") == value
     again = run(auto(), tmp_path / "run")
-    assert done is not None and again is not None and again.state.step == done.state.step
+    assert done is not None and again is not None and again.record.training.steps == done.record.training.steps
     assert dtype_of(auto(), tmp_path / "other") != value
     other = {"teacher__max_length": 20}
     assert dtype_of(auto(**other), tmp_path / "run") != value, "another teacher is decided anew"

@@ -24,11 +24,11 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.methods import redact
 from distilvec.pipeline import evaluate as run_report
-from distilvec.pipeline.compare import compare_runs
-from distilvec.pipeline.fleet import SIZES, Fleet
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
+from distilvec.verbs.compare.compare import compare_runs
+from distilvec.verbs.plan.fleet import SIZES, Fleet
+from distilvec.verbs.plan.plan import make_plan
 
 
 @pytest.fixture
@@ -63,11 +63,11 @@ def test_whole_run_with_evaluation_and_a_second_run_does_nothing_again(
     result = run(job.recipe, job.folder)
     assert list(result.scores) == ["teacher", "untrained", "student", "asymmetric"]
     assert {score.task for score in result.scores["asymmetric"]} == {"sts", "find"}
-    assert result.distance["distance"] < result.distance["untrained_distance"]
+    assert result.validation["distance"] < result.validation["untrained_distance"]
     record = json.loads((tmp_path / "run" / "student" / "distillation.json").read_text())
     own = json.loads((tmp_path / "run" / "distillation.json").read_text())
     assert own.pop("seal") and "model.safetensors" in record.pop("files") and record == own
-    assert record["teacher_compatible"] and record["training"]["steps"] == result.state.step
+    assert record["teacher_compatible"] and record["training"]["steps"] == result.record.training.steps
     card = (tmp_path / "run" / "student" / "README.md").read_text()
     finds = f"finds {record['neighbors']['student']['among']['mean']:.2f} of the teacher's top 10 among"
     assert "eacher-compatible" in card and finds in card and "asymmetric" in card
@@ -115,15 +115,15 @@ def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules, shared_c
         "binary",
         "binary_rescored",
     }
-    assert 0 <= report["agreement"]["find"]["asymmetric"]["overlap@10"] <= 1
+    assert 0 <= report["agreement"]["find"]["models"]["asymmetric"]["overlap@10"] <= 1
     listed, texts = report["agreement"]["find"]["queries"], report["texts"]
     values = [row["scores"]["student"] for row in listed["rows"]]
     assert len(values) == listed["count"] and texts["rows"] == record_rows(folder)
     assert np.mean(values) == pytest.approx(report["scores"]["student"][1]["value"], abs=0.01)
-    assert texts["mean"] == pytest.approx(result.distance["distance"], rel=2e-3)
+    assert texts["mean"] == pytest.approx(result.validation["distance"], rel=2e-3)
     assert texts["trained"]["rows"] == 200 - texts["rows"] and texts["trained"]["mean"] > 0
-    assert report["speed"]["ratio"]["query"] > 0 and len(report["projections"]["sentences"]["student"]) > 5
-    assert report["history"][0]["eval/distance"] == result.distance["untrained_distance"]
+    assert report["speed"]["ratio"]["query"] > 0 and len(report["projections"]["sentences"]["points"]["student"]) > 5
+    assert report["history"][0]["eval/distance"] == result.validation["untrained_distance"]
     low, high, _ = report["intervals"]["student"]["average"]
     student, teacher = (report["averages"][name]["all"] for name in ("student", "teacher"))
     assert low <= student - teacher <= high
@@ -134,6 +134,7 @@ def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules, shared_c
 
     pages = (folder / "report.json").read_bytes()
     del report["agreement"], report["seal"]  # a report that lacks one part
+    report["measured"].remove("agreement")
     write_json(folder / "report.json", report, sealed=True)
     monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)  # the page is as before
     run(recipe, folder)
@@ -209,7 +210,7 @@ def test_a_report_that_was_changed_is_measured_again(tiny_recipe, suite, tmp_pat
         again = run(recipe, folder).scores
         values = [[score.value for column in found.values() for score in column] for found in (scores, again)]
         assert values[0] == values[1] and "measuring everything again" in capsys.readouterr().err
-        assert compare_runs([folder])["rows"][0]["mean"]["sts"] == scores["student"][0].value
+        assert compare_runs([folder]).rows[0].mean["sts"] == scores["student"][0].value
 
 
 def test_a_report_without_matplotlib_says_so(tiny_recipe, suite, tmp_path, monkeypatch, capsys, shared_cache):
@@ -268,7 +269,7 @@ def test_a_folder_of_another_recipe_is_refused_until_restart(tiny_recipe, tmp_pa
     with refused("--out", "train.learning_rate"):
         run(other, tmp_path / "run")
     before = (tmp_path / "run" / "student" / "model.safetensors").read_bytes()
-    assert run(other, tmp_path / "run", restart=True).state.finished
+    assert run(other, tmp_path / "run", restart=True).record.training.steps
     (aside,) = tmp_path.glob("run.old-*")
     assert (aside / "student" / "model.safetensors").read_bytes() == before
 
@@ -282,7 +283,7 @@ def test_a_student_of_another_width_gets_a_linear_layer(tiny_recipe, tmp_path):
     kinds = [type(module).__name__ for module in student]
     assert kinds[1:] == ["Pooling", "Dense"] and student.encode(["a"]).shape == (1, 48)
     assert student[2].linear.bias is None and student[1].pooling_mode == "cls"
-    assert result.distance["distance"] < result.distance["untrained_distance"]
+    assert result.validation["distance"] < result.validation["untrained_distance"]
 
 
 def test_a_fresh_student_with_its_own_tokenizer(tiny_recipe, tmp_path, shared_cache):
@@ -299,7 +300,7 @@ def test_a_fresh_student_with_its_own_tokenizer(tiny_recipe, tmp_path, shared_ca
         "max_position_embeddings",
     )
     section = {"config": {k: config[k] for k in keep}, "tokenizer": str(backbone)}
-    assert run(tiny_recipe(student=section, train__max_steps=2), tmp_path / "run").state.finished
+    assert run(tiny_recipe(student=section, train__max_steps=2), tmp_path / "run").record.training.steps
 
 
 def test_a_table_of_vectors_as_teacher(tiny_recipe, suite, tmp_path, no_pages, shared_cache):
@@ -314,7 +315,7 @@ def test_a_table_of_vectors_as_teacher(tiny_recipe, suite, tmp_path, no_pages, s
     tree["student"]["model"] = tree["teacher"]["model"]
     tree["teacher"] = {"vectors": str(tmp_path / "vectors.parquet"), "name": "an-api"}
     result = run(recipes.validate(tree), tmp_path / "run")
-    assert list(result.scores) == ["untrained", "student", "asymmetric"] and result.record["teacher"]["width"] == 20
+    assert list(result.scores) == ["untrained", "student", "asymmetric"] and result.record.teacher.width == 20
     pq.write_table(table.slice(0, 150), tmp_path / "vectors.parquet")
     with pytest.raises(DistilvecError, match=r"50"):
         run(recipes.validate(tree), tmp_path / "other")
@@ -423,7 +424,7 @@ def test_empty_and_very_long_texts(tiny_recipe, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     job = resolve(recipe, tmp_path / "run")
     assert job.corpus.report["empty"] == 2 and len(job.corpus) == 101
-    assert run(job.recipe, job.folder).state.finished
+    assert run(job.recipe, job.folder).record.training.steps
 
 
 def test_a_finished_run_keeps_no_checkpoint_and_is_still_finished(tiny_recipe, tmp_path, monkeypatch):
@@ -436,7 +437,7 @@ def test_a_finished_run_keeps_no_checkpoint_and_is_still_finished(tiny_recipe, t
 
     monkeypatch.setattr("distilvec.pipeline.run.prepare", lambda job: pytest.fail("prepared again"))
     again = run(recipe, folder)
-    assert again.state == first.state and again.distance == first.distance
+    assert again.record.training == first.record.training and again.validation == first.validation
     assert {path: path.stat().st_mtime_ns for path in written} == written
     with refused("--out", "train.epochs"):
         run(tiny_recipe(train__keep_checkpoint=False, train__epochs=2), folder)

@@ -29,12 +29,12 @@ def test_a_run_with_experts(tiny_recipe, tmp_path, capsys, forked_modules, share
         evaluation__speed_batches=[1, 2],
     )
     result = run(recipe, tmp_path / "run")
-    assert result.distance["distance"] < result.distance["untrained_distance"]
+    assert result.validation["distance"] < result.validation["untrained_distance"]
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["failures"] == [] and not [
         note for note in report["speed"]["notes"] if "student" in note and "could not" in note
     ]
-    assert report["speed"]["models"]["student"]["memory_mb"] > 0 and result.record["student"]["experts"]["width"] == 24
+    assert report["speed"]["models"]["student"]["memory_mb"] > 0 and result.record.student.experts["width"] == 24
     show_result(result)
     call = f'import distilvec\nstudent = distilvec.load("{tmp_path / "run" / "student"}")'
     assert call in capsys.readouterr().out

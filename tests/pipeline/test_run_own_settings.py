@@ -14,9 +14,9 @@ from sentence_transformers import SentenceTransformer
 
 import distilvec
 from distilvec.__main__ import run_command
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import resolve
 from distilvec.train.metrics import read_metrics
+from distilvec.verbs.plan.plan import make_plan
 
 SMALL = {"train.max_steps": 2, "train.batch_size": 8, "train.device": "cpu", "train.precision": "fp32"}
 

@@ -18,14 +18,15 @@ from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
 from distilvec.data.tokens import TokenStore
-from distilvec.pipeline.plan import make_plan
+from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import make_objective, resolve
-from distilvec.pipeline.results import load_runs
 from distilvec.pipeline.run import run
+from distilvec.report.json_values import to_json
 from distilvec.students.encoder import Encoder
 from distilvec.students.task_head import load_head, predict, predict_logits
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
+from distilvec.verbs.plan.plan import make_plan
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 
@@ -83,20 +84,20 @@ def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, 
     assert figures["pearson" if kind == "sts" else monitored] > 0.9, (
         figures
     )  # the scores have few values, so that ranks are ties
-    assert found["rows"] == 60 and result.record["supervised"] == found
-    assert ("mistakes" in report) == (kind != "sts") and "mistakes" not in result.record
+    assert found["rows"] == 60 and to_json(result.record.supervised) == found
+    assert (report["mistakes"] is not None) == (kind != "sts")
     if kind != "sts":
         wrong = report["mistakes"]
         assert wrong["rows"] == 60 and 1 - wrong["wrong"] / 60 == pytest.approx(figures["accuracy"])
     assert result.scores["student"][0].value == 100 * found["scores"]["student"][result.scores["student"][0].metric]
-    assert [score["metric"] for score in load_runs([tmp_path / "run"])[0].scores("student").values()] == [monitored]
-    assert load_runs([tmp_path / "run"])[0].samples("student", [found["task"]])[found["task"]].metric == monitored
+    assert [score.metric for score in Run.open(tmp_path / "run").scores["student"]] == [monitored]
+    assert Run.open(tmp_path / "run").samples("student", [found["task"]])[found["task"]].metric == monitored
     best = max(
         line[f"eval/{monitored}"]
         for line in read_metrics(tmp_path / "run" / "metrics.jsonl")[1:]
         if f"eval/{monitored}" in line
     )
-    assert result.distance[monitored] == best
+    assert result.validation[monitored] == best
     show_result(result)
     printed = capsys.readouterr().out
     assert monitored in printed.lower() and "teacher" not in printed  # nothing was learned from one
@@ -182,7 +183,7 @@ def test_a_finished_run_is_not_tested_again(task_recipe, tmp_path, monkeypatch):
     recipe = task_recipe("classification", train__max_steps=2)
     first = run(recipe, tmp_path / "run")
     monkeypatch.setattr("distilvec.pipeline.evaluate.supervised_report", lambda *arguments: pytest.fail("tested again"))
-    assert run(recipe, tmp_path / "run").record["supervised"] == first.record["supervised"]
+    assert run(recipe, tmp_path / "run").record.supervised == first.record.supervised
 
 
 def test_a_plan_counts_examples(task_recipe, tmp_path):
@@ -203,8 +204,8 @@ def test_the_method_needs_a_task(tiny_recipe, tmp_path):
 def test_a_random_head_is_no_candidate_to_ship(task_recipe, tmp_path, no_pages):
     """Where training changes no prediction, the start is as good by its score; what it gets right is chance."""
     recipe = task_recipe("classification", train__learning_rate=1e-12, train__max_steps=2)
-    training = run(recipe, tmp_path / "run").record["training"]
-    assert training["best_step"] == 2 and "shipped" not in training
+    training = run(recipe, tmp_path / "run").record.training
+    assert training.best_step == 2 and training.shipped is None
 
 
 def test_methods_that_compare_distributions_refuse_several_labels(task_recipe, tmp_path, no_pages):
@@ -217,7 +218,7 @@ def test_methods_that_compare_distributions_refuse_several_labels(task_recipe, t
     several["task"]["type"] = "multilabel"
     several["train"]["max_steps"] = 2
     teacher = run(recipes.validate(several), tmp_path / "teacher")
-    assert "f1" in teacher.distance and teacher.record["supervised"]["scores"]["student"]["f1"] > 0.3
+    assert "f1" in teacher.validation and teacher.record.supervised.scores["student"]["f1"] > 0.3
     several["teacher"]["model"] = str(tmp_path / "teacher" / "student")
     several["method"] = {"name": "uld"}
     with refused("task.type"):
@@ -226,8 +227,8 @@ def test_methods_that_compare_distributions_refuse_several_labels(task_recipe, t
 
 def test_a_fitted_head_is_a_candidate_to_ship(task_recipe, tmp_path, no_pages):
     changes = {"student__head": {"start": "logistic"}, "train__learning_rate": 1e-12, "train__max_steps": 2}
-    training = run(task_recipe("classification", **changes), tmp_path / "run").record["training"]
-    assert training["best_step"] == 0 and "logistic regression" in training["shipped"]
+    training = run(task_recipe("classification", **changes), tmp_path / "run").record.training
+    assert training.best_step == 0 and "logistic regression" in training.shipped
     with refused("student.head.start", "scores"):
         run(task_recipe("sts", **changes), tmp_path / "scores")
 
@@ -240,7 +241,7 @@ def test_a_fine_tuned_teacher_gives_logits_in_bfloat16(task_recipe, tmp_path, mo
     scores = {}
     for dtype in ("float32", "bfloat16"):
         result = run(task_recipe("classification", teacher__dtype=dtype, **changes), tmp_path / dtype)
-        scores[dtype] = result.record["supervised"]["scores"]["teacher"]["accuracy"]
+        scores[dtype] = result.record.supervised.scores["teacher"]["accuracy"]
     assert scores["bfloat16"] == pytest.approx(scores["float32"], abs=0.1)
 
 
@@ -250,7 +251,7 @@ def test_a_fine_tuned_teacher_has_logits_and_the_same_classes(task_recipe, tmp_p
     teacher = str(tmp_path / "teacher" / "student")
     job = resolve(task_recipe("classification", teacher__model=teacher, train__max_steps=2), tmp_path / "run")
     assert job.teacher.head is not None
-    found = run(job.recipe, job.folder).record["supervised"]["scores"]
+    found = run(job.recipe, job.folder).record.supervised.scores
     assert set(found) == {"teacher", "student"}
     other = write_task(tmp_path / "other.jsonl", "classification")
     other.write_text(other.read_text().replace("about ocean", "of the ocean"))

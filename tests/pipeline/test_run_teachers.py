@@ -28,7 +28,6 @@ from distilvec.core.errors import DistilvecError
 from distilvec.pipeline import describe
 from distilvec.pipeline import job as jobs
 from distilvec.pipeline.caches import open_cache
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.teachers.cache.store import TeacherCache
@@ -38,6 +37,7 @@ from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.teacher import load_teacher
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
+from distilvec.verbs.plan.plan import make_plan
 from experiments.sharpness.landscape import Settings, measure_runs
 
 
@@ -224,7 +224,7 @@ def test_the_second_teacher_changes_the_training_s_fingerprint(two, tiny_recipe,
 def test_a_live_second_beside_a_cached_first(two, tmp_path, capsys):
     train(resolve(two(train__max_steps=6), tmp_path / "cached"))
     job = resolve(two({"live": True}, train__max_steps=6), tmp_path / "live")
-    assert run(job.recipe, job.folder).record["more_teachers"][0]["live"] is True
+    assert run(job.recipe, job.folder).record.more_teachers[0].live is True
     assert "teacher second: runs in every step (more_teachers.0.live is set)" in "".join(capsys.readouterr())
     teacher = answering(job)
     assert (
@@ -268,7 +268,7 @@ def test_a_table_of_vectors_as_second(tiny_recipe, table, tmp_path, shared_cache
     )
     job = resolve(recipe, tmp_path / "run")
     result = run(job.recipe, job.folder)
-    assert job.teachers[1].manifest.width == 20 and "parameters" not in result.record["more_teachers"][0]
+    assert job.teachers[1].manifest.width == 20 and result.record.more_teachers[0].parameters is None
     vectors = np.stack(pq.read_table(table)["teacher_embedding_final"].to_numpy())
     texts = job.corpus.texts(range(200))
     answer = answering(job).others[0].signals(batch_of(range(200)))

@@ -20,18 +20,19 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.evaluate import saved_students
+from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.parts import SavedStudent, margin
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.student import untrained_student
-from distilvec.pipeline.sweep import expand
 from distilvec.report.sections.training import STAGES as STAGE_COLUMNS
 from distilvec.report.tables import make_table
 from distilvec.students.encoder import Encoder
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
+from distilvec.verbs.plan.plan import make_plan
+from distilvec.verbs.run.sweep import expand
 from experiments.sharpness.landscape import Landscapes
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -127,10 +128,10 @@ def test_the_first_stage_trains_the_head_alone_and_the_second_goes_on_from_it(st
         "begins where the first ended"
     )
     assert (
-        result.distance["untrained_distance"]
+        result.validation["untrained_distance"]
         == lines[0]["eval/distance"]
         > second[0]["eval/distance"]
-        > result.distance["distance"]
+        > result.validation["distance"]
     )
 
 
@@ -141,7 +142,7 @@ def test_the_record_and_the_card_name_the_stages_and_the_student_loads(staged, w
     assert (head["name"], head["method"], head["trained"], head["steps"]) == ("head", "redact", "encoder.model.2", 11)
     assert (both["name"], both["trained"], both["steps"], both["learning_rate"]) == ("all", "everything", 22, 1e-3)
     assert training["steps"] == 33 and training["texts"] == 3 * 168 == head["texts"] + both["texts"]
-    assert training["epochs"] == 2 and result.state.step == 22
+    assert training["epochs"] == 2 and result.record.training.stages[-1].steps == 22
     card = (whole / "student" / "README.md").read_text()
     assert "In 2 stages" in card and "| head | redact | encoder.model.2 | 0.003 | 11 | 168 |" in card
     rows = make_table("stages", "", training["stages"], STAGE_COLUMNS).rows
@@ -156,7 +157,7 @@ STOPS = {"last step of a stage": (11,), "first stage, and twice in the second": 
 def test_the_last_checkpoint_has_the_number_of_the_last_stages_steps(whole):
     record = json.loads((whole / "distillation.json").read_text())
     steps = [stage["steps"] for stage in record["training"]["stages"]]
-    assert [*Landscapes(whole, record, 32, 0, None).students] == [steps[-1]] != [sum(steps)]
+    assert [*Landscapes(Run.open(whole), 32, 0, None).students] == [steps[-1]] != [sum(steps)]
 
 
 def test_interrupted_equals_uninterrupted(staged, whole, tmp_path, monkeypatch):
@@ -196,7 +197,7 @@ def test_finished_stages_are_not_trained_again_and_restart_clears_them(staged, w
     with pytest.raises(DistilvecError, match=r"another recipe.*stages"):
         run(staged(stages=changed), tmp_path / "run")
     changed[0]["name"] = "linear"
-    assert run(staged(stages=changed), tmp_path / "run", restart=True).state.finished
+    assert run(staged(stages=changed), tmp_path / "run", restart=True).record.training.steps
     assert [folder.name for folder in (tmp_path / "run" / "stages").iterdir()] == ["linear"]
 
 
@@ -435,7 +436,7 @@ def test_members_of_a_sweep(staged, tmp_path):
         [0.0] * 2,
         [0.1] * 2,
     ]
-    assert run(members[1].recipe, tmp_path / "member").state.step == 22
+    assert run(members[1].recipe, tmp_path / "member").record.training.stages[-1].steps == 22
 
 
 def test_plan_sums_the_stages(staged, tmp_path):

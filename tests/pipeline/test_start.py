@@ -21,7 +21,6 @@ from sentence_transformers import SentenceTransformer
 import distilvec
 from distilvec.core.errors import DistilvecError
 from distilvec.data import docstrings
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.prepare import prepare, prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
@@ -31,6 +30,7 @@ from distilvec.students.encoder import Encoder
 from distilvec.students.ridge import mean_distance
 from distilvec.train.metrics import read_metrics
 from distilvec.train.validation import validate
+from distilvec.verbs.plan.plan import make_plan
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 BEST = {"count": 1, "choose": "best"}
@@ -83,7 +83,7 @@ def test_a_run_begins_at_its_start_and_records_it(tiny_recipe, tmp_path, capsys)
     start = read_start(resolve(tiny_recipe(train__max_steps=2, student__layers=BEST, **RIDGE), tmp_path / "both"))
     assert f"start: {start.label}" in said and written["training"]["start"] == start.label
     assert f"layers {start.layers}, the best of 4 choices" in start.label and "ridge student.2.linear" in start.label
-    assert result.record["student"]["kept_layers"] == start.layers
+    assert result.record.student.kept_layers == start.layers
     card = (tmp_path / "both" / "student" / "README.md").read_text()
     assert f"layers {start.layers[0]} of" in card
 
@@ -161,10 +161,10 @@ def test_a_student_of_another_family_gets_a_fitted_layer_at_equal_widths(tiny_re
     changes = {"student__model": str(stranger), "student__layers": None, "train__max_steps": 1}
     result = run(tiny_recipe(**changes), tmp_path / "run")
     assert kinds(tmp_path / "run").count("Dense") == 1
-    assert "ridge student.2.linear" in result.record["training"]["start"]
+    assert "ridge student.2.linear" in result.record.training.start
     plain = run(tiny_recipe(**changes, student__dense="never"), tmp_path / "plain")
     assert "Dense" not in kinds(tmp_path / "plain")
-    assert result.distance["untrained_distance"] < plain.distance["untrained_distance"]
+    assert result.validation["untrained_distance"] < plain.validation["untrained_distance"]
 
 
 def test_the_teachers_own_layers_and_what_was_made_of_them_get_none(tiny_recipe, tiny_model, tmp_path):
@@ -190,7 +190,7 @@ def test_a_student_goes_on_behind_its_own_layer(tiny_recipe, tmp_path, wide_teac
     student = str(tmp_path / "first" / "student")
     second = run(tiny_recipe(**changes, student__model=student, train__max_steps=1), tmp_path / "second")
     assert kinds(tmp_path / "second").count("Dense") == 1
-    assert second.distance["untrained_distance"] == pytest.approx(first.distance["distance"], abs=1e-5)
+    assert second.validation["untrained_distance"] == pytest.approx(first.validation["distance"], abs=1e-5)
 
 
 def test_python_starts_from_ridge(tmp_path, wide_teacher):

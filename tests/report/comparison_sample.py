@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from distilvec.report.comparison import Comparison
+from distilvec.report.json_values import from_json
+
 TASKS = ("stsb", "banking77", "cranfield")
 ROWS = (
     ("english three", "redact", 3, 80.4),
@@ -15,8 +18,13 @@ ROWS = (
 )
 
 
-def sample_comparison() -> dict[str, Any]:
+def sample_comparison() -> Comparison:
     """A fresh copy that a test may change."""
+    return from_json(Comparison, comparison_content())
+
+
+def comparison_content() -> dict[str, Any]:
+    """The comparison as JSON."""
     rows = []
     for run, method, seeds, level in ROWS:
         mean = {task: round(level - 8 * place, 4) for place, task in enumerate(TASKS)}

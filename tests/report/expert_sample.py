@@ -59,7 +59,7 @@ def sample_planes() -> list[dict[str, Any]]:
         }
         split = [words[0], words[1][:2], "·" + words[1][2:], *words[2:]]
         row["untrained"] = {"tokens": split, "places": generator.normal(size=(len(split), 2)).round(4).tolist()}
-        rows.append({"text": text, **row, "likeness": {"student": 0.81, "untrained": None if rows else 0.32}})
+        rows.append({"text": text, "models": row, "likeness": {"student": 0.81, "untrained": None if rows else 0.32}})
     return rows
 
 

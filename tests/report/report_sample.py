@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from distilvec.evaluation.neighbors import Judgement, NeighborShares, Share, SourceShares
+from distilvec.report.json_values import from_json
+from distilvec.report.values import Report
 from tests.report.expert_sample import routing_figures, sample_experts, sample_planes
 from tests.report.vocabulary_sample import sample_vocabulary
 
@@ -57,7 +59,7 @@ SENTENCES = [
 def _report() -> dict[str, Any]:
     scores = _scores()
     return {
-        "format": 2,
+        "format": 4,
         "fingerprint": "5f0c1d2e3a4b5968",
         "name": "english",
         "created": "2026-11-21T10:00:00+00:00",
@@ -100,6 +102,11 @@ def sample_report() -> dict[str, Any]:
     import copy
 
     return copy.deepcopy(_report())
+
+
+def as_report(content: dict[str, Any]) -> Report:
+    """The report of a JSON content; None is the same as a part that is not there."""
+    return from_json(Report, {key: value for key, value in content.items() if value is not None})
 
 
 def sample_judgement() -> Judgement:
@@ -200,13 +207,11 @@ def _agreement(task: str) -> dict[str, Any]:
         ]  # fmt: skip
 
     return {
-        "asymmetric": {"overlap@10": 0.87, "kendall_tau": 0.71},
-        "student": {"overlap@10": 0.79, "kendall_tau": 0.6},
-        "examples": [
-            {"query": f"sample query {number} of {task}?", "columns": {name: ranking(name) for name in columns}}
-            for number in (1, 2, 3)
-        ],
-        **({"queries": _listed({name: ranking(name) for name in columns})} if task == "cranfield" else {}),
+        "models": {
+            "asymmetric": {"overlap@10": 0.87, "kendall_tau": 0.71},
+            "student": {"overlap@10": 0.79, "kendall_tau": 0.6},
+        },
+        "queries": _listed({name: ranking(name) for name in columns}),
     }
 
 
@@ -369,7 +374,10 @@ def _projections() -> dict[str, Any]:
         )
     return {
         "sentences": {
-            "teacher": teacher.round(4).tolist(), "student": student.round(4).tolist(), "untrained": untrained.round(4).tolist(),  # noqa: E501
+            "points": {
+                "teacher": teacher.round(4).tolist(), "student": student.round(4).tolist(),
+                "untrained": untrained.round(4).tolist(),
+            },
             "labels": [text[:60] for text, _ in texts], "groups": [group for _, group in texts],
             "disparity": {"student": 0.061, "untrained": 0.742}, "disparity_aligned": {"student": 0.055, "untrained": 0.688},  # noqa: E501
             "aligned": {"student": False, "untrained": True},
@@ -405,7 +413,7 @@ def _record(scores: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         },
         "training": {
             "steps": STEPS, "texts": 76_800, "epochs": 3, "batch_size": 32, "learning_rate": 1e-4, "final_learning_rate": 1e-5,  # noqa: E501
-            "schedule": "linear", "weight_decay": 0.01, "update": "plain", "precision": "fp32", "seed": 0, "best_epoch": 3, "minutes": 41.3,  # noqa: E501
+            "schedule": "linear", "weight_decay": 0.01, "update": "plain", "precision": "fp32", "seed": 0, "best_step": 2400, "minutes": 41.3,  # noqa: E501
         },
         "metrics": {"distance": 0.3045, "cosine": 0.9536, "untrained_distance": 0.9712},
         "scores": {name: [{key: s[key] for key in ("task", "type", "metric", "value")} for s in found] for name, found in scores.items()},  # noqa: E501

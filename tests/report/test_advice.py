@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from distilvec.evaluation.neighbors import Judgement, NeighborShares, Share, read_judgement
-from distilvec.report.advice import (
-    advice,
-    confused_classes,
-    far_from_the_space,
-    index_advice,
-    more_texts,
-    overfits,
-    random_layer,
-    retrieval_falls,
-    smaller_vectors,
-    smaller_weights,
-    still_better,
-    teacher_below,
-    teachers_documents,
-    training_lowers,
-)
+from distilvec.report import advice as rules
+from distilvec.report.advice import index_advice
 from distilvec.report.comparison import pareto
+from distilvec.report.json_values import from_json
 from distilvec.report.sections.compression import BITS, mean_rows
-from tests.report.report_sample import sample_report
+from distilvec.report.values import CompressionScore
+from tests.report.report_sample import as_report, sample_report
+from tests.report.vocabulary_sample import sample_vocabulary
+
+
+def of_json(rule):
+    """A rule that takes the JSON of a report."""
+    return lambda content: rule(as_report(content))
+
+
+advice = of_json(rules.advice)
+confused_classes = of_json(rules.confused_classes)
+far_from_the_space = of_json(rules.far_from_the_space)
+more_texts = of_json(rules.more_texts)
+overfits = of_json(rules.overfits)
+random_layer = of_json(rules.random_layer)
+retrieval_falls = of_json(rules.retrieval_falls)
+smaller_vectors = of_json(rules.smaller_vectors)
+smaller_weights = of_json(rules.smaller_weights)
+still_better = of_json(rules.still_better)
+teacher_below = of_json(rules.teacher_below)
+teachers_documents = of_json(rules.teachers_documents)
+training_lowers = of_json(rules.training_lowers)
 
 
 def verdict(**numbers):
@@ -47,6 +58,7 @@ def judged(student, start=None, trained=None, origin="teacher", cosine=0.9, **tr
     return {"neighbors": found.to_json(), "record": {"training": training}}
 
 
+TASK = {"task": "intents", "type": "classification", "rows": 9}
 LOST, FOUND, EITHER = [-9.0, -1.0, 0.002], [1.0, 9.0, 0.002], [-4.0, 4.0, 0.9]
 
 
@@ -54,7 +66,9 @@ def test_retrieval_that_falls_most():
     lost = {"intervals": {"student": {"average retrieval": LOST}}}
     text = retrieval_falls(verdict(retrieval=86.7) | lost)
     assert "86.7%" in text and "97.7%" in text and "train longer" in text and "student.layers" in text
-    assert "student.vocabulary" in retrieval_falls({**verdict(retrieval=86.7), **lost, "vocabulary": {"before": {}}})
+    assert "student.vocabulary" in retrieval_falls(
+        {**verdict(retrieval=86.7), **lost, "vocabulary": sample_vocabulary()}
+    )
     assert retrieval_falls(verdict(retrieval=96.0) | lost) == retrieval_falls(verdict()) == retrieval_falls({}) == ""
     either = {"intervals": {"student": {"average retrieval": EITHER}}}
     assert retrieval_falls(verdict(retrieval=86.7) | either) == ""
@@ -112,7 +126,7 @@ def test_a_student_that_is_not_in_the_teachers_space_yet():
 def test_neighbours_are_not_the_aim_of_a_run_on_labels():
     found = judged(shares(0.46, 0.10), shares(0.7, 0.7), linear_layer="random")
     assert advice(found) != []
-    found["record"]["supervised"] = {"task": "intents", "scores": {}}
+    found["record"]["supervised"] = {"task": "intents", "type": "classification", "rows": 9, "scores": {}}
     assert advice(found) == []
 
 
@@ -133,7 +147,7 @@ def test_texts_that_are_learned_by_heart():
     assert "0.62" in text and "0.48 for new ones" in text and "distinct texts" in text
     assert overfits(report(0.50, 0.48)) == ""  # the intervals meet
     assert overfits(report(0.62, 0.48, texts=999)) == overfits({}) == ""  # not every text was seen
-    distances = {"texts": {"mean": 0.5, "trained": {"mean": 0.4}}}
+    distances = {"texts": {"rows": 9, "mean": 0.5, "trained": {"rows": 9, "mean": 0.4}}}
     assert more_texts(report(0.50, 0.48) | distances) == ""  # the neighbours, with their interval, decide
 
 
@@ -155,15 +169,18 @@ def test_a_teacher_below_its_student_and_confused_classes():
     def report(interval=FOUND, **accuracy):
         scores = {name: {"accuracy": value} for name, value in accuracy.items()}
         intervals = {"student": {"intents": interval}}
-        return {"record": {"supervised": {"task": "intents", "scores": scores}}, "intervals": intervals}
+        return {
+            "record": {"supervised": {"task": "intents", "type": "classification", "rows": 9, "scores": scores}},
+            "intervals": intervals,
+        }
 
     text = teacher_below(report(teacher=0.8988, student=0.9538))
     assert "(89.9) is below its student (95.4)" in text and "--learning-rate" in text
     assert teacher_below(report(EITHER, teacher=0.8988, student=0.9538)) == ""
     assert teacher_below(report(teacher=0.95, student=0.955)) == teacher_below(report(student=0.9)) == ""
     pairs = [{"class": "card", "taken_for": "cash", "rows": 7}, {"class": "cash", "taken_for": "card", "rows": 1}]
-    assert "card for cash (7 test rows)." in confused_classes({"mistakes": {"confused": pairs}})
-    assert confused_classes({"mistakes": {"confused": pairs[1:]}}) == confused_classes({}) == ""
+    assert "card for cash (7 test rows)." in confused_classes({"mistakes": {"rows": 9, "wrong": 8, "confused": pairs}})
+    assert confused_classes({"mistakes": {"rows": 9, "wrong": 1, "confused": pairs[1:]}}) == confused_classes({}) == ""
 
 
 def test_the_teachers_documents():
@@ -197,18 +214,24 @@ def test_the_end_of_the_training(name, values, part):
 def test_texts_that_were_trained_on_are_nearer():
     def report(seen, texts=2000):
         record = {"training": {"texts": texts}, "data": {"train_rows": 1000}}
-        return {"texts": {"mean": 0.5, "trained": {"mean": seen}}, "record": record}
+        return {"texts": {"rows": 9, "mean": 0.5, "trained": {"rows": 9, "mean": seen}}, "record": record}
 
     assert "(0.450) than new ones (0.500)" in more_texts(report(0.45))
-    assert more_texts(report(0.49)) == more_texts(report(0.45, texts=999)) == more_texts({"texts": {"mean": 0.5}}) == ""
+    assert (
+        more_texts(report(0.49))
+        == more_texts(report(0.45, texts=999))
+        == more_texts({"texts": {"rows": 9, "mean": 0.5}})
+        == ""
+    )
 
 
 def test_the_smallest_vectors_that_keep_the_score():
     report = sample_report()
-    rows = [row for row in mean_rows(report["compression"]["rows"]) if row["column"] == "student"]
-    whole = next(row["value"] for row in rows if (row["precision"], row["width"]) == ("float32", 384))
-    kept = [row for row in rows if row["value"] >= 0.99 * whole]
-    least = min(BITS[row["precision"]] * row["width"] for row in kept)
+    every = mean_rows(from_json(list[CompressionScore], report["compression"]["rows"]))
+    rows = [row for row in every if row.column == "student"]
+    whole = next(row.value for row in rows if (row.precision, row.width) == ("float32", 384))
+    kept = [row for row in rows if row.value >= 0.99 * whole]
+    least = min(BITS[row.precision] * row.width for row in kept)
     text = smaller_vectors(report)
     assert f": {32 * 384 / least:.0f} times smaller" in text and "vectors" in text
     assert smaller_vectors({}) == ""
@@ -217,7 +240,7 @@ def test_the_smallest_vectors_that_keep_the_score():
 def test_all_advice_of_a_report():
     report = sample_report()
     assert advice(report)[-1] == smaller_weights(report) != "" and advice({}) == []
-    assert smaller_weights({**report, "exports": {"onnx-int8": {}}}) == ""
+    assert rules.smaller_weights(replace(as_report(report), exports={"onnx-int8": None})) == ""
 
 
 def test_the_pareto_front():

@@ -10,12 +10,15 @@ import pytest
 
 from distilvec.core.escape import one_line
 from distilvec.report.comparison import (
+    Comparison,
+    Lead,
     comparison_csv,
     comparison_html,
     comparison_text,
     comparison_verdict,
     leaderboard,
 )
+from distilvec.report.json_values import from_json
 from distilvec.report.tables import ABSENT, to_latex, to_markdown
 
 
@@ -46,14 +49,8 @@ def comparison():
         row("{odd}\\~^&#$", 79.0, 0.25, "***", minutes=None),
     ]
     notes = ["Differences are to base:\n95% ± x_1."]
-    return {
-        "rows": rows,
-        "tasks": ["sts_b"],
-        "reference": "base",
-        "column": "student",
-        "differences": [],
-        "notes": notes,
-    }
+    content = {"rows": rows, "tasks": ["sts_b"], "reference": "base", "notes": notes}
+    return from_json(Comparison, content)
 
 
 def test_leaderboard(comparison):
@@ -87,7 +84,7 @@ def test_leaderboard(comparison):
 
 @pytest.mark.parametrize("path", ["/home/me/my_loss.py", "C:\\me\\my_loss.py"])
 def test_a_method_of_ones_own_is_named_by_its_file(comparison, path):
-    comparison["rows"][0]["method"] = path
+    comparison.rows[0].method = path
     (row, *_) = csv.DictReader(io.StringIO(comparison_csv(comparison)))
     assert row["method"] == "my_loss.py" == leaderboard(comparison).rows[0][1].text
 
@@ -106,7 +103,7 @@ def test_csv_reads_back(comparison):
 
 
 def lead(clear, low, high, over="base"):
-    return {"run": "50%_mix|b,c", "over": over, "difference": 1.256, "low": low, "high": high, "clear": clear}
+    return Lead("50%_mix|b,c", over, 1.256, low, high, clear)
 
 
 @pytest.mark.parametrize(
@@ -119,17 +116,17 @@ def lead(clear, low, high, over="base"):
     ],
 )
 def test_verdict_names_a_winner_only_outside_of_the_interval(comparison, found, rows, text):
-    comparison["rows"], comparison["leads"] = comparison["rows"][:rows], {"average": found}
+    comparison.rows, comparison.leads = comparison.rows[:rows], {"average": found}
     assert comparison_verdict(comparison) == text
     assert text in comparison_text(comparison).splitlines()
     assert text in unescape(comparison_html(comparison))
     bold = r"\textbf{81.26}" in to_latex(leaderboard(comparison), [])
-    assert bold == found["clear"], "nor does a bold figure name one"
+    assert bold == found.clear, "nor does a bold figure name one"
 
 
 def test_a_small_cost_is_not_0_and_equal_costs_have_no_best(comparison):
-    for row, minutes in zip(comparison["rows"], (0.031, 2.5, None), strict=True):
-        row["minutes"] = minutes
+    for row, minutes in zip(comparison.rows, (0.031, 2.5, None), strict=True):
+        row.minutes = minutes
     lines = leaderboard(comparison)
     place = lines.header.index("minutes")
     assert [line[place] for line in lines.lines] == ["0.03", "2.50", ABSENT]
@@ -139,7 +136,7 @@ def test_a_small_cost_is_not_0_and_equal_costs_have_no_best(comparison):
 
 
 def test_markdown(comparison):
-    text = to_markdown(leaderboard(comparison), comparison["notes"])
+    text = to_markdown(leaderboard(comparison), comparison.notes)
     lines = text.splitlines()
     assert lines[1].startswith("| --- | --- | ---: |") and lines[2].startswith(
         "| 50%\\_mix\\|b,c | redact | 3 | 81.26\\* ± 0.50 |"
@@ -149,8 +146,8 @@ def test_markdown(comparison):
 
 
 def test_latex(comparison):
-    comparison["leads"] = dict.fromkeys(("sts_b", "average"), lead(True, 0.4, 2.0))
-    text = to_latex(leaderboard(comparison), comparison["notes"])
+    comparison.leads = dict.fromkeys(("sts_b", "average"), lead(True, 0.4, 2.0))
+    text = to_latex(leaderboard(comparison), comparison.notes)
     lines = [line for line in text.splitlines() if not line.startswith("%")]
     assert lines[0] == r"\begin{tabular}{llrrrrrrrr}" and lines[-1] == r"\end{tabular}"
     assert [line for line in lines if line.endswith("rule")] == [r"\toprule", r"\midrule", r"\bottomrule"]
@@ -170,9 +167,9 @@ def test_latex(comparison):
 
 
 def test_runs_without_scores(comparison):
-    for row in comparison["rows"]:
-        row.update(mean={}, std={}, retention={}, marks={})
-    comparison["tasks"] = []
+    for row in comparison.rows:
+        row.mean, row.std, row.retention, row.marks = {}, {}, {}, {}
+    comparison.tasks = []
     assert leaderboard(comparison).header == [
         "Run",
         "Method",
@@ -183,14 +180,14 @@ def test_runs_without_scores(comparison):
         "distance",
     ]
     assert "average" not in comparison_csv(comparison) and r"\textbf{0.2500}" in to_latex(
-        leaderboard(comparison), comparison["notes"]
+        leaderboard(comparison), comparison.notes
     )
 
 
 def test_one_row_has_no_best(comparison):
-    comparison["rows"] = [row for row in comparison["rows"] if row["run"] == "base"]
+    comparison.rows = [row for row in comparison.rows if row.run == "base"]
     assert (
-        r"\textbf" not in to_latex(leaderboard(comparison), comparison["notes"])
+        r"\textbf" not in to_latex(leaderboard(comparison), comparison.notes)
         and leaderboard(comparison).lines[0][0] == "base"
     )
 
@@ -199,19 +196,19 @@ def test_one_row_has_no_best(comparison):
     "name", ["=cmd|' /C calc'!A0", "+1", "@x", "-2", "\t=1", "a\n%\\input{x}", "[1ex]", "\u202e<script>|`x`"]
 )
 def test_hostile_names(comparison, name):
-    for row in comparison["rows"][:1]:
-        row["run"] = row["method"] = name
-    comparison["notes"].append(f"about {name}")
-    comparison["tasks"] = [name]
+    for row in comparison.rows[:1]:
+        row.run = row.method = name
+    comparison.notes.append(f"about {name}")
+    comparison.tasks = [name]
     first = list(csv.reader(io.StringIO(comparison_csv(comparison))))
     assert len({len(row) for row in first}) == 1 and not any(
         cell.startswith(tuple("=+@\t")) for row in first for cell in row
     )
     assert first[1][0].removeprefix("'") == one_line(name) and first[1][2] == "3"
-    lines = to_latex(leaderboard(comparison), comparison["notes"]).splitlines()
+    lines = to_latex(leaderboard(comparison), comparison.notes).splitlines()
     code = [line for line in lines if not line.startswith("%")]
     assert len(lines) == 3 + 9 and len(code) == 9
     assert not any(line.startswith(("[", "*")) or r"\input" in line for line in code)
-    lines = to_markdown(leaderboard(comparison), comparison["notes"]).splitlines()
+    lines = to_markdown(leaderboard(comparison), comparison.notes).splitlines()
     assert len(lines) == 5 + 3 and len({line.replace("\\|", "").count("|") for line in lines[:5]}) == 1
     assert not any("\u202e" in line or " <script" in line for line in lines)

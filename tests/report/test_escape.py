@@ -116,15 +116,15 @@ def test_pictures_and_pages_of_hostile_names(tmp_path):
 
     from distilvec.report.write import draw_comparison, draw_report
     from tests.report.comparison_sample import sample_comparison
-    from tests.report.report_sample import sample_report
+    from tests.report.report_sample import as_report, sample_report
 
     evil = '<script>alert(1)</script>]]>&"\x1b\u202e\ud800 $x$\nb'
     report = json.loads(json.dumps(sample_report()).replace("stsb", json.dumps(evil)[1:-1] + "stsb")) | {"name": evil}
     comparison = sample_comparison()
-    for number, row in enumerate(comparison["rows"]):
-        row["run"] = evil + str(number)
-    comparison |= {"reference": evil + "0", "differences": [], "notes": [evil]}
-    draw_report(tmp_path, report)
+    for number, row in enumerate(comparison.rows):
+        row.run = evil + str(number)
+    comparison.reference, comparison.differences, comparison.notes = evil + "0", [], [evil]
+    draw_report(tmp_path, as_report(report))
     draw_comparison(tmp_path / "comparison.html", comparison)
     pictures = list(tmp_path.rglob("*.svg"))
     assert len(pictures) > 10

@@ -10,15 +10,27 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from distilvec.report.comparison import retention_figure
-from distilvec.report.figures import INK, SERIES, figure_style, lines_figure, plain, write_figure
+from distilvec.report.comparison import Comparison, retention_figure
+from distilvec.report.figures import (
+    INK,
+    SERIES,
+    LineLook,
+    LinePoint,
+    figure_style,
+    lines_figure,
+    plain,
+    write_figure,
+)
 from distilvec.report.html import render_page
+from distilvec.report.json_values import from_json
 from distilvec.report.planes import Plane, draw_planes
+from distilvec.report.record import StageRecord, TrainingRecord
 from distilvec.report.sections import compression, margin, projections, speed, training
 from distilvec.report.sections import scores as scores_section
 from distilvec.report.sections.compression import mean_rows
 from distilvec.report.sections.scores import retained
-from tests.report.report_sample import TASKS, sample_report
+from distilvec.report.values import ChangeInterval, CompressionScore
+from tests.report.report_sample import TASKS, as_report, sample_report
 
 pytest.importorskip("matplotlib")
 
@@ -26,6 +38,10 @@ NAMES = [
     "scores", "texts", "compression", "margin", "speed", "vocabulary", "experts_training", "experts_gates", "experts", "experts_raw", "sentences",  # noqa: E501
     "tokens", "token_planes", "training",
 ]  # fmt: skip
+ONE_MODEL = {
+    "points": {"teacher": [[0, 0], [1, 1], [2, 0]]}, "disparity": {}, "disparity_aligned": {}, "aligned": {},
+    "labels": ["a", "b", "c"], "groups": ["x", "x", "x"],
+}  # fmt: skip
 RUNS = [
     {"run": "three layers", "retention": {"average": 99.04}, "parameters": 17.4e6, "texts_per_second": 410},
     {"run": "two layers", "retention": {"average": 97.12}, "parameters": 15.6e6, "texts_per_second": 530},
@@ -36,7 +52,7 @@ RUNS = [
 def draw_all(report, folder):
     """The figures' `<svg>` elements by name, drawn and written by the page."""
     found = {}
-    render_page(report, lambda figure: found.setdefault(figure.name, write_figure(figure, folder)))
+    render_page(as_report(report), lambda figure: found.setdefault(figure.name, write_figure(figure, folder)))
     return found
 
 
@@ -50,6 +66,10 @@ def written(folder):
     return draw_all(sample_report(), folder)
 
 
+def comparison_of(rows):
+    return from_json(Comparison, {"rows": rows})
+
+
 def texts(svg):
     """Everything written in a figure."""
     return [
@@ -60,7 +80,7 @@ def texts(svg):
 
 def drawn(section, **parts):
     """The matplotlib figures of a section, by name."""
-    found = section(sample_report() | parts)
+    found = section(as_report(sample_report() | parts))
     blocks = [] if found is None else found.blocks
     return {figure.name: figure.draw() for block in blocks if block.kind == "figures" for figure in block.content}
 
@@ -117,10 +137,10 @@ def test_the_same_report_gives_the_same_bytes(written, folder, tmp_path):
         {},
         dict.fromkeys(("scores", "intervals", "compression", "margin", "speed", "history", "projections", "experts", "tokens")),  # noqa: E501
         {
-            "scores": {}, "compression": {"rows": []}, "margin": {"points": [], "fits": {}}, "speed": {"rows": []}, "history": [],  # noqa: E501
-            "projections": {"sentences": None, "tokens": []}, "experts": {}, "tokens": [],
+            "scores": {}, "compression": {"rows": []}, "margin": {"points": [], "fits": {}}, "speed": {"rows": []},
+            "history": [], "projections": {"sentences": ONE_MODEL, "tokens": []}, "tokens": [],
         },
-        {"history": [{"step": 1, "train/wait": 3.0}], "projections": {"sentences": {"teacher": [[0, 0], [1, 1], [2, 0]]}}},  # noqa: E501
+        {"history": [{"step": 1, "train/wait": 3.0}], "projections": {"sentences": ONE_MODEL}},
     ],
 )  # fmt: skip
 def test_missing_parts_are_skipped(report, tmp_path):
@@ -136,11 +156,11 @@ def test_small_parts_are_drawn(tmp_path):
     few = {
         "scores": {column: found[:1] for column, found in report["scores"].items() if column != "asymmetric"},
         "compression": {"rows": rows},
-        "margin": {"points": report["margin"]["points"][:2]},
+        "margin": {"points": report["margin"]["points"][:2], "fits": {}},
         "speed": {"rows": timings},
         "history": [line for line in report["history"] if "train/loss" in line][:2],
         "experts": experts,
-        "projections": {"tokens": [tokens]},
+        "projections": {"sentences": ONE_MODEL, "tokens": [tokens]},
     }
     names = ["scores", "compression", "margin", "speed", "experts_training", "experts_gates", "tokens", "training"]
     assert list(draw_all(few, tmp_path)) == names
@@ -156,24 +176,22 @@ def test_no_matplotlib_setting_is_left_changed(tmp_path):
 
 def test_names_with_markup_stay_text(tmp_path):
     rows = [{"run": '<b>"& $x$', "retention": {"average": 90.0}, "parameters": 2e6}, RUNS[0]]
-    assert '<b>"& $x$' in texts(write_figure(retention_figure({"rows": rows}, "parameters"), tmp_path))
+    assert '<b>"& $x$' in texts(write_figure(retention_figure(comparison_of(rows), "parameters"), tmp_path))
 
 
 # -- what they show ---------------------------------------------------------------------------------------------------
 
 
 def test_scores_are_shares_of_the_teacher_with_intervals():
-    report = sample_report()
-    rows = {(row["model"], row["task"]): row for row in retained(report["scores"], report["intervals"])}
+    report = as_report(sample_report())
+    rows = {(row.model, row.task): row for row in retained(report.scores, report.intervals)}
     teacher, _, student, _ = TASKS["cranfield"][4:]
-    low, high, _ = report["intervals"]["student"]["cranfield"]
+    low, high, _ = report.intervals["student"]["cranfield"]
     found = rows["student", "cranfield"]
-    assert found["value"] == pytest.approx(100 * student / teacher)
-    assert (found["low"], found["high"]) == pytest.approx(
-        (100 * (teacher + low) / teacher, 100 * (teacher + high) / teacher)
-    )
-    assert rows["student", "average"]["value"] == pytest.approx(report["verdict"]["retention"], abs=1e-3)
-    assert rows["untrained", "stsb"]["low"] is None
+    assert found.value == pytest.approx(100 * student / teacher)
+    assert (found.low, found.high) == pytest.approx((100 * (teacher + low) / teacher, 100 * (teacher + high) / teacher))
+    assert rows["student", "average"].value == pytest.approx(report.verdict.retention, abs=1e-3)
+    assert rows["untrained", "stsb"].low is None
     (axes,) = drawn(scores_section.section)["scores"].axes
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         *TASKS, "average by type", "average retrieval", "average",
@@ -181,28 +199,30 @@ def test_scores_are_shares_of_the_teacher_with_intervals():
 
 
 def test_an_interval_of_every_average():
-    report = sample_report()
+    report = as_report(sample_report())
     for name in ("average by type", "average retrieval"):
-        report["intervals"]["student"][name] = [-1.0, 1.0, 0.5]
-    rows = {(row["model"], row["task"]): row for row in retained(report["scores"], report["intervals"])}
+        report.intervals["student"][name] = ChangeInterval(-1.0, 1.0, 0.5)
+    rows = {(row.model, row.task): row for row in retained(report.scores, report.intervals)}
     for task, teacher in (("average retrieval", (47.21 + 61.18) / 2), ("average by type", None)):
         found = rows["student", task]
-        middle = (found["low"] + found["high"]) / 2
-        assert middle == pytest.approx(100) and found["value"] < 100
-        assert teacher is None or found["high"] - 100 == pytest.approx(100 / teacher)
+        middle = (found.low + found.high) / 2
+        assert middle == pytest.approx(100) and found.value < 100
+        assert teacher is None or found.high - 100 == pytest.approx(100 / teacher)
 
 
 def test_scores_without_a_teacher_are_the_scores():
     scores = {"student": sample_report()["scores"]["student"]}
-    assert retained(scores, {})[0]["value"] == scores["student"][0]["value"]
+    assert retained(as_report({"scores": scores}).scores, {})[0].value == scores["student"][0]["value"]
     assert drawn(scores_section.section, scores=scores)["scores"].axes[0].get_xlabel() == "score (x 100)"
 
 
 def mean(rows, column, precision, width):
     (row,) = (
-        row for row in mean_rows(rows) if (row["column"], row["precision"], row["width"]) == (column, precision, width)
+        row
+        for row in mean_rows(from_json(list[CompressionScore], rows))
+        if (row.column, row.precision, row.width) == (column, precision, width)
     )
-    return row["value"]
+    return row.value
 
 
 def test_compression_has_a_panel_a_model_and_a_line_a_precision():
@@ -231,7 +251,8 @@ def test_compression_averages_all_tasks_though_only_retrieval_is_rescored():
     chosen = ("student", 384, "int8")
     whole = [row["value"] for row in rows if (row["column"], row["width"], row["precision"]) == chosen]
     assert len(whole) > 1 and mean(rows, "student", "int8", 384) == pytest.approx(np.mean(whole))
-    assert not any(row["precision"] == "binary_rescored" for row in mean_rows(rows))
+    means = mean_rows(from_json(list[CompressionScore], rows))
+    assert not any(row.precision == "binary_rescored" for row in means)
 
 
 def test_margin_shows_checkpoints_fit_and_margin():
@@ -243,16 +264,16 @@ def test_margin_shows_checkpoints_fit_and_margin():
 
 def test_margin_says_its_interval_and_what_weakens_it():
     report = sample_report()
-    text = str(margin.section(report).blocks[0])
+    text = str(margin.section(as_report(report)).blocks[0])
     assert "a distance of 0.342." in text
     assert "The line itself meets the teacher's score at 0.321 [0.295, 0.342]." in text
     assert "first epochs" in text and "steps 80, 160." in text and "8 or more" not in text
     report["margin"]["points"] = report["margin"]["points"][:7]
     report["margin"]["left_out"] = []
-    text = str(margin.section(report).blocks[0])
+    text = str(margin.section(as_report(report)).blocks[0])
     assert "Fitted to 7 checkpoints, which widens the margin: save 8 or more" in text and "first epochs" not in text
     report["margin"]["fits"]["average"] |= {"margin": None, "crossing": -0.1, "crossing_low": -0.3}
-    text = str(margin.section(report).blocks[0])
+    text = str(margin.section(as_report(report)).blocks[0])
     assert "not reached" in text and "meets" not in text
 
 
@@ -267,11 +288,11 @@ def test_speed_shows_batches_by_role_and_lengths():
 def test_training_shows_terms_rate_and_distance():
     history = sample_report()["history"]
     found = training.training_points(history)
-    assert list(dict.fromkeys(point[0] for point in found)) == [
+    assert list(dict.fromkeys(point.panel for point in found)) == [
         "loss", "learning rate", "texts per second", "validation distance",
     ]  # fmt: skip
-    assert list(dict.fromkeys(point[1] for point in found))[:3] == ["loss", "distance", "relations"]
-    assert ("validation distance", "validation distance", 0, 0.9712) in found
+    assert list(dict.fromkeys(point.line for point in found))[:3] == ["loss", "distance", "relations"]
+    assert LinePoint("validation distance", "validation distance", 0, 0.9712) in found
     single = [{key: value for key, value in line.items() if key != "train/loss_relations"} for line in history]
     assert {point[1] for point in training.training_points(single) if point[0] == "loss"} == {"loss"}, (
         "a single term is the loss"
@@ -282,9 +303,11 @@ def test_training_shows_terms_rate_and_distance():
 def test_the_time_axis_ends_with_the_minutes_of_the_record():
     rates = [(100, 50.0), (200, 50.0), (300, 25.0)]
     lines = [{"step": step, "train/texts_per_second": rate} for step, rate in rates]
-    title, points = training.time_axis(lines, {"minutes": 8.0})
-    assert title == "minutes" and points == [(0, 0), (100, 2.0), (200, 4.0), (300, 8.0)]
-    assert training.time_axis(lines, {}) is training.time_axis(lines, {"minutes": 8.0, "stages": []}) is None
+    top = training.time_axis(lines, TrainingRecord(minutes=8.0))
+    assert top.title == "minutes" and top.points == [(0, 0), (100, 2.0), (200, 4.0), (300, 8.0)]
+    stage = StageRecord("one", "redact", "all", 1e-4, 300, 9600, 8.0)
+    staged = TrainingRecord(minutes=8.0, stages=[stage])
+    assert training.time_axis(lines, TrainingRecord()) is training.time_axis(lines, staged) is None
     figure = drawn(training.section, record={"training": {"minutes": 8.0}})["training"]
     figure.draw_without_rendering()
     (top,) = panels(figure)["loss"].child_axes
@@ -293,8 +316,8 @@ def test_the_time_axis_ends_with_the_minutes_of_the_record():
 
 def test_the_spots_of_a_figure_lie_on_its_points(tmp_path):
     """A circle of the SVG is where the page shows its text."""
-    points = [("", "run", x, y) for x, y in ((1.0, 5.0), (2.0, 7.0))]
-    svg = write_figure(lines_figure("spots", "Spots", points, "size", y="score"), tmp_path)
+    points = [LinePoint("", "run", x, y) for x, y in ((1.0, 5.0), (2.0, 7.0))]
+    svg = write_figure(lines_figure("spots", "Spots", points, "size", look=LineLook(y="score")), tmp_path)
     spots = json.loads(ElementTree.fromstring(svg).get("data-spots"))
     assert [text for *_, text in spots] == ["run: 5, size 1", "run: 7, size 2"]
     drawn_at = [(float(x), float(y)) for x, y in re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"[^>]*#0072b2', svg)]
@@ -303,7 +326,7 @@ def test_the_spots_of_a_figure_lie_on_its_points(tmp_path):
 
 
 def test_sentences_join_equal_texts():
-    sentences = sample_report()["projections"]["sentences"]
+    sentences = sample_report()["projections"]["sentences"]["points"]
     axes = panels(drawn(projections.section)["sentences"])["student"]
     joins = axes.get_lines()[: len(sentences["teacher"])]
     assert np.allclose(joins[4].get_xydata(), [sentences["teacher"][4], sentences["student"][4]])
@@ -320,15 +343,15 @@ def test_token_planes_name_sentence_models_and_likeness():
         "teacher", "untrained (0.32)", "student (0.81)", "teacher", "untrained", "student (0.81)",
     ]  # fmt: skip
     assert [axes.get_title(loc="left") for axes in figure.axes[::3]] == [row["text"] for row in rows]
-    assert [text.get_text() for text in figure.axes[1].texts] == rows[0]["untrained"]["tokens"]
+    assert [text.get_text() for text in figure.axes[1].texts] == rows[0]["models"]["untrained"]["tokens"]
 
 
 def test_runs_without_a_number_are_left_out():
-    figure = retention_figure({"rows": RUNS}, "texts_per_second")
+    figure = retention_figure(comparison_of(RUNS), "texts_per_second")
     assert [row[0].text for row in figure.table.rows] == ["three layers", "two layers"]
     (axes,) = figure.draw().axes
     assert [found.tolist() for found in points(axes)] == [[[410.0, 99.04]], [[530.0, 97.12]]]
-    assert retention_figure({"rows": RUNS[2:]}, "parameters").table.rows == []
+    assert retention_figure(comparison_of(RUNS[2:]), "parameters").table.rows == []
 
 
 # -- small parts ------------------------------------------------------------------------------------------------------
@@ -347,7 +370,7 @@ def test_labels_do_not_overlap():
 @pytest.mark.parametrize("name", ["scores", "experts", "experts_gates", "vocabulary"])
 def test_titles_and_labels_are_not_cut_off_and_do_not_overlap(name):
     figures = {}
-    render_page(sample_report(), lambda figure: figures.setdefault(figure.name, figure).text)
+    render_page(as_report(sample_report()), lambda figure: figures.setdefault(figure.name, figure).text)
     with figure_style():
         figure = figures[name].draw()
         figure.draw_without_rendering()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -13,9 +14,10 @@ from distilvec.cli.terminal import show_comparison, show_scores
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
-from distilvec.pipeline.compare import Comparison
-from distilvec.pipeline.scores import Scores
+from distilvec.report.comparison import Comparison
+from distilvec.report.json_values import from_json
 from distilvec.report.tables import Table, html_list, to_html, words
+from distilvec.verbs.evaluate.scores import Scores
 
 HOSTILE = '<script>alert("1")</script> & \x1b[2J \u202ey'
 
@@ -98,7 +100,7 @@ def test_scores_of_nothing():
 
 
 def test_a_comparison_prints_as_on_the_terminal(capsys):
-    comparison = Comparison(sample_comparison())
+    comparison = sample_comparison()
     show_comparison(comparison)
     printed = capsys.readouterr().out
     print(comparison)
@@ -106,7 +108,7 @@ def test_a_comparison_prints_as_on_the_terminal(capsys):
 
 
 def test_a_comparison_as_html_frame_and_mapping():
-    comparison = Comparison(sample_comparison())
+    comparison = sample_comparison()
     found = Reader(comparison._repr_html_())
     assert (
         found.tags.count("table") == 2
@@ -114,16 +116,17 @@ def test_a_comparison_as_html_frame_and_mapping():
         and "Rows have from 1 to 3 seeds." in found.texts
     )
     frame = comparison.to_dataframe()
-    assert len(frame) == 4 and frame["run"].tolist() == [row["run"] for row in comparison["rows"]]
+    assert len(frame) == 4 and frame["run"].tolist() == [row.run for row in comparison.rows]
     assert frame.loc[frame["reference"], "run"].tolist() == ["english three"]
     assert {*TASKS, "average", "average std", "average mark", "stsb % of teacher", "minutes"} <= set(frame.columns)
-    assert json.loads(json.dumps(comparison)) == sample_comparison() == comparison
-    alone = Comparison({**sample_comparison(), "differences": [], "notes": []})
+    content = json.loads(json.dumps(comparison.to_json()))
+    assert from_json(Comparison, content) == comparison and content["differences"][0]["a"]
+    alone = replace(sample_comparison(), differences=[], notes=[])
     assert Reader(alone._repr_html_()).tags.count("table") == 1 and "note" not in str(alone)
 
 
 def test_without_pandas(monkeypatch):
     monkeypatch.setattr("distilvec.core.extras._is_there", lambda name: name != "pandas")
-    for results in (some_scores(), Comparison(sample_comparison())):
+    for results in (some_scores(), sample_comparison()):
         with pytest.raises(DistilvecError, match=r"^\[to_dataframe\] .*pandas.*dataframe\]"):
             results.to_dataframe()

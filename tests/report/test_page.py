@@ -12,14 +12,15 @@ from html.parser import HTMLParser
 import pytest
 
 from distilvec.evaluation.neighbors import NeighborShares, Share
-from distilvec.report.comparison import comparison_verdict, render_comparison
+from distilvec.report.comparison import Comparison, Row, comparison_verdict, render_comparison
 from distilvec.report.html import render_page, tiles
 from distilvec.report.scores import make_verdict, score_table
-from distilvec.report.sections.queries import query_table, rankings
+from distilvec.report.sections.queries import document_ids, query_table
 from distilvec.report.tables import ABSENT, number, number_cell
+from distilvec.report.values import RankedQueries, RankedQuery, Verdict
 from distilvec.report.write import draw_comparison, draw_sweep
 from tests.report.comparison_sample import sample_comparison
-from tests.report.report_sample import sample_judgement, sample_report
+from tests.report.report_sample import as_report, sample_judgement, sample_report
 
 VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}
 FIGURES = {
@@ -113,7 +114,7 @@ TITLES = [
 
 
 def test_a_whole_report(report):
-    page = check(render_page(report, draw))
+    page = check(render_page(as_report(report), draw))
     assert section_titles(page) == TITLES
     assert [text for attributes, text in page.all("a")[1:]] == TITLES[1:]
     drawn = {attributes["id"].removeprefix("figure-") for attributes, _ in page.all("figure")}
@@ -122,7 +123,7 @@ def test_a_whole_report(report):
 
 
 def test_every_figure_has_its_data_in_a_table_below_it(report):
-    text = render_page(report, draw)
+    text = render_page(as_report(report), draw)
     for figure in re.findall(r"<figure .*?</figure>", text, flags=re.S):
         assert re.search(r'aria-label="[^"]{5,}\. The data is in the table below\."', figure)
         assert figure.index("<svg") < figure.index("<details>") < figure.index("<table") and figure.count("<tr>") > 2
@@ -134,7 +135,7 @@ def test_any_part_may_be_missing(report, part, empty):
     report.pop(part)
     if empty == "null":
         report[part] = None
-    page = check(render_page(report, draw))
+    page = check(render_page(as_report(report), draw))
     gone = {"failures": "Problems", "scores": "Scores", "agreement": "Search results side by side", "verdict": "Verdict",  # noqa: E501
             "compression": "Fewer dimensions, fewer bits", "margin": "Robustness margin", "speed": "Speed and size",
             "record": "Use the student", "vocabulary": "Vocabulary", "neighbors": "Neighbours found",
@@ -144,21 +145,22 @@ def test_any_part_may_be_missing(report, part, empty):
 
 
 def test_an_empty_report():
-    page = check(render_page({}, draw))
+    page = check(render_page(as_report({}), draw))
     assert section_titles(page) == [] and page.headings() == [(1, "student")]
     assert not page.all("nav") and not page.all("table")
 
 
 def test_parts_of_parts_may_be_missing(report):
     report["scores"] = {"student": report["scores"]["student"]}
-    report["intervals"] = {"student": {"stsb": None}}
-    report["agreement"] = {"cranfield": {"student": {"overlap@10": 0.5}}}
-    report["speed"] = {"rows": [], "models": {"student": {"parameters": 10}, "teacher": None}, "ratio": {"query": None}}
-    report["margin"] = {"points": [], "fits": {"average": {"margin": None}}}
+    report["intervals"] = {"student": {}}
+    report["agreement"] = {"cranfield": {"models": {"student": {"overlap@10": 0.5, "kendall_tau": 0.4}}}}
+    report["speed"] = {"rows": [], "models": {"student": {"parameters": 10}}, "ratio": {"query": None}}
+    fit = {"teacher": 80.0, "slope": 1.0, "intercept": 0.0, "r2": 0.5, "p": 0.5}
+    report["margin"] = {"points": [], "fits": {"average": fit}}
     report["compression"] = {"widths": [], "precisions": [], "rows": []}
     report["averages"] = {"student": {"all": 1.0}}
-    report["record"] = {"student": {}, "teacher": {"name": "t"}}
-    titles = section_titles(check(render_page(report, draw)))
+    report["record"] = {"teacher": {"name": "t"}}
+    titles = section_titles(check(render_page(as_report(report), draw)))
     assert "Fewer dimensions, fewer bits" not in titles and "Use the student" not in titles
     assert "Robustness margin" in titles and "Speed and size" in titles
 
@@ -167,12 +169,12 @@ def test_what_users_wrote_is_escaped(report):
     evil = '<script>alert("x")</script>'
     report["name"] = report["recipe"] = report["verdict"]["text"] = evil
     report["failures"] = [{"task": evil, "column": evil, "message": evil}]
-    report["agreement"]["patent_mini"]["examples"][0]["query"] = evil
+    report["agreement"]["patent_mini"]["queries"]["rows"][0]["query"] = evil
     listed = report["agreement"]["cranfield"]["queries"]
     listed["rows"][0]["query"] = listed["documents"]["100"] = report["projections"]["sentences"]["labels"][0] = evil
     report["verdict"]["advice"] = [evil]
     report["scores"]["student"][0]["task"] = report["record"]["teacher"]["name"] = evil
-    text = render_page(report, draw)
+    text = render_page(as_report(report), draw)
     assert evil not in text and text.count("<script>") == 1 and text.count("</script>") == 1
     check(text)
 
@@ -185,24 +187,24 @@ def test_the_verdicts_numbers_are_the_reports(report):
         "teacher_tokens": 6_300_000,
         "teacher_requests": 410,
     }
-    found = tiles(report["verdict"])
-    assert [[one["key"] for one in tile] for tile in found] == [
+    found = tiles(as_report(report).verdict)
+    assert [[one.key for one in tile] for tile in found] == [
         ["retention", "asymmetric_retention"], ["speedup", "document_speedup"], ["megabytes", "smaller"],
         ["worst_change"], ["teacher_cost"], ["teacher_tokens", "teacher_requests"],
     ]  # fmt: skip
-    shown = {one["key"]: (one["value"], one["shown"], one["label"]) for tile in found for one in tile}
+    shown = {one.key: one for tile in found for one in tile}
     others = ("text", "worst_task", "within_interval", "tasks")
-    assert {key: value for key, (value, *_) in shown.items()} == {
+    assert {key: one.value for key, one in shown.items()} == {
         key: value for key, value in report["verdict"].items() if key not in others
     }
-    assert shown["worst_change"][1] == "\N{MINUS SIGN}3.5" and "cranfield" in shown["worst_change"][2]
-    assert shown["document_speedup"][1] == "2.0" and tiles({"retention": None}) == []
-    assert (shown["teacher_cost"][1], shown["teacher_tokens"][1]) == ("0.13", "6,300,000")
-    assert [[one["key"] for one in tile] for tile in tiles({"smaller": 2.0})] == [["smaller"]]
+    assert shown["worst_change"].shown == "\N{MINUS SIGN}3.5" and "cranfield" in shown["worst_change"].label
+    assert shown["document_speedup"].shown == "2.0" and tiles(Verdict()) == []
+    assert (shown["teacher_cost"].shown, shown["teacher_tokens"].shown) == ("0.13", "6,300,000")
+    assert [[one.key for one in tile] for tile in tiles(Verdict(smaller=2.0))] == [["smaller"]]
 
 
 def test_the_judgement_by_neighbours(report):
-    text = render_page(report, draw)
+    text = render_page(as_report(report), draw)
     section = text[text.index('<section id="neighbors"') : text.index('<section id="scores"')]
     shown = unescape(re.sub(r"<[^>]*>", "", section))
     assert "Teacher-compatible: in part. It finds 0.71 of the teacher's top 10 among the teacher's vectors" in shown
@@ -210,12 +212,12 @@ def test_the_judgement_by_neighbours(report):
     for words in ("[0.69, 0.73]", "+0.43", "[+0.41, +0.45]", "english_queries (120 queries)", "500 validation texts"):
         assert words in shown
     index = judgement(report, origin="index", student=NeighborShares(among=Share(0.9, 0.85, 0.95), among_wider=1.0))
-    shown = unescape(re.sub(r"<[^>]*>", "", render_page(index, draw)))
+    shown = unescape(re.sub(r"<[^>]*>", "", render_page(as_report(index), draw)))
     assert "500 stored texts that were not trained on" in shown and "in the index" in shown
     assert "Teacher-compatible: yes. It finds 0.90 of the index's top 10 [0.85, 0.95]" in shown
     alone = judgement(report, student=NeighborShares(alone=Share(0.5, 0.4, 0.6)), sources=(), trained=None)
     alone["record"]["teacher_compatible"] = False
-    shown = unescape(re.sub(r"<[^>]*>", "", render_page(alone, draw)))
+    shown = unescape(re.sub(r"<[^>]*>", "", render_page(as_report(alone), draw)))
     assert "It finds 0.50 of the teacher's top 10 with its own vectors [0.40, 0.60]" in shown
     assert "Among the teacher's vectors" not in shown and "Trained texts" not in shown
 
@@ -227,36 +229,38 @@ def judgement(report, **changes):
 
 
 def test_the_tiles_of_a_run_without_a_suite(report):
-    verdict = make_verdict({}, None, None, report["record"])
-    found = tiles(verdict)
-    assert [[one["key"] for one in tile] for tile in found] == [
+    found = tiles(make_verdict({}, record=as_report(report).record))
+    assert [[one.key for one in tile] for tile in found] == [
         ["neighbors", "neighbors_alone"], ["megabytes", "smaller"],
     ]  # fmt: skip
-    assert (found[0][0]["shown"], found[0][1]["shown"]) == ("0.71", "0.58")
-    assert found[0][0]["label"] == "of the teacher's top 10 found, among the teacher's vectors"
+    assert (found[0][0].shown, found[0][1].shown) == ("0.71", "0.58")
+    assert found[0][0].label == "of the teacher's top 10 found, among the teacher's vectors"
 
 
 def test_a_run_on_labels_alone_names_no_teacher(report):
     """Accuracy comes first, and nothing is compared with a model that nothing was learned from."""
     record = report["record"]
     record["teacher"]["unread"] = True
-    record["supervised"] = {"task": "intents", "type": "classification", "scores": {"student": {"accuracy": 0.978}}}
+    scores = {"student": {"accuracy": 0.978}}
+    record["supervised"] = {"task": "intents", "type": "classification", "rows": 9, "scores": scores}
     for part in ("scores", "intervals", "speed", "neighbors"):
         report.pop(part, None)
         record.pop(part, None)
-    report["verdict"] = make_verdict(None, None, None, record)
-    (first, *_), *rest = tiles(report["verdict"])
-    assert (first["shown"], first["label"]) == ("97.8", "accuracy on intents")
-    assert [one["key"] for tile in rest for one in tile] == ["megabytes"]
-    text = render_page({**report, "recipe": ""}, draw)
-    assert report["verdict"]["text"] == "accuracy 97.8 on intents"
+    shown = as_report({**report, "recipe": ""})
+    shown.verdict = make_verdict({}, record=shown.record)
+    (first, *_), *rest = tiles(shown.verdict)
+    assert (first.shown, first.label) == ("97.8", "accuracy on intents")
+    assert [one.key for tile in rest for one in tile] == ["megabytes"]
+    text = render_page(shown, draw)
+    assert shown.verdict.text == "accuracy 97.8 on intents"
     assert '<p class="origin">method: redact, 2026-11-21</p>' in text
-    shown = text[text.index('<section id="record"') :]
-    assert "all-MiniLM-L6-v2</dd>" not in shown.replace("sentence-transformers/all-MiniLM-L6-v2</dd>", "")
+    section = text[text.index('<section id="record"') :]
+    assert "all-MiniLM-L6-v2</dd>" not in section.replace("sentence-transformers/all-MiniLM-L6-v2</dd>", "")
 
 
 def test_the_scores_table(report):
-    table = score_table(report["scores"], report["intervals"])
+    shown = as_report(report)
+    table = score_table(shown.scores, shown.intervals)
     assert list(table.header) == [
         "Task", "Metric", "teacher", "untrained", "student", "student, change", "asymmetric", "asymmetric, change",
     ]  # fmt: skip
@@ -282,13 +286,14 @@ def test_the_scores_table(report):
         assert row[4].value == pytest.approx(report["averages"]["student"][domain], abs=1e-3)
     assert table.foot[-1][4].text == f"{report['verdict']['retention']:.1f}"
     del report["scores"]["student"][2]
-    less = score_table(report["scores"])
+    less = score_table(as_report(report).scores)
     assert less.rows[2][4].text == ABSENT == less.foot[-2][4].text and "student, change" not in less.header
 
 
 def test_every_query_has_its_loss_and_both_rankings(report):
-    listed = {"cranfield": report["agreement"]["cranfield"]["queries"]}
-    table, found = query_table(listed), rankings(listed)
+    del report["agreement"]["patent_mini"]
+    listed = {"cranfield": as_report(report).agreement["cranfield"].queries}
+    table, found = query_table(listed), document_ids(listed)
     assert list(table.header) == [
         "Query", "Task", "Result", "teacher", "student", "asymmetric", "student, change", "shared of 10",
     ]  # fmt: skip
@@ -299,18 +304,18 @@ def test_every_query_has_its_loss_and_both_rankings(report):
     for one in found["rows"][:2]:
         assert list(one["found"]) == ["teacher", "student", "asymmetric"] and len(one["found"]["student"]) == 10
         assert {name for names in one["found"].values() for name in names} <= set(found["documents"][one["task"]])
-    text = render_page(report, draw)
+    text = render_page(as_report(report), draw)
     assert "Listed are 3 of 185 queries of cranfield" in text and "data-rankings='{&#39" not in text
     box = next(attributes for _, attributes in Page(text).tags if "data-rankings" in attributes)
-    assert json.loads(box["data-rankings"]) == json.loads(json.dumps(rankings(listed)))
+    assert json.loads(box["data-rankings"]) == json.loads(json.dumps(document_ids(listed)))
 
 
 def test_equal_queries_have_their_own_rankings():
     rows = [
-        {"query": "same", "scores": {"teacher": 60, "student": score}, "overlap": {}, "relevant": [], "found": found}
+        RankedQuery("same", {"teacher": 60, "student": score}, {}, found, [])
         for score, found in ((50, {"student": ["a"]}), (40, {"student": ["b"]}))
     ]
-    found = rankings({"task": {"rows": rows, "count": 2, "documents": {"a": "A", "b": "B"}}})
+    found = document_ids({"task": RankedQueries(2, rows, {"a": "A", "b": "B"})})
     assert [row["found"]["student"] for row in found["rows"]] == [["b"], ["a"]]
 
 
@@ -330,9 +335,9 @@ def test_a_comparison():
     assert "english &lt;two&gt;" in text and "english <two>" not in text
     board = text[text.index('id="leaderboard"') : text.index('id="figures-title"')]
     assert board.count("<tr>") == 5 and "± 0.21" in board and 'class="number best"' in board and "(reference)" in board
-    check(render_comparison({"rows": comparison["rows"][:1]}, draw))
+    check(render_comparison(Comparison(comparison.rows[:1]), draw))
     assert "No winner yet: cosine leads english three by 0.5 points [\N{MINUS SIGN}0.2, 1.2]." in unescape(text)
-    assert comparison_verdict({"rows": [{"run": "x", "mean": {}}]}) == ""
+    assert comparison_verdict(Comparison([Row("x")])) == ""
 
 
 def test_a_sweep_has_its_page(tmp_path):

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from distilvec.core.files import write_json
 from distilvec.report.tables import number
 from tests.report.comparison_sample import sample_comparison
-from tests.report.report_sample import sample_report
+from tests.report.report_sample import as_report, sample_report
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = [
@@ -42,9 +41,9 @@ def folder(tmp_path_factory):
     from distilvec.report.scores import make_verdict
     from distilvec.report.write import draw_comparison, draw_report
 
-    folder, report = tmp_path_factory.mktemp("pages"), sample_report()
-    report["verdict"] = make_verdict(report["scores"], report["intervals"], report["speed"], report["record"])
-    write_json(folder / "report.json", report, sealed=True)
+    folder, report = tmp_path_factory.mktemp("pages"), as_report(sample_report())
+    report.verdict = make_verdict(report.scores, report.intervals["student"], report.speed, report.record)
+    report.write(folder)
     draw_report(folder, report)
     draw_comparison(folder / "comparison.html", sample_comparison())
     return folder
@@ -293,8 +292,7 @@ def test_dimensions_of_a_student_narrower_than_its_teacher(browser, tmp_path):
     report["compression"]["rows"] += [
         {**row, "width": 1024} for row in rows if row["width"] == 384 and row["column"] == "teacher"
     ]
-    write_json(tmp_path / "report.json", report, sealed=True)
-    draw_report(tmp_path, report)
+    draw_report(tmp_path, as_report(report))
     page = browser.new_page()
     page.goto((tmp_path / "report.html").as_uri())
     shown = page.locator("#compression output").inner_text()

@@ -23,8 +23,10 @@ from distilvec.cli.terminal import (
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.report.comparison import leaderboard
+from distilvec.report.json_values import from_json
 from distilvec.report.sections.speed import speed_text
 from distilvec.report.tables import text_table
+from distilvec.report.values import Speed, Vocabulary
 
 TASKS = [
     "STSBenchmark", "Banking77Classification", "SprintDuplicateQuestions", "cranfield", "NFCorpus", "TwentyNewsgroups", "sick-r", "mrpc",  # noqa: E501
@@ -33,10 +35,10 @@ TASKS = [
 
 def wide_comparison():
     comparison = sample_comparison()
-    comparison["tasks"] = TASKS
-    for row in comparison["rows"]:
+    comparison.tasks = TASKS
+    for row in comparison.rows:
         for task in TASKS:
-            row["mean"][task], row["std"][task], row["marks"][task], row["retention"][task] = 81.2345, 0.2, "***", 99.0
+            row.mean[task], row.std[task], row.marks[task], row.retention[task] = 81.2345, 0.2, "***", 99.0
     return comparison
 
 
@@ -64,7 +66,7 @@ def test_real_outputs_fit(width, monkeypatch, capsys):
     show_table(["", "tiny"], [["run folder", "/home/" + "long/" * 30], ["texts", "12,000 (300 held out)"]])
     content = sample_vocabulary()
     content["notes"] = []
-    show_tokenizers(content)
+    show_tokenizers(from_json(Vocabulary, content))
     lines = capsys.readouterr().out.splitlines()
     assert max(cell_len(line) for line in lines if "│" in line) <= width
     text = "\n".join(lines)
@@ -119,8 +121,8 @@ def test_the_speed_of_one_model_has_no_ratios():
         **report, "reference": "student", "models": {"student": report["models"]["student"]}, "notes": ["no ONNX"],
         "rows": [row for row in report["rows"] if row["model"] == "student"], "ratios": {},
     }  # fmt: skip
-    found = speed_text(alone)
+    found = speed_text(from_json(Speed, alone))
     assert "Size and memory" in found and "Every timing" in found and found.endswith("note: no ONNX")
     assert "Speed against" not in found
     several = {**alone, "ratios": {"student": {"onnx": {"query": {"ratio": 2.0, "lowest": 1.9, "highest": 2.1}}}}}
-    assert "Speed against student" in speed_text(several)
+    assert "Speed against student" in speed_text(from_json(Speed, several))

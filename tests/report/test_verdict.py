@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -10,11 +9,14 @@ import pytest
 from distilvec.evaluation.aggregate import average, retention
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.neighbors import NeighborShares, Share
+from distilvec.report.record import LabelledScores, RunRecord, StudentRecord, TeacherRecord
 from distilvec.report.scores import make_verdict, score_table
-from tests.report.report_sample import sample_judgement, sample_report
+from distilvec.report.values import ChangeInterval, ModelSize, Speed
+from tests.report.report_sample import as_report, sample_judgement, sample_report
 
-SPEED = {"ratio": {"query": 3.1, "document": 3.1}}
-RECORD = {"teacher": {"parameters": 26_000_000}, "student": {"parameters": 10_000_000}}
+SPEED = Speed(ratio={"query": 3.1, "document": 3.1})
+TEACHER_RECORD, STUDENT = TeacherRecord(parameters=26_000_000), StudentRecord(parameters=10_000_000)
+RECORD = RunRecord(teacher=TEACHER_RECORD, student=STUDENT)
 
 
 def column(**values):
@@ -27,55 +29,49 @@ TEACHER = column(stsb=80.0, cranfield=50.0)
 def test_all_numbers():
     student = column(stsb=76.0, cranfield=48.95)
     verdict = make_verdict({"teacher": TEACHER, "student": student}, {}, SPEED, RECORD)
-    assert verdict["text"].startswith("96.1% of the teacher's average on 2 tasks")
-    assert verdict["retention"] == retention(student, TEACHER)["average"] == 100 * average(student) / average(TEACHER)
-    assert (verdict["worst_task"], round(verdict["worst_change"], 9)) == ("stsb", -5.0)
-    assert (verdict["speedup"], verdict["document_speedup"], verdict["smaller"]) == (3.1, 3.1, 2.6)
-    assert verdict["within_interval"] is None and verdict["tasks"] == 2
+    assert verdict.text.startswith("96.1% of the teacher's average on 2 tasks")
+    assert verdict.retention == retention(student, TEACHER)["average"] == 100 * average(student) / average(TEACHER)
+    assert (verdict.worst_task, round(verdict.worst_change, 9)) == ("stsb", -5.0)
+    assert (verdict.speedup, verdict.document_speedup, verdict.smaller) == (3.1, 3.1, 2.6)
+    assert verdict.within_interval is None and verdict.tasks == 2
 
 
-def test_report_dicts_and_scores_give_the_same_and_json():
-    report = sample_report()
-    verdict = make_verdict(report["scores"], report["intervals"], report["speed"], report["record"])
-    objects = {
-        name: [Score(**{**score, "warnings": tuple(score["warnings"])}) for score in found]
-        for name, found in report["scores"].items()
-    }
-    assert make_verdict(objects, report["intervals"], report["speed"], report["record"]) == verdict
-    assert json.loads(json.dumps(verdict, allow_nan=False)) == verdict
+def test_the_numbers_of_a_whole_report():
+    report = as_report(sample_report())
+    verdict = make_verdict(report.scores, report.intervals["student"], report.speed, report.record)
     for key in ("retention", "asymmetric_retention", "worst_change"):
-        assert verdict[key] == pytest.approx(report["verdict"][key], abs=1e-3)
-    assert verdict["worst_task"] == report["verdict"]["worst_task"]
+        assert getattr(verdict, key) == pytest.approx(getattr(report.verdict, key), abs=1e-3)
+    assert verdict.worst_task == report.verdict.worst_task
 
 
 def test_unknown_numbers_are_none():
-    verdict = make_verdict({"teacher": TEACHER, "student": column(stsb=76.0, cranfield=49.0)}, None, None, None)
-    assert verdict["speedup"] is verdict["smaller"] is verdict["asymmetric_retention"] is None
-    assert make_verdict({}, None, None, None)["text"] == "not evaluated"
-    assert make_verdict({}, None, {"ratio": None, "models": RECORD}, {"teacher": {"name": "x"}})["smaller"] == 2.6
-    ratio = {"query": float("nan"), "document": 0.0}
-    found = make_verdict({}, None, {"ratio": ratio}, None)
-    assert found["speedup"] is found["document_speedup"] is None
+    verdict = make_verdict({"teacher": TEACHER, "student": column(stsb=76.0, cranfield=49.0)})
+    assert verdict.speedup is verdict.smaller is verdict.asymmetric_retention is None
+    assert make_verdict({}).text == "not evaluated"
+    sizes = {"teacher": ModelSize(parameters=26_000_000), "student": ModelSize(parameters=10_000_000)}
+    assert make_verdict({}, None, Speed(models=sizes), RunRecord(teacher=TeacherRecord("x"))).smaller == 2.6
+    unusable = make_verdict({}, None, Speed(ratio={"query": float("nan"), "document": 0.0}))
+    assert unusable.speedup is unusable.document_speedup is None
 
 
 def test_no_teacher_and_a_worthless_teacher():
     student = column(stsb=76.0, cranfield=49.0)
     for columns in ({"student": student}, {"student": student, "teacher": column(stsb=-3.0, cranfield=0.0)}):
-        verdict = make_verdict(columns, None, None, None)
-        assert verdict["retention"] is None and verdict["text"].startswith("62.5 ")
+        verdict = make_verdict(columns)
+        assert verdict.retention is None and verdict.text.startswith("62.5 ")
 
 
-@pytest.mark.parametrize("interval", [[0.4, 2.1, 0.002], [-0.4, 2.9, 0.2], None])
+@pytest.mark.parametrize("interval", [(0.4, 2.1, 0.002), (-0.4, 2.9, 0.2), None])
 def test_the_interval_of_the_average(interval):
     scores = {"teacher": TEACHER, "student": column(stsb=82.0, cranfield=50.5)}
-    verdict = make_verdict(scores, {"student": {"average": interval}}, None, None)
-    assert verdict["within_interval"] == (None if interval is None else interval[0] <= 0 <= interval[1])
-    assert ("no measurable difference" in verdict["text"]) == bool(verdict["within_interval"])
+    verdict = make_verdict(scores, {} if interval is None else {"average": ChangeInterval(*interval)})
+    assert verdict.within_interval == (None if interval is None else interval[0] <= 0 <= interval[1])
+    assert ("no measurable difference" in verdict.text) == bool(verdict.within_interval)
 
 
 def test_tasks_that_only_one_was_scored_on_are_left_out():
-    verdict = make_verdict({"teacher": TEACHER, "student": column(stsb=76.0)}, None, None, None)
-    assert (verdict["retention"], verdict["tasks"]) == (95.0, 1) and verdict["text"].endswith("on 1 task")
+    verdict = make_verdict({"teacher": TEACHER, "student": column(stsb=76.0)})
+    assert (verdict.retention, verdict.tasks) == (95.0, 1) and verdict.text.endswith("on 1 task")
 
 
 SENTENCE = "finds 0.71 of the teacher's top 10 among the teacher's vectors [0.69, 0.73], 0.58 alone [0.56, 0.60]; "
@@ -83,42 +79,41 @@ BEFORE = "before training 0.28 and 0.22"
 
 
 def test_without_a_suite_the_neighbours_are_the_verdict():
-    record = {**RECORD, "neighbors": sample_judgement().to_json()}
-    verdict = make_verdict(None, None, None, record)
-    assert verdict["text"] == SENTENCE + BEFORE
-    assert (verdict["neighbors"], verdict["neighbors_alone"]) == (0.71, 0.58) and verdict["retention"] is None
-    with_suite = make_verdict({"teacher": TEACHER, "student": TEACHER}, None, None, record)
-    assert with_suite["text"] == "100.0% of the teacher's average on 2 tasks" and with_suite["neighbors"] == 0.71
-    task = {"task": "intents", "type": "classification", "scores": {"student": {"accuracy": 0.978}}}
-    labelled = make_verdict({"student": column(intents=97.8)}, None, None, {**record, "supervised": task})
-    assert labelled["text"] == f"accuracy 97.8 on intents; {SENTENCE}{BEFORE}"
+    record = replace(RECORD, neighbors=sample_judgement())
+    verdict = make_verdict({}, record=record)
+    assert verdict.text == SENTENCE + BEFORE
+    assert (verdict.neighbors, verdict.neighbors_alone) == (0.71, 0.58) and verdict.retention is None
+    with_suite = make_verdict({"teacher": TEACHER, "student": TEACHER}, record=record)
+    assert with_suite.text == "100.0% of the teacher's average on 2 tasks" and with_suite.neighbors == 0.71
+    task = LabelledScores("intents", "classification", 9, {"student": {"accuracy": 0.978}})
+    labelled = make_verdict({"student": column(intents=97.8)}, record=replace(record, supervised=task))
+    assert labelled.text == f"accuracy 97.8 on intents; {SENTENCE}{BEFORE}"
     own = replace(sample_judgement(), student=NeighborShares(alone=Share(0.5, 0.4, 0.6)), start=None)
-    apart = make_verdict(None, None, None, {"neighbors": own.to_json()})
-    assert apart["text"] == "finds 0.50 of the teacher's top 10 with its own vectors [0.40, 0.60]"
-    assert (apart["neighbors"], apart["neighbors_alone"]) == (0.5, None)
+    apart = make_verdict({}, record=RunRecord(neighbors=own))
+    assert apart.text == "finds 0.50 of the teacher's top 10 with its own vectors [0.40, 0.60]"
+    assert (apart.neighbors, apart.neighbors_alone) == (0.5, None)
 
 
 def test_an_index_is_judged_by_its_neighbours_and_not_by_averages_of_its_own_texts():
     found = NeighborShares(among=Share(0.69, 0.67, 0.71), among_wider=0.99)
-    record = {"neighbors": replace(sample_judgement(), origin="index", student=found, start=None).to_json()}
-    item = {"task": "index-known-item", "type": "retrieval", "metric": "ndcg@10", "value": 98.9}
-    item["metrics"] = {"ndcg@10": 98.9, "mrr@10": 98.2}
-    mine = {"task": "mine", "type": "retrieval", "metric": "ndcg@10", "value": 60.0}
-    verdict = make_verdict({"teacher": [item], "asymmetric": [item]}, None, None, record)
+    record = RunRecord(neighbors=replace(sample_judgement(), origin="index", student=found, start=None))
+    item = Score("index-known-item", "retrieval", "ndcg@10", 98.9, {"ndcg@10": 98.9, "mrr@10": 98.2})
+    mine = Score("mine", "retrieval", "ndcg@10", 60.0)
+    verdict = make_verdict({"teacher": [item], "asymmetric": [item]}, record=record)
     expected = "finds 0.69 of the index's top 10 [0.67, 0.71]; a stored text is found at rank 1 to 10 with MRR 0.98"
-    assert verdict["text"] == expected and verdict["asymmetric_retention"] is None
+    assert verdict.text == expected and verdict.asymmetric_retention is None
     assert not score_table({"teacher": [item], "asymmetric": [item]}).foot
-    both = score_table({"teacher": [item, mine], "asymmetric": [item, {**mine, "value": 30.0}]})
+    both = score_table({"teacher": [item, mine], "asymmetric": [item, replace(mine, value=30.0)]})
     assert [[cell.text for cell in row][2:] for row in both.foot] == [["60.00", "30.00"], ["100.0", "50.0"]]
-    verdict = make_verdict({"teacher": [item, mine], "asymmetric": [item, mine]}, None, None, record)
-    assert verdict["text"] == f"{expected}; nDCG@10 60.0 on mine" and verdict["asymmetric_retention"] == 100.0
+    verdict = make_verdict({"teacher": [item, mine], "asymmetric": [item, mine]}, record=record)
+    assert verdict.text == f"{expected}; nDCG@10 60.0 on mine" and verdict.asymmetric_retention == 100.0
 
 
 def test_a_labelled_task_comes_first():
-    scores = {"student": {"accuracy": 0.71}, "teacher": {"accuracy": 0.9}}
-    supervised = {"task": "intents {x}", "type": "classification", "scores": scores}
-    assert make_verdict({}, None, None, {"supervised": supervised})["text"] == "accuracy 71.0 on intents {x}"
-    alone = {"task": "pairs", "type": "sts", "scores": {"student": {"spearman": 0.5, "pearson": 0.4}}}
-    assert make_verdict({}, None, None, {"supervised": alone})["text"] == "spearman 50.0 on pairs"
-    unknown = {**alone, "scores": {"student": {"spearman": None}}}
-    assert make_verdict({}, None, None, {"supervised": unknown})["text"] == "not evaluated"
+    def verdict(task, kind, **scores):
+        return make_verdict({}, record=RunRecord(supervised=LabelledScores(task, kind, 9, scores))).text
+
+    accuracies = {"student": {"accuracy": 0.71}, "teacher": {"accuracy": 0.9}}
+    assert verdict("intents {x}", "classification", **accuracies) == "accuracy 71.0 on intents {x}"
+    assert verdict("pairs", "sts", student={"spearman": 0.5, "pearson": 0.4}) == "spearman 50.0 on pairs"
+    assert verdict("pairs", "sts", student={"spearman": None}) == "not evaluated"

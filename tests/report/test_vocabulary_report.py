@@ -8,14 +8,28 @@ import pytest
 
 from distilvec.cli.terminal import show_tokenizers
 from distilvec.report.html import render_page
-from distilvec.report.sections.vocabulary import note, section, tables, vocabulary_figure
+from distilvec.report.json_values import from_json
+from distilvec.report.sections import vocabulary as shown
+from distilvec.report.values import Vocabulary
 from distilvec.report.write import draw_comparison
 from tests.report.comparison_sample import sample_comparison
-from tests.report.report_sample import sample_report
+from tests.report.report_sample import as_report, sample_report
 from tests.report.test_page import check, draw, section_titles
 from tests.report.vocabulary_sample import LANGUAGES, sample_vocabulary
 
 pytest.importorskip("matplotlib")
+
+
+def note(content):
+    return shown.note(from_json(Vocabulary, content))
+
+
+def tables(content):
+    return shown.tables(from_json(Vocabulary, content))
+
+
+def vocabulary_figure(content):
+    return shown.vocabulary_figure(from_json(Vocabulary, content))
 
 
 @pytest.fixture
@@ -94,34 +108,34 @@ def test_what_is_not_known_is_left_out(content):
     assert not any("parameters" in row[0].text for row in measures.rows)
     empty = {**content, "languages": {}}
     assert [table.name for table in tables(empty)] == ["vocabulary-table"]
-    assert vocabulary_figure(empty) is vocabulary_figure({}) is None and note(empty) == "" and "6.2 %" in note(content)
+    assert vocabulary_figure(empty) is None and note(empty) == "" and "6.2 %" in note(content)
 
 
 def test_on_a_terminal(content, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    show_tokenizers(content)
+    show_tokenizers(from_json(Vocabulary, content))
     printed = capsys.readouterr().out
     assert all(text in printed for text in ("301.319", "attention", "2.35", "33.4 %"))
 
 
 def test_the_page_has_a_section(content):
     report = {**sample_report(), "vocabulary": content}
-    page = render_page(report, draw)
+    page = render_page(as_report(report), draw)
     titles = section_titles(check(page))
     assert titles[titles.index("Vocabulary") - 1 :][:3] == ["Speed and size", "Vocabulary", "Experts"]
     part = page[page.index('<section id="vocabulary"') : page.index('<section id="experts"')]
     assert all(text in part for text in ("length-table", "figure-vocabulary", "vocabulary-table", note(content)))
 
 
-@pytest.mark.parametrize("empty", [None, {}, {"languages": {}, "before": {}, "after": {}}])
-def test_an_empty_part_draws_nothing(empty):
-    assert section({"vocabulary": empty}) is None
+def test_an_empty_part_draws_nothing(content):
+    for empty in (None, {**content, "languages": {}}):
+        assert shown.section(as_report({"vocabulary": empty})) is None
 
 
 def test_a_sweep_over_vocabularies_is_drawn_against_parameters(tmp_path):
     comparison, sizes = sample_comparison(), (8192, 16_384, 32_768, 65_536)
-    for row, size in zip(comparison["rows"], sizes, strict=True):
-        row |= {"run": f"size={size}", "parameters": 14e6 + 384 * size, "megabytes": None}
+    for row, size in zip(comparison.rows, sizes, strict=True):
+        row.run, row.parameters, row.megabytes = f"size={size}", 14e6 + 384 * size, None
     page = draw_comparison(tmp_path / "sweep.html", comparison).read_text(encoding="utf-8")
     svg = (tmp_path / "sweep-figures" / "parameters.svg").read_text(encoding="utf-8")
     assert (

@@ -91,7 +91,7 @@ def test_both_targets_share_one_pass_of_the_teacher(recipe, tmp_path, idle, no_p
     marks = before.teacher.manifest.fingerprint, before.fingerprint
     idle()
     job = resolve(recipe(FINAL), tmp_path / "final")
-    assert run(job.recipe, job.folder).state.finished
+    assert run(job.recipe, job.folder).record.training.steps
     assert (job.teacher.manifest.fingerprint, job.fingerprint) == marks, "what was read does not tell from where"
     (folder,) = caches(job)
     assert open_cache(job, job.teacher).folder == folder and list(open_cache(job, job.teacher).signals) == [

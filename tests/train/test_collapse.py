@@ -16,6 +16,7 @@ from distilvec.core.objective import Objective
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.models.load import resolve_model
 from distilvec.report.html import render_page
+from distilvec.report.values import Report
 from distilvec.report.write import history, warnings
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
@@ -194,14 +195,9 @@ def test_figures_are_those_of_the_weights_before_the_step(tiny_recipe, tmp_path)
 def test_a_good_run_does_not_warn_and_the_page_shows_what_was_noticed(tiny_recipe, tmp_path, capsys):
     make_loop(tiny_recipe(train__epochs=2), tmp_path / "run").run()
     assert warnings(tmp_path / "run") == [] and "collapsed" not in capsys.readouterr().err
-    assert 'id="problems"' not in render_page({"name": "tiny", "warnings": []}, str)
-    page = render_page(
-        {
-            "name": "tiny",
-            "warnings": [{"step": 1200, "epoch": 1.0, "warning": "The embeddings collapsed: <all> alike."}],
-        },
-        str,
-    )
+    assert 'id="problems"' not in render_page(Report(name="tiny"), str)
+    warning = {"step": 1200, "epoch": 1.0, "warning": "The embeddings collapsed: <all> alike."}
+    page = render_page(Report(name="tiny", warnings=[warning]), str)
     assert 'id="problems"' in page and "The embeddings collapsed: &lt;all&gt; alike. (step 1,200)" in page
 
 

@@ -28,7 +28,7 @@ def test_the_start_ships_where_training_ends_further_from_the_teacher(tiny_recip
     )
     shipped = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
     torch.testing.assert_close(shipped.encode(texts), start.encode(texts))
-    assert result.record["training"]["best_step"] == 0
+    assert result.record.training.best_step == 0
     assert result.distance["distance"] == result.distance["untrained_distance"]
     sentence = "ships as it was before training"
     assert sentence in repr(result)
@@ -72,7 +72,7 @@ def test_the_rate_follows_from_the_start(tiny_recipe, tmp_path):
     rates = {}
     for name, changes in {"near": WHOLE, "far": {"student__layers": 1}, "apart": {"method__name": "simcse"}}.items():
         result = run(tiny_recipe(train__learning_rate=None, train__max_steps=2, **changes), tmp_path / name)
-        rates[name] = result.record["training"]["learning_rate"]
+        rates[name] = result.record.training.learning_rate
     assert rates["near"] == suitable_rate(1.0) < rates["far"]
     assert rates["apart"] == suitable_rate(None)
 

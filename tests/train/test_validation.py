@@ -119,6 +119,6 @@ def test_a_student_in_a_space_of_its_own_has_no_asymmetric_column(tiny_recipe, t
             method__name=method, train__max_steps=2, evaluation__suite=str(suite), evaluation__parts=["margin"]
         )
         result = run(recipe, tmp_path / method)
-        assert ("asymmetric" in result.scores) is expected and result.record["teacher_compatible"] is expected
+        assert ("asymmetric" in result.scores) is expected and result.record.teacher_compatible is expected
         page = result.page.read_text(encoding="utf-8")
         assert ("similarity gap" in page) and (tmp_path / method / "student" / "README.md").exists()

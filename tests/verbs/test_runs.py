@@ -16,7 +16,7 @@ from distilvec.core.errors import Stopped
 from distilvec.core.files import locked
 from distilvec.pipeline import run_dir
 from distilvec.pipeline.run import run
-from distilvec.report.run_files import REPORT
+from distilvec.report.values import REPORT
 from distilvec.train.trainer import Trainer
 
 
@@ -57,8 +57,9 @@ def test_a_run_that_was_stopped_says_how_far_it_came(tiny_recipe, tmp_path, monk
     (info,) = distilvec.runs(tmp_path / "run")
     monkeypatch.undo()
     whole = run(recipe, tmp_path / "run")
-    assert (info.state, info.step, info.steps) == ("stopped", 5, whole.state.step)
-    assert info.state_text == f"stopped at step 5 of {whole.state.step}"
+    steps = whole.record.training.steps
+    assert (info.state, info.step, info.steps) == ("stopped", 5, steps)
+    assert info.state_text == f"stopped at step 5 of {steps}"
 
 
 def test_the_newest_run_comes_first_and_other_folders_are_left_out(finished):

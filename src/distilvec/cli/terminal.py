@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,15 +16,18 @@ from distilvec.core.escape import visible
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.report.comparison import comparison_text
-from distilvec.report.model_card import loading_call, read_teachers
+from distilvec.report.model_card import loading_call
+from distilvec.report.record import RunRecord
 from distilvec.report.scores import problem_text, score_table, task_table
 from distilvec.report.tables import ABSENT, NARROWEST, text_table, to_text
 
 if TYPE_CHECKING:
-    from distilvec.pipeline.export import Exported
-    from distilvec.pipeline.run_result import RunResult
+    from distilvec.pipeline.opened_run import Run
+    from distilvec.report.comparison import Comparison
+    from distilvec.report.values import Vocabulary
+    from distilvec.verbs.export.export import Exported
 
-PATHS = ("run", "report")  # of RunResult.lines
+PATHS = ("run", "report")  # of Run.lines
 _PLAIN = str.maketrans({"│": "|", "─": "-", "┼": "+", ABSENT: "-", "±": "+-", "→": "->", "\N{MINUS SIGN}": "-"})
 
 
@@ -53,32 +56,29 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print_result(text_table(header, rows))
 
 
-def show_scores(scores: dict[str, list[Score]], also: Mapping[str, Sequence[str]] | None = None) -> None:
+def show_scores(scores: Mapping[str, Sequence[Score]], also: Mapping[str, Sequence[str]] | None = None) -> None:
     """One row a task, one column a model, with the averages and what is retained of the teacher."""
     print_result(to_text(score_table(scores, also=also)))
 
 
-def show_result(result: RunResult) -> None:
+def show_result(result: Run) -> None:
     """Print the scores and metrics of a run, its files, the code that loads the student; the verdict comes last."""
     if result.scores:
         show_scores(result.scores)
-    if (table := task_table(result.record.get("supervised") or {})).rows:
+    supervised = result.record.supervised
+    if supervised is not None:
+        table = task_table(supervised)
         print_result(f"{table.caption}\n{to_text(table)}")
-    student, folder = result.record["student"], result.folder / "student"
-    size = f"{student['parameters'] / 1e6:.1f} M parameters"
-    for teacher in read_teachers(result.record)[:1]:
-        if "parameters" in teacher:
-            size += f" (teacher: {teacher['parameters'] / 1e6:.1f} M)"
-    lines = [("student", size), *result.lines()]
+    lines = [*_size_line(result.record), *result.lines()]
     text = "\n".join(_line(name, text) for name, text in lines)
     print_result(f"\n{text}", link=result.page)
-    if "supervised" in result.record:
+    student, folder = result.record.student, result.student_folder
+    if supervised is not None:
         print_result("\nfrom distilvec import TaskModel")
         print_result(f'model = TaskModel("{folder}")')
-        kind = result.record["supervised"]["type"]
-        print_result(
-            'texts = ["a text"]' if kind in ("classification", "multilabel") else 'texts = [("a text", "another one")]'
-        )
+        kind = supervised.type
+        takes_pairs = kind not in ("classification", "multilabel")
+        print_result('texts = [("a text", "another one")]' if takes_pairs else 'texts = ["a text"]')
         print_result("model.predict(texts)")
         if kind != "sts":
             print_result("model.predict_proba(texts)  # [texts, classes], in the order of model.classes")
@@ -89,6 +89,16 @@ def show_result(result: RunResult) -> None:
         print_result(_line(name, line))
 
 
+def _size_line(record: RunRecord) -> list[tuple[str, str]]:
+    """The student's parameters, and its teacher's."""
+    if record.student is None or record.student.parameters is None:
+        return []
+    size = f"{record.student.parameters / 1e6:.1f} M parameters"
+    if record.teachers and record.teachers[0].parameters is not None:
+        size += f" (teacher: {record.teachers[0].parameters / 1e6:.1f} M)"
+    return [("student", size)]
+
+
 def _line(name: str, text: str) -> str:
     """A result with its name in front; sentences wrap at words, paths stay whole."""
     width = max(NARROWEST, shutil.get_terminal_size().columns)
@@ -96,7 +106,7 @@ def _line(name: str, text: str) -> str:
     return whole if name in PATHS else textwrap.fill(whole, width, subsequent_indent=10 * " ", break_on_hyphens=False)
 
 
-def show_finished(result: RunResult | None) -> None:
+def show_finished(result: Run | None) -> None:
     """Print a run's result and its problems; nothing in all processes but the main one."""
     if result is not None:
         show_result(result)
@@ -111,12 +121,12 @@ def show_problems(problems: Sequence[TaskFailure], key: str = "evaluation") -> N
         raise typer.Exit(1)
 
 
-def show_comparison(comparison: Mapping[str, Any]) -> None:
+def show_comparison(comparison: Comparison) -> None:
     """Print the leaderboard, the differences from the reference, and notes."""
     print_result(comparison_text(comparison))
 
 
-def show_tokenizers(content: Mapping[str, Any]) -> None:
+def show_tokenizers(content: Vocabulary) -> None:
     """Two tokenizers side by side, table by table."""
     from distilvec.report.sections.vocabulary import note, tables
 

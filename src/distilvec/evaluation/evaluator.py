@@ -61,16 +61,11 @@ class Score:
     type: str
     metric: str
     value: float
-    metrics: dict[str, float]
-    seconds: float
-    rows: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    rows: int = 0
     warnings: tuple[str, ...] = ()
     domain: str | None = None
-
-
-def read_score(entry: Mapping[str, Any]) -> Score:
-    """Score from its entry in report.json."""
-    return Score(**{**entry, "warnings": tuple(entry["warnings"])})
 
 
 @dataclass(frozen=True)

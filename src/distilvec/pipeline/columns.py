@@ -26,13 +26,13 @@ from distilvec.evaluation.evaluator import (
 )
 from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.tasks import Task, TaskFailure, embedded_texts
-from distilvec.report.run_files import REPORT_FORMAT
+from distilvec.report.values import REPORT_FORMAT, ChangeInterval
 from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.table_embedder import TableEmbedder
 
 Columns = dict[str, tuple[Embedder, Embedder]]  # query and document embedder by model
 Samples = dict[str, dict[str, Sample]]  # by model and task
-Intervals = dict[str, dict[str, list[float]]]  # by model, or by change, and task
+Intervals = dict[str, dict[str, ChangeInterval]]  # by model, or by change, and task
 CHANGES = {  # columns: after, before
     "training": ("student", "untrained"),
     "documents": ("asymmetric", "student"),
@@ -161,7 +161,7 @@ def change_intervals(samples: Samples, draws: int) -> Intervals:
 
 def _differences(
     after: Mapping[str, Sample], before: Mapping[str, Sample], draws: int, name: str, problems: list[TaskFailure]
-) -> dict[str, list[float]]:
+) -> dict[str, ChangeInterval]:
     """Return [low, high, p] of the differences of a model on the tasks that both have, and of the averages."""
     pairs = {task: (sample, before[task]) for task, sample in after.items() if task in before}
     differences = {}
@@ -175,7 +175,7 @@ def _differences(
         for average, weights in task_weights(types).items():
             averaged = [pairs[task] for task in weights]
             differences[average] = average_interval(averaged, draws=draws, weights=list(weights.values()))
-    return {task: [interval.low, interval.high, interval.p] for task, interval in differences.items()}
+    return {task: ChangeInterval(interval.low, interval.high, interval.p) for task, interval in differences.items()}
 
 
 def write_samples(folder: Path, samples: Mapping[str, Mapping[str, Sample]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from distilvec.pipeline.job import errors_of
 from distilvec.pipeline.loaded import LoadedModels
 from distilvec.pipeline.precision import hardware_dtype, is_open
 from distilvec.pipeline.student import draw_fitting_texts
+from distilvec.report.record import TeacherRecord
 from distilvec.students.build import build_with_notes, dropout_rates
 from distilvec.teachers.cache.manifest import Manifest, hash_model, parse_manifest
 from distilvec.teachers.model_embedder import ModelEmbedder, special_tokens
@@ -86,7 +87,7 @@ def describe_open(teacher: OpenTeacher) -> TeacherDescription:
     return TeacherDescription(teacher.info(), teacher.manifest("float16"), parameters)
 
 
-def known_teacher(section: TeacherSection, manifest: Manifest, record: Mapping[str, Any]) -> TeacherDescription:
+def known_teacher(section: TeacherSection, manifest: Manifest, record: TeacherRecord) -> TeacherDescription:
     """Describe a teacher by its cache's manifest and its part of distillation.json."""
     info = TeacherInfo(
         manifest.width,
@@ -94,15 +95,15 @@ def known_teacher(section: TeacherSection, manifest: Manifest, record: Mapping[s
         manifest.max_length or UNLIMITED,
         dict(manifest.prompts),
         model=None if section.local_model is None else resolve_model(section.local_model),
-        name=record["name"],
+        name=record.name or "",
         revision=section.revision,
         hidden_size=manifest.vector_width,
         pre_dense_dim=manifest.pre_dense_width,
-        similarity=record.get("similarity", "cosine"),
+        similarity=record.similarity or "cosine",
         pooling=manifest.pooling,
         attention=manifest.attention,
     )
-    return TeacherDescription(info, manifest, record.get("parameters"))
+    return TeacherDescription(info, manifest, record.parameters)
 
 
 def describe_student(

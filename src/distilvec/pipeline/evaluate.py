@@ -6,16 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import START_COLUMNS
 from distilvec.core.device import release_memory
 from distilvec.core.errors import DistilvecError
-from distilvec.core.files import write_json
 from distilvec.core.log import log
 from distilvec.evaluation.aggregate import averages
 from distilvec.evaluation.diagnostics import as_scores, labelled_groups, supervised_report
@@ -34,7 +31,9 @@ from distilvec.pipeline.run_dir import saved_folders
 from distilvec.pipeline.start import read_start
 from distilvec.pipeline.student import trained_student
 from distilvec.pipeline.texts import test_split
-from distilvec.report.run_files import REPORT, REPORT_FORMAT, read_run_file
+from distilvec.report.json_values import from_json
+from distilvec.report.record import LabelledScores
+from distilvec.report.values import Mistakes, Report, read_report
 from distilvec.students.task_head import load_head
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.model_embedder import ModelEmbedder
@@ -45,52 +44,58 @@ MEASURED = 3  # changes if the same models would get other scores
 NEIGHBORS = "neighbors"
 LABELED_PARTS = ("experts", "tokens", "vocabulary")  # of a run that has a labeled task and no suite
 TEXT_PARTS = ("texts", "vocabulary")  # of a run on texts that has no suite
-Report = dict[str, Any]
 
 
 def evaluate(job: Job) -> Report:
-    """Return report.json: the judgement by neighbours, scores, and the parts that the recipe names.
+    """Return the report: the judgement by neighbours, scores, and the parts that the recipe names.
 
     Without a suite there are no scores but on a labeled task, where the part "supervised" has the metrics on its test
-    split.
+    split. Every part is written when it is there, so that a killed evaluation goes on with the next one.
     """
     report = stored_report(job)
-    if NEIGHBORS not in report:
+    if NEIGHBORS not in report.measured:
         _add_judgement(job, report)
-        write_json(job.folder / REPORT, report, sealed=True, key=REPORT)
-    todo = [name for name in _steps(job) if name not in report]
-    if todo:
+        report.write(job.folder)
+    missing = [name for name in _steps(job) if name not in report.measured]
+    if missing:
         release_memory()  # of the training
         with _models(job, report) as models:
-            for name in todo:
+            for name in missing:
                 _add(job, models, report, name)
-                write_json(job.folder / REPORT, report, sealed=True, key=REPORT)
+                report.write(job.folder)
                 release_memory()
     return report
 
 
 def stored_report(job: Job) -> Report:
     """Return the parts that an earlier evaluation of the same student wrote; a new report if there are none."""
+    key = _fingerprint(job)
+    try:
+        report = read_report(job.folder)
+    except DistilvecError as error:
+        log(f"{error}\nmeasuring everything again")
+        report = None
+    if report is not None and report.fingerprint == key:
+        return report
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return Report(name=job.recipe.name, fingerprint=key, created=created)
+
+
+def _fingerprint(job: Job) -> str:
+    """Return what the scores depend on: the student, the suite, and settings of the evaluation."""
+    section = job.recipe.evaluation
     if job.tasks:
         chosen = {"columns", "every_classification", "draws", "speed_seconds", "speed_batches"}
-        settings = job.recipe.evaluation.model_dump(mode="json", include=chosen)
+        settings = section.model_dump(mode="json", include=chosen)
         if not trains_projection(job):
             settings["columns"] = [name for name in settings["columns"] if name != "projected"]
         key = fingerprint(job.fingerprint, suite_fingerprint(list(job.tasks)), MEASURED, settings)
     else:
         key = fingerprint(job.fingerprint, MEASURED, "supervised")
     key = fingerprint(key, job.teacher.info.similarity)
-    if job.recipe.evaluation.finetuned is not None:
-        key = fingerprint(key, str(job.recipe.evaluation.finetuned))
-    try:
-        found = read_run_file(job.folder, REPORT) or {}
-    except DistilvecError as error:
-        log(f"{error}\nmeasuring everything again")
-        found = {}
-    if found.get("fingerprint") == key:
-        return found
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"format": REPORT_FORMAT, "fingerprint": key, "name": job.recipe.name, "created": created, "failures": []}
+    if section.finetuned is not None:
+        key = fingerprint(key, str(section.finetuned))
+    return key
 
 
 def _steps(job: Job) -> list[str]:
@@ -127,7 +132,7 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
             saved_students(job),
             job.in_teacher_space,
             labeled,
-            dict(report.get("scores", {})),
+            dict(report.scores),
             remote=teacher if isinstance(teacher, (TableEmbedder, ApiEmbedder)) else None,
             cached=partial(cached_vectors, job),
         )
@@ -163,17 +168,16 @@ def saved_students(job: Job) -> list[SavedStudent]:
 
 
 def _add_judgement(job: Job, report: Report) -> None:
-    """Add the judgement by neighbours, None where there is none; one that fails is listed in "failures"."""
+    """Add the judgement by neighbours, if there is one; one that fails is listed in the failures."""
     try:
-        judgement = judge_run(job)
+        report.neighbors = judge_run(job)
     except DistilvecError as error:
-        judgement = None
-        report["failures"].append(asdict(TaskFailure(NEIGHBORS, str(error))))
-    report[NEIGHBORS] = None if judgement is None else judgement.to_json()
+        report.failures.append(TaskFailure(NEIGHBORS, str(error)))
+    report.measured.append(NEIGHBORS)
 
 
 def _add(job: Job, models: Models, report: Report, name: str) -> None:
-    """Compute one part; a part that fails is None and listed in "failures"."""
+    """Measure one part; one that fails stays empty and is listed in the failures."""
     if name == "scores":
         problems: list[TaskFailure] = []
         scores, samples = score_columns(models.tasks, models.columns, models.cache, problems)
@@ -182,10 +186,10 @@ def _add(job: Job, models: Models, report: Report, name: str) -> None:
         _add_supervised(job, models, report)
     else:
         try:
-            report[name] = PARTS[name](models)
+            setattr(report, name, PARTS[name](models))
         except DistilvecError as error:
-            report[name] = None
-            report["failures"].append(asdict(TaskFailure(name, str(error))))
+            report.failures.append(TaskFailure(name, str(error)))
+    report.measured.append(name)
 
 
 def _add_scores(
@@ -194,12 +198,12 @@ def _add_scores(
 ) -> None:  # fmt: skip
     """Add scores, averages, intervals of differences from the teacher and of changes; write samples.npz."""
     write_samples(job.folder, samples)
-    report["scores"] = {name: [asdict(score) for score in column] for name, column in scores.items()}
-    report["averages"] = {name: averages(column) for name, column in scores.items() if column}
-    report["intervals"] = intervals(samples, job.recipe.evaluation.draws, problems)
-    report["changes"] = change_intervals(samples, job.recipe.evaluation.draws)
-    report["failures"] += [asdict(problem) for problem in problems]
-    models.scores.update(report["scores"])
+    report.scores = scores
+    report.averages = {name: averages(column) for name, column in scores.items() if column}
+    report.intervals = intervals(samples, job.recipe.evaluation.draws, problems)
+    report.changes = change_intervals(samples, job.recipe.evaluation.draws)
+    report.failures += problems
+    models.scores.update(scores)
 
 
 def _add_supervised(job: Job, models: Models, report: Report) -> None:
@@ -208,14 +212,15 @@ def _add_supervised(job: Job, models: Models, report: Report) -> None:
     Mistakes hold test texts: they are in the run's report, not in the record and the card that go with a model.
     """
     assert job.examples is not None
-    found = load_head(job.folder / "student")
-    assert found is not None
-    heads = {"student": (models.student.model, found[0])}
+    saved_head = load_head(job.folder / "student")
+    assert saved_head is not None
+    heads = {"student": (models.student.model, saved_head[0])}
     if models.teacher is not None and job.teacher.head is not None:
         heads = {"teacher": (models.teacher.model, job.teacher.head), **heads}
     test = test_split(job.recipe, job.examples)
-    report["supervised"], samples, logits = supervised_report(job.examples.name, heads, test)
+    content, samples, logits = supervised_report(job.examples.name, heads, test)
+    report.supervised = from_json(LabelledScores, content)
     if job.examples.classes:
-        report["mistakes"] = find_mistakes(logits, test, job.examples.classes)
+        report.mistakes = from_json(Mistakes, find_mistakes(logits, test, job.examples.classes))
     if not job.tasks:
-        _add_scores(job, models, report, as_scores(report["supervised"]), samples, [])
+        _add_scores(job, models, report, as_scores(content), samples, [])

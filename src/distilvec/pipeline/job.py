@@ -23,7 +23,7 @@ from distilvec.data.labeled import Examples
 from distilvec.evaluation.tasks import Task
 from distilvec.pipeline.loaded import LoadedModels
 from distilvec.remote.meter import read_counts
-from distilvec.report.model_card import TeacherRecord
+from distilvec.report.record import ApiRecord, TeacherRecord
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.teacher import OpenTeacher, open_teacher
 from distilvec.train.stages import Stage
@@ -76,25 +76,28 @@ class Teacher:
 
     def record(self, several: bool, unread: bool = False) -> TeacherRecord:
         """Return its part of distillation.json; with its weight if there are several teachers."""
-        found: TeacherRecord = {
-            "name": self.info.name,
-            "fingerprint": self.manifest.fingerprint,
-            "embeddings": self.embeddings.fingerprint,
-            "width": self.info.dim,
-            "prompts": {role: prompt for role, prompt in self.info.prompts.items() if prompt},
-            "normalized": self.info.normalized,
-            "similarity": self.info.similarity,
-        }
-        found |= {} if self.parameters is None else {"parameters": self.parameters}
-        found |= {} if self.info.max_length >= UNLIMITED else {"max_length": self.info.max_length}
-        found |= {} if self.info.pooling is None else {"pooling": self.info.pooling}
-        found |= {"live": True} if self.live else {}
-        found |= {"unread": True} if unread else {}
-        if (api := self.section.api) is not None:
+        api = None
+        if self.section.api is not None:
             spent = read_counts(self.counts, "teacher.api")
-            cost = {"cost": round(spent["tokens"] * api.price / 1e6, 6)} if api.price is not None and spent else {}
-            found["api"] = {"host": api.host, **spent, **cost}
-        return found | ({"weight": self.section.weight} if several else {})
+            price = self.section.api.price
+            cost = round(spent["tokens"] * price / 1e6, 6) if price is not None and spent else None
+            api = ApiRecord(self.section.api.host, cost=cost, **spent)
+        return TeacherRecord(
+            name=self.info.name,
+            fingerprint=self.manifest.fingerprint,
+            embeddings=self.embeddings.fingerprint,
+            width=self.info.dim,
+            prompts={role: prompt for role, prompt in self.info.prompts.items() if prompt},
+            normalized=self.info.normalized,
+            similarity=self.info.similarity,
+            parameters=self.parameters,
+            max_length=None if self.info.max_length >= UNLIMITED else self.info.max_length,
+            pooling=self.info.pooling,
+            live=self.live or None,
+            unread=unread or None,
+            api=api,
+            weight=self.section.weight if several else None,
+        )
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from distilvec.data.corpus import Corpus
 from distilvec.evaluation.agreement import ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, compression_rows
 from distilvec.evaluation.diagnostics import Group, experts_report, task_groups, vocabulary_report
-from distilvec.evaluation.evaluator import EmbeddingCache, Request, evaluate, requests
+from distilvec.evaluation.evaluator import EmbeddingCache, Request, Score, evaluate, requests
 from distilvec.evaluation.margin import LEAST_POINTS, margin_report
 from distilvec.evaluation.projection import (
     draw_sentences,
@@ -32,6 +32,22 @@ from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, 
 from distilvec.evaluation.text_distances import embed_rows, farthest_texts, spread_rows, text_distances, texts_by_role
 from distilvec.models.load import load, load_model
 from distilvec.pipeline.columns import Columns, embed_ahead, make_columns
+from distilvec.report.json_values import from_json
+from distilvec.report.values import (
+    Compression,
+    CompressionScore,
+    Experts,
+    Margin,
+    Point,
+    Projections,
+    SentencePlane,
+    SeparatePlanes,
+    Speed,
+    TaskRankings,
+    TextDistances,
+    TokenPlane,
+    Vocabulary,
+)
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
@@ -60,7 +76,7 @@ def _nothing(rows: Any) -> Any:
 class Models:
     """The models of a run and the texts they are compared on; all parts share one cache of embeddings.
 
-    `labeled` are test texts of the run's own task. `scores` are those of report.json, by model. `remote` is the
+    `labeled` are test texts of the run's own task. `scores` are those of the report, by model. `remote` is the
     teacher if it is a table of vectors or an API. `cached` returns the teacher's vectors of rows of the corpus from its
     cache, None where it lacks one.
     """
@@ -75,7 +91,7 @@ class Models:
     saved: Sequence[SavedStudent] = ()
     in_teacher_space: bool = True
     labeled: Sequence[Group] = ()
-    scores: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    scores: dict[str, list[Score]] = field(default_factory=dict)
     cache: EmbeddingCache = field(default_factory=EmbeddingCache)
     remote: TableEmbedder | ApiEmbedder | None = None
     cached: Callable[[Any], Any] = _nothing
@@ -96,8 +112,8 @@ class Models:
     @cached_property
     def scored_tasks(self) -> list[Task]:
         """The tasks that every model has a score on."""
-        names = [{score["task"] for score in column} for column in self.scores.values()]
-        return [task for task in self.tasks if all(task.name in known for known in names)]
+        names = [{score.task for score in column} for column in self.scores.values()]
+        return [task for task in self.tasks if all(task.name in of_model for of_model in names)]
 
     @property
     def quick_tasks(self) -> list[Task]:
@@ -117,14 +133,21 @@ class Models:
         return {name: model for name, model in models.items() if model is not None}
 
 
-def agreement(models: Models) -> dict[str, Any]:
+def agreement(models: Models) -> dict[str, TaskRankings]:
     """Compare the rankings of student and teacher, for every retrieval task."""
     columns = models.main_columns
-    tasks = [task for task in models.scored_tasks if isinstance(task, RetrievalTask)]
-    return {task.name: ranking_agreement(task, columns, models.cache) for task in tasks} if "teacher" in columns else {}
+    if "teacher" not in columns:
+        return {}
+    rankings = {}
+    for task in models.scored_tasks:
+        if isinstance(task, RetrievalTask):
+            content = ranking_agreement(task, columns, models.cache)
+            queries = content.pop("queries")
+            rankings[task.name] = from_json(TaskRankings, {"models": content, "queries": queries})
+    return rankings
 
 
-def compression(models: Models) -> dict[str, Any]:
+def compression(models: Models) -> Compression:
     """Score truncated embeddings and small number formats."""
     columns = models.main_columns
     tasks = models.quick_tasks
@@ -138,10 +161,11 @@ def compression(models: Models) -> dict[str, Any]:
         rows = compression_rows(
             tasks, columns, models.cache, progress=report, classification=models.section.every_classification
         )
-    return {"widths": sorted({row["width"] for row in rows}), "precisions": list(PRECISIONS), "rows": rows}
+    widths = sorted({row["width"] for row in rows})
+    return Compression(from_json(list[CompressionScore], rows), widths, list(PRECISIONS))
 
 
-def margin(models: Models) -> dict[str, Any] | None:
+def margin(models: Models) -> Margin | None:
     """Fit scores against validation distance over the saved checkpoints; None for fewer than three.
 
     Checkpoints of each cycle's first epoch are left out, as in the paper (REDACT, footnote 5): at high learning rates
@@ -170,9 +194,9 @@ def margin(models: Models) -> dict[str, Any] | None:
             values = {score.task: score.value for score in found}
             points.append({"step": saved.step, "distance": saved.distance, "scores": values})
             advance(number + 1, name)
-    names, known = {task.name for task in tasks}, models.scores["teacher"]
-    teacher = {score["task"]: score["value"] for score in known if score["task"] in names}
-    return margin_report(points, teacher, left_out)
+    names = {task.name for task in tasks}
+    teacher = {score.task: score.value for score in models.scores["teacher"] if score.task in names}
+    return from_json(Margin, margin_report(points, teacher, left_out))
 
 
 def _report_share(advance: Advance, done: int, note: str, texts: int, share: float) -> None:
@@ -180,44 +204,53 @@ def _report_share(advance: Advance, done: int, note: str, texts: int, share: flo
     advance(done, note, work=done + share)
 
 
-def speed(models: Models) -> dict[str, Any]:
+def speed(models: Models) -> Speed:
     """Measure latency and throughput of teacher and student, in at most `evaluation.speed_seconds`."""
     with progress("speed", 100, "%") as advance:
-        return measure_speed(
+        content = measure_speed(
             {name: model.model for name, model in models.present.items() if name != "untrained"},
             batch_sizes=models.section.speed_batches,
             timing=Timing(20, 200, SETTING_SECONDS),
             progress=lambda what, done, total: advance(100 * done // max(1, total), what),
             limit_seconds=models.section.speed_seconds,
         )
+    return from_json(Speed, content)
 
 
-def projections(models: Models) -> dict[str, Any]:
-    """Project sentences of the tasks, and tokens of a few of them, onto two dimensions."""
+def projections(models: Models) -> Projections | None:
+    """Project sentences of the tasks, and tokens of a few of them, onto two dimensions; None for too few texts."""
     tasks = models.scored_tasks
     teacher = models.teacher or models.remote
     if teacher is None or not tasks:
-        return {}
+        return None
     share = max(1, SENTENCES // len(tasks))
     pairs = [(task.name, text) for task in tasks for text in spread(sorted(set(task_texts(task))), share)]
     pairs = [(name, text) for name, text in pairs if text.strip()]
     if isinstance(models.remote, TableEmbedder):
         pairs = [(name, text) for name, text in pairs if not models.remote.lacking([text])]
     if len(pairs) < FEWEST:
-        return {}
+        return None
     texts = [text for _, text in pairs]
     present: dict[str, Embedder] = {"teacher": teacher, **models.present}
     vectors = {name: models.cache.vectors(model, texts, "document") for name, model in present.items()}
-    labels = {"labels": [text[:80] for text in texts], "groups": [name for name, _ in pairs]}
+    content = project_sentences(vectors)
+    sentences = SentencePlane(
+        points={name: from_json(list[Point], content[name]) for name in vectors},
+        disparity=content["disparity"],
+        disparity_aligned=content["disparity_aligned"],
+        aligned={name: bool(is_aligned) for name, is_aligned in content["aligned"].items()},
+        labels=[text[:80] for text in texts],
+        groups=[name for name, _ in pairs],
+    )
     if models.teacher is None:
-        return {"sentences": project_sentences(vectors) | labels}
+        return Projections(sentences)
     chosen = spread([text for text in texts if 6 <= len(text.split()) <= 16] or texts, TOKEN_SENTENCES)
     states = [token_states(model.model, chosen) for model in (models.teacher, models.student)]
-    return {"sentences": project_sentences(vectors) | labels, "tokens": project_tokens(chosen, *states)}
+    return Projections(sentences, from_json(list[TokenPlane], project_tokens(chosen, *states)))
 
 
-def experts(models: Models) -> dict[str, Any]:
-    """Describe the routing of a student with experts, and the experts' embeddings."""
+def experts(models: Models) -> Experts | None:
+    """Describe the routing of a student with experts, and the experts' embeddings; None without experts."""
     teacher = models.teacher
 
     def vectors(group: Group, texts: Sequence[Text]) -> Any:
@@ -226,49 +259,59 @@ def experts(models: Models) -> dict[str, Any]:
             return teacher.signals(texts)["embedding"]
         return models.cache.vectors(teacher, [text for text in texts if isinstance(text, str)], group.role)
 
-    return experts_report(models.student, models.groups, None if teacher is None else vectors)
+    content = experts_report(models.student, models.groups, None if teacher is None else vectors)
+    return from_json(Experts, content) if content else None
 
 
-def tokens(models: Models) -> list[dict[str, Any]]:
+def tokens(models: Models) -> list[SeparatePlanes]:
     """Project the tokens of a few sentences, each model's onto a plane of its own."""
-    found = [text for group in models.groups for text in group.texts]
-    texts = [part for text in found for part in ((text,) if isinstance(text, str) else text)]
+    texts: list[str] = []
+    for group in models.groups:
+        for text in group.texts:
+            texts += [text] if isinstance(text, str) else text
     if models.teacher is None or not texts:
         return []
     shown = {name: model.model for name, model in models.present.items()}
     if (folder := models.section.finetuned) is not None:
-        own = folder / "student" if (folder / "student").is_dir() else folder
-        shown["finetuned"] = load_model(str(own), "evaluation.finetuned")
-    return project_token_planes(draw_sentences(texts, PLANES), shown)
+        model = folder / "student" if (folder / "student").is_dir() else folder
+        shown["finetuned"] = load_model(str(model), "evaluation.finetuned")
+    rows = []
+    for content in project_token_planes(draw_sentences(texts, PLANES), shown):
+        places = {name: content[name] for name in shown}
+        row = {"text": content["text"], "models": places, "likeness": content["likeness"]}
+        rows.append(from_json(SeparatePlanes, row))
+    return rows
 
 
-def vocabulary(models: Models) -> dict[str, Any]:
-    """Compare the tokenizers of teacher and student on the corpus."""
-    return vocabulary_report(models.teacher, models.student, models.corpus)
+def vocabulary(models: Models) -> Vocabulary | None:
+    """Compare the tokenizers of teacher and student on the corpus; None for one tokenizer."""
+    content = vocabulary_report(models.teacher, models.student, models.corpus)
+    return from_json(Vocabulary, content) if content else None
 
 
-def texts(models: Models) -> dict[str, Any]:
-    """Measure the distance of student and teacher text by text, on validation texts; {} without a common space.
+def texts(models: Models) -> TextDistances | None:
+    """Measure the distance of student and teacher text by text, on validation texts; None without a common space.
 
     "trained" has the same of training texts where the teacher's vectors of them are in its cache.
     """
     corpus, teacher = models.corpus, models.teacher
     if corpus is None or not models.in_teacher_space or corpus.paired or not len(corpus.holdout_rows):
-        return {}
+        return None
     rows = spread_rows(corpus.holdout_rows)
-    theirs = models.cached(rows)
-    if theirs is None and teacher is not None:
+    teacher_vectors = models.cached(rows)
+    if teacher_vectors is None and teacher is not None:
         embed_ahead(Request(teacher, texts_by_role(corpus, rows)), models.cache)
-        theirs = embed_rows(corpus, rows, partial(models.cache.vectors, teacher))
-    ours, tokens = _student_side(models, corpus, rows)
-    if theirs is None or theirs.shape != ours.shape:
-        return {}
-    report: dict[str, Any] = text_distances(corpus, rows, theirs, ours, tokens)
-    report["worst"] = farthest_texts(corpus, rows, theirs, ours, tokens)
+        teacher_vectors = embed_rows(corpus, rows, partial(models.cache.vectors, teacher))
+    student_vectors, tokens = _student_side(models, corpus, rows)
+    if teacher_vectors is None or teacher_vectors.shape != student_vectors.shape:
+        return None
+    content: dict[str, Any] = text_distances(corpus, rows, teacher_vectors, student_vectors, tokens)
+    content["worst"] = farthest_texts(corpus, rows, teacher_vectors, student_vectors, tokens)
     rows = spread_rows(corpus.train_rows)
-    if (theirs := models.cached(rows)) is not None:
-        report["trained"] = text_distances(corpus, rows, theirs, *_student_side(models, corpus, rows))
-    return report
+    teacher_vectors = models.cached(rows)
+    if teacher_vectors is not None:
+        content["trained"] = text_distances(corpus, rows, teacher_vectors, *_student_side(models, corpus, rows))
+    return from_json(TextDistances, content)
 
 
 def _student_side(models: Models, corpus: Corpus, rows: Any) -> tuple[Any, Any]:

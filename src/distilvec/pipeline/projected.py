@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sentence_transformers import SentenceTransformer
 
-from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.core.registry import method_class
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import load
 from distilvec.pipeline.job import Job
+from distilvec.pipeline.opened_run import RECIPE, Run
 from distilvec.pipeline.resolve import make_objective, reopen
-from distilvec.report.model_card import describe_student, model_card
-from distilvec.report.run_files import RECORD, read_run_file
+from distilvec.report.model_card import model_card
+from distilvec.report.record import RECORD, RunRecord, describe_student
 from distilvec.students.build import with_projection
 from distilvec.train.checkpoint import load_objective, objective_file
 
@@ -37,18 +37,18 @@ def projected_student(job: Job, student: SentenceTransformer) -> SentenceTransfo
     return None if projection is None else with_projection(student, projection)
 
 
-def finished_job(student: Path, to: str) -> tuple[Job, dict[str, Any]]:
+def finished_job(student: Path, to: str) -> tuple[Job, RunRecord]:
     """Return job and record of the run whose student is in this folder, for the form `to`.
 
     Errors: DistilvecError for a folder that is no run's student.
     """
-    run = student.resolve().parent
-    record = read_run_file(run, RECORD)
-    if record is None or student.resolve() != run / "student" or not (run / "recipe.yaml").exists():
+    folder = student.resolve()
+    if folder.name != "student" or not (folder.parent / RECORD).exists() or not (folder.parent / RECIPE).exists():
         raise DistilvecError(
             "model", f"{student} is not the student of a finished run.", f"Give RUN/student for --to {to}."
         )
-    return reopen(recipes.load(run / "recipe.yaml"), run, record), record
+    run = Run.open(folder.parent, key="model")
+    return reopen(run.recipe, run.folder, run.record), run.record
 
 
 def export_projected(student: Path, out: Path | None) -> Path:
@@ -64,14 +64,17 @@ def export_projected(student: Path, out: Path | None) -> Path:
             f"method '{job.stages[-1].recipe.method.name}' trains no projection of the student's vectors.",
             "Use the student itself.",
         )
-    about = describe_student(model, f"{record['name']}-projected", record["student"].get("base_model"))
-    measured = ("seal", "scores", "supervised", "neighbors")  # of the student without its projection
-    projected = {key: value for key, value in record.items() if key not in measured}
-    projected |= {
-        "name": about["name"],
-        "student": about,
-        "teacher_compatible": about["width"] == record["teacher"].get("width"),
-    }
+    base_model = None if record.student is None else record.student.base_model
+    about = describe_student(model, f"{record.name}-projected", base_model)
+    projected = replace(
+        record,
+        name=about.name,
+        student=about,
+        teacher_compatible=record.teacher is not None and about.width == record.teacher.width,
+        scores={},  # of the student without its projection, as the next two
+        supervised=None,
+        neighbors=None,
+    )
     out = out or job.folder / "projected"
-    save_student(model, out, projected, model_card(projected), key="--out")
+    save_student(model, out, projected.to_json(), model_card(projected), key="--out")
     return out

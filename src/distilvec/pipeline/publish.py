@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from distilvec.config import recipe as recipes
+from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.outputs import OutputSpec
-from distilvec.evaluation.evaluator import read_score
-from distilvec.evaluation.tasks import TaskFailure
-from distilvec.formats.replace import read_record
 from distilvec.formats.sentence_transformers import replace_texts
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.record import distillation_record
+from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.record import run_record
 from distilvec.pipeline.resolve import make_objective
-from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.start import fresh_layer, read_start
 from distilvec.pipeline.student import student_similarity, trained_student
 from distilvec.pipeline.train import Training
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
+from distilvec.report.record import RECORD, read_record
+from distilvec.report.values import Report
 from distilvec.report.write import write_report
 
 
-def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
-    """Write record, model card and report page; the result of the run."""
-    scores = {name: [read_score(score) for score in column] for name, column in report.get("scores", {}).items()}
+def publish(job: Job, training: Training, report: Report) -> Run:
+    """Write record, model card and report page; return the run."""
     folder = job.folder / "student"
     student = trained_student(job)
     stages = list(zip(job.stages, training.stages, strict=True))
@@ -33,21 +34,18 @@ def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
     teachers = [teacher.record(len(job.teachers) > 1, unread) for teacher in job.teachers]
     objective = make_objective(job.stages[-1], job.context)
     start = read_start(job)
-    hub = (read_record(job.folder) or {}).get("hub") or {}
-    record = distillation_record(
-        stages, teachers, student, job.corpus, objective, training.distance, scores, start, hub
-    )
-    record["student"]["dense_choice"] = job.recipe.student.dense
-    if (layer := fresh_layer(job, student)) is not None:
-        fitted = f"student.{layer}" in start.ridge_distances
-        record["training"]["linear_layer"] = "ridge" if fitted else "random"
-    for name in ("supervised", "neighbors"):
-        if report.get(name):
-            record[name] = report[name]
+    hub: dict[str, Any] = {}
+    with suppress(DistilvecError):  # a damaged record is written again
+        before = read_record(job.folder)
+        hub = {} if before is None else before.hub
+    record = run_record(stages, teachers, student, job.corpus, objective, training.distance, report, start, hub)
+    layer = fresh_layer(job, student)
+    if layer is not None and record.training is not None:
+        origin = "ridge" if f"student.{layer}" in start.ridge_distances else "random"
+        record = replace(record, training=replace(record.training, linear_layer=origin))
+
     card = model_card(record, exports=read_exports(folder))
-    replace_texts(folder, dict(record), card, student_similarity(job))
-    write_json(job.folder / "distillation.json", record, sealed=True, key="distillation.json")
-    page = write_report(job.folder, report, record, recipes.dump(job.recipe))
-    problems = [TaskFailure(**problem) for problem in report["failures"]]
-    verdict = report["verdict"]
-    return RunResult(job.folder, training.state, training.distance, scores, record, problems, page, verdict)
+    replace_texts(folder, record.to_json(), card, student_similarity(job))
+    write_json(job.folder / RECORD, record.to_json(), sealed=True, key=RECORD)
+    write_report(job.folder, report, record, recipes.dump(job.recipe))
+    return Run(job.folder, record)

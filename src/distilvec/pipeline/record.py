@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import sentence_transformers
 import torch
 import transformers
+from sentence_transformers import SentenceTransformer
 
 import distilvec
 from distilvec.config.schema import Recipe
@@ -21,103 +23,120 @@ from distilvec.evaluation.evaluator import Score
 from distilvec.models.load import model_name
 from distilvec.models.origin import is_hub_id, origin
 from distilvec.pipeline.start import Start
-from distilvec.report.model_card import DataRecord, Distillation, TeacherRecord, describe_student
-from distilvec.report.run_files import RECORD_FORMAT
+from distilvec.report.record import (
+    DataRecord,
+    MethodRecord,
+    RunRecord,
+    SourceRecord,
+    StageRecord,
+    TeacherRecord,
+    TrainingRecord,
+    describe_student,
+)
+from distilvec.report.values import Report
 from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import SCORES, read_metrics, validation_metric
 from distilvec.train.optimizer import final_rate
 from distilvec.train.stages import Stage
 
 
-def distillation_record(
+def run_record(
     stages: Sequence[tuple[Stage, Progress]],
     teachers: Sequence[TeacherRecord],
-    student: Any,
+    student: SentenceTransformer,
     corpus: Corpus,
     objective: Objective,
     distance: Mapping[str, float],
-    scores: Mapping[str, Sequence[Score]],
+    report: Report,
     start: Start,
     hub: Mapping[str, Any],
-) -> Distillation:
+) -> RunRecord:
     """Return the record: method and settings of the last stage; steps, texts and minutes of all stages.
 
-    `hub` is that of the run's earlier record, if there is one, and is kept: its models may be gone since.
+    `hub` is that of the run's earlier record, if there is one, and stays: its models may be gone since.
     """
     recipe = stages[-1][0].recipe
     base = recipe.student.model
-    base = teachers[0]["name"] if base == "teacher" else base and model_name(base)
-    kept = start.layers or (recipe.student.layers if isinstance(recipe.student.layers, list) else None)
-    return {
-        "format": RECORD_FORMAT,
-        "name": recipe.name,
-        "teacher": teachers[0],
-        **({"more_teachers": list(teachers[1:])} if len(teachers) > 1 else {}),
-        "student": describe_student(student, recipe.name, base, kept),
-        "data": data_record(corpus),
-        "method": {
-            "name": recipe.method.name,
-            "summary": " ".join((objective.__doc__ or "").strip().split("\n\n")[0].split()),
-            "options": recipe.method.options,
-            "weights": objective.weights,
-            "citation": objective.citation,
-        },
-        "training": training_record(stages, start),
-        "metrics": dict(distance),
-        "scores": {
-            name: [
-                {"task": score.task, "type": score.type, "metric": score.metric, "value": round(score.value, 4)}
-                for score in column
-            ]
-            for name, column in scores.items()
-        },
-        "versions": versions(),
-        "hub": {**hub_record(recipe), **hub},
-        "teacher_compatible": objective.in_teacher_space and student.get_embedding_dimension() == teachers[0]["width"],
+    if base == "teacher":
+        base = teachers[0].name
+    elif base:
+        base = model_name(base)
+    kept_layers = start.layers
+    if not kept_layers and isinstance(recipe.student.layers, list):
+        kept_layers = recipe.student.layers
+    about = describe_student(student, recipe.name, base, kept_layers)
+    scores = {
+        model: [Score(score.task, score.type, score.metric, round(score.value, 4)) for score in column]
+        for model, column in report.scores.items()
     }
+    return RunRecord(
+        name=recipe.name,
+        teacher=teachers[0],
+        more_teachers=list(teachers[1:]),
+        student=replace(about, dense_choice=recipe.student.dense),
+        data=data_record(corpus),
+        method=MethodRecord(
+            name=recipe.method.name,
+            summary=" ".join((objective.__doc__ or "").strip().split("\n\n")[0].split()),
+            options=recipe.method.options,
+            weights=dict(objective.weights),
+            citation=objective.citation,
+        ),
+        training=training_record(stages, start),
+        metrics=dict(distance),
+        scores=scores,
+        versions=versions(),
+        teacher_compatible=objective.in_teacher_space and about.width == teachers[0].width,
+        supervised=report.supervised,
+        neighbors=report.neighbors,
+        hub={**hub_record(recipe), **hub},
+    )
 
 
-def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> dict[str, Any]:
+def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> TrainingRecord:
     """Describe the training: settings of the last stage, cost of all."""
-    (last, state), spent = stages[-1], [progress for _, progress in stages]
+    last, state = stages[-1]
+    progress = [progress for _, progress in stages]
     train = last.recipe.train
-    rows = train.batch_size * train.gradient_accumulation_steps
-    return {
-        "steps": sum(progress.step for progress in spent),
-        "texts": sum(progress.texts for progress in spent),
-        "epochs": train.epochs,
-        "batch_size": f"{train.max_tokens} tokens" if train.max_tokens else rows,
-        "learning_rate": state.learning_rate,
-        "final_learning_rate": final_rate(train, state.learning_rate),
-        "schedule": train.schedule.name,
-        "weight_decay": train.weight_decay,
-        **({} if train.optimizer == "adamw" else {"optimizer": train.optimizer}),
-        "update": train.update.label,
-        **({} if start == Start() else {"start": start.label}),
-        "precision": train.precision,
-        "seed": train.seed,
-        "best_step": state.best_step,
-        **shipped_start(state, last.recipe.task is not None),
-        "minutes": round(sum(progress.seconds for progress in spent) / 60, 1),
-        **({"stages": [stage_record(*stage) for stage in stages]} if last.name else {}),
-    }
+    batch_size: int | str = train.batch_size * train.gradient_accumulation_steps
+    if train.max_tokens:
+        batch_size = f"{train.max_tokens} tokens"
+    return TrainingRecord(
+        steps=sum(part.step for part in progress),
+        texts=sum(part.texts for part in progress),
+        epochs=train.epochs,
+        batch_size=batch_size,
+        learning_rate=state.learning_rate,
+        final_learning_rate=final_rate(train, state.learning_rate),
+        schedule=train.schedule.name,
+        weight_decay=train.weight_decay,
+        optimizer=None if train.optimizer == "adamw" else train.optimizer,
+        update=train.update.label,
+        start=None if start == Start() else start.label,
+        precision=train.precision,
+        seed=train.seed,
+        best_step=state.best_step,
+        shipped=shipped_start(state, last.recipe.task is not None),
+        minutes=round(sum(part.seconds for part in progress) / 60, 1),
+        stages=[stage_record(*stage) for stage in stages] if last.name else [],
+    )
 
 
-def shipped_start(state: Progress, labelled: bool) -> dict[str, str]:
+def shipped_start(state: Progress, labelled: bool) -> str | None:
     """Return the sentence for a run whose training has not improved on its start; the start ships then."""
     if state.best_step != 0 or state.step == 0:
-        return {}
+        return None
     if labelled:
         scores = f"{1 - state.start_distance:.4f} before, {1 - state.last_distance:.4f} after"
-        return {
-            "shipped": f"Training did not improve on the start, a logistic regression on the vectors as they were "
-            f"(validation: {scores}), so the start ships."
-        }
+        return (
+            "Training did not improve on the start, a logistic regression on the vectors as they were (validation: "
+            f"{scores}), so the start ships."
+        )
     distances = f"{state.start_distance:.4f} before, {state.last_distance:.4f} after"
-    return {
-        "shipped": f"Training did not bring the student nearer to its teacher ({distances}), so the student ships as "
-        "it was before training."
-    }
+    return (
+        f"Training did not bring the student nearer to its teacher ({distances}), so the student ships as it was "
+        "before training."
+    )
 
 
 def hub_record(recipe: Recipe) -> dict[str, Any]:
@@ -132,31 +151,29 @@ def hub_record(recipe: Recipe) -> dict[str, Any]:
     return {**found, **({"datasets": list(datasets)} if datasets else {})}
 
 
-def stage_record(stage: Stage, state: Progress) -> dict[str, Any]:
+def stage_record(stage: Stage, state: Progress) -> StageRecord:
     """Describe a stage: trained parameters, method and cost."""
-    return {
-        "name": stage.name,
-        "method": stage.recipe.method.name,
-        "trained": stage.trained,
-        "learning_rate": state.learning_rate,
-        "steps": state.step,
-        "texts": state.texts,
-        "minutes": round(state.seconds / 60, 1),
-    }
+    return StageRecord(
+        name=stage.name,
+        method=stage.recipe.method.name,
+        trained=stage.trained,
+        learning_rate=state.learning_rate,
+        steps=state.step,
+        texts=state.texts,
+        minutes=round(state.seconds / 60, 1),
+    )
 
 
 def data_record(corpus: Corpus) -> DataRecord:
-    """Describe the corpus by source."""
-    kept = np.bincount(corpus.sources, minlength=len(corpus.source_names)).tolist()
-    columns = zip(corpus.source_names, kept, corpus.roles, corpus.languages, strict=True)
-    return {
-        "fingerprint": corpus.fingerprint,
-        "sources": [
-            {"name": name, "rows": rows, "role": role, "language": language} for name, rows, role, language in columns
-        ],
-        "train_rows": corpus.report["train"],  # of a task: examples
-        "holdout_rows": corpus.report["holdout"],
-    }
+    """Describe the corpus by source; rows of a task are examples."""
+    rows = np.bincount(corpus.sources, minlength=len(corpus.source_names)).tolist()
+    columns = zip(corpus.source_names, rows, corpus.roles, corpus.languages, strict=True)
+    return DataRecord(
+        fingerprint=corpus.fingerprint,
+        sources=[SourceRecord(name, count, role, language) for name, count, role, language in columns],
+        train_rows=corpus.report["train"],
+        holdout_rows=corpus.report["holdout"],
+    )
 
 
 def best_distance(metrics: Sequence[Path]) -> dict[str, float]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import logging
+from transformers import PreTrainedTokenizerFast, logging
 
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Recipe, TeacherSection
@@ -50,6 +49,7 @@ from distilvec.pipeline.precision import (
 from distilvec.pipeline.size import size_student
 from distilvec.pipeline.texts import check_domains, load_corpus, load_examples, load_tasks, load_vocabulary
 from distilvec.report.model_card import shorter_reading
+from distilvec.report.record import RunRecord, TeacherRecord
 from distilvec.students.task_head import load_head
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import token_settings
@@ -108,7 +108,7 @@ def resolve(recipe: Recipe, folder: Path) -> Job:
     return _make_job(recipe, stated, folder, store, descriptions, texts, student, length, vocabulary, loaded)
 
 
-def reopen(recipe: Recipe, folder: Path, record: Mapping[str, Any]) -> Job:
+def reopen(recipe: Recipe, folder: Path, record: RunRecord) -> Job:
     """Return the job of the finished run in a folder, from its `record` (distillation.json).
 
     Its teachers are described by their caches and its student by its folder: no model has to exist for it any more.
@@ -120,7 +120,7 @@ def reopen(recipe: Recipe, folder: Path, record: Mapping[str, Any]) -> Job:
 
     descriptions = {}
     sections = teacher_sections(recipe)
-    entries = [record["teacher"], *record.get("more_teachers", [])]
+    entries = [record.teacher, *record.more_teachers]
     for (key, section), entry in zip(sections.items(), entries, strict=True):
         descriptions[key] = _describe_recorded(recipe, key, section, entry, store)
         log_similarity(section, descriptions[key].info.normalized)
@@ -128,7 +128,8 @@ def reopen(recipe: Recipe, folder: Path, record: Mapping[str, Any]) -> Job:
     texts = _load_texts(recipe, descriptions["teacher"].info, store)
     student, length = describe_saved(folder / "student")
     # The decision of the run that trained the student: the models that it was made from may be gone
-    dense = record["student"]["dense_choice"]
+    assert record.student is not None
+    dense = record.student.dense_choice
     recipe = recipe.model_copy(update={"student": recipe.student.model_copy(update={"dense": dense})})
     return _make_job(recipe, stated, folder, store, descriptions, texts, student, length, None, LoadedModels())
 
@@ -158,13 +159,13 @@ def _load_texts(recipe: Recipe, teacher: TeacherInfo, store: ArtifactStore) -> _
 
 
 def _describe_recorded(
-    recipe: Recipe, key: str, section: TeacherSection, entry: Mapping[str, Any], store: ArtifactStore
+    recipe: Recipe, key: str, section: TeacherSection, entry: TeacherRecord | None, store: ArtifactStore
 ) -> TeacherDescription:
     """Describe a teacher of a finished run by its cache; by its model where it has none, or where the method needs the
     model's layers.
     """
-    if not entry.get("live") and not section.live:
-        cache = find_cache(recipe, store, entry["name"], entry["fingerprint"])
+    if entry is not None and not entry.live and not section.live and entry.name and entry.fingerprint:
+        cache = find_cache(recipe, store, entry.name, entry.fingerprint)
         if cache.manifest.tokens is None:
             return known_teacher(section, cache.manifest, entry)
     return describe_teacher(section, key, recipe.train.device, store)
@@ -172,7 +173,7 @@ def _describe_recorded(
 
 def _make_job(
     recipe: Recipe, stated: Recipe, folder: Path, store: ArtifactStore, descriptions: Mapping[str, TeacherDescription],
-    texts: _Texts, student: StudentInfo, length: int, vocabulary: Any, loaded: LoadedModels,
+    texts: _Texts, student: StudentInfo, length: int, vocabulary: PreTrainedTokenizerFast | None, loaded: LoadedModels,
 ) -> Job:  # fmt: skip
     """Decide what the stages require of every teacher, the dropout, and the precision of the teachers."""
     examples = texts.examples

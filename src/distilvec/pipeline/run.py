@@ -25,16 +25,16 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.processes import is_main, join, main_first, wait, world_size
 from distilvec.core.storage import Pusher, Remote
 from distilvec.pipeline.evaluate import evaluate
+from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.prepare import prepare
 from distilvec.pipeline.publish import publish
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run_dir import check_run, claim_folder
-from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.train import finished_training, remove_checkpoints, train
 from distilvec.train.metrics import Callback, check_callbacks
 
 
-def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence[Callback] = ()) -> RunResult | None:
+def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence[Callback] = ()) -> Run | None:
     """Run a recipe in a folder; a step whose inputs have not changed is not run again.
 
     Each of the `callbacks` is called as callback(step, metrics) for every logged line of training and validation. With

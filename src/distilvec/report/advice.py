@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL, average
-from distilvec.evaluation.neighbors import DOUBTFUL, Judgement, NeighborShares, Share, read_judgement
+from distilvec.evaluation.neighbors import DOUBTFUL, Judgement, NeighborShares, Share
 from distilvec.report.neighbors import wider_text
-from distilvec.report.scores import read_scores, shared
-from distilvec.report.section import get
+from distilvec.report.record import TrainingRecord
+from distilvec.report.scores import shared
 from distilvec.report.sections.compression import BITS, mean_rows, vectors
-from distilvec.report.tables import Part, number
+from distilvec.report.sections.training import metric_values
+from distilvec.report.tables import number
+from distilvec.report.values import Report, Verdict
 from distilvec.train.metrics import SCORES, validation_metric
 
 FALLS = 3.0  # percent of the teacher's score that retrieval keeps less than the average
@@ -28,9 +30,10 @@ KEPT = 99.0  # percent of the student's own score that a smaller vector keeps
 RIDGE = "start the new linear layer from a regression on the teacher's vectors (student.start=ridge)"
 
 
-def advice(report: Part) -> list[str]:
+def advice(report: Report) -> list[str]:
     """Return sentences, the most important first."""
-    return [text for rule in RULES if (text := rule(report))]
+    sentences = [rule(report) for rule in RULES]
+    return [sentence for sentence in sentences if sentence]
 
 
 def index_advice(judgement: Judgement) -> str:
@@ -55,18 +58,21 @@ def index_advice(judgement: Judgement) -> str:
     )
 
 
-def fits_the_index(report: Part) -> str:
+def fits_the_index(report: Report) -> str:
     """A student of an index."""
     judgement = _judgement(report)
-    return index_advice(judgement) if judgement is not None and judgement.origin == "index" else ""
+    if judgement is None or judgement.origin != "index":
+        return ""
+    return index_advice(judgement)
 
 
-def training_lowers(report: Part) -> str:
+def training_lowers(report: Report) -> str:
     """The student before training had the higher average, or found more of the teacher's neighbours."""
-    columns = read_scores(get(report, "scores") or {})
-    student, untrained = shared(*(columns.get(name, []) for name in ("student", "untrained")))
-    judgement, lost = _judgement(report), ""
-    if student and _below_zero(get(report, "changes.training").get(AVERAGE)):
+    student, untrained = shared(report.scores.get("student", ()), report.scores.get("untrained", ()))
+    change = report.changes.get("training", {}).get(AVERAGE)
+    judgement = _judgement(report)
+    lost = ""
+    if student and change is not None and change.is_loss:
         lost = f"the average fell from {number(average(untrained), 1)} to {number(average(student), 1)}"
     elif judgement is not None and judgement.start is not None and judgement.gain is not None:
         gain = judgement.gain.among or judgement.gain.alone
@@ -75,112 +81,122 @@ def training_lowers(report: Part) -> str:
             lost = f"of the teacher's top 10 it finds {after.mean:.2f}, before training {before.mean:.2f}"
     if not lost:
         return ""
-    rate = get(report, "record.training.learning_rate")
+    rate = _training(report).learning_rate
     lower = f"train.learning_rate={rate / 3:.1g} instead of {rate:g}" if rate else "a lower train.learning_rate"
     return f"Training made the student worse: {lost}. Most often the rate is too high: try {lower}."
 
 
-def far_from_the_space(report: Part) -> str:
+def far_from_the_space(report: Report) -> str:
     """Among the teacher's vectors the student finds far less than among its own."""
-    key, names = "retrieval", (RETRIEVAL, AVERAGE)
-    if get(report, "verdict").get("retrieval") is None:  # every task is a retrieval task
-        key = "retention"
-    alone, pair = (get(report, "verdict").get(name) for name in (key, f"asymmetric_{key}"))
-    changes, judgement, found = get(report, "changes.documents"), _judgement(report), ""
-    interval = next((changes[name] for name in names if name in changes), None)
-    if alone is not None and pair is not None and alone - pair >= FAR and _below_zero(interval):
-        found = f"{number(pair, 1)}% of its retrieval score instead of {number(alone, 1)}%"
+    alone, with_documents = _kept_in_search(report)
+    changes = report.changes.get("documents", {})
+    change = changes.get(RETRIEVAL, changes.get(AVERAGE))
+    judgement = _judgement(report)
+    kept = ""
+    has_fallen = change is not None and change.is_loss
+    if has_fallen and alone is not None and with_documents is not None and alone - with_documents >= FAR:
+        kept = f"{number(with_documents, 1)}% of its retrieval score instead of {number(alone, 1)}%"
     elif judgement is not None and judgement.student.among is not None and judgement.student.alone is not None:
         own, among = judgement.student.alone, judgement.student.among
         if among.high < own.low:
-            found = f"{among.mean:.2f} of its top 10 instead of {own.mean:.2f}"
-    if not found:
+            kept = f"{among.mean:.2f} of its top 10 instead of {own.mean:.2f}"
+    if not kept:
         return ""
-    fix = f"{RIDGE}, or train longer (train.epochs)" if _random_layer(report) else "train longer (train.epochs)"
-    return (
-        f"With the teacher's vectors the student keeps {found} alone, so it is not yet in the teacher's space: {fix}."
-    )
+    fix = "train longer (train.epochs)"
+    if _starts_at_random(report):
+        fix = f"{RIDGE}, or {fix}"
+    return f"With the teacher's vectors the student keeps {kept} alone, so it is not yet in the teacher's space: {fix}."
 
 
-def random_layer(report: Part) -> str:
+def random_layer(report: Report) -> str:
     """A new linear layer started at random, and the student cannot search the teacher's vectors yet."""
     judgement = _judgement(report)
-    if judgement is None or not _random_layer(report) or far_from_the_space(report):
+    if judgement is None or not _starts_at_random(report) or far_from_the_space(report):
         return ""
     if judgement.compatibility in (None, "yes"):
         return ""
     return f"The linear layer to the teacher's vectors started at random: {RIDGE}."
 
 
-def teacher_below(report: Part) -> str:
+def teacher_below(report: Report) -> str:
     """A fine-tuned teacher is below its student on the labelled task."""
-    scores = get(report, "record.supervised.scores")
-    ours, theirs = ((scores.get(name) or {}).get("accuracy") for name in ("student", "teacher"))
-    if ours is None or theirs is None or 100 * (ours - theirs) < LOWER:
+    supervised = None if report.record is None else report.record.supervised
+    if supervised is None:
         return ""
-    if not _above_zero(get(report, "intervals.student").get(get(report, "record.supervised").get("task"))):
+    student = supervised.scores.get("student", {}).get("accuracy")
+    teacher = supervised.scores.get("teacher", {}).get("accuracy")
+    if student is None or teacher is None or 100 * (student - teacher) < LOWER:
         return ""
-    below = f"The teacher ({number(100 * theirs, 1)}) is below its student ({number(100 * ours, 1)})"
+    change = report.intervals.get("student", {}).get(supervised.task)
+    if change is None or not change.is_gain:
+        return ""
+    below = f"The teacher ({number(100 * teacher, 1)}) is below its student ({number(100 * student, 1)})"
     return (
         f"{below}: fine-tune it longer or at a larger rate (distilvec finetune --epochs, --learning-rate), and compare "
         "the labels alone (distilvec run task)."
     )
 
 
-def confused_classes(report: Part) -> str:
+def confused_classes(report: Report) -> str:
     """The classes that a classifier confuses most."""
-    found = [one for one in get(report, "mistakes.confused") or () if one["rows"] > 1][:2]
-    if not found:
+    confused = [] if report.mistakes is None else report.mistakes.confused
+    most = [pair for pair in confused if pair.rows > 1][:2]
+    if not most:
         return ""
-    shown = "; ".join(f"{one['class']} for {one['taken_for']} ({one['rows']} test rows)" for one in found)
+    shown = "; ".join(f"{pair.name} for {pair.taken_for} ({pair.rows} test rows)" for pair in most)
     return f"Read the wrong texts in the report. Mistaken most: {shown}. Add training rows of these, or merge them."
 
 
-def retrieval_falls(report: Part) -> str:
+def retrieval_falls(report: Report) -> str:
     """Retrieval keeps less than the average does, and training is not the cause."""
-    kept, retrieval = (get(report, "verdict").get(key) for key in ("retention", "retrieval"))
+    verdict = report.verdict or Verdict()
+    kept, retrieval = verdict.retention, verdict.retrieval
     if kept is None or retrieval is None or kept - retrieval < FALLS or training_lowers(report):
         return ""
-    if not _below_zero(get(report, "intervals.student").get(RETRIEVAL)):
+    change = report.intervals.get("student", {}).get(RETRIEVAL)
+    if change is None or not change.is_loss:
         return ""
-    own = bool(get(report, "vocabulary"))
-    larger = "take a larger token table (student.vocabulary)" if own else "keep more layers (student.layers)"
+    larger = "keep more layers (student.layers)"
+    if report.vocabulary is not None:
+        larger = "take a larger token table (student.vocabulary)"
     return (
         f"Retrieval falls most ({number(retrieval, 1)}% of the teacher's, all tasks {number(kept, 1)}%): "
         f"train longer (train.epochs), or {larger}."
     )
 
 
-def teachers_documents(report: Part) -> str:
+def teachers_documents(report: Report) -> str:
     """Retrieval is better with the teacher's documents."""
-    key, name = "retrieval", RETRIEVAL
-    if get(report, "verdict").get("retrieval") is None:  # every task is a retrieval task
-        key, name = "retention", AVERAGE
-    alone, pair = (get(report, "verdict").get(part) for part in (key, f"asymmetric_{key}"))
-    if alone is None or pair is None or pair - alone < HELPS:
+    alone, with_documents = _kept_in_search(report)
+    if alone is None or with_documents is None or with_documents - alone < HELPS:
         return ""
-    if not _above_zero(get(report, "changes.documents").get(name)):
+    has_other_tasks = report.verdict is not None and report.verdict.retrieval is not None
+    change = report.changes.get("documents", {}).get(RETRIEVAL if has_other_tasks else AVERAGE)
+    if change is None or not change.is_gain:
         return ""
     return (
-        f"Search the teacher's documents with the student's queries: {number(pair, 1)}% of the teacher's retrieval "
-        f"instead of {number(alone, 1)}%."
+        f"Search the teacher's documents with the student's queries: {number(with_documents, 1)}% of the teacher's "
+        f"retrieval instead of {number(alone, 1)}%."
     )
 
 
-def still_better(report: Part) -> str:
+def still_better(report: Report) -> str:
     """The validation was still improving at the end, or was best long before."""
-    lines = [line for line in get(report, "history") or () if validation_metric(line)]
+    lines = [line for line in report.history if validation_metric(line)]
     name = validation_metric(lines[-1]) if lines else None
-    values = [(line["step"], line[f"eval/{name}"]) for line in lines[1:] if f"eval/{name}" in line]
-    if name in (None, "similarity_gap") or len(values) < 3:  # the gap does not rank students
+    if name is None or name == "similarity_gap":  # the gap does not rank students
         return ""
-    way, title = (-1 if name in SCORES else 1), name.replace("_", " ")
-    best_step, best = min(values, key=lambda pair: way * pair[1])
+    values = metric_values(lines[1:], f"eval/{name}")
+    if len(values) < 3:
+        return ""
+    sign = -1 if name in SCORES else 1  # of a score the greatest is best
+    title = name.replace("_", " ")
+    best_step, best = min(values, key=lambda point: sign * point[1])
     (_, before), (last_step, last) = values[-2:]
-    if best_step == last_step and way * (before - last) > STILL * abs(before):
+    if best_step == last_step and sign * (before - last) > STILL * abs(before):
         change = f"{number(before, 4)} to {number(last, 4)}"
         return f"The validation {title} still improved at the end ({change}): train longer (train.epochs)."
-    if best_step < 0.7 * last_step and way * (last - best) > STILL * abs(best):
+    if best_step < 0.7 * last_step and sign * (last - best) > STILL * abs(best):
         return (
             f"The validation {title} was best at step {best_step:,} of {last_step:,}: lower train.learning_rate, or "
             "add texts."
@@ -188,10 +204,10 @@ def still_better(report: Part) -> str:
     return ""
 
 
-def overfits(report: Part) -> str:
+def overfits(report: Report) -> str:
     """The student finds more neighbours of texts that it was trained on than of new ones."""
     judgement = _judgement(report)
-    if judgement is None or judgement.trained is None or not _seen_once(report):
+    if judgement is None or judgement.trained is None or not _every_text_was_seen(report):
         return ""
     seen, new = _first(judgement.trained), _first(judgement.student)
     if seen is None or new is None or seen.low <= new.high:
@@ -203,13 +219,15 @@ def overfits(report: Part) -> str:
     )
 
 
-def more_texts(report: Part) -> str:
+def more_texts(report: Report) -> str:
     """Texts that were trained on are nearer to the teacher than new ones, where their neighbours were not compared."""
-    new, seen = get(report, "texts.mean"), get(report, "texts.trained.mean")
     judgement = _judgement(report)
     if judgement is not None and judgement.trained is not None:  # `overfits` has intervals
         return ""
-    if not new or not seen or not _seen_once(report) or seen > (1 - NEARER) * new:
+    if report.texts is None or report.texts.trained is None or not _every_text_was_seen(report):
+        return ""
+    new, seen = report.texts.mean, report.texts.trained.mean
+    if seen > (1 - NEARER) * new:
         return ""
     return (
         f"Texts that were trained on are nearer to the teacher ({number(seen, 3)}) than new ones ({number(new, 3)}): "
@@ -217,40 +235,62 @@ def more_texts(report: Part) -> str:
     )
 
 
-def smaller_vectors(report: Part) -> str:
+def smaller_vectors(report: Report) -> str:
     """The smallest vectors that keep KEPT percent of the student's score with whole ones."""
-    rows = [row for row in mean_rows(get(report, "compression.rows") or []) if row["column"] == "student"]
-    whole = max((row for row in rows if row["precision"] == "float32"), key=lambda row: row["width"], default=None)
-    if whole is None or whole["value"] <= 0:
+    if report.compression is None:
         return ""
-    shares = [(BITS[row["precision"]] * row["width"], 100 * row["value"] / whole["value"], row) for row in rows]
-    bits, share, row = min((one for one in shares if one[1] >= KEPT), key=lambda one: one[:2])
-    times = BITS["float32"] * whole["width"] / bits
+    rows = [row for row in mean_rows(report.compression.rows) if row.column == "student"]
+    whole = max((row for row in rows if row.precision == "float32"), key=lambda row: row.width, default=None)
+    if whole is None or whole.value <= 0:
+        return ""
+    enough = [row for row in rows if 100 * row.value / whole.value >= KEPT]
+    smallest = min(enough, key=lambda row: (BITS[row.precision] * row.width, row.value))
+    times = BITS["float32"] * whole.width / (BITS[smallest.precision] * smallest.width)
     if times < 2:
         return ""
+    share = 100 * smallest.value / whole.value
     return (
-        f"Store documents in {row['width']} dimensions as {vectors(row['precision'])}: {number(times, 0)} times "
+        f"Store documents in {smallest.width} dimensions as {vectors(smallest.precision)}: {number(times, 0)} times "
         f"smaller, {number(share, 1)}% of the student's score."
     )
 
 
-def smaller_weights(report: Part) -> str:
+def smaller_weights(report: Report) -> str:
     """The student was not exported."""
-    if get(report, "exports") or not get(report, "record.student"):
+    if report.exports or report.record is None or report.record.student is None:
         return ""
-    student = shlex.quote(str(Path(report.get("folder") or ".") / "student"))
+    student = shlex.quote(str(Path(report.folder) / "student"))
     return f"Export a smaller and faster file: distilvec export {student} --to onnx-int8 (int8 weights, checked)."
 
 
-RULES: Sequence[Callable[[Part], str]] = (
+RULES: Sequence[Callable[[Report], str]] = (
     fits_the_index, training_lowers, far_from_the_space, random_layer, teacher_below, retrieval_falls, overfits,
     still_better, more_texts, confused_classes, teachers_documents, smaller_vectors, smaller_weights,
 )  # fmt: skip
 
 
-def _judgement(report: Part) -> Judgement | None:
+def _judgement(report: Report) -> Judgement | None:
     """The judgement by neighbours, but of a run on labels, whose aim is another one."""
-    return None if get(report, "record.supervised") else read_judgement(get(report, "neighbors"))
+    if report.record is not None and report.record.supervised is not None:
+        return None
+    return report.neighbors
+
+
+def _training(report: Report) -> TrainingRecord:
+    if report.record is None or report.record.training is None:
+        return TrainingRecord()
+    return report.record.training
+
+
+def _kept_in_search(report: Report) -> tuple[float | None, float | None]:
+    """The percent of the teacher's retrieval that the student keeps, alone and with the teacher's documents.
+
+    Where every task is a retrieval task, the verdict has no number of its own for them.
+    """
+    verdict = report.verdict or Verdict()
+    if verdict.retrieval is None:
+        return verdict.retention, verdict.asymmetric_retention
+    return verdict.retrieval, verdict.asymmetric_retrieval
 
 
 def _first(shares: NeighborShares) -> Share | None:
@@ -258,21 +298,12 @@ def _first(shares: NeighborShares) -> Share | None:
     return shares.among or shares.alone
 
 
-def _random_layer(report: Part) -> bool:
-    return bool(get(report, "record.training.linear_layer") == "random")
+def _starts_at_random(report: Report) -> bool:
+    """Whether a new linear layer into the teacher's space started at random."""
+    return _training(report).linear_layer == "random"
 
 
-def _seen_once(report: Part) -> bool:
-    """Whether every training text was seen."""
-    texts, rows = get(report, "record.training.texts"), get(report, "record.data.train_rows")
+def _every_text_was_seen(report: Report) -> bool:
+    texts = _training(report).texts
+    rows = None if report.record is None or report.record.data is None else report.record.data.train_rows
     return bool(texts and rows and texts >= rows)
-
-
-def _below_zero(interval: Sequence[float] | None) -> bool:
-    """Whether a difference's interval [low, high, p] is known and below 0."""
-    return interval is not None and interval[1] < 0
-
-
-def _above_zero(interval: Sequence[float] | None) -> bool:
-    """Whether a difference's interval [low, high, p] is known and above 0."""
-    return interval is not None and interval[0] > 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
 from distilvec.core.escape import one_line
+from distilvec.report.record import RunRecord
 
 TAGS = ["sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec"]
 _LANGUAGE = re.compile(r"[a-z]{2,3}|code|multilingual")  # ISO 639 and the hub's special values
@@ -45,31 +47,42 @@ def card_data(
     )
 
 
-def eval_results(record: Mapping[str, Any]) -> list[EvalResult]:
+@dataclass(frozen=True)
+class _Result:
+    """A score on the card: kind and name of its task, metric, value times 100."""
+
+    kind: str
+    task: str
+    metric: str
+    value: float | None
+
+
+def eval_results(record: RunRecord) -> list[EvalResult]:
     """Return a student's scores, times 100; of two towers those of the student's queries and teacher's documents."""
-    supervised: Mapping[str, Any] = record.get("supervised") or {}
-    scores = (record.get("scores") or {}).get("asymmetric" if record.get("documents") else "student") or []
-    found: dict[tuple[str, ...], EvalResult] = {}
-    for kind, task, metric, value in [*_scores(scores), *_metrics(supervised)]:
-        task_type, task_name = _TASKS.get(kind, (kind or "sentence-similarity", None))
-        if value is not None and math.isfinite(value):
-            found[task_type, task, metric] = EvalResult(
-                task_type=task_type,
-                task_name=task_name,
-                dataset_type=one_line(task),
-                dataset_name=one_line(task),
-                metric_type=metric.replace("@", "_at_"),
-                metric_name=metric,
-                metric_value=round(value, 4),
-            )
-    return list(found.values())
+    results: dict[tuple[str, str, str], EvalResult] = {}
+    for result in _results(record):
+        if result.value is None or not math.isfinite(result.value):
+            continue
+        task_type, task_name = _TASKS.get(result.kind, (result.kind or "sentence-similarity", None))
+        results[task_type, result.task, result.metric] = EvalResult(
+            task_type=task_type,
+            task_name=task_name,
+            dataset_type=one_line(result.task),
+            dataset_name=one_line(result.task),
+            metric_type=result.metric.replace("@", "_at_"),
+            metric_name=result.metric,
+            metric_value=round(result.value, 4),
+        )
+    return list(results.values())
 
 
-def _scores(scores: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str, float | None]]:
-    yield from ((score.get("type") or "", score["task"], score["metric"], score["value"]) for score in scores)
-
-
-def _metrics(supervised: Mapping[str, Any]) -> Iterator[tuple[str, str, str, float | None]]:
-    """Yield the metrics on a labelled task's test split."""
-    for metric, value in ((supervised.get("scores") or {}).get("student") or {}).items():
-        yield supervised["type"], supervised["task"], metric, None if value is None else 100 * value
+def _results(record: RunRecord) -> list[_Result]:
+    """Return the scores of the card's model, then the metrics on a labelled task's test split."""
+    model = "asymmetric" if record.documents else "student"
+    results = [_Result(score.type, score.task, score.metric, score.value) for score in record.scores.get(model, ())]
+    supervised = record.supervised
+    if supervised is not None:
+        for metric, value in supervised.scores.get("student", {}).items():
+            percent = None if value is None else 100 * value
+            results.append(_Result(supervised.type, supervised.task, metric, percent))
+    return results

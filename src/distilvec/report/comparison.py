@@ -1,22 +1,25 @@
-"""A comparison of runs (pipeline/compare.py): leaderboard, differences, figures, page, a flat table for programs."""
+"""A comparison of runs (verbs/compare/compare.py): its values, leaderboard, differences, figures, page, flat table."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import PureWindowsPath
-from typing import Any
+from typing import Annotated, Any
 
-from distilvec.core.escape import csv_cell, one_line
+from pydantic import Field
+
+from distilvec.core.escape import csv_cell, one_line, visible_tree
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL
-from distilvec.report.figures import lines_figure
+from distilvec.report.figures import Guide, Level, LineLook, LinePoint, lines_figure
 from distilvec.report.html import Draw, render
-from distilvec.report.scores import change_cell
+from distilvec.report.json_values import from_json, to_json
+from distilvec.report.scores import marked_change
 from distilvec.report.section import Block, Figure, make_section
 from distilvec.report.tables import (
     Cell,
-    Part,
     Table,
     html_list,
     make_table,
@@ -26,196 +29,240 @@ from distilvec.report.tables import (
     to_html,
     to_text,
     words,
+)
+from distilvec.report.values import Verdict
+
+MOST_DIGITS = 4  # of a small cost
+PLAIN = (
+    "parameters", "megabytes", "milliseconds", "texts_per_second", "minutes", "texts", "steps", "distance",
+    "distance_std",
 )  # fmt: skip
 
-COSTS = {  # title: key, digits, factor, 1 where more is better, -1 where less is better
-    "parameters (M)": ("parameters", 1, 1e-6, -1), "MB": ("megabytes", 1, 1.0, -1),
-    "ms a query": ("milliseconds", 2, 1.0, -1), "texts/s": ("texts_per_second", 0, 1.0, 1),
-    "minutes": ("minutes", 1, 1.0, -1), "steps": ("steps", 0, 1.0, 0), "distance": ("distance", 4, 1.0, -1),
-}  # fmt: skip
-MOST_DIGITS = 4  # of a small cost
-AXES = {  # of a figure: factor, label, 1 where more is better
-    "parameters": (1e-6, "parameters, millions", -1), "megabytes": (1.0, "MB of fp32 weights", -1),
-    "milliseconds": (1.0, "milliseconds, one query on the CPU", -1), "texts_per_second": (1.0, "texts per second", 1),
-}  # fmt: skip
+
+@dataclass(frozen=True)
+class Cost:
+    """A column of costs: a field of `Row`, the digits and factor that it is shown with.
+
+    better: 1 where more is better, -1 where less is better, 0 where neither is
+    """
+
+    title: str
+    key: str
+    digits: int
+    factor: float
+    better: int
 
 
-def leaderboard(comparison: Part) -> Table:
+@dataclass(frozen=True)
+class Axis:
+    """The x axis of a figure: a factor and a label for a field of `Row`; `better` as in `Cost`."""
+
+    factor: float
+    label: str
+    better: int
+
+
+COSTS = (
+    Cost("parameters (M)", "parameters", 1, 1e-6, -1),
+    Cost("MB", "megabytes", 1, 1.0, -1),
+    Cost("ms a query", "milliseconds", 2, 1.0, -1),
+    Cost("texts/s", "texts_per_second", 0, 1.0, 1),
+    Cost("minutes", "minutes", 1, 1.0, -1),
+    Cost("steps", "steps", 0, 1.0, 0),
+    Cost("distance", "distance", 4, 1.0, -1),
+)
+AXES = {
+    "parameters": Axis(1e-6, "parameters, millions", -1),
+    "megabytes": Axis(1.0, "MB of fp32 weights", -1),
+    "milliseconds": Axis(1.0, "milliseconds, one query on the CPU", -1),
+    "texts_per_second": Axis(1.0, "texts per second", 1),
+}
+
+Number = int | float | None
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Row:
+    """A run, or the seeds of one; None where a number is not known.
+
+    mean, std: points by task and average; the deviation over seeds is None for a single seed
+    retention: percent of the run's own teacher, by task and average; `asymmetric`: with the teacher's documents
+    milliseconds: of one query of 16 tokens
+    minutes, texts, steps: of training one seed
+    marks: stars of significant differences from the reference, by task and average
+    distance: to the teacher on validation texts
+    """
+
+    run: str
+    method: str | None = None
+    seeds: int = 1
+    mean: dict[str, float] = field(default_factory=dict)
+    std: dict[str, float | None] = field(default_factory=dict)
+    retention: dict[str, float | None] = field(default_factory=dict)
+    asymmetric: dict[str, float | None] = field(default_factory=dict)
+    parameters: Number = None
+    megabytes: Number = None
+    milliseconds: Number = None
+    texts_per_second: Number = None
+    minutes: Number = None
+    texts: Number = None
+    steps: Number = None
+    marks: dict[str, str] = field(default_factory=dict)
+    distance: Number = None
+    distance_std: Number = None
+    folders: list[str] = field(default_factory=list)
+
+    @property
+    def method_name(self) -> str | None:
+        """The method's name; of a user's own file the file's name, not the folders of this machine."""
+        if self.method is not None and self.method.endswith(".py"):
+            return PureWindowsPath(self.method).name
+        return self.method
+
+
+@dataclass
+class Difference:
+    """A row less the reference on a task or average, in points; without samples there is no interval and no p-value."""
+
+    run: Annotated[str, Field(alias="a")]
+    reference: Annotated[str, Field(alias="b")]
+    task: str
+    difference: float
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Lead:
+    """The best row on a task or average, and how far it is ahead of another; see `pipeline.compare`.
+
+    clear: its lead over every other row is outside the interval
+    """
+
+    run: str
+    over: str
+    difference: float
+    low: float | None = None
+    high: float | None = None
+    clear: bool = False
+
+
+@dataclass
+class Comparison:
+    """A comparison of runs: rows (best average first), the shared tasks, differences from the reference, leads, notes.
+
+    column: the model that is compared
+    leads: by task and average
+    """
+
+    rows: list[Row]
+    tasks: list[str] = field(default_factory=list)
+    reference: str | None = None
+    column: str = "student"
+    differences: list[Difference] = field(default_factory=list)
+    leads: dict[str, Lead] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def averages(self) -> list[str]:
+        """The averages that some row has; the plain one always."""
+        return [name for name in AVERAGES if name == AVERAGE or any(row.mean.get(name) for row in self.rows)]
+
+    def wins(self, row: Row, task: str) -> bool:
+        """Whether a row is better than every other one on a task or average, outside the interval."""
+        lead = self.leads.get(task)
+        return lead is not None and lead.clear and lead.run == row.run
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the comparison as plain data."""
+        return to_json(self, defaults=True)
+
+    def to_dataframe(self) -> Any:
+        """Return a pandas DataFrame: one row per run; a column for every metric, deviation, significance and cost."""
+        return comparison_frame(self)
+
+    def visible(self) -> Comparison:
+        """Return the comparison with hidden characters of all texts written out, for pages and pictures."""
+        return from_json(Comparison, visible_tree(to_json(self)))
+
+    def __repr__(self) -> str:
+        return comparison_text(self)
+
+    def _repr_html_(self) -> str:
+        return comparison_html(self)
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
+
+
+def leaderboard(comparison: Comparison) -> Table:
     """Return one row per run: mean, stars against the reference, ± standard deviation over seeds.
 
     A score is bold if its lead over every other run is outside the interval, a cost if it is the best.
     """
-    rows, reference = comparison["rows"], comparison.get("reference") if len(comparison["rows"]) > 1 else None
-    names = (row["run"] + (" (reference)" if row["run"] == reference else "") for row in rows)
-    columns = {"Run": words(*names), "Method": words(*(_method(row) for row in rows))}
-    columns["Seeds"] = [number_cell(row.get("seeds"), 0) for row in rows]
-    for task in (*(comparison.get("tasks") or ()), *_averages(comparison)):
-        means, deviations, stars = ([_at(row, key, task) for row in rows] for key in ("mean", "std", "marks"))
-        columns[task] = _column(means, deviations, stars, bold=_winners(comparison, task))
-    for key, mode in (("retention", ""), ("asymmetric", ", asymmetric")):
-        for task, title in ((AVERAGE, "% of teacher"), (RETRIEVAL, "retrieval, %")):
-            bold = [] if mode else _winners(comparison, task)
-            columns[title + mode] = _column([_at(row, key, task) for row in rows], digits=1, bold=bold)
-    for title, (key, digits, factor, better) in COSTS.items():
-        values = [None if row.get(key) is None else factor * row[key] for row in rows]
-        deviations = [row.get(f"{key}_std") for row in rows]
-        columns[title] = _column(values, deviations, digits=_digits(values, digits), bold=_best(values, better))
-    found = {title: cells for title, cells in columns.items() if cells}
-    body = list(zip(*found.values(), strict=True))
-    return Table("leaderboard", "Runs, best average first", list(found), body, words=2)
-
-
-def differences_table(comparison: Part) -> Table:
-    """Return the differences from the reference in points, with intervals and p-values."""
-    rows = []
-    for row in comparison.get("differences") or ():
-        change = change_cell(row["difference"], row.get("low"), row.get("high"), row.get("mark") or "")
-        rows.append([*words(row["a"], row["b"], row["task"]), change, number_cell(row.get("p"), 3)])
-    caption = "Differences, in points, with 95 % intervals; p by paired bootstrap"
-    return Table("difference-table", caption, ["Run", "against", "Task", "difference", "p (Holm)"], rows, words=3)
-
-
-def render_comparison(comparison: Part, draw: Draw) -> str:
-    """Return the page of a comparison of runs (`rows`, `tasks`, `reference`, `differences`, `notes`)."""
-    count, tasks = len(comparison["rows"]), len(comparison.get("tasks") or ())
-    reference = f"reference: {comparison['reference']}" if comparison.get("reference") and count > 1 else ""
-    size = "megabytes" if all(row.get("megabytes") for row in comparison["rows"]) else "parameters"
-    axes = (size, "milliseconds", "texts_per_second")
-    sections = {
-        "runs": make_section("Leaderboard", leaderboard(comparison)),
-        "figures": make_section("Figures", *(retention_figure(comparison, key) for key in axes)),
-        "differences": make_section("Differences", differences_table(comparison)),
-        "notes": make_section("Notes", Block("list", comparison.get("notes"))),
+    rows = comparison.rows
+    about = {
+        "Run": words(*(_run_title(comparison, row) for row in rows)),
+        "Method": words(*(row.method_name for row in rows)),
+        "Seeds": [number_cell(row.seeds, 0) for row in rows],
     }
-    origin = [f"tasks: {tasks}" if tasks else "", reference]
-    return render(f"Comparison of {count} runs", origin, {"text": comparison_verdict(comparison)}, sections, draw)
+    columns: dict[str, list[Cell]] = {}
+    for task in (*comparison.tasks, *comparison.averages):
+        cells = []
+        for row in rows:
+            cell = _mean_cell(row.mean.get(task), row.std.get(task), 2, comparison.wins(row, task))
+            stars = row.marks.get(task, "")
+            cells.append(Cell(cell.text + stars, cell.value, cell.note, cell.kind))
+        columns[task] = cells
+    for average, title in ((AVERAGE, "% of teacher"), (RETRIEVAL, "retrieval, %")):
+        columns[title] = [
+            _mean_cell(row.retention.get(average), None, 1, comparison.wins(row, average)) for row in rows
+        ]
+    for average, title in ((AVERAGE, "% of teacher"), (RETRIEVAL, "retrieval, %")):
+        columns[f"{title}, asymmetric"] = [_mean_cell(row.asymmetric.get(average), None, 1) for row in rows]
+    for cost in COSTS:
+        columns[cost.title] = _cost_cells(rows, cost)
+    known = {title: cells for title, cells in columns.items() if any(cell.value is not None for cell in cells)}
+    shown = about | known
+    body = list(zip(*shown.values(), strict=True))
+    return Table("leaderboard", "Runs, best average first", list(shown), body, words=2)
 
 
-def comparison_verdict(comparison: Part) -> str:
-    """Say which run leads on average, or that none does: inside the interval nobody is named a winner."""
-    lead = (comparison.get("leads") or {}).get(AVERAGE)
-    if not lead:
-        return ""
-    points = f"{number(lead['difference'], 1)} points"
-    if lead["low"] is None:
-        return f"No winner yet: {lead['run']} leads {lead['over']} by {points}, which cannot be tested."
-    points += f" [{number(lead['low'], 1)}, {number(lead['high'], 1)}]"
-    if not lead["clear"]:
-        return f"No winner yet: {lead['run']} leads {lead['over']} by {points}."
-    if len(comparison["rows"]) == 2:
-        return f"{lead['run']} leads {lead['over']} by {points}."
-    return f"{lead['run']} leads every other run; the next one, {lead['over']}, by {points}."
+def _run_title(comparison: Comparison, row: Row) -> str:
+    if len(comparison.rows) > 1 and row.run == comparison.reference:
+        return f"{row.run} (reference)"
+    return row.run
 
 
-def comparison_text(comparison: Part) -> str:
-    """Return leaderboard, differences, verdict and notes for a terminal."""
-    differences = differences_table(comparison)
-    parts = ["", differences.caption, to_text(differences)] if differences.rows else []
-    if verdict := comparison_verdict(comparison):
-        parts += ["", one_line(verdict)]
-    return "\n".join(
-        [to_text(leaderboard(comparison)), *parts, *(f"note: {one_line(note)}" for note in comparison["notes"])]
-    )
+def _mean_cell(value: Number, deviation: Number, digits: int, is_best: bool = False) -> Cell:
+    """Return a mean over seeds with its deviation."""
+    shown = number_cell(value, digits)
+    note = "" if deviation is None else f"± {number(deviation, digits)}"
+    return Cell(shown.text, shown.value, note, "best" if is_best else "")
 
 
-def comparison_html(comparison: Part) -> str:
-    """Return the parts of `comparison_text` as HTML."""
-    found = [table for table in (leaderboard(comparison), differences_table(comparison)) if table.rows]
-    verdict = comparison_verdict(comparison)
-    return "\n".join([*map(to_html, found), html_list([*([verdict] if verdict else []), *comparison["notes"]])])
-
-
-def comparison_frame(comparison: Part) -> Any:
-    """Return a pandas DataFrame with one row per run: the columns of the CSV file, `reference` as True or False."""
-    header, *rows = flat_rows(comparison)
-    return to_frame(header, rows).astype({"reference": bool})
-
-
-def comparison_csv(comparison: Part) -> str:
-    """Return the rows of `flat_rows` as CSV; empty where a number is unknown."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([csv_cell(cell) for cell in row] for row in flat_rows(comparison))
-    return text.getvalue()
-
-
-def flat_rows(comparison: Part) -> list[list[Any]]:
-    """Return one row per run, header first: every number at full precision in its own column; None where unknown."""
-    tasks = [*comparison["tasks"], *_averages(comparison)] if comparison["tasks"] else []
-    plain = (
-        "parameters",
-        "megabytes",
-        "milliseconds",
-        "texts_per_second",
-        "minutes",
-        "texts",
-        "steps",
-        "distance",
-        "distance_std",
-    )
-    parts = {"": "mean", "std": "std", "mark": "marks", "% of teacher": "retention"}
-    header = [
-        "run",
-        "method",
-        "seeds",
-        "reference",
-        *(f"{task} {part}".rstrip() for task in tasks for part in parts),
-        *plain,
-    ]
-    return [header] + [
-        [row["run"], _method(row), row["seeds"], int(row["run"] == comparison["reference"]),
-         *(_at(row, key, task) for task in tasks for key in parts.values()), *(row.get(key) for key in plain)]
-        for row in comparison["rows"]
-    ]  # fmt: skip
-
-
-def retention_figure(comparison: Part, against: str) -> Figure:
-    """Return the retention of each run against its size or speed, one of AXES (REDACT, figure 1)."""
-    rows = [row for row in comparison["rows"] if _at(row, "retention") is not None and (row.get(against) or 0) > 0]
-    factor, label, way = AXES[against]
-    points = [("", row["run"], factor * row[against], _at(row, "retention")) for row in rows]
-    front = pareto([point[2:] for point in points], way)
-    records = [{"run": p[1], "x": p[2], "kept": p[3], "front": "yes" if p[2:] in front else "no"} for p in points]
-    columns = {"Run": "run", "On the Pareto front": "front", "% of teacher": ("kept", 2), label: ("x", 2)}
-    data = make_table(f"data-{against}", f"% of the teacher's average and {label}", records, columns)
-    look = {
-        "y": "% of the teacher's average",
-        "log": "x",
-        "dots": [point[1] for point in points],
-        "guide": ("Pareto front", front),
-        "level": ("teacher", 100.0),
-    }
-    return lines_figure(against, f"Retention against {label}", points, label, data, **look)
-
-
-def pareto(points: Sequence[tuple[float, float]], way: int) -> list[tuple[float, float]]:
-    """Return the points (x, y) that no other one beats in both; y is better upwards, x in the direction of `way`."""
-    front = list[tuple[float, float]]()
-    for x, y in sorted(set(points), key=lambda point: (-way * point[0], -point[1])):
-        front += [(x, y)] if not front or y > front[-1][1] else []
-    return sorted(front)
-
-
-def _column(
-    values: Any, deviations: Any = (), stars: Any = (), digits: int = 2, bold: Sequence[bool] = ()
-) -> list[Cell]:
-    """Cells of a column with deviations and stars; [] where no value is known. `bold`: of each row, none by default."""
+def _cost_cells(rows: Sequence[Row], cost: Cost) -> list[Cell]:
+    """Return a column of costs; the best is bold unless all are the same, or nothing makes a cost better."""
+    values = [getattr(row, cost.key) for row in rows]
+    known = [value for value in values if value is not None]
+    best = None
+    if cost.better and len(set(known)) > 1:
+        best = max(known) if cost.better > 0 else min(known)
+    digits = _digits([cost.factor * value for value in known], cost.digits)
     cells = []
-    for place, value in enumerate(values):
-        deviation, star = ((found[place] if found else None) for found in (deviations, stars))
-        note = "" if deviation is None else f"± {number(deviation, digits)}"
-        shown = number_cell(value, digits)
-        kind = "best" if bold and bold[place] else ""
-        cells.append(Cell(shown.text + (star or ""), shown.value, note, kind))
-    return cells if any(value is not None for value in values) else []
+    for row, value in zip(rows, values, strict=True):
+        deviation = row.distance_std if cost.key == "distance" else None
+        scaled = None if value is None else cost.factor * value
+        cells.append(_mean_cell(scaled, deviation, digits, best is not None and value == best))
+    return cells
 
 
-def _winners(comparison: Part, task: str) -> list[bool]:
-    """Of each row, whether its lead on a task over every other row is outside the interval."""
-    lead = (comparison.get("leads") or {}).get(task) or {}
-    return [bool(lead.get("clear")) and row["run"] == lead["run"] for row in comparison["rows"]]
-
-
-def _digits(values: Sequence[float | None], digits: int) -> int:
+def _digits(values: Sequence[float], digits: int) -> int:
     """Return how many digits to show: enough that a value above 0 does not look like 0."""
     smallest = min((value for value in values if value), default=None)
     while smallest is not None and digits < MOST_DIGITS and round(smallest, digits) == 0:
@@ -223,26 +270,146 @@ def _digits(values: Sequence[float | None], digits: int) -> int:
     return digits
 
 
-def _best(values: Sequence[float | None], better: int) -> list[bool]:
-    """Of each row, whether its cost is the best; none where all are the same, or nothing makes a cost better."""
-    known = {value for value in values if value is not None}
-    if not better or len(known) < 2:
-        return []
-    best = max(known) if better > 0 else min(known)
-    return [value == best for value in values]
+def differences_table(comparison: Comparison) -> Table:
+    """Return the differences from the reference in points, with intervals and p-values."""
+    rows = []
+    for difference in comparison.differences:
+        bounds = None
+        if difference.low is not None and difference.high is not None:
+            bounds = (difference.low, difference.high)
+        change = marked_change(difference.difference, bounds, difference.mark)
+        names = words(difference.run, difference.reference, difference.task)
+        rows.append([*names, change, number_cell(difference.p, 3)])
+    caption = "Differences, in points, with 95 % intervals; p by paired bootstrap"
+    return Table("difference-table", caption, ["Run", "against", "Task", "difference", "p (Holm)"], rows, words=3)
 
 
-def _method(row: Part) -> str | None:
-    """The method's name; of a file of one's own the file's name, not the folders of this machine."""
-    name = row.get("method")
-    return PureWindowsPath(name).name if name and name.endswith(".py") else name
+# -- pages and texts -------------------------------------------------------------------------------------------------
 
 
-def _averages(comparison: Part) -> list[str]:
-    """The averages that some row has; the plain one always."""
-    return [name for name in AVERAGES if name == AVERAGE or any(_at(row, "mean", name) for row in comparison["rows"])]
+def render_comparison(comparison: Comparison, draw: Draw) -> str:
+    """Return the page of a comparison of runs."""
+    rows = comparison.rows
+    size = "megabytes" if all(row.megabytes for row in rows) else "parameters"
+    axes = (size, "milliseconds", "texts_per_second")
+    sections = {
+        "runs": make_section("Leaderboard", leaderboard(comparison)),
+        "figures": make_section("Figures", *(retention_figure(comparison, key) for key in axes)),
+        "differences": make_section("Differences", differences_table(comparison)),
+        "notes": make_section("Notes", Block("list", comparison.notes)),
+    }
+    origin = []
+    if comparison.tasks:
+        origin.append(f"tasks: {len(comparison.tasks)}")
+    if comparison.reference and len(rows) > 1:
+        origin.append(f"reference: {comparison.reference}")
+    verdict = Verdict(comparison_verdict(comparison))
+    return render(f"Comparison of {len(rows)} runs", origin, verdict, sections, draw)
 
 
-def _at(row: Part, key: str, task: str = AVERAGE) -> Any:
-    """Return a row's value for a task."""
-    return (row.get(key) or {}).get(task)
+def comparison_verdict(comparison: Comparison) -> str:
+    """Say which run leads on average, or that none does: inside the interval nobody is named a winner."""
+    lead = comparison.leads.get(AVERAGE)
+    if lead is None:
+        return ""
+    points = f"{number(lead.difference, 1)} points"
+    if lead.low is None or lead.high is None:
+        return f"No winner yet: {lead.run} leads {lead.over} by {points}, which cannot be tested."
+    points += f" [{number(lead.low, 1)}, {number(lead.high, 1)}]"
+    if not lead.clear:
+        return f"No winner yet: {lead.run} leads {lead.over} by {points}."
+    if len(comparison.rows) == 2:
+        return f"{lead.run} leads {lead.over} by {points}."
+    return f"{lead.run} leads every other run; the next one, {lead.over}, by {points}."
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """Return leaderboard, differences, verdict and notes for a terminal."""
+    lines = [to_text(leaderboard(comparison))]
+    differences = differences_table(comparison)
+    if differences.rows:
+        lines += ["", differences.caption, to_text(differences)]
+    verdict = comparison_verdict(comparison)
+    if verdict:
+        lines += ["", one_line(verdict)]
+    lines += [f"note: {one_line(note)}" for note in comparison.notes]
+    return "\n".join(lines)
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """Return the parts of `comparison_text` as HTML."""
+    tables = [leaderboard(comparison), differences_table(comparison)]
+    verdict = comparison_verdict(comparison)
+    sentences = [verdict, *comparison.notes] if verdict else comparison.notes
+    return "\n".join([*(to_html(table) for table in tables if table.rows), html_list(sentences)])
+
+
+def comparison_frame(comparison: Comparison) -> Any:
+    """Return a pandas DataFrame with one row per run: the columns of the CSV file, `reference` as True or False."""
+    header, *rows = flat_rows(comparison)
+    return to_frame(header, rows).astype({"reference": bool})
+
+
+def comparison_csv(comparison: Comparison) -> str:
+    """Return the rows of `flat_rows` as CSV; empty where a number is unknown."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([csv_cell(cell) for cell in row] for row in flat_rows(comparison))
+    return text.getvalue()
+
+
+def flat_rows(comparison: Comparison) -> list[list[Any]]:
+    """Return one row per run, header first: every number at full precision in its own column; None where unknown."""
+    tasks = [*comparison.tasks, *comparison.averages] if comparison.tasks else []
+    header = ["run", "method", "seeds", "reference"]
+    for task in tasks:
+        header += [task, f"{task} std", f"{task} mark", f"{task} % of teacher"]
+    lines: list[list[Any]] = [[*header, *PLAIN]]
+    for row in comparison.rows:
+        line: list[Any] = [row.run, row.method_name, row.seeds, int(row.run == comparison.reference)]
+        for task in tasks:
+            line += [row.mean.get(task), row.std.get(task), row.marks.get(task), row.retention.get(task)]
+        line += [getattr(row, key) for key in PLAIN]
+        lines.append(line)
+    return lines
+
+
+# -- figures ---------------------------------------------------------------------------------------------------------
+
+
+def retention_figure(comparison: Comparison, against: str) -> Figure:
+    """Return the retention of each run against its size or speed, one of AXES (REDACT, figure 1)."""
+    axis = AXES[against]
+    points = []
+    for row in comparison.rows:
+        cost, kept = getattr(row, against), row.retention.get(AVERAGE)
+        if cost and cost > 0 and kept is not None:
+            points.append(LinePoint("", row.run, axis.factor * cost, kept))
+    front = pareto([(point.x, point.y) for point in points], axis.better)
+    records = [
+        {
+            "run": point.line,
+            "x": point.x,
+            "kept": point.y,
+            "front": "yes" if (point.x, point.y) in front else "no",
+        }
+        for point in points
+    ]
+    columns = {"Run": "run", "On the Pareto front": "front", "% of teacher": ("kept", 2), axis.label: ("x", 2)}
+    data = make_table(f"data-{against}", f"% of the teacher's average and {axis.label}", records, columns)
+    look = LineLook(
+        y="% of the teacher's average",
+        log="x",
+        dots=[point.line for point in points],
+        guide=Guide("Pareto front", front),
+        level=Level("teacher", 100.0),
+    )
+    return lines_figure(against, f"Retention against {axis.label}", points, axis.label, data, look)
+
+
+def pareto(points: Sequence[tuple[float, float]], better: int) -> list[tuple[float, float]]:
+    """Return the points (x, y) that no other one beats in both; y is better upwards, x in the direction of `better`."""
+    front: list[tuple[float, float]] = []
+    for x, y in sorted(set(points), key=lambda point: (-better * point[0], -point[1])):
+        if not front or y > front[-1][1]:
+            front.append((x, y))
+    return sorted(front)

@@ -3,61 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from distilvec.core.files import read_json, write_json
+from distilvec.core.files import write_json
 from distilvec.core.hashing import hash_files
+from distilvec.report.json_values import read_value, to_json
 from distilvec.report.tables import Table, make_table
+from distilvec.report.values import ExportedForm
 
 EXPORTS = "exports.json"
 _AGAIN = "Delete it and export again."
 _COLUMNS = {
-    "Measure": "form", "file": "file", "size, MB": ("megabytes", 1), "ms per text, batch 1": ("latency_ms", 2),
-    "times faster than PyTorch": ("times_faster", 2), "mean cosine": ("mean_cosine", 4),
-    "lowest cosine": ("min_cosine", 4), "error of similarities": ("similarity_error", 4), "overlap@10": ("overlap", 3),
-    "nDCG@10": ("ndcg", 2), "nDCG@10 of PyTorch": ("pytorch_ndcg", 2), "equal labels, %": ("labels", 1, 100.0),
+    "Measure": "form", "file": "parity.file", "size, MB": ("megabytes", 1), "ms per text, batch 1": ("latency_ms", 2),
+    "times faster than PyTorch": ("parity.times_faster", 2), "mean cosine": ("parity.mean_cosine", 4),
+    "lowest cosine": ("parity.min_cosine", 4), "error of similarities": ("parity.similarity_error", 4),
+    "overlap@10": ("parity.overlap", 3), "nDCG@10": ("parity.ndcg", 2),
+    "nDCG@10 of PyTorch": ("parity.pytorch_ndcg", 2), "equal labels, %": ("parity.labels", 1, 100.0),
 }  # fmt: skip
 
 
-def read_exports(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return parities by form; empty without exports.json, or if the weights are others than those exported.
+@dataclass(frozen=True)
+class ExportsFile:
+    """exports.json: the exported files by form, and a hash of the weights that were exported."""
+
+    weights: str | None = None
+    forms: dict[str, ExportedForm] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column of the table: PyTorch itself, or an exported form."""
+
+    form: str
+    megabytes: float
+    latency_ms: float
+    parity: ExportedForm | None = None
+
+
+def read_exports(folder: Path) -> dict[str, ExportedForm]:
+    """Return exported files by form; empty without exports.json, or if the weights are others than those exported.
 
     Errors: DistilvecError for a file that is damaged or was changed by hand.
     """
     path = folder / EXPORTS
-    found = read_json(path, _AGAIN) if path.is_file() else {}
-    forms: dict[str, dict[str, Any]] = found.get("forms", {})
-    return forms if found.get("weights") == _weights(folder) else {}
+    if not path.is_file():
+        return {}
+    exports = read_value(ExportsFile, path, _AGAIN)
+    return exports.forms if exports.weights == _weights(folder) else {}
 
 
-def write_exports(folder: Path, forms: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write exports.json with the parities by form and a hash of the model's weights."""
-    write_json(folder / EXPORTS, {"weights": _weights(folder), "forms": forms}, sealed=True, key=EXPORTS)
+def write_exports(folder: Path, forms: dict[str, ExportedForm]) -> None:
+    """Write exports.json with the exported files by form and a hash of the model's weights."""
+    content = to_json(ExportsFile(_weights(folder), forms))
+    write_json(folder / EXPORTS, content, sealed=True, key=EXPORTS)
 
 
-def export_table(forms: Mapping[str, Mapping[str, Any]]) -> Table:
+def export_table(forms: Mapping[str, ExportedForm]) -> Table:
     """Return one column per exported form, PyTorch's size and latency first."""
-    rows: list[dict[str, Any]] = [
-        {"form": form, **row, "times_faster": row["pytorch_latency_ms"] / row["latency_ms"]}
-        for form, row in forms.items()
-    ]
-    if rows:
-        last = rows[-1]
-        first = {"form": "PyTorch", "megabytes": last["pytorch_megabytes"], "latency_ms": last["pytorch_latency_ms"]}
-        rows.insert(0, first)
-    return make_table("export-table", "Exported files against PyTorch", rows, _COLUMNS, across=True)
+    columns = [_Column(form, row.megabytes, row.latency_ms, row) for form, row in forms.items()]
+    if columns:
+        last = list(forms.values())[-1]
+        columns.insert(0, _Column("PyTorch", last.pytorch_megabytes, last.pytorch_latency_ms))
+    return make_table("export-table", "Exported files against PyTorch", columns, _COLUMNS, across=True)
 
 
-def export_note(forms: Mapping[str, Mapping[str, Any]]) -> str:
+def export_note(forms: Mapping[str, ExportedForm]) -> str:
     """Return the texts and the machine that the parities were measured with."""
-    row = next(iter(forms.values()), None)
-    if row is None:
+    if not forms:
         return ""
+    row = next(iter(forms.values()))
+    threads = "1 thread" if row.threads == 1 else f"{row.threads} threads"
     return (
-        f"Against PyTorch in fp32: {row['queries']} queries, encoded one by one, and {row['documents']} documents of "
-        f"{row['task']}; latency of one text of 16 tokens, median, {row['threads']} "
-        f"thread{'s' * (row['threads'] != 1)} of {row['processor']}. int8 and fp16 mean weights; vectors are float32."
+        f"Against PyTorch in fp32: {row.queries} queries, encoded one by one, and {row.documents} documents of "
+        f"{row.task}; latency of one text of 16 tokens, median, {threads} of {row.processor}. int8 and fp16 mean "
+        "weights; vectors are float32."
     )
 
 

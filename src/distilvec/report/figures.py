@@ -7,14 +7,15 @@ follows the page from light to dark; files have a white background and dark ink.
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from html import escape
-from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -72,16 +73,28 @@ def write_figure(figure: Figure, folder: Path, key: str = "figures") -> str:
         spots = spot_attribute(drawing)
         drawing.set_layout_engine(None)  # the PNG has the SVG's layout, which takes longer than to draw it
         drawing.savefig(png, format="png", facecolor="white", metadata={"Software": None, "Description": figure.text})
-    body = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", svg.getvalue(), flags=re.S)
-    body = re.sub(r' id="[\w.]+_\d+"', "", body[body.index("<svg ") :]).strip()
-    body = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), body)  # hundredths of a point
-    opening, rest = body.replace("<svg ", f'<svg role="img" aria-label="{escape(figure.text)}" ', 1).split(">", 1)
+
+    attributes = f'<svg role="img" aria-label="{escape(figure.text)}" '
+    opening, content = _page_svg(svg.getvalue()).replace("<svg ", attributes, 1).split(">", 1)
     with explained(key, folder):
         folder.mkdir(parents=True, exist_ok=True)
     ground = '<rect width="100%" height="100%" fill="#ffffff"/>'
-    write_file(folder / f"{figure.name}.svg", f"{opening}>{ground}{rest}\n", key)
+    write_file(folder / f"{figure.name}.svg", f"{opening}>{ground}{content}\n", key)
     write_file(folder / f"{figure.name}.png", png.getvalue(), key)
-    return re.sub(INK, "currentColor", f"{opening}{spots}>{rest}", flags=re.I)
+    return f"{opening}{spots}>{content}".replace(INK, "currentColor")
+
+
+def _page_svg(text: str) -> str:
+    """Return the `<svg>` element of a file of matplotlib, fit for a page with other figures. It has no setting for it.
+
+    - Its style element would hold for the whole page.
+    - Ids with a number (`line2d_1`) are the same in every figure, and nothing refers to them.
+    - A hundredth of a point is enough; numbers are a third shorter. Text between tags stays as it is.
+    """
+    element = text[text.index("<svg ") :].strip()
+    element = re.sub(r"<style[^>]*>.*?</style>", "", element, flags=re.DOTALL)
+    element = re.sub(r' id="[\w.]+_\d+"', "", element)
+    return re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), element)
 
 
 def shortened(text: str, length: int) -> str:
@@ -97,99 +110,186 @@ def plain(value: float, _: object = None) -> str:
 # -- the plots -------------------------------------------------------------------------------------------------------
 
 
+class LinePoint(NamedTuple):
+    """A point of a line in a panel; `error`: half the length of its error bar."""
+
+    panel: str
+    line: str
+    x: float
+    y: float
+    error: float | None = None
+
+
+class DotPoint(NamedTuple):
+    """A dot in a row of a panel, with the ends of its interval."""
+
+    panel: str
+    row: str
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Level:
+    """A horizontal line in every panel."""
+
+    name: str
+    height: float
+
+
+@dataclass(frozen=True)
+class Guide:
+    """A line behind the others in every panel."""
+
+    name: str
+    points: Points
+
+
+@dataclass(frozen=True)
+class TopAxis:
+    """A second axis at the top; its points are (x, value), both rising."""
+
+    title: str
+    points: Points
+
+
+@dataclass(frozen=True)
+class LineLook:
+    """The look of lines.
+
+    y: name of a y axis that all panels share; without it each panel has its own, which starts at 0
+    log: the logarithmic axes, "x" or "xy"
+    dots: lines that are points alone
+    """
+
+    y: str = ""
+    log: str = ""
+    dots: Sequence[str] = ()
+    level: Level | None = None
+    guide: Guide | None = None
+    top: TopAxis | None = None
+
+
 def lines_figure(
-    name: str, title: str, points: Sequence[Any], x: Any = "step", table: Table | None = None, **look: Any
+    name: str,
+    title: str,
+    points: Sequence[LinePoint],
+    x: str | Mapping[str, str] = "step",
+    table: Table | None = None,
+    look: LineLook = LineLook(),
 ) -> Figure:
-    """Return a figure of points (panel, line, x, y[, error of y]); see `draw_lines` for the look.
+    """Return a figure of lines.
 
     `x` names the x axis, or the axis of each panel. The table has one row per x unless it is given.
     """
-    several = len({point[0] for point in points}) > 1
-    entries = (
-        ((at,), f"{panel}: {line}" if several else line, number_cell(y, 4))
-        for panel, line, at, y, *_ in sorted(points, key=itemgetter(2))
-    )
-    data = table or pivot(f"data-{name}", f"{title}, data", [x if isinstance(x, str) else "x"], entries)
-    return Figure(name, title, partial(draw_lines, points, x, **look), data)
+    if table is None:
+        several = len({point.panel for point in points}) > 1
+        entries = []
+        for point in sorted(points, key=lambda point: point.x):
+            column = f"{point.panel}: {point.line}" if several else point.line
+            entries.append(((point.x,), column, number_cell(point.y, 4)))
+        table = pivot(f"data-{name}", f"{title}, data", [x if isinstance(x, str) else "x"], entries)
+    return Figure(name, title, partial(draw_lines, points, x, look), table)
 
 
-def draw_lines(
-    points: Sequence[Any], x: Any, y: str = "", log: str = "", dots: Sequence[str] = (), level: Any = None,
-    top: Any = None, guide: Any = None,
-) -> Drawing:  # fmt: skip
-    """Draw panels with one legend; with `y` all panels share a y axis of that name, else each y axis starts at 0.
-
-    Args:
-        log: The logarithmic axes, "x" or "xy".
-        dots: Lines that are points alone.
-        level: Name and height of a horizontal line in each panel.
-        guide: Name and points of a line behind the others in each panel.
-        top: Name of a second axis at the top, and its points (x, value), both rising.
-    """
-    panels, names = (list(dict.fromkeys(point[place] for point in points)) for place in (0, 1))
-    across, handles = 2 if len(panels) > (1 if y else 3) else 1, dict[str, Any]()
-    drawing, grid = make_grid(len(panels), across, 1.9 if across == 2 or y else 1.5, len(names), sharey=bool(y))
+def draw_lines(points: Sequence[LinePoint], x: str | Mapping[str, str], look: LineLook = LineLook()) -> Drawing:
+    """Draw panels with one legend."""
+    panels = list(dict.fromkeys(point.panel for point in points))
+    lines = list(dict.fromkeys(point.line for point in points))
+    most_below = 1 if look.y else 3  # more panels stand in two columns
+    across = 2 if len(panels) > most_below else 1
+    height = 1.9 if across == 2 or look.y else 1.5
+    drawing, grid = make_grid(len(panels), across, height, len(lines), sharey=bool(look.y))
+    handles: dict[str, Any] = {}
     for axes, panel in zip(grid, panels, strict=False):
         x_title = x if isinstance(x, str) else x[panel]
-        for place, name in enumerate(names):
-            line = [(*point[2:], None)[:3] for point in points if point[:2] == (panel, name)]
-            if line:
-                at, values, errors = np.array(line, dtype=float).T
-                low = np.minimum(errors, 0.9 * values) if "y" in log else errors
-                bars = None if np.isnan(errors).all() else [low, errors]
-                style = series_style(place, name not in dots, len(line) <= MANY)
-                handles[name] = axes.errorbar(at, values, yerr=bars, **style)
-                add_spots(axes, line, [spot_text((panel, name), b, x_title, a, error) for a, b, error in line])
-        if level is not None:
-            handles[level[0]] = axes.axhline(level[1], color=INK, linewidth=1.0, dashes=(3, 2))
-        axes.set(title=panel, xlabel=x_title, **{f"{axis}scale": "log" for axis in log})
-        for axis, letter in ((axes.xaxis, "x"), (axes.yaxis, "y")):
-            _set_ticks(axis, letter in log)
-        if guide is not None and len(guide[1]) > 1:
-            (handles[guide[0]],) = axes.plot(*np.transpose(guide[1]), color=INK, linewidth=1.0, alpha=0.5, zorder=1)
-        if top is not None:
-            _add_top_axis(axes, *top)
-        if not y:
-            axes.set_ylim(1.05 * min(0.0, axes.get_ylim()[0]), 1.05 * max(0.0, axes.get_ylim()[1]))
+        for number, line in enumerate(lines):
+            of_line = [point for point in points if point.panel == panel and point.line == line]
+            if of_line:
+                handles[line] = _draw_line(axes, of_line, number, x_title, look)
+        if look.level is not None:
+            handles[look.level.name] = axes.axhline(look.level.height, color=INK, linewidth=1.0, dashes=(3, 2))
+        axes.set(title=panel, xlabel=x_title)
+        axes.set(**{f"{letter}scale": "log" for letter in look.log})
+        _set_ticks(axes.xaxis, "x" in look.log)
+        _set_ticks(axes.yaxis, "y" in look.log)
+        if look.guide is not None and len(look.guide.points) > 1:
+            style = {"color": INK, "linewidth": 1.0, "alpha": 0.5, "zorder": 1}
+            (handles[look.guide.name],) = axes.plot(*np.transpose(look.guide.points), **style)
+        if look.top is not None:
+            _add_top_axis(axes, look.top)
+        if not look.y:
+            low, high = axes.get_ylim()
+            axes.set_ylim(1.05 * min(0.0, low), 1.05 * max(0.0, high))
         axes.tick_params(labelleft=True)
+    # a line alone in its panel has the panel's title
     add_legend(drawing, {name: handle for name, handle in handles.items() if name not in panels or name == "loss"})
-    drawing.supylabel(y)
+    drawing.supylabel(look.y)
     return drawing
 
 
+def _draw_line(axes: Axes, points: Sequence[LinePoint], number: int, x_title: str, look: LineLook) -> Any:
+    """Draw a line with its error bars, and return its handle for the legend."""
+    x, y = np.array([(point.x, point.y) for point in points], dtype=float).T
+    bars = None
+    if any(point.error is not None for point in points):
+        errors = np.array([np.nan if point.error is None else point.error for point in points])
+        low = np.minimum(errors, 0.9 * y) if "y" in look.log else errors  # a logarithm ends above 0
+        bars = [low, errors]
+    style = series_style(number, points[0].line not in look.dots, len(points) <= MANY)
+    handle = axes.errorbar(x, y, yerr=bars, **style)
+    texts = [
+        spot_text((point.panel, point.line), float(y_value), x_title, float(x_value), point.error)
+        for point, x_value, y_value in zip(points, x, y, strict=True)
+    ]
+    add_spots(axes, [(point.x, point.y) for point in points], texts)
+    return handle
+
+
 def dots_figure(
-    name: str, title: str, points: Sequence[Any], x: str, table: Table | None = None, level: float | None = None
+    name: str, title: str, points: Sequence[DotPoint], x: str, table: Table | None = None, level: float | None = None
 ) -> Figure:
-    """Return a figure of points (panel, row, name, value[, low, high]); `level`: a vertical line in each panel.
-
-    The table has one row per panel and row unless it is given.
-    """
-    entries = ((point[:2], point[2], number_cell(point[3], 3)) for point in points)
-    data = table or pivot(f"data-{name}", f"{title}, data", ["", "Row"], entries)
-    return Figure(name, title, partial(_draw_dots, points, x, level), data)
+    """Return a figure of dots; `level`: a vertical line in each panel. By default the table has one row per row."""
+    if table is None:
+        entries = (((point.panel, point.row), point.name, number_cell(point.value, 3)) for point in points)
+        table = pivot(f"data-{name}", f"{title}, data", ["", "Row"], entries)
+    return Figure(name, title, partial(_draw_dots, points, x, level), table)
 
 
-def _draw_dots(points: Sequence[Any], x: str, level: float | None) -> Drawing:
-    names, handles = list(dict.fromkeys(point[2] for point in points)), dict[str, Any]()
-    panels = {panel: list(dict.fromkeys(point[1] for point in points if point[0] == panel)) for panel, *_ in points}
-    sizes = [len(rows) + 0.6 for rows in panels.values()]
-    height = (0.17 + 0.1 * len(names)) * sum(sizes) / len(panels) + 0.3
-    drawing, grid = make_grid(len(panels), 1, height, len(names), sharex=True, height_ratios=sizes)
-    axes_of = dict(zip(panels, grid, strict=True))
-    for panel, row, name, value, *bounds in points:
-        place, (low, high) = names.index(name), bounds or (None, None)
-        # a mean of equal values may lie outside its own interval by the last digit
-        bars = None if low is None or high is None else [[max(0.0, value - low)], [max(0.0, high - value)]]
-        y = panels[panel].index(row) + 0.6 / len(names) * (place - (len(names) - 1) / 2)
-        handles[name] = axes_of[panel].errorbar(value, y, xerr=bars, **series_style(place, line=False))
-        add_spots(axes_of[panel], [(value, y)], [spot_text((panel, row, name), value, low=low, high=high)])
-    for (panel, rows), axes in zip(panels.items(), grid, strict=True):
+def _draw_dots(points: Sequence[DotPoint], x: str, level: float | None) -> Drawing:
+    names = list(dict.fromkeys(point.name for point in points))
+    rows_of: dict[str, list[str]] = {}
+    for point in points:
+        rows = rows_of.setdefault(point.panel, [])
+        if point.row not in rows:
+            rows.append(point.row)
+    sizes = [len(rows) + 0.6 for rows in rows_of.values()]
+    height = (0.17 + 0.1 * len(names)) * sum(sizes) / len(sizes) + 0.3
+    drawing, grid = make_grid(len(rows_of), 1, height, len(names), sharex=True, height_ratios=sizes)
+    axes_of = dict(zip(rows_of, grid, strict=True))
+
+    handles: dict[str, Any] = {}
+    for point in points:
+        axes, number = axes_of[point.panel], names.index(point.name)
+        y = rows_of[point.panel].index(point.row) + 0.6 / len(names) * (number - (len(names) - 1) / 2)
+        bars = None
+        if point.low is not None and point.high is not None:
+            # a mean of equal values may lie outside its own interval by the last digit
+            bars = [[max(0.0, point.value - point.low)], [max(0.0, point.high - point.value)]]
+        handles[point.name] = axes.errorbar(point.value, y, xerr=bars, **series_style(number, line=False))
+        text = spot_text((point.panel, point.row, point.name), point.value, low=point.low, high=point.high)
+        add_spots(axes, [(point.value, y)], [text])
+
+    for panel, axes in axes_of.items():
+        rows = rows_of[panel]
         if level is not None:
             axes.axvline(level, color=INK, linewidth=1.2, dashes=(3, 2))
         axes.set_yticks(range(len(rows)), [shortened(row, 30) for row in rows])
         axes.set(ylim=(len(rows) - 0.45, -0.55), title=panel)
         axes.tick_params(axis="y", length=0)
-    grid[len(panels) - 1].set_xlabel(x)
+    grid[len(rows_of) - 1].set_xlabel(x)
     add_legend(drawing, handles)
     return drawing
 
@@ -199,7 +299,7 @@ def make_grid(count: int, across: int, height: float, names: int, **options: Any
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Drawing
 
-    down = max(1, -(-count // across))  # a figure without points is one empty panel
+    down = max(1, math.ceil(count / across))  # a figure without points is one empty panel
     drawing = Drawing(figsize=(SIZE, 0.5 + height * down + 0.1 * names), layout="compressed")
     FigureCanvasAgg(drawing)  # has one renderer for the sizes of all texts
     grid = drawing.subplots(down, across, squeeze=False, **options).ravel()
@@ -210,28 +310,36 @@ def make_grid(count: int, across: int, height: float, names: int, **options: Any
 
 def series_style(number: int, line: bool = True, marker: bool = True) -> dict[str, Any]:
     """Colour, marker and dash of the series with that number."""
-    look = {"color": SERIES[number % 6], "linestyle": DASHES[number % 6] if line else "none"}
-    return look | {"marker": MARKERS[number % 8] if marker else ""}
+    return {
+        "color": SERIES[number % len(SERIES)],
+        "linestyle": DASHES[number % len(DASHES)] if line else "none",
+        "marker": MARKERS[number % len(MARKERS)] if marker else "",
+    }
 
 
 def add_legend(drawing: Drawing, handles: Mapping[str, Any]) -> None:
     """Write a legend below the panels, in as many columns as its labels have room for; none for a single series."""
-    if len(handles) > 1:
-        labels = [shortened(label, 30) for label in handles]
-        longest = max(map(len, labels))
-        columns = 4 if longest <= 10 else 3 if longest <= 18 else 2
-        drawing.legend(list(handles.values()), labels, loc="outside lower center", ncols=min(columns, len(labels)))
+    if len(handles) < 2:
+        return
+    labels = [shortened(label, 30) for label in handles]
+    longest = max(map(len, labels))
+    columns = 2
+    if longest <= 10:
+        columns = 4
+    elif longest <= 18:
+        columns = 3
+    drawing.legend(list(handles.values()), labels, loc="outside lower center", ncols=min(columns, len(labels)))
 
 
-def _add_top_axis(axes: Axes, title: str, points: Points) -> None:
+def _add_top_axis(axes: Axes, top: TopAxis) -> None:
     """Add an axis at the top that is piecewise linear in x."""
-    pairs = ((points[0], points[-1]), (points[-1], points[0]))
-    ends = [[2 * a - b for a, b in zip(*pair, strict=True)] for pair in pairs]  # at the mean rate beyond both ends
-    at, values = np.array([ends[0], *points, ends[1]], dtype=float).T
-    ways = (partial(np.interp, xp=at, fp=values), partial(np.interp, xp=values, fp=at))
-    found = axes.secondary_xaxis("top", functions=ways)
-    found.set_xlabel(title)
-    _set_ticks(found.xaxis, False)
+    first, last = np.asarray(top.points[0]), np.asarray(top.points[-1])
+    # one more point on either side, at the mean rate: the axes are wider than the points
+    x, values = np.array([2 * first - last, *top.points, 2 * last - first], dtype=float).T
+    to_value, to_x = partial(np.interp, xp=x, fp=values), partial(np.interp, xp=values, fp=x)
+    axis = axes.secondary_xaxis("top", functions=(to_value, to_x))
+    axis.set_xlabel(top.title)
+    _set_ticks(axis.xaxis, False)
 
 
 def _set_ticks(axis: Any, log: bool) -> None:

@@ -14,7 +14,7 @@ POINTS = 72  # an inch of an SVG
 
 
 def add_spots(axes: Any, points: Any, texts: Sequence[str]) -> None:
-    """Give the points of a panel, rows of x, y and more, their texts."""
+    """Give the points of a panel, rows of x and y, their texts."""
     axes.spots = [*getattr(axes, "spots", ()), *zip(points, texts, strict=True)]
 
 
@@ -23,9 +23,12 @@ def spot_text(
     low: float | None = None, high: float | None = None,
 ) -> str:  # fmt: skip
     """Return "panel, line: value ± error, at x", each name once."""
-    text = f"{', '.join(dict.fromkeys(filter(None, names)))}: {short(value)}"
-    text += f" ± {short(error)}" if error else ""
-    text += f" [{short(low)}, {short(high)}]" if low is not None and high is not None else ""
+    distinct = dict.fromkeys(name for name in names if name)
+    text = f"{', '.join(distinct)}: {short(value)}"
+    if error:
+        text += f" ± {short(error)}"
+    if low is not None and high is not None:
+        text += f" [{short(low)}, {short(high)}]"
     return text if at is None else f"{text}, {x} {short(at)}"
 
 
@@ -39,11 +42,11 @@ def short(value: float) -> str:
 def spot_attribute(drawing: Drawing) -> str:
     """Return ` data-spots='[[x, y, text], ...]'` for the `<svg>` of a drawn figure, in its units; "" without any."""
     height, scale = POINTS * drawing.get_figheight(), POINTS / drawing.dpi
-    found = []
+    spots = []
     for axes in drawing.axes:
         for point, text in getattr(axes, "spots", ()):
-            x, y = scale * axes.transData.transform(point[:2])
-            found.append([round(float(x), 1), round(height - float(y), 1), text])
-    if not found:
+            x, y = scale * axes.transData.transform(point)
+            spots.append([round(float(x), 1), round(height - float(y), 1), text])
+    if not spots:
         return ""
-    return f" data-spots={json_attribute(found)}"
+    return f" data-spots={json_attribute(spots)}"

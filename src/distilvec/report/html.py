@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from distilvec.report.model_card import read_teachers
-from distilvec.report.section import Figure, get
-from distilvec.report.tables import Part, number, templates
+from distilvec.report.record import RunRecord
+from distilvec.report.section import Figure, Section
+from distilvec.report.tables import number, templates
+from distilvec.report.values import Report, Verdict
 
 ORDER = (
     "problems", "use", "neighbors", "scores", "mistakes", "queries", "texts", "compression", "margin", "speed",
@@ -46,53 +47,74 @@ DIGITS = {"teacher_cost": 2, "teacher_tokens": 0, "teacher_requests": 0, "neighb
 Draw = Callable[[Figure], str]
 
 
-def render_page(report: Part, draw: Draw) -> str:
-    """Return a run's page from its report.json; `draw` returns the `<svg>` of a figure. Missing parts are left out."""
-    record, verdict = get(report, "record"), get(report, "verdict")
-    origin = [f"teacher: {teacher['name']}" for teacher in read_teachers(record) if teacher.get("name")]
-    origin += [f"method: {name}" for name in [get(record, "method.name")] if name] + [
-        str(report.get("created") or "")[:10]
-    ]
+@dataclass(frozen=True)
+class Tile:
+    """A number of the verdict: its key, value and text, what follows it, and what it is."""
+
+    key: str
+    value: float
+    shown: str
+    unit: str
+    label: str
+
+
+def render_page(report: Report, draw: Draw) -> str:
+    """Return a run's page; `draw` returns the `<svg>` of a figure. Missing parts are left out."""
+    record = report.record or RunRecord()
+    origin = [f"teacher: {teacher.name}" for teacher in record.teachers if teacher.name]
+    if record.method is not None and record.method.name:
+        origin.append(f"method: {record.method.name}")
+    origin.append((report.created or "")[:10])
     names: tuple[str, ...] = ORDER
-    if report.get("mistakes"):  # of a classifier its accuracy and its mistakes are what one looks for
+    if report.mistakes:  # of a classifier its accuracy and its mistakes are what one looks for
         names = tuple(dict.fromkeys(("problems", "scores", "mistakes", *ORDER)))
     sections = {name: import_module(f"distilvec.report.sections.{name}").section(report) for name in names}
-    title = report.get("name") or record.get("name") or "student"
-    return render(title, origin, verdict, sections, draw)
+    title = report.name or record.name or "student"
+    return render(title, origin, report.verdict or Verdict(), sections, draw)
 
 
-def tiles(verdict: Part) -> list[list[dict[str, Any]]]:
-    """Return the verdict's numbers in groups, a tile each: key of report.json, value, text, unit, label.
+def tiles(verdict: Verdict) -> list[list[Tile]]:
+    """Return the verdict's numbers in groups, a tile each with its notes.
 
     A note without its tile's number gets a tile of its own.
     """
-    found = list[list[dict[str, Any]]]()
-    group = False  # whether the tile of the next note is there
+    groups: list[list[Tile]] = []
+    has_tile = False  # whether the tile of the next note is there
     for key, (unit, label) in TILES.items():
+        value = getattr(verdict, key)
         if key not in NOTES:
-            group = verdict.get(key) is not None
-        if (value := verdict.get(key)) is None:
+            has_tile = value is not None
+        if value is None:
             continue
         shown = number(value, DIGITS.get(key, 1), sign=key == "worst_change")
-        one = {"key": key, "value": value, "shown": shown, "unit": unit, "label": label.format(**verdict)}
-        if key in NOTES and group:
-            found[-1].append(one)
+        tile = Tile(key, value, shown, unit, label.format(**vars(verdict)))
+        if key in NOTES and has_tile:
+            groups[-1].append(tile)
         else:
-            found.append([one])
-            group = True
-    return found
+            groups.append([tile])
+            has_tile = True
+    return groups
 
 
-def render(title: str, origin: Sequence[str], verdict: Part, sections: Mapping[str, Any], draw: Draw) -> str:
-    """Return a page of sections; of `verdict` are shown `text`, `advice` and the numbers of TILES."""
-    style, script = (_page_files(ending) for ending in ("css", "js"))
+def render(
+    title: str, origin: Sequence[str], verdict: Verdict, sections: Mapping[str, Section | None], draw: Draw
+) -> str:
+    """Return a page of sections; of `verdict` are shown the text, the advice and the numbers of TILES."""
+    style, script = _page_files("css"), _page_files("js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    shown = {name: section for name, section in sections.items() if section}
-    page = templates().get_template("page.html.jinja").render(
-        title=title, subtitle=", ".join(filter(None, origin)), verdict=verdict.get("text"), tiles=tiles(verdict),
-        advice=verdict.get("advice") or (), sections=shown,
-        draw=draw, style=style, script=script, digest=digest,
-    )  # fmt: skip
+    template = templates().get_template("page.html.jinja")
+    page = template.render(
+        title=title,
+        subtitle=", ".join(part for part in origin if part),
+        verdict=verdict.text,
+        tiles=tiles(verdict),
+        advice=verdict.advice,
+        sections={name: section for name, section in sections.items() if section},
+        draw=draw,
+        style=style,
+        script=script,
+        digest=digest,
+    )
     return page.strip() + "\n"
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from distilvec.evaluation.neighbors import DEPTH, DOUBTFUL, FITS, WIDER, Judgement, read_judgement
+from distilvec.evaluation.neighbors import DEPTH, DOUBTFUL, FITS, WIDER, Judgement
+from distilvec.report.record import RunRecord
 from distilvec.report.tables import number
 
 
@@ -38,15 +37,20 @@ def neighbors_sentence(judgement: Judgement) -> str:
     return ", ".join(parts) + earlier
 
 
-def compatibility_note(record: Mapping[str, Any]) -> CompatibilityNote | None:
+def compatibility_note(record: RunRecord) -> CompatibilityNote | None:
     """Return what a student's record says of a search among the teacher's vectors; None without a teacher."""
-    teacher, student = record.get("teacher") or {}, record.get("student") or {}
-    if not teacher or teacher.get("unread"):
+    teacher, judgement = record.teacher, record.neighbors
+    if teacher is None or teacher.unread:
         return None
-    judgement = read_judgement(record.get("neighbors"))
-    if not record.get("teacher_compatible", teacher.get("width") == student.get("width")):
-        return CompatibilityNote("Teacher-compatible: no", _own_space(teacher, student, judgement))
-    measured = "" if judgement is None else _sentence(judgement)
+    measured = "" if judgement is None else f"It {neighbors_sentence(judgement)}. "
+    if not record.in_teacher_space:
+        width = None if record.student is None else record.student.width
+        widths = ""
+        if teacher.width and teacher.width != width:
+            widths = f"Its vectors have {width or '?'} dimensions, the teacher's {teacher.width}. "
+        return CompatibilityNote(
+            "Teacher-compatible: no", f"{widths}{measured}Compare vectors of this model only with each other."
+        )
     if judgement is None or judgement.compatibility is None:
         return CompatibilityNote(
             "Teacher-compatible: not measured",
@@ -77,15 +81,3 @@ def wider_text(judgement: Judgement) -> str:
     share = judgement.student.among_wider or 0.0
     whose = "the index's" if judgement.origin == "index" else "the teacher's"
     return f"its first {WIDER} of {judgement.candidates:,} hold {number(100 * share, 1)}% of {whose} top {DEPTH}"
-
-
-def _own_space(teacher: Mapping[str, Any], student: Mapping[str, Any], judgement: Judgement | None) -> str:
-    widths = ""
-    if teacher.get("width") and teacher.get("width") != student.get("width"):
-        widths = f"Its vectors have {student.get('width', '?')} dimensions, the teacher's {teacher['width']}. "
-    measured = "" if judgement is None else _sentence(judgement)
-    return f"{widths}{measured}Compare vectors of this model only with each other."
-
-
-def _sentence(judgement: Judgement) -> str:
-    return f"It {neighbors_sentence(judgement)}. "

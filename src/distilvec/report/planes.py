@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 
-LONGEST_TITLE = 52  # characters of the figure's width
+LONGEST_TITLE, NARROW_TITLE = 52, 30  # characters: over the figure's width, over one panel
+# offsets of a label from its point, in points of type; of equally good ones the first is taken
+SIDES = np.array([(5, 0), (5, 5), (5, -5), (-5, 0), (-5, 5), (-5, -5), (0, 5), (0, -5)])
 
 
 @dataclass(frozen=True)
@@ -34,66 +36,81 @@ class Plane:
 
 def draw_planes(planes: Sequence[Plane], across: int, aligned: bool = True) -> Drawing:
     """Draw planes in a grid; `aligned` planes share their axes. Filled points have a colour and a marker per group."""
-    kinds, handles = list(dict.fromkeys(group for plane in planes for group in plane.groups)) or [""], dict[str, Any]()
-    drawing, grid = make_grid(
-        len(planes), across, {1: 2.4, 2: 2.6}.get(across, 2.1), len(kinds), sharex=aligned, sharey=aligned
-    )
+    groups = list(dict.fromkeys(group for plane in planes for group in plane.groups)) or [""]
+    height = {1: 2.4, 2: 2.6}.get(across, 2.1)
+    drawing, grid = make_grid(len(planes), across, height, len(groups), sharex=aligned, sharey=aligned)
+    handles: dict[str, Any] = {}
     for axes, plane in zip(grid, planes, strict=False):
-        points, reference = np.asarray(plane.points), np.asarray(plane.reference)
-        if len(points) == len(reference):
-            axes.plot(*np.stack([reference, points], axis=1).transpose(2, 1, 0), color=INK, alpha=0.3, linewidth=0.7)
-        for number, kind in enumerate(kinds):
-            rows, style = (
-                np.array([group == kind for group in plane.groups or [""] * len(points)]),
-                series_style(number, False),
-            )
-            if len(reference):
-                hollow = reference[rows] if len(rows) == len(reference) else reference
-                (handles["teacher, hollow"],) = axes.plot(*hollow.T, fillstyle="none", **style)
-            (handles[kind or "student"],) = axes.plot(*points[rows].T, markeredgewidth=0, **style)
-        if plane.texts or plane.labels:
-            texts = plane.texts or (plane.labels if len(plane.labels) == len(points) else ())
-            add_spots(axes, points[: len(texts)], texts)
-        axes.set_title(" " if plane.labels else shortened(plane.title, 30), loc="left", in_layout=False)
+        handles |= _draw_points(axes, plane, groups)
+        texts = plane.texts
+        if not texts and len(plane.labels) == len(plane.points):
+            texts = plane.labels
+        if texts:
+            add_spots(axes, plane.points, texts)
+        title = " " if plane.labels else shortened(plane.title, NARROW_TITLE)
+        axes.set_title(title, loc="left", in_layout=False)
         axes.set_xlabel(plane.note, fontsize=8.5)
         axes.set(xticks=[], yticks=[])
         axes.set_aspect("equal" if aligned else "auto")
         axes.margins(0.05 if aligned else 0.16)
         axes.spines[:].set(visible=True, alpha=0.3)
-    add_legend(drawing, handles if len(handles) > 1 else {})
+    add_legend(drawing, handles)
+
+    # Labels are placed in the finished layout. It is made once: it takes longer than all labels of a plane, and a title
+    # over several panels would push these apart.
     if any(plane.labels for plane in planes):
         drawing.draw_without_rendering()
-        drawing.set_layout_engine(None)  # a title over several panels would push them apart
+        drawing.set_layout_engine(None)
     for axes, plane in zip(grid, planes, strict=False):
-        axes.set_title(shortened(plane.title, LONGEST_TITLE if plane.labels else 30), loc="left")
-        _add_labels(axes, plane.reference if len(plane.reference) else plane.points, plane.labels, plane.points)
+        axes.set_title(shortened(plane.title, LONGEST_TITLE if plane.labels else NARROW_TITLE), loc="left")
+        if plane.labels:
+            _add_labels(axes, plane)
     return drawing
 
 
-def _add_labels(axes: Axes, points: Points, labels: Sequence[str], others: Points) -> None:
-    """Write a label next to each point, on the side that covers least of all points and of the earlier labels.
+def _draw_points(axes: Axes, plane: Plane, groups: Sequence[str]) -> dict[str, Any]:
+    """Draw the points of a plane group by group, and return their handles for the legend."""
+    points, reference = np.asarray(plane.points), np.asarray(plane.reference)
+    if len(points) == len(reference):
+        ends = np.stack([reference, points], axis=1)  # [points, 2 ends, xy]
+        axes.plot(ends[:, :, 0].T, ends[:, :, 1].T, color=INK, alpha=0.3, linewidth=0.7)
+    group_of = np.array(plane.groups or [""] * len(points))
+    handles = {}
+    for number, group in enumerate(groups):
+        rows, style = group_of == group, series_style(number, line=False)
+        if len(reference):
+            hollow = reference[rows] if len(reference) == len(points) else reference
+            (handles["teacher, hollow"],) = axes.plot(*hollow.T, fillstyle="none", **style)
+        (handles[group or "student"],) = axes.plot(*points[rows].T, markeredgewidth=0, **style)
+    return handles
 
-    The figure has its layout already: it takes longer than all labels of a plane.
-    """
-    if not labels:
-        return
-    centers, scale = axes.transData.transform([*points, *others]), axes.figure.dpi / 72  # pixels, pixels a point
-    taken, whole = np.stack([centers - 3, centers + 3], 1), axes.get_window_extent().get_points()[None]
-    sides = np.array([(right, up) for right in (5, -5, 0) for up in (0, 5, -5) if right or up])  # points of type
-    for point, center, label in zip(points, centers[: len(points)], labels, strict=True):
+
+def _add_labels(axes: Axes, plane: Plane) -> None:
+    """Write a label next to each point, on the side that covers least of all points and of the earlier labels."""
+    labelled = plane.reference if len(plane.reference) else plane.points
+    centers = axes.transData.transform([*labelled, *plane.points])  # pixels
+    taken = np.stack([centers - 3, centers + 3], axis=1)  # boxes [box, lowest or highest corner, xy]
+    panel = axes.get_window_extent().get_points()[None]
+    pixels = axes.figure.dpi / 72  # of a point of type
+    for point, center, label in zip(labelled, centers[: len(labelled)], plane.labels, strict=True):
         at = (point[0], point[1])
         text: Any = axes.annotate(shortened(label, 12), at, (0, 0), textcoords="offset points", fontsize=8)
         size = text.get_window_extent().size
-        corners = center + scale * sides - size * (1 - np.sign(sides)) / 2
-        boxes = np.stack([corners, corners + size], 1)
-        covered = [_shared(box, taken) - 3 * _shared(box, whole) for box in boxes]
-        best = np.argmin(np.round(covered, 3))  # of equal sides the first
-        across, up = np.sign(sides[best])
-        text.set(position=sides[best], ha=("center", "left", "right")[across], va=("center", "bottom", "top")[up])
+        corners = center + pixels * SIDES - size * (1 - np.sign(SIDES)) / 2
+        boxes = np.stack([corners, corners + size], axis=1)
+        # what lies outside the panel counts three times
+        covered = [_overlap(box, taken) - 3 * _overlap(box, panel) for box in boxes]
+        best = int(np.argmin(np.round(covered, 3)))  # of equal sides the first
+        across, up = np.sign(SIDES[best]).astype(int)
+        text.set(
+            position=SIDES[best],
+            ha=("center", "left", "right")[across],
+            va=("center", "bottom", "top")[up],
+        )
         taken = np.concatenate([taken, boxes[best][None]])
 
 
-def _shared(box: Any, others: Any) -> float:
+def _overlap(box: Any, others: Any) -> float:
     """The area that a box [lowest or highest corner, xy] has in common with others, summed over them."""
     common = np.minimum(box[1], others[:, 1]) - np.maximum(box[0], others[:, 0])
     return float(np.maximum(common, 0).prod(1).sum())

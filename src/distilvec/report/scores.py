@@ -3,124 +3,212 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from distilvec.core.escape import one_line
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, average, averages, retention
 from distilvec.evaluation.evaluator import Score
-from distilvec.evaluation.neighbors import Judgement, read_judgement
+from distilvec.evaluation.neighbors import Judgement
 from distilvec.evaluation.significance import significance_mark
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
 from distilvec.report.neighbors import neighbors_sentence
-from distilvec.report.tables import Cell, Part, Table, make_table, number, number_cell, to_frame, words
+from distilvec.report.record import LabelledScores, RunRecord
+from distilvec.report.tables import Cell, Table, make_table, number, number_cell, to_frame, words
+from distilvec.report.values import ChangeInterval, Changes, Speed, Verdict
 
 if TYPE_CHECKING:
     from distilvec.evaluation.tasks import TaskFailure
 
+T = TypeVar("T")
+
 MODELS = ("teacher", "untrained", "student", "projected", "asymmetric", "untrained_asymmetric", "mixed")
 FLOAT_MB = 4e-6  # megabytes of a parameter in float32
-LABELS = {RETRIEVAL: "retrieval"}  # of averages
+OF_AN_INDEX = (NEIGHBORS, KNOWN_ITEM)  # tasks that are made of an index itself
 COMPARED = ("student", "projected", "asymmetric")  # models with their changes against the teacher
-Scores = Mapping[str, Sequence[Score | Part]]
+Scores = Mapping[str, Sequence[Score]]  # by model
 
 
-def by_model(parts: Part | None) -> dict[str, Any]:
-    """Return the parts by model in the usual order; empty parts are left out."""
-    known = {name: part for name, part in (parts or {}).items() if part}
-    return {name: known[name] for name in dict.fromkeys((*MODELS, *known)) if name in known}
+def in_order(by_model: Mapping[str, T]) -> dict[str, T]:
+    """Return a mapping by model in the usual order of models, others last; empty values are left out."""
+    names = dict.fromkeys([*MODELS, *by_model])
+    return {name: by_model[name] for name in names if by_model.get(name)}
 
 
-def read_scores(scores: Scores | None) -> dict[str, list[Score]]:
-    """Return Score objects by model, also from the records of report.json."""
-    empty: dict[str, Any] = {"type": "", "metric": "", "metrics": {}, "seconds": 0.0, "rows": 0}
-    keys = Score.__dataclass_fields__
-
-    def read(score: Score | Part) -> Score:
-        return score if isinstance(score, Score) else Score(**empty | {key: score[key] for key in keys if key in score})
-
-    return {name: [read(score) for score in found] for name, found in by_model(scores).items()}
-
-
-def shared(ours: Sequence[Score], theirs: Sequence[Score]) -> tuple[list[Score], list[Score]]:
+def shared(first: Sequence[Score], second: Sequence[Score]) -> tuple[list[Score], list[Score]]:
     """Return the scores of two models on the tasks and metrics that both have."""
-    both = {(score.task, score.metric) for score in ours} & {(score.task, score.metric) for score in theirs}
-    left, right = ([score for score in scores if (score.task, score.metric) in both] for scores in (ours, theirs))
-    return left, right
+    both = {(score.task, score.metric) for score in first} & {(score.task, score.metric) for score in second}
+    return (
+        [score for score in first if (score.task, score.metric) in both],
+        [score for score in second if (score.task, score.metric) in both],
+    )
+
+
+# -- the table -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """One metric of one model on one task, times 100; the main metric counts in averages and is tested."""
+
+    model: str
+    task: str
+    metric: str
+    value: float
+    is_main: bool
+
+
+@dataclass(frozen=True)
+class AverageRow:
+    """An average by model, and its share of the teacher's in percent; None where a model lacks a task.
+
+    name: in the changes against the teacher; None for an average that is not tested
+    """
+
+    label: str
+    name: str | None
+    values: dict[str, float | None]
+    shares: dict[str, float | None]
+
+
+def task_scores(scores: Scores, also: Mapping[str, Sequence[str]] | None = None) -> list[TaskScore]:
+    """Return every main metric as a row, and the metrics that `also` names by type of task.
+
+    Rows of a task stand together, its main metrics first.
+    """
+    main = [
+        TaskScore(model, score.task, score.metric, score.value, is_main=True)
+        for model, column in scores.items()
+        for score in column
+    ]
+    further = []
+    for model, column in scores.items():
+        for score in column:
+            for metric in (also or {}).get(score.type, ()):
+                if metric in score.metrics and metric != score.metric:
+                    further.append(TaskScore(model, score.task, metric, score.metrics[metric], is_main=False))
+    tasks = list(dict.fromkeys(row.task for row in main))
+    return sorted([*main, *further], key=lambda row: (tasks.index(row.task), not row.is_main))
 
 
 def score_table(
-    scores: Scores, intervals: Part | None = None, also: Mapping[str, Sequence[str]] | None = None
+    scores: Scores, intervals: Mapping[str, Changes] | None = None, also: Mapping[str, Sequence[str]] | None = None
 ) -> Table:
-    """Return one row per task, one column per model, then averages and their share of the teacher's.
+    """Return one row per task and metric, one column per model, then averages and their share of the teacher's.
 
     A model without a score on some task has no averages, and tasks that are made of an index itself count in none.
     `also` names further metrics by type of task, which get rows of their own and count in no average. With `intervals`
-    (report.json's), the models of `COMPARED` get a column with the change against the teacher in points, its stars and
-    its interval.
+    the models of `COMPARED` get a column with the change against the teacher in points, its stars and its interval.
     """
-    columns = read_scores(scores)
-    compared = COMPARED if intervals is not None and "teacher" in columns else ()
-    every = [(name, score) for name, found in columns.items() for score in found]
-    tasks = dict.fromkeys((score.task, score.metric) for _, score in every)
-    values = {(name, score.task, score.metric): score.value for name, score in every}
-    further = {(name, s.task, m): s.metrics.get(m) for name, s in every for m in (also or {}).get(s.type, ())}
-    values = {key: value for key, value in further.items() if value is not None} | values
-    shown = dict.fromkeys(key for task in tasks for key in (task, *((t, m) for _, t, m in values if t == task[0])))
+    scores = in_order(scores)
+    compared: Sequence[str] = ()
+    if intervals is not None and "teacher" in scores:
+        compared = [model for model in scores if model in COMPARED]
 
-    def row(label: str, metric: str, found: Part, task: str | None, digits: int = 2) -> list[Cell]:
-        cells = [*words(label), Cell(metric.replace("_", " "))]
-        for name, value in found.items():
-            cells.append(number_cell(value, digits))
-            if name in compared:
-                low, high, p = ((intervals or {}).get(name) or {}).get(task) or (None, None, None)
-                change = None if value is None or found["teacher"] is None else value - found["teacher"]
-                stars = "" if p is None else significance_mark(p)
-                cells.append(Cell("") if task is None else change_cell(change, low, high, stars))
-        return cells
+    rows_of: dict[tuple[str, str], dict[str, TaskScore]] = {}
+    for row in task_scores(scores, also):
+        rows_of.setdefault((row.task, row.metric), {})[row.model] = row
 
-    rows = [
-        row(*key, {name: values.get((name, *key)) for name in columns}, key[0] if key in tasks else None)
-        for key in shown
-    ]
-    counted, _ = _without_stored(columns)
-    parts: list[tuple[str, str, str | None, dict[str, list[Score]]]] = []
-    for key, label in (("in", "in domain"), ("out", "out of domain")):
-        group = {name: [score for score in found if score.domain == key] for name, found in counted.items()}
-        parts.append((f"{AVERAGE} {label}", AVERAGE, None, group))
-    parts += [(name, name, name, counted) for name in (BY_TYPE, RETRIEVAL, AVERAGE)]
-    of_a_suite = [task for task, _ in tasks if task not in (NEIGHBORS, KNOWN_ITEM)]
+    body = []
+    for (task, metric), by_model in rows_of.items():
+        values = {model: by_model[model].value if model in by_model else None for model in scores}
+        tested = task if any(row.is_main for row in by_model.values()) else None
+        body.append(_row(task, metric, values, compared, intervals or {}, tested))
+
     foot = []
-    for title, name, tested, group in parts:
-        whole = len(of_a_suite) if tested else max(map(len, group.values()), default=0)
-        means = {model: averages(found).get(AVERAGES[name]) for model, found in group.items()}
-        if any(value is not None for value in means.values()):
-            means = {model: value if len(group[model]) == whole else None for model, value in means.items()}
-            kept = {model: retention(found, group.get("teacher", ())).get(name) for model, found in group.items()}
-            foot.append(row(LABELS.get(title, title), "", means, tested))
-            of_it = title.removeprefix(AVERAGE)
-            share = row(f"% of teacher{',' if tested and of_it else ''}{of_it}", "", kept, None, 1)
-            foot += [share] if "teacher" in columns else []
-    header = [title for name in columns for title in ([name, f"{name}, change"] if name in compared else [name])]
-    return Table("score-table", "Scores, times 100", ["Task", "Metric", *header], rows, foot, words=2)
+    for mean in average_rows(scores):
+        foot.append(_row(mean.label, "", mean.values, compared, intervals or {}, mean.name))
+        if "teacher" in scores:
+            foot.append(_row(_share_label(mean), "", mean.shares, compared, {}, None, digits=1))
+
+    header = ["Task", "Metric"]
+    for model in scores:
+        header.append(model)
+        if model in compared:
+            header.append(f"{model}, change")
+    return Table("score-table", "Scores, times 100", header, body, foot, words=2)
+
+
+def _row(
+    label: str,
+    metric: str,
+    values: Mapping[str, float | None],
+    compared: Sequence[str],
+    intervals: Mapping[str, Changes],
+    tested: str | None,
+    digits: int = 2,
+) -> list[Cell]:
+    """Return a row of the table; `tested` names it in the intervals, None where changes are not shown."""
+    cells = [*words(label), Cell(metric.replace("_", " "))]
+    for model, value in values.items():
+        cells.append(number_cell(value, digits))
+        if model in compared:
+            if tested is None:
+                cells.append(Cell(""))
+                continue
+            teacher = values["teacher"]
+            change = None if value is None or teacher is None else value - teacher
+            cells.append(change_cell(change, intervals.get(model, {}).get(tested)))
+    return cells
+
+
+def average_rows(scores: Scores) -> list[AverageRow]:
+    """Return the averages in and out of domain, by type, of retrieval, and over all tasks.
+
+    A model without a score on every task has no average: it would be compared with averages over other tasks.
+    """
+    counted = {model: without_index_tasks(column) for model, column in scores.items()}
+    tasks = {(score.task, score.metric) for column in counted.values() for score in column}
+    rows = []
+    for domain, label in (("in", "in domain"), ("out", "out of domain")):
+        of_domain = {model: [score for score in column if score.domain == domain] for model, column in counted.items()}
+        most = max((len(column) for column in of_domain.values()), default=0)
+        rows.append(_average_row(f"{AVERAGE} {label}", AVERAGE, of_domain, most, is_tested=False))
+    for name, label in ((BY_TYPE, BY_TYPE), (RETRIEVAL, "retrieval"), (AVERAGE, AVERAGE)):
+        rows.append(_average_row(label, name, counted, len(tasks), is_tested=True))
+    return [row for row in rows if row is not None]
+
+
+def _average_row(label: str, name: str, scores: Scores, tasks: int, is_tested: bool) -> AverageRow | None:
+    """Return an average of models with `tasks` scores; None where no model has this average at all."""
+    means = {model: averages(column).get(AVERAGES[name]) for model, column in scores.items()}
+    if all(mean is None for mean in means.values()):
+        return None
+    values = {model: mean if len(scores[model]) == tasks else None for model, mean in means.items()}
+    shares = {model: retention(column, scores.get("teacher", ())).get(name) for model, column in scores.items()}
+    return AverageRow(label, name if is_tested else None, values, shares)
+
+
+def _share_label(mean: AverageRow) -> str:
+    if mean.name is None:
+        return f"% of teacher {mean.label.removeprefix(AVERAGE).strip()}"
+    if mean.name == AVERAGE:
+        return "% of teacher"
+    return f"% of teacher, {mean.name.removeprefix(AVERAGE).strip()}"
 
 
 def score_frame(scores: Scores) -> Any:
     """Return a pandas DataFrame in points: task, type, metric, one column per model; one row per task and metric."""
-    rows: dict[tuple[str, ...], dict[str, float]] = {}
-    for name, found in read_scores(scores).items():
-        for score in found:
-            rows.setdefault((score.task, score.type, score.metric), {})[name] = score.value
-    return to_frame(["task", "type", "metric", *scores], [[*key, *map(row.get, scores)] for key, row in rows.items()])
+    rows: dict[tuple[str, str, str], dict[str, float]] = {}
+    for model, column in scores.items():
+        for score in column:
+            rows.setdefault((score.task, score.type, score.metric), {})[model] = score.value
+    lines = []
+    for key, by_model in rows.items():
+        lines.append([*key, *(by_model.get(model) for model in scores)])
+    return to_frame(["task", "type", "metric", *scores], lines)
 
 
-def task_table(supervised: Part) -> Table:
+def task_table(supervised: LabelledScores | None) -> Table:
     """Return the metrics on a labelled task's test split: one row per metric, one column per model."""
-    scores: Mapping[str, Part] = supervised.get("scores") or {}
-    rows = {name.replace("_", " "): (name, 2, 100.0) for found in scores.values() for name in found or {}}
-    title = f"{supervised.get('task')}: {supervised.get('rows') or 0:,} test examples, times 100"
-    records = [{"name": name, **(found or {})} for name, found in scores.items()]
-    return make_table("task-table", title, records, {"Metric": "name", **rows}, across=True)
+    if supervised is None:
+        return Table("task-table", "", [], [])
+    metrics = dict.fromkeys(metric for values in supervised.scores.values() for metric in values)
+    title = f"{supervised.task}: {supervised.rows:,} test examples, times 100"
+    records = [{"name": model, **values} for model, values in supervised.scores.items()]
+    columns = {metric.replace("_", " "): (metric, 2, 100.0) for metric in metrics}
+    return make_table("task-table", title, records, {"Metric": "name", **columns}, across=True)
 
 
 def problem_text(problem: TaskFailure) -> str:
@@ -129,154 +217,170 @@ def problem_text(problem: TaskFailure) -> str:
     return f"task '{one_line(problem.task)}'{model}: {problem.text}"
 
 
-def change_cell(change: float | None, low: float | None, high: float | None, stars: str) -> Cell:
+def change_cell(change: float | None, interval: ChangeInterval | None) -> Cell:
     """Return a change in points with its stars and its interval, coloured where it is significant."""
-    if change is None or low is None or high is None:
+    stars = "" if interval is None else significance_mark(interval.p)
+    bounds = None if interval is None else (interval.low, interval.high)
+    return marked_change(change, bounds, stars)
+
+
+def marked_change(change: float | None, bounds: tuple[float, float] | None, stars: str) -> Cell:
+    """Return a change in points with its stars and the bounds of its interval."""
+    if change is None or bounds is None:
         return number_cell(change, sign=True)
-    kind = ("gain" if change > 0 else "loss") if stars else "same"
-    return Cell(
-        number(change, sign=True) + stars, change, f"[{number(low, sign=True)}, {number(high, sign=True)}]", kind
-    )
+    kind = "same"
+    if stars:
+        kind = "gain" if change > 0 else "loss"
+    low, high = (number(bound, sign=True) for bound in bounds)
+    return Cell(number(change, sign=True) + stars, change, f"[{low}, {high}]", kind)
+
+
+def without_index_tasks(column: Sequence[Score]) -> list[Score]:
+    """Return the scores without the tasks that are made of an index itself."""
+    return [score for score in column if score.task not in OF_AN_INDEX]
 
 
 # -- the verdict -----------------------------------------------------------------------------------------------------
 
 
 def make_verdict(
-    scores: Scores | None, intervals: Part | None, speed: Part | None, record: Part | None
-) -> dict[str, Any]:
-    """Return report.json's "verdict": `text` and its numbers, None where a number is unknown.
-
-    - `task_score`, `task_metric`, `task`: the student on a labelled task, times 100.
-    - `neighbors`, `neighbors_alone`: the shares of the teacher's ten nearest neighbours that the student finds among
-      the teacher's vectors and alone; without a common space `neighbors` is the latter. `neighbors_label` says which.
-    - `retention`, `asymmetric_retention`: percent of the teacher's average, over the tasks that both were scored on.
-    - `retrieval`, `asymmetric_retrieval`: the same over the retrieval tasks, if there are others as well.
-    - `tasks`: their number. `worst_task`, `worst_change`: the lowest retention, as a change in percent.
-    - `speedup`, `document_speedup`: the teacher's time over the student's, for queries and for documents.
-    - `smaller`: the teacher's parameters over the student's, unless they are about as many.
-    - `megabytes`: the student's weights in float32.
-    - `teacher_requests`, `teacher_tokens`, `teacher_cost`: what teachers behind an API took; without a price no cost.
-    - `within_interval`: whether the confidence interval of the difference of averages contains 0.
+    scores: Scores,
+    changes: Changes | None = None,
+    speed: Speed | None = None,
+    record: RunRecord | None = None,
+) -> Verdict:
+    """Return the verdict on a student. `changes` are the student's against the teacher.
 
     Tasks that are made of an index itself count in no average.
     """
-    record, speed = record or {}, speed or {}
-    columns, stored = _without_stored(read_scores(scores))
-    student, teacher, pair = (columns.get(name, []) for name in ("student", "teacher", "asymmetric"))
-    kept, with_pair, ratio = retention(student, teacher), retention(pair, teacher), speed.get("ratio") or {}
-    tasks = {task: share for task, share in kept.items() if task not in AVERAGES}
-    worst = min(tasks, key=lambda task: tasks[task], default=None)
-    low, high, *_ = ((intervals or {}).get("student") or {}).get(AVERAGE) or (None, None)
-    judgement = read_judgement(record.get("neighbors"))
-    verdict: dict[str, Any] = {
-        **_task_score(record.get("supervised") or {}),
-        **_neighbor_numbers(judgement),
-        "retention": kept.get(AVERAGE),
-        "asymmetric_retention": with_pair.get(AVERAGE),
-        "retrieval": kept.get(RETRIEVAL),
-        "asymmetric_retrieval": with_pair.get(RETRIEVAL),
-        "speedup": _positive(ratio.get("query")),
-        "document_speedup": _positive(ratio.get("document")),
-        **_sizes(record, speed),
-        **_api_costs(record),
-        "worst_task": worst,
-        "worst_change": None if worst is None else tasks[worst] - 100,
-        "within_interval": None if low is None or high is None else low <= 0 <= high,
-        "tasks": len(shared(student, teacher)[0]) if teacher else len(student),
-    }
-    parts = _verdict_parts(verdict, student, record)
-    if judgement is not None and judgement.origin == "index":
-        parts = [neighbors_sentence(judgement), *index_parts(stored, pair), *parts]
-    elif judgement is not None and (not student or verdict["task"] is not None):
-        parts.append(neighbors_sentence(judgement))
-    return {"text": "; ".join(parts) or "not evaluated", **verdict}
+    record = record or RunRecord()
+    student = without_index_tasks(scores.get("student", ()))
+    teacher = without_index_tasks(scores.get("teacher", ()))
+    asymmetric = without_index_tasks(scores.get("asymmetric", ()))
+    alone = retention(student, teacher)
+    with_documents = retention(asymmetric, teacher)
+
+    verdict = Verdict(
+        retention=alone.get(AVERAGE),
+        asymmetric_retention=with_documents.get(AVERAGE),
+        retrieval=alone.get(RETRIEVAL),
+        asymmetric_retrieval=with_documents.get(RETRIEVAL),
+        tasks=len(shared(student, teacher)[0]) if teacher else len(student),
+    )
+    by_task = {task: share for task, share in alone.items() if task not in AVERAGES}
+    if by_task:
+        verdict.worst_task = min(by_task, key=lambda task: by_task[task])
+        verdict.worst_change = by_task[verdict.worst_task] - 100
+    of_average = (changes or {}).get(AVERAGE)
+    if of_average is not None:
+        verdict.within_interval = of_average.low <= 0 <= of_average.high
+    _add_task_score(verdict, record.supervised)
+    _add_neighbors(verdict, record.neighbors)
+    _add_sizes(verdict, record, speed)
+    _add_api_costs(verdict, record)
+    if speed is not None:
+        verdict.speedup = _positive(speed.ratio.get("query"))
+        verdict.document_speedup = _positive(speed.ratio.get("document"))
+    verdict.text = "; ".join(_sentences(verdict, student, scores.get("asymmetric", ()), record)) or "not evaluated"
+    return verdict
 
 
-def index_parts(stored: Sequence[Score], searched: Sequence[Score]) -> list[str]:
-    """Return how well an index is searched by queries of a student: for its own texts, and on tasks of a suite."""
-    parts = [
-        f"a stored text is found at rank 1 to 10 with MRR {score.metrics['mrr@10'] / 100:.2f}"
-        for score in stored
-        if score.task == KNOWN_ITEM
-    ]
-    parts += [f"nDCG@10 {score.value:.1f} on {score.task}" for score in searched if score.type == "retrieval"]
-    return parts
-
-
-def _without_stored(columns: Mapping[str, list[Score]]) -> tuple[dict[str, list[Score]], list[Score]]:
-    """Return the scores without those of an index's own texts, and the latter of the student's queries."""
-    others = {}
-    for name, column in columns.items():
-        others[name] = [score for score in column if score.task not in (NEIGHBORS, KNOWN_ITEM)]
-    stored = [score for score in columns.get("asymmetric", ()) if score.task in (NEIGHBORS, KNOWN_ITEM)]
-    return others, stored
-
-
-def _task_score(supervised: Part) -> dict[str, Any]:
-    """The student's main metric on the test rows of a labelled task."""
-    metric = "spearman" if supervised.get("type") == "sts" else "accuracy"
-    value = ((supervised.get("scores") or {}).get("student") or {}).get(metric)
-    if value is None:
-        return {"task_score": None, "task_metric": None, "task": None}
-    return {"task_score": 100 * value, "task_metric": metric, "task": supervised["task"]}
-
-
-def _neighbor_numbers(judgement: Judgement | None) -> dict[str, Any]:
-    share = None if judgement is None else judgement.share
-    if judgement is None or share is None:
-        return {"neighbors": None, "neighbors_alone": None, "neighbors_label": None}
-    among, alone = judgement.student.among, judgement.student.alone
-    label = "of the teacher's top 10 found, with its own vectors"
-    if among is not None:
-        label = "of the teacher's top 10 found, among the teacher's vectors"
-    if judgement.origin == "index":
-        label = "of the index's top 10 found"
-    return {
-        "neighbors": share.mean,
-        "neighbors_alone": None if among is None or alone is None else alone.mean,
-        "neighbors_label": label,
-    }
-
-
-def _sizes(record: Part, speed: Part) -> dict[str, float | None]:
-    """The teacher's parameters over the student's, and the student's megabytes; parameters from record or speed."""
-    smaller = megabytes = None
-    for models in (record, speed.get("models") or {}):
-        teacher, student = models.get("teacher") or {}, models.get("student") or {}
-        theirs, ours = teacher.get("parameters"), student.get("parameters")
-        if ours and megabytes is None:
-            megabytes = FLOAT_MB * ours
-        if ours and theirs and theirs > 1.05 * ours and smaller is None and not teacher.get("unread"):
-            smaller = theirs / ours
-    return {"smaller": smaller, "megabytes": megabytes}
-
-
-def _verdict_parts(verdict: Part, student: Sequence[Score], record: Part) -> list[str]:
-    """The score on a labelled task, and the share of the teacher's average (without a teacher the average)."""
+def _sentences(verdict: Verdict, student: Sequence[Score], searched: Sequence[Score], record: RunRecord) -> list[str]:
+    """Return the parts of the verdict's text, the judgement by neighbours last, of an index first."""
     parts = []
-    if verdict["task"] is not None:
-        parts.append(f"{verdict['task_metric']} {verdict['task_score']:.1f} on {verdict['task']}")
-    if verdict["retention"] is not None:
-        tasks = f"{verdict['tasks']} task{'s' * (verdict['tasks'] != 1)}"
-        within = " (no measurable difference)" if verdict["within_interval"] else ""
-        parts.append(f"{verdict['retention']:.1f}% of the teacher's average on {tasks}{within}")
-        if verdict["retrieval"] is not None:
-            pair = verdict["asymmetric_retrieval"]
-            more = "" if pair is None else f", {pair:.1f}% with the teacher's documents"
-            parts.append(f"{verdict['retrieval']:.1f}% on retrieval{more}")
-    elif student and not record.get("supervised"):
-        parts.append(f"{average(student):.1f} on average over {verdict['tasks']} tasks")
+    if verdict.task is not None:
+        parts.append(f"{verdict.task_metric} {verdict.task_score:.1f} on {verdict.task}")
+    if verdict.retention is not None:
+        tasks = "1 task" if verdict.tasks == 1 else f"{verdict.tasks} tasks"
+        within = " (no measurable difference)" if verdict.within_interval else ""
+        parts.append(f"{verdict.retention:.1f}% of the teacher's average on {tasks}{within}")
+        if verdict.retrieval is not None:
+            more = ""
+            if verdict.asymmetric_retrieval is not None:
+                more = f", {verdict.asymmetric_retrieval:.1f}% with the teacher's documents"
+            parts.append(f"{verdict.retrieval:.1f}% on retrieval{more}")
+    elif student and record.supervised is None:
+        parts.append(f"{average(student):.1f} on average over {verdict.tasks} tasks")
+
+    judgement = record.neighbors
+    if judgement is None:
+        return parts
+    if judgement.origin == "index":
+        return [neighbors_sentence(judgement), *index_sentences(searched), *parts]
+    if not student or verdict.task is not None:
+        parts.append(neighbors_sentence(judgement))
     return parts
 
 
-def _api_costs(record: Part) -> dict[str, float | None]:
-    """Requests, tokens and cost of all teachers behind an API, None for none."""
-    teachers = [record.get("teacher") or {}, *(record.get("more_teachers") or ())]
-    spent = [teacher["api"] for teacher in teachers if teacher.get("api")]
-    known = {key: [one[key] for one in spent if one.get(key) is not None] for key in ("requests", "tokens", "cost")}
-    return {f"teacher_{key}": sum(values) if values else None for key, values in known.items()}
+def index_sentences(searched: Iterable[Score]) -> list[str]:
+    """Return how well an index is searched by queries of a student: for its own texts, and on tasks of a suite."""
+    of_index, of_suite = [], []
+    for score in searched:
+        if score.task == KNOWN_ITEM:
+            rank = score.metrics["mrr@10"] / 100
+            of_index.append(f"a stored text is found at rank 1 to 10 with MRR {rank:.2f}")
+        elif score.task != NEIGHBORS and score.type == "retrieval":
+            of_suite.append(f"nDCG@10 {score.value:.1f} on {score.task}")
+    return of_index + of_suite
+
+
+def _add_task_score(verdict: Verdict, supervised: LabelledScores | None) -> None:
+    """Add the student's main metric on the test rows of a labelled task."""
+    if supervised is None:
+        return
+    metric = "spearman" if supervised.type == "sts" else "accuracy"
+    value = supervised.scores.get("student", {}).get(metric)
+    if value is not None:
+        verdict.task_score, verdict.task_metric, verdict.task = 100 * value, metric, supervised.task
+
+
+def _add_neighbors(verdict: Verdict, judgement: Judgement | None) -> None:
+    if judgement is None or judgement.share is None:
+        return
+    among, alone = judgement.student.among, judgement.student.alone
+    verdict.neighbors = judgement.share.mean
+    if among is not None and alone is not None:
+        verdict.neighbors_alone = alone.mean
+    if judgement.origin == "index":
+        verdict.neighbors_label = "of the index's top 10 found"
+    elif among is not None:
+        verdict.neighbors_label = "of the teacher's top 10 found, among the teacher's vectors"
+    else:
+        verdict.neighbors_label = "of the teacher's top 10 found, with its own vectors"
+
+
+def _add_sizes(verdict: Verdict, record: RunRecord, speed: Speed | None) -> None:
+    """Add the teacher's parameters over the student's, and the student's megabytes, from the record or from speed."""
+    sizes = speed.models if speed is not None else {}
+    student = record.student.parameters if record.student is not None else None
+    if not student and "student" in sizes:
+        student = sizes["student"].parameters
+    if not student:
+        return
+    verdict.megabytes = FLOAT_MB * student
+    teacher = record.teacher.parameters if record.teacher is not None else None
+    is_unread = record.teacher is not None and record.teacher.unread
+    if not teacher and "teacher" in sizes:
+        teacher = sizes["teacher"].parameters
+    if teacher and teacher > 1.05 * student and not is_unread:
+        verdict.smaller = teacher / student
+
+
+def _add_api_costs(verdict: Verdict, record: RunRecord) -> None:
+    """Add requests, tokens and cost of all teachers behind an API."""
+    teachers = [*([] if record.teacher is None else [record.teacher]), *record.more_teachers]
+    apis = [teacher.api for teacher in teachers if teacher.api is not None]
+    verdict.teacher_requests = _sum(api.requests for api in apis)
+    verdict.teacher_tokens = _sum(api.tokens for api in apis)
+    verdict.teacher_cost = _sum(api.cost for api in apis)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers else None
 
 
 def _positive(value: float | None) -> float | None:
-    return float(value) if value is not None and math.isfinite(value) and value > 0 else None
+    if value is None or not math.isfinite(value) or value <= 0:
+        return None
+    return float(value)

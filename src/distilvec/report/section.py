@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distilvec.report.tables import Part, Table, json_text
+from distilvec.report.tables import Table, json_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -49,47 +49,56 @@ class Section:
 
 def make_section(title: str, *parts: Block | Table | Figure | str | None) -> Section | None:
     """Return a section of the parts that have content (text is a paragraph), None without any."""
-    blocks = list[Block]()
+    blocks: list[Block] = []
     for part in parts:
         if isinstance(part, Table):
-            part = Block("table", part if part.rows else None)
+            if part.rows:
+                blocks.append(Block("table", part))
         elif isinstance(part, str):
-            part = Block("text", part)
-        elif isinstance(part, Figure) and part.table.rows:
-            together = bool(blocks) and blocks[-1].kind == "figures"
-            part = Block("figures", [*(blocks.pop().content if together else ()), part])
-        blocks += [part] if isinstance(part, Block) and part.content else []
+            if part:
+                blocks.append(Block("text", part))
+        elif isinstance(part, Figure):
+            if part.table.rows:
+                _add_figure(blocks, part)
+        elif part is not None and part.content:
+            blocks.append(part)
     return Section(title, blocks) if blocks else None
+
+
+def _add_figure(blocks: list[Block], figure: Figure) -> None:
+    """Add a figure; figures that follow each other are one block."""
+    if blocks and blocks[-1].kind == "figures":
+        blocks[-1] = Block("figures", [*blocks[-1].content, figure])
+    else:
+        blocks.append(Block("figures", [figure]))
 
 
 def folded(summary: str, *parts: Block | Table | None) -> Block:
     """Return parts behind a summary."""
-    found = make_section("", *parts)
-    return Block("details", found and found.blocks, summary)
+    section = make_section("", *parts)
+    return Block("details", None if section is None else section.blocks, summary)
 
 
-def pairs(part: Mapping[str, Any], title: str = "") -> Block:
+def notes(*parts: Block | Table | str | None) -> Block:
+    """Return parts that are shown next to a figure."""
+    section = make_section("", *parts)
+    return Block("notes", None if section is None else section.blocks)
+
+
+def pairs(content: Mapping[str, Any], title: str = "") -> Block:
     """Return names and values; empty values are left out."""
-    shown = {key.replace("_", " "): _value_text(value) for key, value in part.items() if value not in EMPTY}
-    return Block("pairs", {key: text for key, text in shown.items() if text}, title)
+    shown = {}
+    for key, value in content.items():
+        text = "" if value in EMPTY else _value_text(value)
+        if text:
+            shown[key.replace("_", " ")] = text
+    return Block("pairs", shown, title)
 
 
 def _value_text(value: Any) -> str:
     """A value for readers: six significant digits, "key: value, ..." of the keys that have one."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_value_text(one)}" for key, one in value.items() if one not in EMPTY)
-    return f"{value:.6g}" if type(value) is float else json_text(value)
-
-
-def notes(*parts: Block | Table | str | None) -> Block:
-    """Return parts that are shown next to a figure."""
-    found = make_section("", *parts)
-    return Block("notes", found and found.blocks)
-
-
-def get(report: Part, path: str) -> Any:
-    """Return a part of a report.json by its path with dots, {} where it is missing or null."""
-    found: Any = report
-    for key in path.split("."):
-        found = found.get(key) or {}
-    return found
+        return ", ".join(f"{key}: {_value_text(part)}" for key, part in value.items() if part not in EMPTY)
+    if type(value) is float:
+        return f"{value:.6g}"
+    return json_text(value)

@@ -20,7 +20,6 @@ from distilvec.core.extras import require_extra
 
 ABSENT = "–"  # noqa: RUF001 - an en dash for "no value"
 NARROWEST = 30  # columns of a terminal
-Part = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -58,17 +57,19 @@ class Table:
 
 def number(value: float, digits: int | None = 2, sign: bool = False) -> str:
     """Format "1,234.50", with `sign` "+0.20", without `digits` in six significant ones; the minus sign is U+2212."""
-    shown = f"{value:.6g}" if digits is None else f"{value:{'+' if sign else ''},.{digits}f}"
-    return (
-        shown.replace("-", "\N{MINUS SIGN}") if digits is None or float(shown.replace(",", "")) else shown.lstrip("+-")
-    )
+    if digits is None:
+        return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
+    text = f"{value:+,.{digits}f}" if sign else f"{value:,.{digits}f}"
+    if float(text.replace(",", "")) == 0:  # "-0.00" and "+0.00" are 0.00
+        return text.lstrip("+-")
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def number_cell(value: float | None, digits: int | None = 2, sign: bool = False) -> Cell:
     """Return a cell of a number; a dash for a value that is unknown or not finite."""
-    return (
-        Cell(ABSENT) if value is None or not math.isfinite(value) else Cell(number(value, digits, sign), float(value))
-    )
+    if value is None or not math.isfinite(value):
+        return Cell(ABSENT)
+    return Cell(number(value, digits, sign), float(value))
 
 
 def words(*texts: Any) -> list[Cell]:
@@ -90,31 +91,38 @@ def json_attribute(value: Any) -> Markup:
 
 
 def make_table(
-    name: str, caption: str, records: Iterable[Part], columns: Mapping[str, Any], foot: int = 0, across: bool = False
+    name: str, caption: str, records: Iterable[Any], columns: Mapping[str, Any], foot: int = 0, across: bool = False
 ) -> Table:
-    """Return a table with one row per record.
+    """Return a table with one row per record, a dataclass or a mapping.
 
     Args:
-        columns: Title to key (text) or (key, digits[, factor]); a key may be a path with dots. Columns of text come
-            first. A column without any value is left out.
+        columns: Title to field (text) or (field, digits[, factor]); a field may be a path with dots. Columns of text
+            come first. A column without any value is left out.
         foot: Number of records at the end that are not sorted.
         across: One column per record, one row per title, below the titles of the first column.
     """
-    records, found = list(records), dict[str, list[Cell]]()
+    records = list(records)
+    cells: dict[str, list[Cell]] = {}
     for title, spec in columns.items():
-        key, digits, factor = (spec, 0, 1.0) if isinstance(spec, str) else (*spec, 1.0)[:3]
-        values = [lookup(record, key) for record in records]
-        if isinstance(spec, str) and any(values):
-            found[title] = words(*values)
-        elif any(value is not None for value in values):
-            found[title] = [number_cell(None if value is None else value * factor, digits) for value in values]
+        if isinstance(spec, str):
+            values = [lookup(record, spec) for record in records]
+            if any(values):
+                cells[title] = words(*values)
+            continue
+        path, digits, *factor = spec
+        numbers = [lookup(record, path) for record in records]
+        if any(value is not None for value in numbers):
+            scale = factor[0] if factor else 1.0
+            cells[title] = [number_cell(None if value is None else scale * value, digits) for value in numbers]
     if across:
-        header, *rows = [[*words(title), *cells] for title, cells in found.items()] or [[]]
-        return Table(name, caption, [str(cell) for cell in header], rows)
-    rows = [list(row) for row in zip(*found.values(), strict=True)]
-    text = sum(isinstance(columns[title], str) for title in found)
+        lines = [[*words(title), *column] for title, column in cells.items()]
+        if not lines:
+            return Table(name, caption, [], [])
+        return Table(name, caption, [str(cell) for cell in lines[0]], lines[1:])
+    rows = [list(row) for row in zip(*cells.values(), strict=True)]
+    text_columns = [title for title in cells if isinstance(columns[title], str)]
     end = len(rows) - foot
-    return Table(name, caption, list(found), rows[:end], rows[end:], text)
+    return Table(name, caption, list(cells), rows[:end], rows[end:], len(text_columns))
 
 
 def pivot(name: str, caption: str, heads: Sequence[str], entries: Iterable[tuple[Sequence[Any], str, Cell]]) -> Table:
@@ -124,22 +132,27 @@ def pivot(name: str, caption: str, heads: Sequence[str], entries: Iterable[tuple
     for key, column, cell in entries:
         columns[column] = None
         rows.setdefault(tuple(key), {})[column] = cell
-    heading = [[words(part)[0] if isinstance(part, str) else number_cell(part, None) for part in key] for key in rows]
-    body = [
-        [*head, *(row.get(column, Cell(ABSENT)) for column in columns)]
-        for head, row in zip(heading, rows.values(), strict=True)
-    ]
-    return Table(
-        name, caption, [*heads, *columns], body, words=sum(isinstance(part, str) for part in next(iter(rows), ()))
-    )
+    body = []
+    for key, by_column in rows.items():
+        head = [words(part)[0] if isinstance(part, str) else number_cell(part, None) for part in key]
+        body.append([*head, *(by_column.get(column, Cell(ABSENT)) for column in columns)])
+    text_columns = [part for part in next(iter(rows), ()) if isinstance(part, str)]
+    return Table(name, caption, [*heads, *columns], body, words=len(text_columns))
 
 
-def lookup(record: Part | None, path: str) -> Any:
-    """Return the value at a path with dots, None where a part of the path is missing."""
-    found: Any = record
-    for key in path.split("."):
-        found = found[int(key)] if isinstance(found, (list, tuple)) else (found or {}).get(key)
-    return found
+def lookup(record: Any, path: str) -> Any:
+    """Return the value at a path with dots; None where a part of the path is None, or missing in a mapping."""
+    value = record
+    for name in path.split("."):
+        if value is None:
+            return None
+        if isinstance(value, Mapping):
+            value = value.get(name)
+        elif isinstance(value, (list, tuple)):
+            value = value[int(name)]
+        else:
+            value = getattr(value, name)
+    return value
 
 
 # -- the forms of a table --------------------------------------------------------------------------------------------
@@ -157,10 +170,14 @@ def to_html(table: Table) -> str:
 
 def to_markdown(table: Table, notes: Sequence[str] = ()) -> str:
     """Return the table as Markdown, with the notes as a list below it."""
-    rule = ["---" if place < max(2, table.words) else "---:" for place in range(len(table.header))]
+    left = max(2, table.words)
+    rule = ["---" if place < left else "---:" for place in range(len(table.header))]
     header, *rows = [[markdown_cell(cell) for cell in row] for row in (table.header, *table.lines)]
     lines = ["| " + " | ".join(row) + " |" for row in (header, rule, *rows)]
-    return "\n".join([*lines, *([""] if notes else []), *(f"- {markdown(note)}" for note in notes)]) + "\n"
+    if notes:
+        lines.append("")
+    lines += [f"- {markdown(note)}" for note in notes]
+    return "\n".join(lines) + "\n"
 
 
 def to_latex(table: Table, notes: Sequence[str] = ()) -> str:
@@ -170,15 +187,15 @@ def to_latex(table: Table, notes: Sequence[str] = ()) -> str:
         shown = rf"\textbf{{{latex(cell.text)}}}" if cell.kind == "best" else latex(cell.text)
         return f"{shown} {latex(cell.note)}".rstrip()
 
-    head = [r"% needs \usepackage{booktabs}", *(f"% {one_line(note)}" for note in notes)]
     columns = "l" * table.words + "r" * (len(table.header) - table.words)
-    rows = [map(latex, table.header), *(map(text, row) for row in (*table.rows, *table.foot))]
-    header, *body = [" & ".join(row) + r" \\" for row in rows]
-    top, end = (
-        [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule"],
-        [r"\bottomrule", r"\end{tabular}"],
-    )
-    return "\n".join([*head, *top, *body, *end]) + "\n"
+    lines = [r"% needs \usepackage{booktabs}"]
+    lines += [f"% {one_line(note)}" for note in notes]
+    lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    lines += [" & ".join(map(latex, table.header)) + r" \\", r"\midrule"]
+    for row in (*table.rows, *table.foot):
+        lines.append(" & ".join(map(text, row)) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    return "\n".join(lines) + "\n"
 
 
 def to_frame(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:

@@ -6,10 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from distilvec.report.figures import dots_figure, lines_figure
-from distilvec.report.section import Figure, Section, get, make_section
-from distilvec.report.sections.projections import plane_figure
-from distilvec.report.tables import Part, make_table
+from distilvec.report.figures import DotPoint, LinePoint, dots_figure, lines_figure
+from distilvec.report.section import Figure, Section, make_section
+from distilvec.report.sections.projections import PlaneTexts, plane_figure
+from distilvec.report.sections.training import metric_values
+from distilvec.report.tables import make_table
+from distilvec.report.values import Experts, GateShares, MetricsLine, Report
 
 GATE, FACET = "train/gate_", "train/facet_"
 LIKENESS = (
@@ -18,75 +20,83 @@ LIKENESS = (
 )
 
 
-def section(report: Part) -> Section | None:
+def section(report: Report) -> Section | None:
     """Return the figures of a student with experts."""
-    experts, plane, names = get(report, "experts"), get(report, "experts.plane"), expert_names(report)
-    training = lines_figure("experts_training", "Gates over training", routing_points(get(report, "history"), names))
-    outputs, raw, text = None, None, ""
-    if plane.get("teacher"):
-        sets = {**dict(zip(names, plane["experts"], strict=True)), "mixture": plane["mixture"]}
-        notes = {name: f"likeness {value:.2f}" for name, value in zip(sets, plane["likeness"], strict=True)}
-        outputs = plane_figure("experts", "Texts by each expert", {"teacher": plane["teacher"], **sets}, notes, plane)
-        text = LIKENESS.format(**plane)
-        own = {"teacher": plane["teacher"], **dict(zip(sets, plane["raw"], strict=True))}
-        raw = plane_figure("experts_raw", "Texts by each expert, own axes", own, {}, plane, raw=True)
-    return make_section("Experts", training, gates_figure(experts, names), outputs, text, raw)
+    names = expert_names(report)
+    training = lines_figure("experts_training", "Gates over training", routing_points(report.history, names))
+    if report.experts is None:
+        return make_section("Experts", training)
+    gates = gates_figure(report.experts, names)
+    plane = report.experts.plane
+    if plane is None:
+        return make_section("Experts", training, gates)
+    sets = {**dict(zip(names, plane.experts, strict=True)), "mixture": plane.mixture}
+    notes = {name: f"likeness {value:.2f}" for name, value in zip(sets, plane.likeness, strict=True)}
+    texts = PlaneTexts(plane.groups, plane.labels)
+    outputs = plane_figure("experts", "Texts by each expert", {"teacher": plane.teacher, **sets}, notes, texts)
+    own = {"teacher": plane.teacher, **dict(zip(sets, plane.raw, strict=True))}
+    raw = plane_figure("experts_raw", "Texts by each expert, own axes", own, {}, texts, raw=True)
+    text = LIKENESS.format(axes=plane.axes, variance=plane.variance)
+    return make_section("Experts", training, gates, outputs, text, raw)
 
 
-def expert_names(report: Part) -> list[str]:
+def expert_names(report: Report) -> list[str]:
     """Return the experts' names: their facets where the method logs a loss for each of them, else "expert 1", ..."""
-    lines = get(report, "history")
-    logged = {name.removeprefix(GATE) for line in lines for name in line if name.startswith(GATE)}
-    count = get(report, "experts.count") or sum(name.isdigit() for name in logged)
-    facets = next((found for line in lines if (found := _facets(line))), {})
+    if report.experts is not None:
+        count = report.experts.count
+    else:
+        logged = {name.removeprefix(GATE) for line in report.history for name in line if name.startswith(GATE)}
+        count = len([name for name in logged if name.isdigit()])
+    facets = next((_facets(line) for line in report.history if _facets(line)), {})
     if len(facets) != count:
         return [f"expert {number}" for number in range(1, count + 1)]
-    split = [re.fullmatch(r"(.+?)(?:_([0-9]+))?", facet) for facet in facets]
-    pairs = [(match[1], match[2] or "") for match in split if match is not None]
-    teachers = list(dict.fromkeys(teacher for _, teacher in pairs))  # in the recipe's order
-    origins = [f" (teacher {teachers.index(teacher) + 1})" if teacher else "" for _, teacher in pairs]
-    return [f"{number} {name}{of}" for number, ((name, _), of) in enumerate(zip(pairs, origins, strict=True), 1)]
+    split = [_split_facet(facet) for facet in facets]
+    teachers = list(dict.fromkeys(teacher for _, teacher in split if teacher))  # in the recipe's order
+    names = []
+    for number, (name, teacher) in enumerate(split, 1):
+        origin = f" (teacher {teachers.index(teacher) + 1})" if teacher else ""
+        names.append(f"{number} {name}{origin}")
+    return names
 
 
-def routing_points(history: Sequence[Part], names: Sequence[str]) -> list[tuple[str, str, float, float]]:
+def _split_facet(facet: str) -> tuple[str, str]:
+    """Return the name of a facet and the number of its teacher, "" for a single teacher: "pairwise_1"."""
+    match = re.fullmatch(r"(.+?)(?:_([0-9]+))?", facet)
+    return (facet, "") if match is None else (match[1], match[2] or "")
+
+
+def routing_points(history: Sequence[MetricsLine], names: Sequence[str]) -> list[LinePoint]:
     """Return points over the steps: each expert's mean gate, the gates' entropy, and the losses of the facets."""
+    metrics = [("mean gate", name, f"{GATE}{number}") for number, name in enumerate(names, 1)]
+    metrics.append(("gate entropy", "gate entropy", f"{GATE}entropy"))
+    facets = next((list(_facets(line)) for line in history if _facets(line)), [])
+    if len(facets) == len(names):
+        for name, facet in zip(names, facets, strict=True):
+            metrics.append(("loss of each facet", name, f"{FACET}{facet}"))
     points = []
-    for line in history:
-        gates = [("mean gate", name, line.get(f"{GATE}{number}")) for number, name in enumerate(names, 1)]
-        losses = _facets(line).values() if len(_facets(line)) == len(names) else ()
-        found = [
-            *gates,
-            ("gate entropy", "gate entropy", line.get(f"{GATE}entropy")),
-            *(("loss of each facet", *pair) for pair in zip(names, losses, strict=False)),
-        ]
-        points += [(panel, name, line["step"], value) for panel, name, value in found if value is not None]
+    for panel, name, metric in metrics:
+        points += [LinePoint(panel, name, step, value) for step, value in metric_values(history, metric)]
     return points
 
 
-def gates_figure(experts: Part, names: Sequence[str]) -> Figure | None:
+def gates_figure(experts: Experts, names: Sequence[str]) -> Figure | None:
     """Return the mean gates by task and by length in tokens."""
-    if not experts.get("groups"):
+    if not experts.groups:
         return None
-    lengths = [{**row, "name": f"{row['from']:,} to {row['to']:,} tokens"} for row in experts["lengths"]]
-    points = [
-        (title, f"{row['name']} ({row['rows']:,})", name, gate)
-        for title, rows in (("by task", experts["groups"]), ("by length", lengths)) for row in rows
-        for name, gate in zip(names, row["gates"], strict=True)
-    ]  # fmt: skip
-    gates: dict[str, Any] = {name: (f"gates.{number}", 3) for number, name in enumerate(names)}
-    shares: dict[str, Any] = {
-        "entropy, of 1": ("entropy", 3),
-        "above 0.9, %": ("decided", 0, 100),
-        "± over texts": ("spread", 3),
-    }
-    rows, columns = (
-        [*experts["groups"], *lengths, {**experts, "name": "all"}],
-        {"Texts": "name", "count": ("rows", 0), **gates, **shares},
-    )
-    data = make_table("gate-table", "Mean gates", rows, columns, foot=1)
+    lengths = [row.shares for row in experts.lengths]
+    points = []
+    for panel, rows in (("by task", experts.groups), ("by length", lengths)):
+        for row in rows:
+            for name, gate in zip(names, row.gates, strict=True):
+                points.append(DotPoint(panel, f"{row.name} ({row.rows:,})", name, gate))
+    every_text = GateShares("all", experts.rows, experts.gates, experts.entropy, experts.decided, experts.spread)
+    columns: dict[str, Any] = {"Texts": "name", "count": ("rows", 0)}
+    columns |= {name: (f"gates.{number}", 3) for number, name in enumerate(names)}
+    columns |= {"entropy, of 1": ("entropy", 3), "above 0.9, %": ("decided", 0, 100), "± over texts": ("spread", 3)}
+    data = make_table("gate-table", "Mean gates", [*experts.groups, *lengths, every_text], columns, foot=1)
     return dots_figure("experts_gates", "Mean gates by task and length", points, "mean gate", data)
 
 
-def _facets(line: Part) -> dict[str, Any]:
+def _facets(line: MetricsLine) -> dict[str, Any]:
     """The losses of the facets in a line of metrics.jsonl."""
     return {name.removeprefix(FACET): value for name, value in line.items() if name.startswith(FACET)}

@@ -2,73 +2,85 @@
 
 from __future__ import annotations
 
-from distilvec.report.figures import lines_figure
-from distilvec.report.section import Figure, Section, get, make_section
-from distilvec.report.tables import Part, make_table, number, number_cell, pivot
+from collections.abc import Sequence
+
+from distilvec.report.figures import Level, LineLook, LinePoint, lines_figure
+from distilvec.report.section import Figure, Section, make_section
+from distilvec.report.tables import make_table, number, number_cell, pivot
+from distilvec.report.values import Margin, MarginFit, MarginPoint, Report
 
 AVERAGE = "average"
 FITS = {
     "Score": "name",
-    "teacher": ("teacher", 2),
-    "slope, per 0.1": ("slope", 2, 0.1),
-    "R²": ("r2", 2),
-    "p": ("p", 3),
-    "crossing": ("crossing", 3),
-    "from": ("crossing_low", 3),
-    "to (margin)": ("margin", 3),
+    "teacher": ("fit.teacher", 2),
+    "slope, per 0.1": ("fit.slope", 2, 0.1),
+    "R²": ("fit.r2", 2),
+    "p": ("fit.p", 3),
+    "crossing": ("fit.crossing", 3),
+    "from": ("fit.crossing_low", 3),
+    "to (margin)": ("fit.margin", 3),
 }
 ENOUGH_CHECKPOINTS = 8
 
 
-def section(report: Part) -> Section | None:
+def section(report: Report) -> Section | None:
     """Return the margin of the mean score, its figure, and the fits by task."""
-    fits, points = get(report, "margin.fits"), get(report, "margin.points")
-    fit = fits.get(AVERAGE) or {}
-    text = " ".join(_sentences(fit, len(points), get(report, "margin.left_out"))) if fit else ""
-    rows = [{"name": name, **found} for name, found in fits.items()]
+    margin = report.margin
+    if margin is None:
+        return None
+    fit = margin.fits.get(AVERAGE)
+    text = "" if fit is None else " ".join(_sentences(fit, margin))
+    rows = [{"name": name, "fit": of_task} for name, of_task in margin.fits.items()]
     table = make_table("margin-table", "Score against distance to the teacher; the slope is in points", rows, FITS)
-    return make_section("Robustness margin", text, _figure(points, fit), table)
+    return make_section("Robustness margin", text, _figure(margin.points, fit), table)
 
 
-def _sentences(fit: Part, count: int, left_out: Part) -> list[str]:
+def _sentences(fit: MarginFit, margin: Margin) -> list[str]:
     """Say the margin, the line's crossing with its interval, and what weakens the fit."""
-    if fit.get("margin") is None:
-        sentences = ["Robustness margin: not reached."]
+    sentences = []
+    if fit.margin is None:
+        sentences.append("Robustness margin: not reached.")
     else:
-        sentences = [
-            f"Robustness margin: a distance of {number(fit['margin'], 3)}. "
-            "Below it, the teacher's mean score is within the confidence band of the fit."
-        ]
-    if fit.get("crossing") is not None and fit.get("margin") is not None:
-        ends = f"[{number(fit['crossing_low'], 3)}, {number(fit['margin'], 3)}]"
-        sentences.append(f"The line itself meets the teacher's score at {number(fit['crossing'], 3)} {ends}.")
+        sentences.append(
+            f"Robustness margin: a distance of {number(fit.margin, 3)}. Below it, the teacher's mean score is within "
+            "the confidence band of the fit."
+        )
+    if fit.crossing is not None and fit.margin is not None and fit.crossing_low is not None:
+        ends = f"[{number(fit.crossing_low, 3)}, {number(fit.margin, 3)}]"
+        sentences.append(f"The line itself meets the teacher's score at {number(fit.crossing, 3)} {ends}.")
+    count = len(margin.points)
     if count < ENOUGH_CHECKPOINTS:
         sentences.append(
             f"Fitted to {count} checkpoints, which widens the margin: save {ENOUGH_CHECKPOINTS} or more "
             "(train.keep_students)."
         )
-    if left_out:
-        steps = ", ".join(f"{step:,}" for step in left_out)
+    if margin.left_out:
+        steps = ", ".join(f"{step:,}" for step in margin.left_out)
         sentences.append(f"Left out as first epochs of the learning rate's cycles: steps {steps}.")
     return sentences
 
 
-def _figure(checkpoints: list[Part], fit: Part) -> Figure | None:
+def _figure(checkpoints: Sequence[MarginPoint], fit: MarginFit | None) -> Figure | None:
     """Checkpoints by distance and score, with the linear fit, its 95 % band and the margin."""
-    points = [(point["distance"], point["scores"][AVERAGE]) for point in checkpoints if AVERAGE in point["scores"]]
-    if len(points) < 2:
+    means = [(point.distance, point.scores[AVERAGE]) for point in checkpoints if AVERAGE in point.scores]
+    if len(means) < 2:
         return None
-    lines = [("", "checkpoints", *point) for point in points]
-    for name, key in (("linear fit", "score"), ("95 % band, low", "low"), ("95 % band, high", "high")):
-        lines += [("", name, row["distance"], row[key]) for row in fit.get("line") or ()]
-    if fit.get("margin") is not None:
-        lines += [("", "robustness margin", fit["margin"], limit(score for _, score in points)) for limit in (min, max)]
-    data = pivot("data-margin", "The checkpoints", ["Step", "distance"], (
-        ((point["step"], point["distance"]), name, number_cell(value))
-        for point in checkpoints for name, value in point["scores"].items()
-    ))  # fmt: skip
-    level = None if fit.get("teacher") is None else ("teacher", fit["teacher"])
-    look = {"y": "mean score (x 100)", "dots": ["checkpoints"], "level": level}
-    return lines_figure(
-        "margin", "Robustness margin", lines, "distance to the teacher on validation texts", data, **look
-    )
+    points = [LinePoint("", "checkpoints", distance, score) for distance, score in means]
+    level = None
+    if fit is not None:
+        level = Level("teacher", fit.teacher)
+        points += [LinePoint("", "linear fit", row.distance, row.score) for row in fit.line]
+        points += [LinePoint("", "95 % band, low", row.distance, row.low) for row in fit.line]
+        points += [LinePoint("", "95 % band, high", row.distance, row.high) for row in fit.line]
+        if fit.margin is not None:
+            scores = [score for _, score in means]
+            points += [LinePoint("", "robustness margin", fit.margin, end) for end in (min(scores), max(scores))]
+    entries = [
+        ((point.step, point.distance), task, number_cell(score))
+        for point in checkpoints
+        for task, score in point.scores.items()
+    ]
+    data = pivot("data-margin", "The checkpoints", ["Step", "distance"], entries)
+    look = LineLook(y="mean score (x 100)", dots=["checkpoints"], level=level)
+    x = "distance to the teacher on validation texts"
+    return lines_figure("margin", "Robustness margin", points, x, data, look)

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from distilvec.report.section import Section, folded, get, make_section
-from distilvec.report.tables import Part, make_table
+from distilvec.report.section import Section, folded, make_section
+from distilvec.report.tables import make_table
+from distilvec.report.values import Report
 
 CONFUSED = {"Class → taken for": "classes", "test rows": ("rows", 0)}
 CLASSES = {
-    "Class": "class",
+    "Class": "name",
     "Most taken for": "most_taken_for",
     "test rows": ("rows", 0),
     "precision": ("precision", 1, 100),
     "recall": ("recall", 1, 100),
     "F1": ("f1", 1, 100),
 }
-TEXTS = {"Text": "text", "Class": "class", "Taken for": "taken_for", "probability, %": ("probability", 1, 100)}
+TEXTS = {"Text": "text", "Class": "name", "Taken for": "taken_for", "probability, %": ("probability", 1, 100)}
 
 
-def section(report: Part) -> Section | None:
+def section(report: Report) -> Section | None:
     """Return the student's mistakes on a labelled task of classes."""
-    found = get(report, "mistakes")
-    if not found:
+    mistakes = report.mistakes
+    if mistakes is None:
         return None
-    texts, wrong = found.get("texts") or (), found.get("wrong") or 0
-    few = f", {len(texts)} of {wrong:,}" if len(texts) < wrong else ""
-    confused = [
-        {**one, "classes": f"{one['class']} → {one['taken_for']}"}
-        for one in found.get("confused") or ()
-        if one["rows"] > 1
-    ]
+    count = ""
+    if len(mistakes.texts) < mistakes.wrong:
+        count = f", {len(mistakes.texts)} of {mistakes.wrong:,}"
+    confused = [pair for pair in mistakes.confused if pair.rows > 1]
     return make_section(
         "Mistakes",
-        f"The student is wrong on {wrong:,} of {found.get('rows') or 0:,} test examples.",
+        f"The student is wrong on {mistakes.wrong:,} of {mistakes.rows:,} test examples.",
         make_table("confused-table", "Confused most", confused, CONFUSED),
-        make_table("wrong-table", f"Wrong test examples, the surest first{few}", texts, TEXTS),
-        folded("Every class", make_table("class-table", "Every class, times 100", found.get("classes") or (), CLASSES)),
+        make_table("wrong-table", f"Wrong test examples, the surest first{count}", mistakes.texts, TEXTS),
+        folded("Every class", make_table("class-table", "Every class, times 100", mistakes.classes, CLASSES)),
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from distilvec.evaluation.neighbors import DEPTH, Judgement, NeighborShares, Share, read_judgement
+from distilvec.evaluation.neighbors import DEPTH, Judgement, NeighborShares, Share
 from distilvec.report.neighbors import compatibility_note, wider_text
-from distilvec.report.section import Section, get, make_section
-from distilvec.report.tables import Cell, Part, Table, number_cell, words
+from distilvec.report.section import Section, make_section
+from distilvec.report.tables import Cell, Table, number_cell, words
+from distilvec.report.values import Report
 
 INDEX = (
     "{queries:,} stored texts that were not trained on are searched for among the {candidates:,} others: with the "
@@ -24,12 +25,12 @@ COLUMNS = (
 TRAINED = " Trained texts: texts of the training as queries; where many more of their neighbours are found, texts lack."
 
 
-def section(report: Part) -> Section | None:
+def section(report: Report) -> Section | None:
     """Return the shares with their intervals, and what they mean for a search among the teacher's vectors."""
-    judgement = read_judgement(get(report, "neighbors"))
+    judgement = report.neighbors
     if judgement is None:
         return None
-    note = compatibility_note(get(report, "record"))
+    note = None if report.record is None else compatibility_note(report.record)
     return make_section(
         "Neighbours found",
         "" if note is None else f"{note.title}. {note.text}",
@@ -62,8 +63,8 @@ def neighbors_table(judgement: Judgement) -> Table:
         "gain": judgement.gain,
         "student, trained texts": judgement.trained,
     }
-    given = {name: shares for name, shares in rows.items() if shares is not None}
-    return _table("neighbors-table", f"Share of the top {DEPTH} that is found", "Model", judgement, given)
+    measured = {name: shares for name, shares in rows.items() if shares is not None}
+    return _table("neighbors-table", f"Share of the top {DEPTH} that is found", "Model", judgement, measured)
 
 
 def source_table(judgement: Judgement) -> Table | None:

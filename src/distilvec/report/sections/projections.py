@@ -3,87 +3,145 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from distilvec.report.figures import Points
 from distilvec.report.planes import Plane, draw_planes
-from distilvec.report.scores import by_model
-from distilvec.report.section import Figure, Section, get, make_section
-from distilvec.report.tables import Cell, Part, number, pivot
+from distilvec.report.scores import in_order
+from distilvec.report.section import Figure, Section, make_section
+from distilvec.report.tables import Cell, number, pivot
+from distilvec.report.values import Report, SentencePlane, SeparatePlanes, TokenPlane
 
-Sets = dict[str, tuple[Sequence[str], Points, str]]  # model: tokens, points, note
+
+@dataclass(frozen=True)
+class PlaneTexts:
+    """The texts of a plane: the group of each, and its beginning."""
+
+    groups: list[str]
+    labels: list[str]
 
 
-def section(report: Part) -> Section | None:
+@dataclass(frozen=True)
+class ModelTokens:
+    """Tokens of a sentence in a plane: the model, with its likeness to the teacher, tokens and points."""
+
+    model: str
+    tokens: Sequence[str]
+    points: Points
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class SentenceTokens:
+    """A sentence and its tokens by each model."""
+
+    text: str
+    models: list[ModelTokens]
+
+
+def section(report: Report) -> Section | None:
     """Return planes of sentences, of tokens, and of tokens in each model's own plane."""
-    sentences, tokens, own = (get(report, path) for path in ("projections.sentences", "projections.tokens", "tokens"))
-    sets = by_model({name: sentences.get(name) for name in ("teacher", "student", "untrained")})
-    measures = {"disparity": get(sentences, "disparity"), "aligned": get(sentences, "disparity_aligned")}
-    known = [
-        (model, f"{title} {values[model]:.3f}")
-        for title, values in measures.items()
-        for model in sets
-        if values.get(model) is not None
-    ]
-    notes = {model: ", ".join(text for name, text in known if name == model) for model in sets}
-    shown = len(sets) > 1 and "teacher" in sets
+    joint = [] if report.projections is None else [_joint(plane) for plane in report.projections.tokens]
+    separate = [_separate(planes) for planes in report.tokens]
     return make_section(
         "Texts and tokens in the plane",
-        plane_figure("sentences", "Texts in the plane", sets, notes, sentences) if shown else None,
-        token_figure("tokens", "Tokens in one plane", [_joint(row) for row in tokens], joint=True),
-        token_figure("token_planes", "Tokens by model (in brackets: likeness)", [_separate(row) for row in own]),
+        None if report.projections is None else sentence_figure(report.projections.sentences),
+        token_figure("tokens", "Tokens in one plane", joint, joint=True),
+        token_figure("token_planes", "Tokens by model (in brackets: likeness)", separate),
     )
 
 
+def sentence_figure(sentences: SentencePlane) -> Figure | None:
+    """Return one plane for the student before and after training, each with the teacher's points."""
+    names = ("teacher", "student", "untrained")
+    sets = in_order({name: sentences.points[name] for name in names if name in sentences.points})
+    if len(sets) < 2 or "teacher" not in sets:
+        return None
+    notes = {}
+    for model in sets:
+        measures = []
+        if model in sentences.disparity:
+            measures.append(f"disparity {sentences.disparity[model]:.3f}")
+        if model in sentences.disparity_aligned:
+            measures.append(f"aligned {sentences.disparity_aligned[model]:.3f}")
+        notes[model] = ", ".join(measures)
+    texts = PlaneTexts(sentences.groups, sentences.labels)
+    return plane_figure("sentences", "Texts in the plane", sets, notes, texts)
+
+
 def plane_figure(
-    name: str, title: str, sets: Mapping[str, Points], notes: Mapping[str, str], about: Part, raw: bool = False
+    name: str, title: str, sets: Mapping[str, Points], notes: Mapping[str, str], texts: PlaneTexts, raw: bool = False
 ) -> Figure:
-    """Return one plane per set: the same texts by teacher (hollow) and set; `about` has their groups and labels.
+    """Return one plane per set: the same texts by teacher (hollow) and set.
 
     `raw`: every set, the teacher too, has a plane of its own axes.
     """
-    teacher = sets["teacher"]
-    groups, labels = about.get("groups") or ["texts"] * len(teacher), about.get("labels") or [""] * len(teacher)
-    reference = () if raw else teacher
-    drawn = [other for other in sets if raw or other != "teacher"]
-    texts = [f"{group}: {label}" if label else group for group, label in zip(groups, labels, strict=True)]
-    planes = [Plane(other, sets[other], groups, reference, notes.get(other, ""), texts=texts) for other in drawn]
-    keys = [(group, f"{count} {label}") for count, (group, label) in enumerate(zip(groups, labels, strict=True), 1)]
-    entries = ((key, other, _position(point)) for other in sets for key, point in zip(keys, sets[other], strict=True))
+    hover_texts = [
+        f"{group}: {label}" if label else group for group, label in zip(texts.groups, texts.labels, strict=True)
+    ]
+    planes = []
+    for model, points in sets.items():
+        if raw:
+            planes.append(Plane(model, points, texts.groups, note=notes.get(model, ""), texts=hover_texts))
+        elif model != "teacher":
+            reference = sets["teacher"]
+            planes.append(Plane(model, points, texts.groups, reference, notes.get(model, ""), texts=hover_texts))
+    entries = []
+    for model, points in sets.items():
+        for count, (group, label, point) in enumerate(zip(texts.groups, texts.labels, points, strict=True), 1):
+            entries.append(((group, f"{count} {label}"), model, _position(point)))
     data = pivot(f"data-{name}", f"{title}, positions", ["Group", "Text"], entries)
-    return Figure(name, title, partial(draw_planes, planes, 2 if len(planes) <= 6 else 3, not raw), data)
+    across = 2 if len(planes) <= 6 else 3
+    return Figure(name, title, partial(draw_planes, planes, across, aligned=not raw), data)
 
 
-def token_figure(name: str, title: str, rows: list[tuple[str, Sets]], joint: bool = False) -> Figure | None:
+def token_figure(name: str, title: str, sentences: Sequence[SentenceTokens], joint: bool = False) -> Figure | None:
     """Return one row per sentence: tokens by teacher (hollow) and student in a joint plane, or a plane per model."""
-    if not rows or not all(len(points) for _, sets in rows for _, points, _ in sets.values()):
+    if not sentences or not all(len(tokens.points) for row in sentences for tokens in row.models):
         return None
-    planes, entries = list[Plane](), list[Any]()
-    for text, sets in rows:
+    planes: list[Plane] = []
+    entries: list[Any] = []
+    for sentence in sentences:
         if joint:
-            ours, theirs = sets["student"], sets["teacher"]
-            planes.append(Plane(text, ours[1], (), theirs[1], labels=theirs[0], texts=ours[0]))
-        for model, (tokens, points, note) in sets.items():
+            teacher, student = sentence.models
+            planes.append(
+                Plane(
+                    sentence.text,
+                    student.points,
+                    reference=teacher.points,
+                    labels=teacher.tokens,
+                    texts=student.tokens,
+                )
+            )
+        for one in sentence.models:
             if not joint:
-                planes.append(Plane(text if model == "teacher" else "", points, (), (), f"{model}{note}", tokens))
-            for count, (token, point) in enumerate(zip(tokens, points, strict=True), 1):
-                entries.append(((text, f"{count} {token}"), model, _position(point)))
+                text = sentence.text if one.model == "teacher" else ""
+                planes.append(Plane(text, one.points, note=f"{one.model}{one.note}", labels=one.tokens))
+            for count, (token, point) in enumerate(zip(one.tokens, one.points, strict=True), 1):
+                entries.append(((sentence.text, f"{count} {token}"), one.model, _position(point)))
     data = pivot(f"data-{name}", f"{title}, positions", ["Sentence", "Token"], entries)
-    return Figure(name, title, partial(draw_planes, planes, 1 if joint else len(rows[0][1]), aligned=False), data)
+    across = 1 if joint else len(sentences[0].models)
+    return Figure(name, title, partial(draw_planes, planes, across, aligned=False), data)
 
 
-def _joint(row: Part) -> tuple[str, Sets]:
-    """A sentence of `projections.tokens`."""
-    ours = (row.get("student_tokens") or row["tokens"], row.get("student") or (), "")
-    return row["text"], {"teacher": (row["tokens"], row.get("teacher") or (), ""), "student": ours}
+def _joint(plane: TokenPlane) -> SentenceTokens:
+    """A sentence in one plane: the teacher, then the student."""
+    teacher = ModelTokens("teacher", plane.tokens, plane.teacher)
+    student = ModelTokens("student", plane.student_tokens or plane.tokens, plane.student)
+    return SentenceTokens(plane.text, [teacher, student])
 
 
-def _separate(row: Part) -> tuple[str, Sets]:
-    """A sentence of `tokens`, with the likeness to the teacher after each model's name."""
-    notes = {name: f" ({value:.2f})" for name, value in row["likeness"].items() if value is not None}
-    models = by_model({name: row.get(name) for name in ("teacher", "student", "finetuned", "untrained")})
-    return row["text"], {name: (one["tokens"], one["places"], notes.get(name, "")) for name, one in models.items()}
+def _separate(planes: SeparatePlanes) -> SentenceTokens:
+    """A sentence with a plane for each model, and the likeness to the teacher after the model's name."""
+    names = ("teacher", "student", "finetuned", "untrained")
+    models = []
+    for model, tokens in in_order({name: planes.models[name] for name in names if name in planes.models}).items():
+        likeness = planes.likeness.get(model)
+        note = "" if likeness is None else f" ({likeness:.2f})"
+        models.append(ModelTokens(model, tokens.tokens, tokens.places, note))
+    return SentenceTokens(planes.text, models)
 
 
 def _position(point: Sequence[float]) -> Cell:

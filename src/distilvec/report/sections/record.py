@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from distilvec.report.model_card import read_teachers
-from distilvec.report.section import Block, Section, get, make_section, pairs
-from distilvec.report.tables import Part, make_table
+from dataclasses import replace
+
+from distilvec.report.json_values import to_json
+from distilvec.report.record import DataRecord, MethodRecord, RunRecord, StudentRecord
+from distilvec.report.section import Block, Section, make_section, pairs
+from distilvec.report.tables import make_table
+from distilvec.report.values import REPORT_FORMAT, Report
 
 SOURCES = {"Source": "name", "Role": "role", "Language": "language", "texts": ("rows", 0)}
 
 
-def section(report: Part) -> Section | None:
+def section(report: Report) -> Section | None:
     """Return names and values of the record, group by group, the recipe and the method's citation."""
-    record = get(report, "record")
-    method, data = get(record, "method"), get(record, "data")
+    record = report.record or RunRecord()
+    data = record.data or DataRecord()
+    method = record.method or MethodRecord()
+    teachers = [
+        pairs(to_json(teacher), f"Teacher {number}" if number > 1 else "Teacher")
+        for number, teacher in enumerate(record.teachers, 1)
+    ]
+    about = {}
+    if report.fingerprint:
+        about = {"fingerprint": report.fingerprint, "created": report.created, "format": REPORT_FORMAT}
     return make_section(
         "Recipe and provenance",
-        *(
-            pairs(teacher, f"Teacher {number}" if number > 1 else "Teacher")
-            for number, teacher in enumerate(read_teachers(record), 1)
-        ),
-        pairs(get(record, "student"), "Student"),
-        pairs({**method, "citation": None}, "Method"),
-        pairs({**data, "sources": None}, "Data"),
-        make_table("source-table", "Training texts", data.get("sources") or (), SOURCES),
-        pairs(get(record, "versions"), "Versions"),
-        Block("code", report.get("recipe"), "Recipe"),
-        Block("code", method.get("citation"), "Citation"),
-        pairs({key: report.get(key) for key in ("fingerprint", "created", "format")}, "This report"),
+        *teachers,
+        pairs(to_json(record.student or StudentRecord()), "Student"),
+        pairs(to_json(replace(method, citation=None)), "Method"),
+        pairs(to_json(replace(data, sources=[])), "Data"),
+        make_table("source-table", "Training texts", data.sources, SOURCES),
+        pairs(record.versions, "Versions"),
+        Block("code", report.recipe, "Recipe"),
+        Block("code", method.citation, "Citation"),
+        pairs(about, "This report"),
     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from distilvec.config.schema import START_COLUMNS
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, averages, retention
-from distilvec.report.figures import dots_figure
-from distilvec.report.scores import Scores, read_scores, score_table, shared, task_table
-from distilvec.report.section import Block, Figure, Section, folded, get, make_section, notes
-from distilvec.report.tables import Part, make_table, number_cell, pivot
+from distilvec.evaluation.evaluator import Score
+from distilvec.report.figures import DotPoint, dots_figure
+from distilvec.report.scores import Scores, in_order, score_table, shared, task_table
+from distilvec.report.section import Block, Figure, Section, folded, make_section, notes
+from distilvec.report.tables import make_table, number_cell, pivot
+from distilvec.report.values import Changes, Report
 
 TESTED = (
     "Changes are in points against the teacher, with the 95 % interval of a paired bootstrap over the test rows; "
@@ -25,62 +28,88 @@ NOTES = {
 }
 
 
-def section(report: Part) -> Section | None:
+@dataclass(frozen=True)
+class Retained:
+    """A model's share of the teacher's score on a task in percent, with its interval; without a teacher the score."""
+
+    model: str
+    task: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+def section(report: Report) -> Section | None:
     """Return a labelled task's metrics, the table of scores, their figure, and every metric."""
-    scores, intervals = read_scores(get(report, "scores")), get(report, "intervals")
-    every = [(name, score) for name, found in scores.items() for score in found]
-    remarks = dict.fromkeys(f"{score.task}, {name}: {text}" for name, score in every for text in score.warnings)
-    metrics = pivot("metric-table", "Every metric, times 100", ["Task", "Metric", "rows"], (
-        ((score.task, metric.replace("_", " "), score.rows), name, number_cell(value))
-        for name, score in every for metric, value in score.metrics.items()
-    ))  # fmt: skip
+    scores = in_order(report.scores)
+    entries = []
+    remarks = []
+    for model, column in scores.items():
+        for score in column:
+            remarks += [f"{score.task}, {model}: {text}" for text in score.warnings]
+            for metric, value in score.metrics.items():
+                entries.append(((score.task, metric.replace("_", " "), score.rows), model, number_cell(value)))
+    every_metric = None
+    if any(len(score.metrics) > 1 for column in scores.values() for score in column):
+        every_metric = pivot("metric-table", "Every metric, times 100", ["Task", "Metric", "rows"], entries)
+    remarks = list(dict.fromkeys(remarks))
+    supervised = None if report.record is None else report.record.supervised
     return make_section(
         "Scores",
-        task_table(get(report, "record.supervised")),
-        score_table(scores, intervals),
-        retention_figure(retained(scores, intervals), "teacher" in scores),
+        task_table(supervised),
+        score_table(scores, report.intervals),
+        retention_figure(retained(scores, report.intervals), "teacher" in scores),
         notes(
-            TESTED if scores and any(intervals.values()) else "",
-            *(note for name, note in NOTES.items() if name in scores),
-            folded(f"Remarks on tasks ({len(remarks)})", Block("list", list(remarks))),
-            folded("Every metric", metrics if any(len(score.metrics) > 1 for _, score in every) else None),
+            TESTED if scores and any(report.intervals.values()) else "",
+            *(note for model, note in NOTES.items() if model in scores),
+            folded(f"Remarks on tasks ({len(remarks)})", Block("list", remarks)),
+            folded("Every metric", every_metric),
         ),
     )
 
 
-def retained(scores: Scores, intervals: Part) -> list[dict[str, Any]]:
-    """Return rows {model, task, value, low, high} in percent of the teacher's score, every model's averages last.
+def retained(scores: Scores, intervals: Mapping[str, Changes]) -> list[Retained]:
+    """Return every model's share of the teacher's score by task, its averages last.
 
-    `low` and `high` come from the intervals of the differences from the teacher. Without a teacher the values are the
-    scores. Tasks on which the teacher's score is not above 0 are left out.
+    The intervals are those of the differences from the teacher. Without a teacher the values are the scores. Tasks on
+    which the teacher's score is not above 0 are left out.
     """
-    columns, rows = read_scores(scores), list[dict[str, Any]]()
-    teacher = columns.pop("teacher", None)
-    for name, found in columns.items():
-        ours, theirs = shared(found, found if teacher is None else teacher)
-        known = averages(theirs)
-        wholes = {score.task: score.value for score in theirs}
-        wholes |= {title: known[key] for title, key in AVERAGES.items() if key in known}
-        for task, value in (wholes if teacher is None else retention(ours, theirs)).items():
-            tested = None if teacher is None else (intervals.get(name) or {}).get(task)
-            low, high = (
-                None if change is None else 100 * (1 + change / wholes[task]) for change in (tested or (None, None))[:2]
-            )
-            rows.append({"model": name, "task": task, "value": value, "low": low, "high": high})
+    teacher = scores.get("teacher")
+    rows = []
+    for model, column in scores.items():
+        if model == "teacher":
+            continue
+        if teacher is None:
+            rows += [Retained(model, task, value) for task, value in _with_averages(column).items()]
+            continue
+        of_model, of_teacher = shared(column, teacher)
+        wholes = _with_averages(of_teacher)
+        for task, value in retention(of_model, of_teacher).items():
+            change = intervals.get(model, {}).get(task)
+            if change is None:
+                rows.append(Retained(model, task, value))
+            else:
+                low, high = (100 * (1 + bound / wholes[task]) for bound in (change.low, change.high))
+                rows.append(Retained(model, task, value, low, high))
     return rows
 
 
-def retention_figure(rows: list[dict[str, Any]], teacher: bool) -> Figure:
+def _with_averages(column: Sequence[Score]) -> dict[str, float]:
+    """Return scores by task, then the averages by their names."""
+    values = {score.task: score.value for score in column}
+    means = averages(column)
+    return values | {name: means[key] for name, key in AVERAGES.items() if key in means}
+
+
+def retention_figure(rows: Sequence[Retained], teacher: bool) -> Figure:
     """Return the shares by task, the averages last; the untrained student is in the data only."""
-    unit, title = (
-        ("% of the teacher's score", "Share of the teacher's scores")
-        if teacher
-        else ("score (x 100)", "Scores by task")
-    )
+    unit, title, level = "score (x 100)", "Scores by task", None
+    if teacher:
+        unit, title, level = "% of the teacher's score", "Share of the teacher's scores", 100.0
     columns = {"Model": "model", "Task": "task", unit: ("value", 1), "low": ("low", 1), "high": ("high", 1)}
     data = make_table("data-scores", f"{unit}, with 95 % intervals", rows, columns)
-    order = {name: number for number, name in enumerate((BY_TYPE, RETRIEVAL, AVERAGE), 1)}
-    trained = [row for row in rows if row["model"] not in START_COLUMNS]
-    shown = sorted(trained, key=lambda row: order.get(row["task"], 0))
-    points = [("", row["task"], row["model"], row["value"], row["low"], row["high"]) for row in shown]
-    return dots_figure("scores", title, points, unit, data, 100.0 if teacher else None)
+    last = [BY_TYPE, RETRIEVAL, AVERAGE]
+    trained = [row for row in rows if row.model not in START_COLUMNS]
+    trained.sort(key=lambda row: last.index(row.task) + 1 if row.task in last else 0)
+    points = [DotPoint("", row.task, row.model, row.value, row.low, row.high) for row in trained]
+    return dots_figure("scores", title, points, unit, data, level)

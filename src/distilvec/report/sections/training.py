@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distilvec.report.figures import lines_figure
-from distilvec.report.section import Section, folded, get, make_section, notes, pairs
-from distilvec.report.tables import Part, make_table
+from distilvec.report.figures import LineLook, LinePoint, TopAxis, lines_figure
+from distilvec.report.record import RunRecord, TrainingRecord
+from distilvec.report.section import Section, folded, make_section, notes, pairs
+from distilvec.report.tables import make_table
+from distilvec.report.values import MetricsLine, Report
 from distilvec.train.metrics import validation_metric
 
+GRADIENT, LOSS_TERM = "train/gradient_", "train/loss_"
 STAGES = {
     "Stage": "name", "Method": "method", "Trained": "trained", "learning rate": ("learning_rate", None),
     "steps": ("steps", 0), "texts": ("texts", 0), "minutes": ("minutes", 1),
@@ -20,59 +23,84 @@ EVALUATIONS = {"Step": ("step", 0), "epoch": ("epoch", 2)} | {
 TOKENS = "DynamicCKA: {:.1f} teacher tokens per student token (mean of the last fifth)."
 
 
-def section(report: Part) -> Section | None:
+def section(report: Report) -> Section | None:
     """Return the curves, the stages, the settings and every evaluation."""
-    history, training = get(report, "history"), dict(get(report, "record.training"))
-    shipped = str(training.pop("shipped", ""))
-    time = time_axis(history, training)
-    stages = make_table("stage-table", "Stages of training, in order", training.pop("stages", ()), STAGES)
-    evaluations = make_table("history-table", "Every evaluation", filter(validation_metric, history), EVALUATIONS)
-    kept = [line["train/kept_tokens"] for line in history if line.get("train/kept_tokens") is not None]
-    last = kept[-max(1, len(kept) // 5) :]
+    record = report.record or RunRecord()
+    training = record.training or TrainingRecord()
+    evaluations = [line for line in report.history if validation_metric(line)]
+    kept_tokens = [value for _, value in metric_values(report.history, "train/kept_tokens")]
+    last = kept_tokens[-max(1, len(kept_tokens) // 5) :]
     return make_section(
         "Training",
-        lines_figure("training", "Training by step and time", training_points(history), top=time),
-        lines_figure("gradients", "Share of each term in the gradient", gradient_points(history)),
+        lines_figure(
+            "training",
+            "Training by step and time",
+            training_points(report.history),
+            look=LineLook(top=time_axis(report.history, training)),
+        ),
+        lines_figure("gradients", "Share of each term in the gradient", gradient_points(report.history)),
         notes(
-            shipped,
+            training.shipped,
             TOKENS.format(sum(last) / len(last)) if last else "",
-            stages,
-            pairs({**training, **get(report, "record.metrics")}),
-            folded("Every evaluation", evaluations),
+            make_table("stage-table", "Stages of training, in order", training.stages, STAGES),
+            pairs({**training.settings(), **record.metrics}),
+            folded("Every evaluation", make_table("history-table", "Every evaluation", evaluations, EVALUATIONS)),
         ),
     )
 
 
-def time_axis(history: Sequence[Part], training: Part) -> tuple[str, list[tuple[float, float]]] | None:
+def metric_values(history: Sequence[MetricsLine], name: str) -> list[tuple[int, float]]:
+    """Return (step, value) of every line that has a metric."""
+    values = []
+    for line in history:
+        value = line.get(name)
+        if isinstance(value, (int, float)):
+            values.append((int(line["step"] or 0), float(value)))
+    return values
+
+
+def time_axis(history: Sequence[MetricsLine], training: TrainingRecord) -> TopAxis | None:
     """Return points (step, minutes) of training, from the rates of the logged lines and the minutes of the record."""
-    points, rate = [(0.0, 0.0)], "train/texts_per_second"
-    for line in history:
-        if line.get(rate):
-            (step, spent), now = points[-1], line["step"]
-            points += [(now, spent + (now - step) / line[rate])] if now > step else []
-    minutes = training.get("minutes")
-    if len(points) < 3 or not minutes or "stages" in training:
+    points = [(0.0, 0.0)]
+    for step, rate in metric_values(history, "train/texts_per_second"):
+        last_step, spent = points[-1]
+        if rate and step > last_step:
+            points.append((step, spent + (step - last_step) / rate))
+    if len(points) < 3 or not training.minutes or training.stages:
         return None
-    factor = minutes / points[-1][1]
-    return "minutes", [(step, factor * spent) for step, spent in points]
+    factor = training.minutes / points[-1][1]
+    return TopAxis("minutes", [(step, factor * spent) for step, spent in points])
 
 
-def gradient_points(history: Sequence[Part]) -> list[tuple[str, str, int, float]]:
+def gradient_points(history: Sequence[MetricsLine]) -> list[LinePoint]:
     """Return points of each term's gradient norm in the student over the sum of all terms' norms."""
+    names = [name for line in history for name in line if name.startswith(GRADIENT)]
+    norms = {name.removeprefix(GRADIENT): dict(metric_values(history, name)) for name in dict.fromkeys(names)}
+    steps = sorted({step for values in norms.values() for step in values})
     points = []
-    for line in history:
-        norms = {key.removeprefix("train/gradient_"): line[key] for key in line if key.startswith("train/gradient_")}
-        total = sum(norms.values())
-        points += [("share of norms", name, line["step"], norm / total) for name, norm in norms.items() if total]
+    for step in steps:
+        total = sum(values.get(step, 0.0) for values in norms.values())
+        if total:
+            for name, values in norms.items():
+                if step in values:
+                    points.append(LinePoint("share of norms", name, step, values[step] / total))
     return points
 
 
-def training_points(history: Sequence[Part]) -> list[tuple[str, str, float, float]]:
+def training_points(history: Sequence[MetricsLine]) -> list[LinePoint]:
     """Return points of the loss and its terms (not of a single one), rates and validation metric."""
-    terms = {key: key.removeprefix("train/loss_") for line in history for key in line if key.startswith("train/loss_")}
-    shown = {"train/loss": ("loss", "loss")} | {key: ("loss", name) for key, name in terms.items() if len(terms) > 1}
-    shown["train/learning_rate"] = ("learning rate", "learning rate")
-    shown["train/texts_per_second"] = ("texts per second", "texts per second")
-    for metric in filter(None, map(validation_metric, history)):
-        shown[f"eval/{metric}"] = (f"validation {metric.replace('_', ' ')}",) * 2
-    return [(*shown[key], line["step"], line[key]) for key in shown for line in history if line.get(key) is not None]
+    terms = list(dict.fromkeys(name for line in history for name in line if name.startswith(LOSS_TERM)))
+    panels = {"train/loss": ("loss", "loss")}
+    if len(terms) > 1:
+        panels |= {name: ("loss", name.removeprefix(LOSS_TERM)) for name in terms}
+    panels["train/learning_rate"] = ("learning rate", "learning rate")
+    panels["train/texts_per_second"] = ("texts per second", "texts per second")
+    for line in history:
+        metric = validation_metric(line)
+        if metric is not None:
+            title = f"validation {metric.replace('_', ' ')}"
+            panels[f"eval/{metric}"] = (title, title)
+    points = []
+    for name, (panel, label) in panels.items():
+        points += [LinePoint(panel, label, step, value) for step, value in metric_values(history, name)]
+    return points

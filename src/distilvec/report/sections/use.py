@@ -9,8 +9,10 @@ from distilvec.config.yaml_dialect import load_yaml
 from distilvec.core.errors import DistilvecError
 from distilvec.core.escape import quoted
 from distilvec.report.model_card import loading_call, shorter_reading
-from distilvec.report.section import Block, Section, get, make_section
-from distilvec.report.tables import Part
+from distilvec.report.record import LabelledScores
+from distilvec.report.section import Block, Section, make_section
+from distilvec.report.tables import lookup
+from distilvec.report.values import Report
 
 LOADING = """{imported}
 
@@ -28,45 +30,49 @@ print(model.predict(texts))
 PROBABLE = "print(model.classes, model.predict_proba(texts))  # [texts, classes]\n"
 
 
-def section(report: Part) -> Section | None:
+def section(report: Report) -> Section | None:
     """Return snippets for a run that has a student."""
-    record = get(report, "record")
-    if not record.get("student"):
+    record = report.record
+    if record is None or record.student is None:
         return None
-    student = Path(report.get("folder") or ".") / "student"
-    imported, call = loading_call(record["student"])
-    shorter = shorter_reading(record["student"].get("max_length"), get(report, "record.teacher").get("max_length"))
+    folder = Path(report.folder) / "student"
+    imported, call = loading_call(record.student)
+    teacher_length = None if record.teacher is None else record.teacher.max_length
+    shorter = shorter_reading(record.student.max_length, teacher_length)
     return make_section(
         "Use the student",
         f"The student reads {shorter}." if shorter else "",
-        Block("code", prediction(record, student), "Predict"),
-        Block("code", LOADING.format(imported=imported, call=call, folder=quoted(str(student))), "Load the student"),
-        Block("code", "\n".join(next_commands(report, student)) + "\n", "Next"),
+        Block("code", prediction(record.supervised, folder), "Predict"),
+        Block("code", LOADING.format(imported=imported, call=call, folder=quoted(str(folder))), "Load the student"),
+        Block("code", "\n".join(next_commands(report, folder)) + "\n", "Next"),
     )
 
 
-def prediction(record: Part, student: Path) -> str:
+def prediction(supervised: LabelledScores | None, student: Path) -> str:
     """Return code that predicts labels or scores; "" for a student without a head."""
-    kind = (record.get("supervised") or {}).get("type")
-    if kind is None:
+    if supervised is None:
         return ""
-    example = '"a text"' if kind in ("classification", "multilabel") else '("a text", "another one")'
+    example = '"a text"' if supervised.type in ("classification", "multilabel") else '("a text", "another one")'
     code = PREDICTING.format(folder=quoted(str(student)), example=example)
-    return code if kind == "sts" else code + PROBABLE
+    return code if supervised.type == "sts" else code + PROBABLE
 
 
-def next_commands(report: Part, student: Path) -> list[str]:
+def next_commands(report: Report, student: Path) -> list[str]:
     """Return commands for the student, with the paths of this run."""
     try:
-        recipe = load_yaml(report.get("recipe") or "{}", "recipe", "the report's recipe")
+        recipe = load_yaml(report.recipe or "{}", "recipe", "the report's recipe")
     except DistilvecError:
         recipe = {}
-    if not isinstance(recipe, dict):  # a report.json that was changed by hand
+    if not isinstance(recipe, dict):  # neither is a recipe that distilvec wrote
         recipe = {}
-    teacher = get(recipe, "teacher.model") if get(report, "record.teacher.parameters") else None
-    suite = get(recipe, "evaluation.suite")
-    commands = [["speed", *([teacher] if teacher else []), student], ["export", student, "--to", "onnx-int8"]]
+    teacher = None
+    if report.record is not None and report.record.teacher is not None and report.record.teacher.parameters:
+        teacher = lookup(recipe, "teacher.model")
+    suite = lookup(recipe, "evaluation.suite")
+
+    commands: list[list[object]] = []
     if suite:
-        against = ["--teacher", teacher] if teacher else []
-        commands.insert(0, ["evaluate", student, "--suite", suite, *against])
+        commands.append(["evaluate", student, "--suite", suite, *(["--teacher", teacher] if teacher else [])])
+    commands.append(["speed", *([teacher] if teacher else []), student])
+    commands.append(["export", student, "--to", "onnx-int8"])
     return [shlex.join(["distilvec", *map(str, words)]) for words in commands]

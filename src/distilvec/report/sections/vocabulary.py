@@ -1,14 +1,15 @@
-"""Two tokenizers compared (evaluation/vocabulary.py): tokens by language, the vocabularies, the parameters."""
+"""Two tokenizers compared (vocabulary/compare.py): tokens by language, the vocabularies, the parameters."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from distilvec.report.figures import dots_figure
-from distilvec.report.section import Figure, Section, get, make_section
-from distilvec.report.tables import Part, Table, make_table, number
+from distilvec.report.figures import DotPoint, dots_figure
+from distilvec.report.section import Figure, Section, make_section
+from distilvec.report.tables import Table, lookup, make_table, number
+from distilvec.report.values import Report, Vocabulary
 
-SIDES = {"before": "before", "after": "after"}
+SIDES = ("before", "after")
 MOST_DRAWN = 24  # languages in the figure: those with most text
 BY_LANGUAGE: dict[str, tuple[str, int, float]] = {
     "tokens per word": ("fertility", 2, 1), "characters per token": ("characters_per_token", 2, 1),
@@ -16,64 +17,79 @@ BY_LANGUAGE: dict[str, tuple[str, int, float]] = {
     "truncated, %": ("cut", 1, 100),
 }  # fmt: skip
 SAVED: dict[str, Any] = {
-    "fewer tokens, %": ("saved.tokens", 1), "shorter, %": ("saved.length", 1),
-    "attention saved, %": ("saved.attention", 1),
+    "fewer tokens, %": ("language.saved.tokens", 1), "shorter, %": ("language.saved.length", 1),
+    "attention saved, %": ("language.saved.attention", 1),
 }  # fmt: skip
 MEASURES: dict[str, Any] = {
-    "Measure": "name", "tokens": ("vocabulary.size", 0), "special tokens": ("vocabulary.special", 0),
-    "added tokens": ("vocabulary.added", 0), "initial tokens, %": ("vocabulary.initial", 1, 100),
-    "continuation tokens, %": ("vocabulary.inner", 1, 100), "used by the texts, %": ("vocabulary.used", 1, 100),
-    "whole words, %": ("vocabulary.whole_words", 1, 100), "rows of the embedding table": ("parameters.vocabulary", 0),
-    "token embeddings, millions": ("parameters.embedding", 3, 1e-6),
-    "transformer without token embeddings, millions": ("parameters.backbone", 3, 1e-6),
-    "other modules, millions": ("parameters.other", 3, 1e-6), "parameters, millions": ("parameters.total", 3, 1e-6),
+    "Measure": "name", "tokens": ("side.vocabulary.size", 0), "special tokens": ("side.vocabulary.special", 0),
+    "added tokens": ("side.vocabulary.added", 0), "initial tokens, %": ("side.vocabulary.initial", 1, 100),
+    "continuation tokens, %": ("side.vocabulary.inner", 1, 100),
+    "used by the texts, %": ("side.vocabulary.used", 1, 100),
+    "whole words, %": ("side.vocabulary.whole_words", 1, 100),
+    "rows of the embedding table": ("side.parameters.vocabulary", 0),
+    "token embeddings, millions": ("side.parameters.embedding", 3, 1e-6),
+    "transformer without token embeddings, millions": ("side.parameters.backbone", 3, 1e-6),
+    "other modules, millions": ("side.parameters.other", 3, 1e-6),
+    "parameters, millions": ("side.parameters.total", 3, 1e-6),
 }  # fmt: skip
 
 
-def section(report: Part) -> Section | None:
+def section(report: Report) -> Section | None:
     """Return the figure and the tables of a student whose tokenizer is not its teacher's."""
-    content = get(report, "vocabulary")
-    if not content.get("languages"):
+    vocabulary = report.vocabulary
+    if vocabulary is None or not vocabulary.languages:
         return None
-    figure, found = vocabulary_figure(content), tables(content)
-    return make_section("Vocabulary", note(content), figure, *(found if figure is None else found[-1:]))
+    figure, shown = vocabulary_figure(vocabulary), tables(vocabulary)
+    if figure is not None:  # its data is the table by language
+        shown = shown[-1:]
+    return make_section("Vocabulary", note(vocabulary), figure, *shown)
 
 
-def tables(content: Part) -> list[Table]:
-    """Return the table by language and the table of vocabularies and parameters."""
-    names = content.get("names") or SIDES
-    rows = [{"language": name, **found} for name, found in content["languages"].items()]
-    columns: dict[str, Any] = {"Language": "language", "texts": ("before.texts", 0)}
-    for title, (key, digits, factor) in BY_LANGUAGE.items():
-        columns |= {f"{title}, {names[side]}": (f"{side}.{key}", digits, factor) for side in SIDES}
-    found = make_table("length-table", "Tokens by language", rows, columns | SAVED)
-    sides = [{**content[side], "name": names[side]} for side in SIDES]
+def tables(vocabulary: Vocabulary) -> list[Table]:
+    """Return the table by language, if there are texts, and the table of vocabularies and parameters."""
+    names = vocabulary.names
+    sides = [
+        {"name": names["before"], "side": vocabulary.before},
+        {"name": names["after"], "side": vocabulary.after},
+    ]
     measures = make_table("vocabulary-table", "Vocabularies and parameters", sides, MEASURES, across=True)
-    return [found, measures] if rows else [measures]
+    if not vocabulary.languages:
+        return [measures]
+    rows = [{"name": name, "language": language} for name, language in vocabulary.languages.items()]
+    columns: dict[str, Any] = {"Language": "name", "texts": ("language.before.texts", 0)}
+    for title, (key, digits, factor) in BY_LANGUAGE.items():
+        for side in SIDES:
+            columns[f"{title}, {names[side]}"] = (f"language.{side}.{key}", digits, factor)
+    return [make_table("length-table", "Tokens by language", rows, columns | SAVED), measures]
 
 
-def note(content: Part) -> str:
+def note(vocabulary: Vocabulary) -> str:
     """Return the change of the sequences' mean length over all languages; "" without texts."""
-    changes = (found["saved"]["length"] for found in content["languages"].values())
-    saved = [change for change in changes if change is not None]
+    lengths = [language.saved.length for language in vocabulary.languages.values()]
+    saved = [length for length in lengths if length is not None]
     if not saved:
         return ""
     mean, low, high = (number(value, 1) for value in (sum(saved) / len(saved), min(saved), max(saved)))
-    limit = f", at most {content['max_length']:,} tokens" if content.get("max_length") else ""
     over = f" on average over {len(saved)} languages or sources ({low} % to {high} %)" if len(saved) > 1 else ""
-    text = f"Sequences are shorter by {mean} %{over}."
-    return " ".join([text, f"Lengths include special tokens{limit}.", *(content.get("notes") or ())])
+    limit = f", at most {vocabulary.max_length:,} tokens" if vocabulary.max_length else ""
+    sentences = [f"Sequences are shorter by {mean} %{over}.", f"Lengths include special tokens{limit}."]
+    return " ".join([*sentences, *vocabulary.notes])
 
 
-def vocabulary_figure(content: Part) -> Figure | None:
+def vocabulary_figure(vocabulary: Vocabulary) -> Figure | None:
     """Return the tokens per word, or per text where words are not defined everywhere; None for fewer than two."""
-    languages = get(content, "languages")
-    there = {name: found for name, found in languages.items() if found["before"]["mean_length"] is not None}
-    if len(there) < 2:
+    languages = {
+        name: language for name, language in vocabulary.languages.items() if language.before.mean_length is not None
+    }
+    if len(languages) < 2:
         return None
-    most = sorted(there, key=lambda name: -there[name]["before"]["characters"])[:MOST_DRAWN]
-    words_known = all(there[name][side]["fertility"] is not None for name in most for side in SIDES)
-    key, label = ("fertility", "tokens per word") if words_known else ("mean_length", "tokens per text")
-    names = content.get("names") or SIDES
-    points = [("", name, names[side], there[name][side][key]) for name in there if name in most for side in SIDES]
-    return dots_figure("vocabulary", "Tokens by language", points, label, tables(content)[0])
+    most = sorted(languages, key=lambda name: -languages[name].before.characters)[:MOST_DRAWN]
+    key, label = "fertility", "tokens per word"
+    if any(lookup(languages[name], f"{side}.fertility") is None for name in most for side in SIDES):
+        key, label = "mean_length", "tokens per text"
+    points = []
+    for name, language in languages.items():
+        if name in most:
+            for side in SIDES:
+                points.append(DotPoint("", name, vocabulary.names[side], lookup(language, f"{side}.{key}")))
+    return dots_figure("vocabulary", "Tokens by language", points, label, tables(vocabulary)[0])

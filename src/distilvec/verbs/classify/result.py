@@ -12,8 +12,10 @@ import numpy as np
 from scipy.stats import binomtest
 
 from distilvec.core.batch import Text
-from distilvec.pipeline.run_result import RunResult
-from distilvec.report.run_files import REPORT, read_run_file
+from distilvec.pipeline.opened_run import Run
+from distilvec.report.json_values import to_json
+from distilvec.report.record import LabelledScores
+from distilvec.report.values import Mistakes
 from distilvec.students.task_head import TaskModel
 
 LEVEL = 0.95
@@ -55,9 +57,9 @@ class Classifier:
     teacher_accuracy: Accuracy
     parameters: int
     teacher_parameters: int | None
-    mistakes: dict[str, Any]
+    mistakes: Mistakes
     page: Path | None
-    result: RunResult
+    result: Run
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -99,9 +101,9 @@ class Classifier:
     def confused(self, count: int = 3) -> list[str]:
         """The labels most often taken for another one, as sentences."""
         lines = []
-        for pair in self.mistakes.get("confused", [])[:count]:
-            if pair["rows"] > 1:
-                lines.append(f"{pair['class']} taken for {pair['taken_for']}, {pair['rows']} times")
+        for pair in self.mistakes.confused[:count]:
+            if pair.rows > 1:
+                lines.append(f"{pair.name} taken for {pair.taken_for}, {pair.rows} times")
         return lines
 
     def to_json(self) -> dict[str, Any]:
@@ -116,7 +118,7 @@ class Classifier:
             "parameters": self.parameters,
             "teacher_parameters": self.teacher_parameters,
             "classes": self.classes,
-            "mistakes": self.mistakes,
+            "mistakes": to_json(self.mistakes),
             "notes": self.notes,
             **self.result.to_json(),
         }
@@ -125,17 +127,18 @@ class Classifier:
         return f"Classifier({str(self.model_folder)!r}): {self.sentence}"
 
 
-def read_classifier(result: RunResult, notes: list[str]) -> Classifier:
+def read_classifier(result: Run, notes: list[str]) -> Classifier:
     """Make the classifier of a finished run from its record and its report."""
-    report: dict[str, Any] = read_run_file(result.folder, REPORT) or {}
-    supervised = report["supervised"]
+    record, report = result.record, result.report
+    assert record.supervised is not None and report.mistakes is not None
+    assert record.student is not None and record.student.parameters is not None
     return Classifier(
         folder=result.folder,
-        accuracy=_accuracy(supervised, "student"),
-        teacher_accuracy=_accuracy(supervised, "teacher"),
-        parameters=result.record["student"]["parameters"],
-        teacher_parameters=result.record["teacher"].get("parameters"),
-        mistakes=report["mistakes"],
+        accuracy=_accuracy(record.supervised, "student"),
+        teacher_accuracy=_accuracy(record.supervised, "teacher"),
+        parameters=record.student.parameters,
+        teacher_parameters=None if record.teacher is None else record.teacher.parameters,
+        mistakes=report.mistakes,
         page=result.page,
         result=result,
         notes=notes,
@@ -146,6 +149,8 @@ def _millions(count: int) -> str:
     return f"{count / 1e6:.1f}M" if count >= 100_000 else f"{count:,}"
 
 
-def _accuracy(supervised: dict[str, Any], model: str) -> Accuracy:
-    scores, rows = supervised["scores"][model], supervised["rows"]
-    return Accuracy(round(scores["accuracy"] * rows), rows, scores.get("f1"))
+def _accuracy(supervised: LabelledScores, model: str) -> Accuracy:
+    scores = supervised.scores[model]
+    accuracy = scores["accuracy"]
+    assert accuracy is not None, "defined for any number of test rows"
+    return Accuracy(round(accuracy * supervised.rows), supervised.rows, scores.get("f1"))

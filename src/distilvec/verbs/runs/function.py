@@ -12,7 +12,8 @@ from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import folder_bytes, is_locked
 from distilvec.pipeline.run_dir import LOCK, MARKER, SWEEP_FILE
-from distilvec.report.run_files import RECORD, REPORT, read_run_file
+from distilvec.report.record import RECORD, read_record
+from distilvec.report.values import REPORT, Report, Verdict, read_report
 from distilvec.train.metrics import KEY as METRICS
 from distilvec.train.metrics import read_metrics
 
@@ -81,8 +82,8 @@ def read_run(folder: Path) -> RunInfo:
     size = folder_bytes(folder)
     try:
         step, steps = training_progress(folder)
-        record = read_run_file(folder, RECORD)
-        report = read_run_file(folder, REPORT) or {}
+        record = read_record(folder)
+        report = read_report(folder) or Report()
     except DistilvecError as error:
         return RunInfo(folder, folder.name, "damaged", None, None, changed, size, problem=str(error))
 
@@ -90,20 +91,19 @@ def read_run(folder: Path) -> RunInfo:
         return RunInfo(folder, folder.name, "running", step, steps, changed, size)
     if record is None:
         return RunInfo(folder, folder.name, "stopped", step, steps, changed, size)
-    averages = (report.get("averages") or {}).get("student") or {}
-    verdict = report.get("verdict") or {}
+    verdict = report.verdict or Verdict()
     return RunInfo(
         folder,
-        str(record.get("name") or folder.name),
+        record.name or folder.name,
         "finished",
         step,
         step,
         changed,
         size,
-        parameters=(record.get("student") or {}).get("parameters"),
-        score=averages.get(AVERAGE),
-        retention=verdict.get("retention"),
-        neighbors=verdict.get("neighbors"),
+        parameters=None if record.student is None else record.student.parameters,
+        score=report.averages.get("student", {}).get(AVERAGE),
+        retention=verdict.retention,
+        neighbors=verdict.neighbors,
     )
 
 

@@ -1,0 +1,212 @@
+"""A finished run: its folder, recipe, record, report and student."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import Recipe
+from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
+from distilvec.evaluation.evaluator import Sample, Score
+from distilvec.evaluation.tasks import TaskFailure
+from distilvec.models.load import load_model
+from distilvec.report.record import RECORD, RunRecord, read_record
+from distilvec.report.scores import problem_text, score_frame, score_table
+from distilvec.report.tables import Table, html_list, to_html, words
+from distilvec.report.values import Report, Verdict, read_report
+from distilvec.train.metrics import MONITORED
+
+if TYPE_CHECKING:
+    from distilvec.verbs.export.export import Exported
+    from distilvec.verbs.push.push import Pushed
+
+RECIPE = "recipe.yaml"
+SAMPLES = "samples.npz"
+MEASURES = {
+    "distance": ("distance", "to the teacher on validation texts"),
+    "similarity_gap": ("cosine gap", "to the teacher on validation texts"),
+    "accuracy": ("accuracy", "on validation examples"),
+    "f1": ("F1", "on validation examples"),
+    "spearman": ("Spearman", "on validation examples"),
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A finished run in a folder. Everything but the record is read when it is asked for."""
+
+    folder: Path
+    record: RunRecord
+
+    @classmethod
+    def open(cls, folder: str | Path, key: str = "run folder") -> Run:
+        """Open the folder of a finished run.
+
+        Errors: DistilvecError with `key` for a folder without a record, `distillation.json` for a damaged one.
+        """
+        folder = Path(folder)
+        record = read_record(folder) if folder.is_dir() else None
+        if record is None or not (folder / RECIPE).is_file():
+            raise DistilvecError(
+                key, f"{folder} is no finished run: no {RECORD}.", "Give the folder of `distilvec run`."
+            )
+        return cls(folder, record)
+
+    @property
+    def name(self) -> str:
+        """The name in the recipe."""
+        return self.record.name or self.folder.resolve().name
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe of the run. Errors: DistilvecError for a recipe of another version."""
+        return recipes.load(self.folder / RECIPE)
+
+    @cached_property
+    def report(self) -> Report:
+        """The report; an empty one if the run was not evaluated. Errors: DistilvecError `report.json` for damage."""
+        return read_report(self.folder) or Report(folder=str(self.folder))
+
+    @cached_property
+    def student(self) -> SentenceTransformer:
+        """The best student, loaded on the CPU at first use."""
+        return load_model(str(self.student_folder), "student")
+
+    @property
+    def student_folder(self) -> Path:
+        """The folder of the best student."""
+        return self.folder / "student"
+
+    @property
+    def scores(self) -> Mapping[str, Sequence[Score]]:
+        """Scores by model, times 100: the report's, else those of the record."""
+        return self.report.scores or self.record.scores
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the student, with advice."""
+        return self.report.verdict or Verdict()
+
+    @property
+    def validation(self) -> Mapping[str, float | None]:
+        """The numbers of the best student on validation texts, and `untrained_...` ones of the student it began as."""
+        return self.record.metrics
+
+    @property
+    def problems(self) -> list[TaskFailure]:
+        """What could not be measured."""
+        return self.report.failures
+
+    @property
+    def page(self) -> Path | None:
+        """The report's page; None if it could not be drawn."""
+        page = self.folder / "report.html"
+        return page if page.is_file() else None
+
+    def samples(self, column: str, tasks: Iterable[str]) -> dict[str, Sample]:
+        """Return the predictions of a model's scores by task; tasks without stored predictions are missing.
+
+        Errors: DistilvecError for a damaged file, or rows without a finite prediction and gold value.
+        """
+        path = self.folder / SAMPLES
+        if not path.exists():
+            return {}
+        scores = {score.task: score for score in self.scores.get(column, ())}
+        samples = {}
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                for task in tasks:
+                    names = [f"{column}/{task}/{part}" for part in ("predicted", "gold")]
+                    if task in scores and all(name in stored for name in names):
+                        predicted, gold = (stored[name] for name in names)
+                        _check_rows(f"{column}/{task}", predicted, gold)
+                        samples[task] = Sample(scores[task].type, scores[task].metric, predicted, gold)
+        except (*UNREADABLE, zlib.error) as error:
+            raise DistilvecError(
+                SAMPLES,
+                f"{path} is damaged: {first_line(error)}.",
+                "Delete it and report.json and run the same recipe again: training is kept.",
+            ) from None
+        return samples
+
+    def export(self, to: str = "onnx", output: Path | None = None, **options: Any) -> Exported:
+        """Write the student in another form; `options` are those of `pipeline.export.export_model`."""
+        from distilvec.verbs.export.export import export_model  # takes a run apart itself
+
+        return export_model(str(self.student_folder), to, output, **options)
+
+    def push(self, repo: str, **options: Any) -> Pushed:
+        """Upload the student to the Hugging Face hub; `options` are those of `pipeline.push.push_model`."""
+        from distilvec.verbs.push.push import push_model
+
+        return push_model(self.student_folder, repo, **options)
+
+    # -- at a prompt and in a notebook
+
+    def verdict_lines(self) -> list[tuple[str, str]]:
+        """Return the verdict, then the advice, as (name, value)."""
+        lines = [("verdict", self.verdict.text)] if self.verdict.text else []
+        return [*lines, *(("advice", text) for text in self.verdict.advice)]
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Return the other main results as (name, value): distance, also before training, folder, report."""
+        lines = []
+        for name in MONITORED:
+            value = self.validation.get(name)
+            if value is not None:
+                measure, where = MEASURES[name]
+                before = self.validation.get(f"untrained_{name}")
+                began = "" if before is None else f" ({before:.4f} before training)"
+                lines.append((measure, f"{value:.4f} {where}{began}"))
+                break
+        if self.record.training is not None and self.record.training.shipped:
+            lines.append(("shipped", self.record.training.shipped))
+        lines.append(("run", str(self.folder)))
+        if self.page is not None:
+            lines.append(("report", str(self.page)))
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Return folder, page, validation metrics, verdict, scores by model and problems as plain data."""
+        return {
+            "folder": str(self.folder),
+            "page": None if self.page is None else str(self.page),
+            "validation": dict(self.validation),
+            "verdict": asdict(self.verdict),
+            "scores": {model: [asdict(score) for score in column] for model, column in self.scores.items()},
+            "problems": [asdict(problem) for problem in self.problems],
+            "record": self.record.to_json(),
+        }
+
+    def to_dataframe(self) -> Any:
+        """Return the scores as a pandas DataFrame: task, type, metric and one column for each model, in points."""
+        return score_frame(self.scores)
+
+    def __repr__(self) -> str:
+        problems = [("not scored", problem_text(problem)) for problem in self.problems]
+        lines = [*self.verdict_lines(), *self.lines(), *problems]
+        return "\n".join(["Run", *(f"  {name:10} {text}" for name, text in lines)])
+
+    def _repr_html_(self) -> str:
+        lines = [*self.verdict_lines(), *self.lines()]
+        about = Table("run-result", "", ["Run", ""], [words(*line) for line in lines], words=2)
+        scores = to_html(score_table(self.scores)) if self.scores else ""
+        problems = [f"not scored: {problem_text(problem)}" for problem in self.problems]
+        return "\n".join([to_html(about), scores, html_list(problems)])
+
+
+def _check_rows(name: str, predicted: np.ndarray[Any, Any], gold: np.ndarray[Any, Any]) -> None:
+    """Raise ValueError unless every row has a finite prediction and a finite gold value."""
+    rows_fit = predicted.ndim == gold.ndim == 1 and len(predicted) == len(gold)
+    numbers = all(values.dtype.kind in "biuf" and np.isfinite(values).all() for values in (predicted, gold))
+    if not rows_fit or not numbers:
+        shapes = f"{predicted.dtype} {list(predicted.shape)} and {gold.dtype} {list(gold.shape)}"
+        raise ValueError(f"{name}: expected two lists of finite numbers; found {shapes}")

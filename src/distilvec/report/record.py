@@ -1,0 +1,273 @@
+"""The record of a run, `distillation.json`: everything known about how a student was made.
+
+It is written into the run's folder and next to the student. Every part may be missing: a student of an earlier version
+knows less, and a router or a projected student is described by a part of its run's record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import FiniteFloat
+
+from distilvec.core.similarity import Similarity
+from distilvec.evaluation.evaluator import Score
+from distilvec.evaluation.neighbors import Judgement
+from distilvec.report.json_values import from_json, read_value, to_json
+
+RECORD = "distillation.json"
+RECORD_FORMAT = 2
+RUN_AGAIN = "Delete it and run the same recipe again: it is made again, training is kept."
+
+
+@dataclass(frozen=True)
+class ApiRecord:
+    """What all runs with this teacher and corpus took of an API; `cost` needs a price in the recipe."""
+
+    host: str = ""
+    requests: int | None = None
+    retries: int | None = None
+    tokens: int | None = None
+    written: int | None = None
+    cost: float | None = None
+
+
+@dataclass(frozen=True)
+class TeacherRecord:
+    """A teacher.
+
+    name: its id or folder
+    fingerprint: of its cache
+    embeddings: fingerprint of its embeddings alone, the same whichever other outputs a method needs
+    parameters: with embeddings
+    max_length: in tokens; None where it is not known, as of a table of vectors. So is `pooling`.
+    live: it ran in every step
+    unread: training took nothing from it but its prompts
+    weight: as the recipe gives it, where there are several teachers
+    """
+
+    name: str | None = None
+    fingerprint: str | None = None
+    embeddings: str | None = None
+    width: int | None = None
+    prompts: dict[str, str] = field(default_factory=dict)
+    normalized: bool | None = None
+    similarity: Similarity | None = None
+    parameters: int | None = None
+    max_length: int | None = None
+    pooling: str | None = None
+    live: bool | None = None
+    unread: bool | None = None
+    api: ApiRecord | None = None
+    weight: float | None = None
+
+
+@dataclass(frozen=True)
+class StudentRecord:
+    """A student. `kept_layers` of `base_model`; `experts`: the settings of its mixture of experts."""
+
+    name: str | None = None
+    base_model: str | None = None
+    architecture: str | None = None
+    layers: int | None = None
+    kept_layers: list[int] | None = None
+    hidden_width: int | None = None
+    width: int | None = None
+    pooling: str | None = None
+    dense: bool | None = None
+    normalized: bool | None = None
+    max_length: int | None = None
+    parameters: int | None = None
+    embedding_parameters: int | None = None
+    prompts: dict[str, str] = field(default_factory=dict)
+    similarity: str | None = None
+    experts: dict[str, int | float | None] | None = None
+    dense_choice: str | None = None
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """A source of the corpus: the texts that were kept of it, and their role, hence their prompt."""
+
+    name: str
+    rows: int | None = None
+    role: str | None = None
+    language: str | None = None
+
+
+@dataclass(frozen=True)
+class DataRecord:
+    """The corpus. Rows of a labelled task are examples."""
+
+    fingerprint: str | None = None
+    sources: list[SourceRecord] = field(default_factory=list)
+    train_rows: int | None = None
+    holdout_rows: int | None = None
+
+
+@dataclass(frozen=True)
+class MethodRecord:
+    """The method: its options, the weights of its terms, a BibTeX `citation`."""
+
+    name: str | None = None
+    summary: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+    citation: str | None = None
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """A stage of the training: its method, the parameters it trained, and its cost."""
+
+    name: str
+    method: str
+    trained: str
+    learning_rate: float
+    steps: int
+    texts: int
+    minutes: float
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """Settings of the last stage, costs of all stages.
+
+    shipped: a sentence on a student that training did not improve
+    linear_layer: how a new linear layer into the teacher's space started, "ridge" or "random"
+    """
+
+    steps: int | None = None
+    texts: int | None = None
+    epochs: int | FiniteFloat | None = None
+    batch_size: int | str | None = None
+    learning_rate: float | None = None
+    final_learning_rate: float | None = None
+    schedule: str | None = None
+    weight_decay: float | None = None
+    optimizer: str | None = None
+    update: str | None = None
+    start: str | None = None
+    precision: str | None = None
+    seed: int | None = None
+    best_step: int | None = None
+    shipped: str | None = None
+    minutes: FiniteFloat | None = None
+    stages: list[StageRecord] = field(default_factory=list)
+    linear_layer: str | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings and costs that are known, by name; without stages and sentences."""
+        values = {name: value for name, value in vars(self).items() if name not in ("stages", "shipped")}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class LabelledScores:
+    """Metrics on the test split of a labelled task, from 0 to 1, by model; None where one is undefined."""
+
+    task: str
+    type: str
+    rows: int
+    scores: dict[str, dict[str, float | None]]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """See the top of this file.
+
+    teacher: of several the first, which all scores are compared with
+    metrics: numbers on validation texts
+    scores: by model (`report.scores.MODELS`), times 100
+    teacher_compatible: the vectors were trained into the teacher's space; None: it follows from equal widths
+    neighbors: the judgement without labels
+    hub: base_model (ids), datasets (ids) and license for the metadata of the model card
+    documents: in a router, the teacher that embeds documents
+    """
+
+    name: str | None = None
+    teacher: TeacherRecord | None = None
+    more_teachers: list[TeacherRecord] = field(default_factory=list)
+    student: StudentRecord | None = None
+    data: DataRecord | None = None
+    method: MethodRecord | None = None
+    training: TrainingRecord | None = None
+    metrics: dict[str, FiniteFloat | None] = field(default_factory=dict)
+    scores: dict[str, list[Score]] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    teacher_compatible: bool | None = None
+    supervised: LabelledScores | None = None
+    neighbors: Judgement | None = None
+    hub: dict[str, Any] = field(default_factory=dict)
+    documents: str | None = None
+
+    @property
+    def teachers(self) -> list[TeacherRecord]:
+        """The teachers that the student has learned from: none of a run on labels alone."""
+        first = [] if self.teacher is None else [self.teacher]
+        return [teacher for teacher in [*first, *self.more_teachers] if not teacher.unread]
+
+    @property
+    def in_teacher_space(self) -> bool:
+        """Whether the student's vectors are in its teacher's space."""
+        if self.teacher_compatible is not None:
+            return self.teacher_compatible
+        return self.teacher is not None and self.student is not None and self.teacher.width == self.student.width
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of distillation.json."""
+        return {"format": RECORD_FORMAT, **to_json(self)}
+
+
+def read_record(folder: Path) -> RunRecord | None:
+    """Read the record in a run folder; None without one.
+
+    Errors: DistilvecError `distillation.json` for a damaged one.
+    """
+    path = folder / RECORD
+    return read_value(RunRecord, path, RUN_AGAIN) if path.exists() else None
+
+
+def read_student_record(folder: Path) -> RunRecord | None:
+    """Read the record in the folder of a saved student, which has checksums of files and no seal; None without one.
+
+    Errors: DistilvecError `distillation.json` for a damaged one.
+    """
+    path = folder / RECORD
+    return read_value(RunRecord, path, RUN_AGAIN, sealed=False) if path.exists() else None
+
+
+def parse_record(content: Mapping[str, Any]) -> RunRecord:
+    """Return the record of the content of a distillation.json."""
+    return from_json(RunRecord, content)
+
+
+def describe_student(
+    model: Any, name: str | None, base_model: str | None = None, kept_layers: list[int] | None = None
+) -> StudentRecord:
+    """Describe a student (modules: transformer, pooling, perhaps Experts, Dense, Normalize)."""
+    backbone = model[0].auto_model
+    config = backbone.config.get_text_config()
+    kinds = [type(module).__name__ for module in model]
+    experts = [module.settings() for module in model if type(module).__name__ == "Experts"]
+    return StudentRecord(
+        name=name,
+        base_model=base_model,
+        architecture=type(backbone).__name__,
+        layers=config.num_hidden_layers,
+        kept_layers=kept_layers,
+        hidden_width=config.hidden_size,
+        width=model.get_embedding_dimension(),
+        pooling=str(model[1].pooling_mode),
+        dense="Dense" in kinds,
+        normalized="Normalize" in kinds,
+        max_length=model.max_seq_length,
+        parameters=sum(weight.numel() for weight in model.parameters()),
+        embedding_parameters=sum(weight.numel() for weight in backbone.get_input_embeddings().parameters()),
+        prompts=dict(model.prompts),
+        similarity=str(model.similarity_fn_name),
+        experts=experts[0] if experts else None,
+    )

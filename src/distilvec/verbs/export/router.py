@@ -1,0 +1,82 @@
+"""Query tower and document tower: a run's student and its teacher in one model that routes texts by their role."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Dense
+from torch import nn
+
+from distilvec.core.errors import DistilvecError
+from distilvec.formats.router import save_router
+from distilvec.models.load import load
+from distilvec.pipeline.job import Job
+from distilvec.pipeline.projected import finished_job, projected_student
+from distilvec.report.model_card import model_card
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.teacher import load_teacher
+
+
+def export_router(student: Path, out: Path | None) -> Path:
+    """Write a finished run's student for queries and its first teacher for documents, by default as RUN/router.
+
+    A student with a space of its own encodes queries behind its trained projection.
+    Errors: DistilvecError for a folder that is no run's student, a teacher that is a table of vectors or has changed
+    since the run, and a student whose vectors cannot be compared with the teacher's.
+    """
+    job, record = finished_job(student, "router")
+    section = job.teacher.section
+    if section.vectors is not None:
+        raise DistilvecError(
+            "--to",
+            f"the teacher of {job.folder} is a table of vectors ({job.teacher.info.name}), not a model that embeds "
+            "documents.",
+            "Use the student alone for queries to the index.",
+        )
+    compatible = bool(record.teacher_compatible)
+    query = _query_tower(job, load(student, device="cpu"), compatible)
+    out = out or job.folder / "router"
+    routed = replace(
+        record,
+        name=f"{record.name}-router",
+        teacher_compatible=True,
+        documents=job.teacher.info.name,
+        neighbors=record.neighbors if compatible else None,  # judged was the student without its projection
+    )
+    with load_teacher(section.model_copy(update={"dtype": "float32"}), "cpu") as teacher:
+        if teacher.manifest().weights != job.teacher.manifest.weights:
+            raise DistilvecError(
+                "--to",
+                f"{section.model} is another model than the one that {job.folder} was trained with.",
+                "Restore the teacher, or run the recipe again with --restart.",
+            )
+        save_router(query, document_tower(teacher), out, routed.to_json(), model_card(routed), "--out")
+    return out
+
+
+def _query_tower(job: Job, student: SentenceTransformer, compatible: bool) -> SentenceTransformer:
+    """Return the student, or the student behind its projection; DistilvecError without vectors in teacher space."""
+    tower = student if compatible else projected_student(job, student)
+    if tower is None or tower.get_embedding_dimension() != job.teacher.info.dim:
+        raise DistilvecError(
+            "--to",
+            f"the student of {job.folder} has a vector space of its own: its queries cannot be compared with the "
+            "teacher's documents.",
+            "Use the student for both, or train it with a method in the teacher's space.",
+        )
+    return tower
+
+
+def document_tower(teacher: ModelEmbedder) -> SentenceTransformer:
+    """Return the teacher's modules with its prompts; `truncate_dim` becomes a linear layer that cuts the vector."""
+    modules = list(teacher.model)
+    full = int(teacher.model.get_embedding_dimension() or 0)
+    if teacher.dim < full:
+        first_dims = torch.eye(teacher.dim, full)
+        cut = Dense(full, teacher.dim, bias=False, activation_function=nn.Identity(), init_weight=first_dims)
+        before_normalize = len(modules) - 1 if teacher.normalized else len(modules)
+        modules.insert(before_normalize, cut)
+    return SentenceTransformer(modules=modules, prompts=dict(teacher.prompts), device="cpu")

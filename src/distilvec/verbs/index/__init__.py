@@ -1,0 +1,1 @@
+"""`distilvec index`: a local query encoder for an index."""

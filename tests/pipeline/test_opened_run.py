@@ -1,0 +1,123 @@
+"""A run's result at the prompt and in a notebook; the student is loaded when it is asked for."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from dataclasses import replace
+
+from refusals import refused
+
+import distilvec
+from distilvec.cli.terminal import show_result
+from distilvec.evaluation.evaluator import Score
+from distilvec.evaluation.tasks import TaskFailure
+from distilvec.pipeline import opened_run
+from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.run import run
+from distilvec.report.record import RunRecord, StudentRecord, TeacherRecord
+from distilvec.report.values import Report, Verdict
+
+
+def score(model, value):
+    return Score("<b>mini</b>", "sts", "spearman", value, {}, 0.0, 3)
+
+
+SCORES = {model: [score(model, value)] for model, value in (("teacher", 80.0), ("student", 60.0))}
+VERDICT = Verdict("75.0% of the teacher's average on 1 task")
+RECORD = RunRecord(
+    student=StudentRecord(parameters=2_000_000),
+    teacher=TeacherRecord(parameters=4_000_000),
+    metrics={"distance": 0.25, "untrained_distance": 0.9},
+)
+
+
+def made(folder, record=RECORD, page=True, **report):
+    """A run whose folder has a report and, unless it could not be drawn, a page."""
+    folder.mkdir(exist_ok=True)
+    Report(**{"scores": SCORES, "verdict": VERDICT, **report}).write(folder)
+    (folder / "report.html").unlink(missing_ok=True)
+    if page:
+        (folder / "report.html").write_text("")
+    return Run(folder, record)
+
+
+def test_the_lines_at_the_prompt(tmp_path):
+    text = repr(made(tmp_path))
+    for part in (
+        "0.2500 to the teacher",
+        "(0.9000 before training)",
+        "75.0% of the teacher",
+        str(tmp_path),
+        "report.html",
+    ):
+        assert part in text
+    assert len(text.splitlines()) == 5
+    failure = TaskFailure("mini", "[suite] no file.", "teacher")
+    labelled = RunRecord(metrics={"accuracy": 0.5})
+    bare = repr(made(tmp_path, labelled, page=False, scores={}, verdict=None, failures=[failure]))
+    assert "accuracy" in bare and "verdict" not in bare and "report.html" not in bare
+    assert "not scored task 'mini' (teacher): no file." in bare
+
+
+def test_the_reports_words_on_a_terminal(tmp_path, monkeypatch):
+    """Nothing but paths is wider than 80 columns; the report's path opens its page."""
+    verdict = replace(VERDICT, advice=["Train longer (train.epochs). " * 4])
+    result = made(tmp_path / "a run", replace(RECORD, teacher=None), verdict=verdict, scores={})
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    show_result(result)
+    printed = stream.getvalue()
+    address = f"file://{tmp_path}/a%20run/report.html"
+    assert f"\x1b]8;;{address}\x1b\\{result.page}\x1b]8;;\x1b\\" in printed
+    lines = printed.splitlines()
+    assert lines[-1].startswith("verdict   75.0%")  # the number that counts comes last
+    assert len([line for line in lines if line.startswith("          ")]) == 1  # the rest of the advice
+    assert all(len(line) <= 80 for line in lines if str(tmp_path) not in line)
+    monkeypatch.setenv("TERM", "dumb")
+    show_result(result)
+    assert stream.getvalue().count(address) == 1
+
+
+def test_in_a_notebook(tmp_path):
+    result = made(tmp_path, failures=[TaskFailure("<i>", "[suite] no file.")])
+    html = result._repr_html_()
+    assert html.count("<table") == 2 and "75.0% of the teacher" in html
+    assert "&lt;b&gt;mini" in html and "<b>" not in html and "<i>" not in html
+    assert made(tmp_path, scores={})._repr_html_().count("<table") == 1
+    assert result.to_dataframe()["student"].tolist() == [60.0]
+    assert list(made(tmp_path, scores={}).to_dataframe().columns) == ["task", "type", "metric"]
+
+
+def test_of_a_run(tiny_recipe, tmp_path, monkeypatch, capsys):
+    loads, load = [], opened_run.load_model
+    monkeypatch.setattr(opened_run, "load_model", lambda *arguments: loads.append(arguments) or load(*arguments))
+    result = run(tiny_recipe(train__max_steps=2), tmp_path / "run")
+    assert loads == [], "nothing is loaded before it is asked for"
+    assert result.student is result.student and len(loads) == 1
+    assert result.student.encode("a text").shape == (32,)
+    assert repr(result).startswith("Run") and json.dumps(result.to_json())
+    again = distilvec.result(tmp_path / "run")
+    assert (again.folder, again.record, again.scores) == (result.folder, result.record, result.scores)
+    assert again.recipe.name == result.name and again.validation["distance"] == result.record.metrics["distance"]
+    show_result(result)
+    printed = capsys.readouterr().out
+    assert all(text in printed for _, text in result.lines()) and "M parameters" in printed
+
+
+def test_a_student_that_is_gone(tmp_path):
+    with refused("student"):
+        _ = made(tmp_path).student
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    for folder in (tmp_path, tmp_path / "absent"):
+        with refused("run folder", "no finished run"):
+            distilvec.result(folder)
+    (tmp_path / "distillation.json").write_text('{"student": 3}')
+    with refused("distillation.json", "student"):
+        distilvec.result(tmp_path)

@@ -127,10 +127,9 @@ def reopen(recipe: Recipe, folder: Path, record: RunRecord) -> Job:
 
     texts = _load_texts(recipe, descriptions["teacher"].info, store)
     student, length = describe_saved(folder / "student")
-    # The decision of the run that trained the student: the models that it was made from may be gone
+    # The decisions of the run that trained the student: the models that it was made from may be gone
     assert record.student is not None
-    dense = record.student.dense_choice
-    recipe = recipe.model_copy(update={"student": recipe.student.model_copy(update={"dense": dense})})
+    recipe = recipe.model_copy(update={"student": StudentSection.model_validate(record.student.settings)})
     return _make_job(recipe, stated, folder, store, descriptions, texts, student, length, None, LoadedModels())
 
 

@@ -67,7 +67,10 @@ class TeacherRecord:
 
 @dataclass(frozen=True)
 class StudentRecord:
-    """A student. `kept_layers` of `base_model`; `experts`: the settings of its mixture of experts."""
+    """A student. `kept_layers` of `base_model`; `experts`: the settings of its mixture of experts.
+
+    settings: the recipe's student section, with everything that the run has decided
+    """
 
     name: str | None = None
     base_model: str | None = None
@@ -85,7 +88,7 @@ class StudentRecord:
     prompts: dict[str, str] = field(default_factory=dict)
     similarity: str | None = None
     experts: dict[str, int | float | None] | None = None
-    dense_choice: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,10 @@ from typing import Annotated, Literal
 
 from distilvec.cli.options import JsonFile, Restart, argument, check_outputs, option
 from distilvec.cli.output import write_result
-from distilvec.core.errors import DistilvecError
 from distilvec.verbs.distill.arguments import options_named
 
-PARTS = ("text", "embedding", "id", "role")
-INDEX_PANEL = "If TEACHER is an index"
 
-
-def distill_command(
+def distill(
     teacher: Annotated[
         str,
         argument(
@@ -84,11 +80,12 @@ def distill_command(
     check_outputs([("--json", json_file)], [test])
 
     from distilvec.config.recipe import read_overrides
-    from distilvec.verbs.distill.distill import distill
+    from distilvec.verbs.check.section import read_columns
+    from distilvec.verbs.distill.distill import distill as distil
     from distilvec.verbs.distill.screens import show_end
 
     with options_named():
-        run = distill(
+        run = distil(
             teacher,
             names or None,
             student=student,
@@ -102,7 +99,7 @@ def distill_command(
             method=method,
             out=out,
             api_model=api_model,
-            columns=dict(_part(text) for text in column or []),
+            columns=read_columns(column or []),
             limit=limit,
             similarity=similarity,
             made_by=made_by or (),
@@ -122,11 +119,3 @@ def _is_change(word: str) -> bool:
     """Return whether a word is KEY=VALUE, not a file: keys are dotted names, and a file that exists is a file."""
     key, equals, _ = word.partition("=")
     return bool(equals) and key.replace(".", "").replace("_", "").isalnum() and not Path(word).exists()
-
-
-def _part(text: str) -> tuple[str, str]:
-    """Read PART=NAME."""
-    part, equals, name = text.partition("=")
-    if not equals or not name or part not in PARTS:
-        raise DistilvecError("--column", f"{text!r} is not PART=NAME. Parts: {', '.join(PARTS)}; as in text=content.")
-    return part, name

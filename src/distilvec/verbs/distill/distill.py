@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,11 +11,14 @@ import numpy as np
 
 from distilvec.core.verbosity import quiet_libraries
 from distilvec.pipeline.inputs import Model, Texts
+from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
+from distilvec.teachers.open import open_table
 from distilvec.train.metrics import Callback
 from distilvec.verbs.distill.arguments import arguments_named
-from distilvec.verbs.distill.recipe import IndexOptions, Request, make_recipe
+from distilvec.verbs.distill.prompts import infer_prompts
+from distilvec.verbs.distill.recipe import IndexOptions, Request, index_section, make_recipe
 from distilvec.verbs.distill.screens import show_plan
 
 
@@ -94,6 +98,11 @@ def distill(
     Errors: DistilvecError with the name of the argument, or the key of `overrides`, that is wrong.
     """
     changes = dict(overrides or {})
+    prompts = {}
+    if query_prompt is not None:
+        prompts["query"] = query_prompt
+    if document_prompt is not None:
+        prompts["document"] = document_prompt
     request = Request(
         teacher=teacher,
         texts=texts,
@@ -107,11 +116,16 @@ def distill(
         method=method,
         queries=queries,
         api_model=api_model,
-        index=IndexOptions(columns or {}, limit, similarity, query_prompt, document_prompt),
+        index=IndexOptions(columns or {}, limit, similarity, prompts),
         out=None if out is None else Path(out),
         overrides=changes,
     )
     with arguments_named(changes):
+        if request.kind == "table" and (refresh or (made_by and not prompts)):
+            table = open_table(index_section(request), refresh=refresh)
+            if made_by and not prompts:
+                index = replace(request.index, prompts=infer_prompts(table, made_by))
+                request = replace(request, index=index)
         recipe = make_recipe(request, cache_root())
         if dry_run:
             show_plan(resolve(recipe, request.folder))

@@ -11,14 +11,14 @@ from typing import Any, Literal
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from distilvec.config import recipe as recipes
-from distilvec.config.paths import resolve_key, resolve_tree
-from distilvec.config.schema import Recipe
+from distilvec.config.recipe import recipe_from, section_of
+from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.inputs import Model, Texts, model_name, teacher_keys
 from distilvec.teachers.api_embedder import named_api
 from distilvec.teachers.indexes.address import read_address
 from distilvec.teachers.sources import source_kind
+from distilvec.verbs.check.section import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of
 from distilvec.verbs.distill.texts import text_sources, with_pieces
 
@@ -36,20 +36,19 @@ TeacherKind = Literal["model", "table", "api", "array"]
 
 @dataclass(frozen=True)
 class IndexOptions:
-    """How an index is read, and which prompts the model that made it was given.
+    """How an index is read, and what its model was given.
 
     Attributes:
         columns: its names of the columns, by text, embedding, id and role
         limit: read n rows, drawn at random
         similarity: how the index compares vectors, where it does not state it
-        query_prompt, document_prompt: None if unknown
+        prompts: what the model that made it was given before texts, by role
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     limit: int | None = None
     similarity: Literal["cosine", "dot", "euclidean"] | None = None
-    query_prompt: str | None = None
-    document_prompt: str | None = None
+    prompts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -126,10 +125,7 @@ def make_recipe(request: Request, root: Path) -> Recipe:
         "train": _training(request),
         "evaluation": _evaluation(request, root),
     }
-    tree = resolve_tree(tree, Path.cwd(), Recipe)
-    for key, value in request.overrides.items():
-        recipes.set_key(tree, key, resolve_key(key, value, Path.cwd(), Recipe))
-    return recipes.validate(tree, origin="distilvec distill")
+    return recipe_from(tree, request.overrides, "distilvec distill")
 
 
 def _check(request: Request) -> None:
@@ -154,27 +150,30 @@ def _teacher(request: Request, root: Path) -> dict[str, Any]:
         return _api_teacher(str(request.teacher), request.api_model)
     if request.kind != "table":
         return teacher_keys(request.teacher, request.texts, root)
-    address = str(request.teacher)
-    kind = read_address(address, "teacher").kind
-    section: dict[str, Any] = {"vectors": address if "://" in address else str(Path(address).resolve())}
-    if request.index.columns:
-        section["columns"] = dict(request.index.columns)
-    if request.index.limit is not None:
-        section["limit"] = request.index.limit
-    if request.index.similarity is not None:
-        section["similarity"] = request.index.similarity
-    if _has_texts_elsewhere(kind) and isinstance(request.texts, (str, Path)):
-        section["texts"] = str(Path(request.texts).resolve())
-    prompts = {"query": request.index.query_prompt, "document": request.index.document_prompt}
-    stated = {role: prompt for role, prompt in prompts.items() if prompt is not None}
-    if stated:
-        section["prompts"] = stated
+    texts = request.texts if _has_texts_elsewhere(request) else None
+    if isinstance(texts, (list, tuple)):
+        (texts,) = texts
+    section = index_keys(
+        str(request.teacher),
+        "teacher",
+        columns=request.index.columns,
+        texts=None if texts is None else str(texts),
+        limit=request.index.limit,
+        similarity=request.index.similarity,
+    )
+    if request.index.prompts:
+        section["prompts"] = dict(request.index.prompts)
     return section
 
 
-def _has_texts_elsewhere(kind: str) -> bool:
-    """Return whether a kind of index holds vectors alone, so that TEXTS names the file of their texts."""
-    return kind in ("npy", "faiss")
+def index_section(request: Request) -> TeacherSection:
+    """Return the validated section of a request's index."""
+    return section_of(TeacherSection, "teacher", _teacher(request, Path()))
+
+
+def _has_texts_elsewhere(request: Request) -> bool:
+    """Return whether the teacher is a file of vectors alone, so that TEXTS names the file of their texts."""
+    return request.kind == "table" and read_address(str(request.teacher), "teacher").kind in ("npy", "faiss")
 
 
 def _api_teacher(name: str, model: str | None) -> dict[str, Any]:
@@ -204,10 +203,7 @@ def _student(request: Request, root: Path) -> dict[str, Any]:
 def _sources(request: Request, root: Path) -> list[dict[str, Any]]:
     """Return the recipe's sources: documents, their pieces, queries."""
     sources: list[dict[str, Any]] = []
-    texts_are_the_index = request.kind == "table" and (
-        request.texts is None or _has_texts_elsewhere(read_address(str(request.teacher), "teacher").kind)
-    )
-    if texts_are_the_index:
+    if request.kind == "table" and (request.texts is None or _has_texts_elsewhere(request)):
         sources.append({"builtin": "teacher"})
     elif request.texts is not None:
         documents = text_sources(request.texts, root, role="document", language=request.language)

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 _API = (
-    "cache_teacher", "check", "classify", "compare", "distill", "evaluate", "export", "load_recipe", "predict", "result",
-    "run", "runs", "transplant",
+    "cache_teacher", "check", "classify", "compare", "distill", "evaluate", "export", "load_recipe", "predict",
+    "result", "run", "runs", "transplant",
 )  # fmt: skip
 _MODULES = {"load": "models.load", "ModelOutputs": "core.outputs", "OutputSpec": "core.outputs"}
 _MODULES |= {"Objective": "core.objective", "TaskModel": "students.task_head", **dict.fromkeys(_API, "api")}

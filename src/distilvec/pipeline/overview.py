@@ -17,10 +17,8 @@ def overview(job: Job) -> list[tuple[str, str]]:
     lines.append(("texts", _texts(job)))
     if job.required != OutputSpec() and not job.teacher.live:
         size = len(job.corpus) * sum(signal.width for signal in job.teacher.manifest.signals.values())
-        width = 2 if job.recipe.cache.dtype == "float16" else 4
-        lines.append(
-            ("disk", f"up to {size * width / MEGABYTE:,.0f} MB for the teacher's vectors, kept for later runs")
-        )
+        megabytes = size * (2 if job.recipe.cache.dtype == "float16" else 4) / MEGABYTE
+        lines.append(("disk", f"{megabytes:,.1f} MB for the teacher's vectors, kept for later runs"))
     lines.append(("test", _test(job)))
     lines.append(("folder", str(job.folder)))
     return lines

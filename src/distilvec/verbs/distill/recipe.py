@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
@@ -149,7 +149,7 @@ def _teacher(request: Request, root: Path) -> dict[str, Any]:
     if request.kind == "api":
         return _api_teacher(str(request.teacher), request.api_model)
     if request.kind != "table":
-        return teacher_keys(request.teacher, request.texts, root)
+        return teacher_keys(request.teacher, cast(Texts, request.texts), root)
     texts = request.texts if _has_texts_elsewhere(request) else None
     if isinstance(texts, (list, tuple)):
         (texts,) = texts

@@ -21,7 +21,8 @@ def show_end(run: Run) -> None:
     print_result(run.verdict.text)
     print_result("   ".join(numbers(run)))
     for advice in run.verdict.advice:
-        print_result(advice)
+        if "distilvec export" not in advice:  # the last line says it
+            print_result(advice)
     if run.page is not None:
         print_result(f"report: {run.page}", link=run.page)
     print_result(f"next: {next_command(run)}")

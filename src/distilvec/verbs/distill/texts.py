@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import DistilvecError, nearest
@@ -41,10 +41,11 @@ def text_sources(texts: Texts | Sequence[Path], root: Path, *, role: str, langua
     Errors: DistilvecError with the key "texts" for what is not there.
     """
     sources: list[dict[str, Any]] = []
-    for name in _names(texts):
+    names = _names(texts)
+    for name in names:
         sources += _named_source(name, root)
-    if not sources:
-        sources = source_keys(texts, root)
+    if not names:
+        sources = source_keys(cast(Texts, texts), root)
     for source in sources:
         source["role"] = role
         if language is not None:

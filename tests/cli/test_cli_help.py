@@ -19,7 +19,6 @@ VERBS = [name for names in GROUPS.values() for name in names]
 IN_GROUPS = [["recipes", name] for name in ("show", "copy", "schema")]
 IN_GROUPS += [["corpus", "synthesize"]]
 IN_GROUPS += [["data", name] for name in ("list", "get")]
-IN_GROUPS += [["index", name] for name in ("distill", "check")]
 IN_GROUPS += [["cache", name] for name in ("fill", "merge", "verify", "inspect", "export", "import")]
 
 

@@ -9,7 +9,8 @@ from refusals import refused
 
 from distilvec.evaluation.suite import load_suite
 from distilvec.verbs.distill.evaluation_data import suite_of
-from distilvec.verbs.distill.texts import check_texts, text_sources, with_pieces
+from distilvec.verbs.distill.names import check_texts
+from distilvec.verbs.distill.texts import text_sources, with_pieces
 
 DOCUMENT = {"role": "document", "language": None}
 
@@ -123,7 +124,9 @@ def test_labelled_texts_without_a_split_are_split_by_label(tmp_path):
 
 
 def test_a_split_of_the_file_is_kept(tmp_path):
-    rows = [{"text": f"{split} {label}", "label": label, "split": split} for split in ("train", "test") for label in "xy"]
+    rows = [
+        {"text": f"{split} {label}", "label": label, "split": split} for split in ("train", "test") for label in "xy"
+    ]
     task = load(write_lines(tmp_path / "intents.jsonl", rows), tmp_path)
     assert task.test_texts == ["test x", "test y"]
 

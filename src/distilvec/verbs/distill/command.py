@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from distilvec.cli.options import JsonFile, Restart, argument, check_outputs, option
+from distilvec.cli.options import JsonFile, Restart, argument, check_input, check_model, check_outputs, option
 from distilvec.cli.output import write_result
 from distilvec.verbs.distill.arguments import options_named
 
@@ -68,13 +68,17 @@ def distill(
 
     Ends with the share of the teacher's ten nearest neighbours that the student finds, and with a page.
     """
-    from distilvec.verbs.distill.texts import check_texts
+    from distilvec.verbs.distill.names import check_texts
 
     words = texts or []
     changes = [word for word in words if _is_change(word)]
     names = [Path(word) for word in words if not _is_change(word)]
     query_names = [Path(word) for word in queries or []]
+    if student is not None:
+        check_model(student, "--student")
+    check_input(test, "--test")
     with options_named():
+        check_teacher(teacher)
         check_texts(names)
         check_texts(query_names, key="queries")
     check_outputs([("--json", json_file)], [test])
@@ -113,6 +117,18 @@ def distill(
     if run is not None:
         write_result(json_file, run.to_json())
         show_end(run)
+
+
+def check_teacher(name: str) -> None:
+    """Refuse a model or an index that is a path and does not exist, and an address of no known kind."""
+    from distilvec.teachers.sources import source_kind
+
+    if source_kind(name) == "table":
+        from distilvec.verbs.check.section import index_keys
+
+        index_keys(name, "teacher")
+    else:
+        check_model(name, "teacher")
 
 
 def _is_change(word: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -11,14 +10,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from distilvec.config.schema import SourceSection
-from distilvec.core.errors import DistilvecError, nearest
-from distilvec.data.readers import READABLE
+from distilvec.core.errors import DistilvecError
 from distilvec.data.sources import read_source
 from distilvec.pipeline.inputs import Texts, source_keys
-
-STANDARD_INPUT = "-"
-DATA_SET_ID = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME of the hub
-GLOB_CHARACTERS = frozenset("*?[")
+from distilvec.verbs.distill.names import STANDARD_INPUT, check_name, is_pattern
 
 # Texts that a model reads only in part are trained on in pieces as well. Both numbers are characters: a token of the
 # teachers measured here has about four, so that a long text fills the 256 tokens that many small models read.
@@ -68,14 +63,6 @@ def with_pieces(sources: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return result
 
 
-def check_texts(texts: Sequence[Path], key: str = "texts") -> None:
-    """Refuse paths that do not exist. Reads no file and imports no model, so that a wrong path is refused at once."""
-    for path in texts:
-        name = str(path)
-        if name != STANDARD_INPUT and "://" not in name and not GLOB_CHARACTERS & set(name):
-            _check_exists(name, key)
-
-
 def _names(texts: Texts | Sequence[Path]) -> list[str]:
     """Return the names of files, folders and data sets; empty for texts that are given as objects."""
     if isinstance(texts, (str, Path)):
@@ -96,29 +83,13 @@ def _named_source(name: str, root: Path) -> list[dict[str, Any]]:
         return [{"url": name}]
     if Path(name).exists():
         return [{"path": str(Path(name).resolve())}]
-    if GLOB_CHARACTERS & set(name):
+    if is_pattern(name):
         files = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - an absolute pattern is no Path.glob
         if not files:
             raise DistilvecError("texts", f"no file matches {name}.", "Check the pattern, and put it in quotes.")
         return [{"path": str(Path(file).resolve())} for file in files]
-    _check_exists(name)
+    check_name(name)
     return [{"dataset": name}]
-
-
-def _check_exists(name: str, key: str = "texts") -> None:
-    """Refuse a name that is neither a path nor OWNER/NAME of a data set."""
-    path = Path(name)
-    if path.exists():
-        return
-    # "data/texts.txt" has the form of an id, but a data set has no file ending, and no owner is a folder here
-    looks_like_file = path.name.lower().endswith(READABLE) or path.parent.is_dir()
-    if DATA_SET_ID.fullmatch(name) and not (looks_like_file and str(path.parent) != "."):
-        return
-    hint = ""
-    if path.parent.is_dir():
-        hint = nearest(path.name, [entry.name for entry in path.parent.iterdir()]).removeprefix("; ")
-    fix = f"{hint[:1].upper()}{hint[1:]}" if hint else "Check the path."
-    raise DistilvecError(key, f"{name} does not exist.", fix)
 
 
 def _has_long_texts(source: dict[str, Any]) -> bool:

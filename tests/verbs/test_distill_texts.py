@@ -48,7 +48,8 @@ def test_empty_standard_input_is_refused(tmp_path, monkeypatch):
 
 def test_a_list_of_texts_is_not_a_list_of_files(tmp_path):
     (source,) = text_sources(["some words", "further words"], tmp_path, **DOCUMENT)
-    assert [json.loads(line)["text"] for line in Path(source["path"]).open()] == ["some words", "further words"]
+    lines = Path(source["path"]).read_text().splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["some words", "further words"]
 
 
 @pytest.mark.parametrize("name", ["owner/name", "nyu-mll/glue"])

@@ -86,6 +86,7 @@ def test_resume_ends_with_the_same_weights(recipe, tmp_path, monkeypatch, no_pag
         stopped = load_file(tmp_path / "stopped" / "last" / name)
         assert whole.keys() == stopped.keys()
         assert all((whole[key] == stopped[key]).all() for key in whole)
+    assert run(recipe, tmp_path / "whole").verdict  # a finished run is read: nothing is built again
 
 
 def test_a_trimmed_vocabulary_has_fewer_rows(tiny_recipe, tmp_path, shared_cache):
@@ -122,7 +123,8 @@ def test_a_saved_student_is_served_and_embeds_but_has_no_graph(recipe, tmp_path,
     student = load(folder, device="cpu")
     served = ServedModel(str(folder), device="cpu")
     np.testing.assert_allclose(served.embed(TEXTS), student.encode(TEXTS), atol=1e-6)
-    assert served.count_tokens(TEXTS) == [len(student.tokenizer.encode(text, add_special_tokens=False).ids) for text in TEXTS]
+    counts = [len(student.tokenizer.encode(text, add_special_tokens=False).ids) for text in TEXTS]
+    assert served.count_tokens(TEXTS) == counts
     np.testing.assert_allclose(open_embedder(str(folder)).embed(TEXTS), student.encode(TEXTS), atol=1e-6)
     assert measure_memory(folder, 2, 8, 1)["memory_mb"] > 0
     with refused("model", "static"):

@@ -28,7 +28,7 @@ from distilvec.core.files import locked, write_json
 from distilvec.evaluation import parity
 from distilvec.evaluation.search import top_k
 from distilvec.formats.sentence_transformers import save_student
-from distilvec.pipeline import demo, web_runtime
+from distilvec.verbs.demo import demo, web_runtime
 from distilvec.verbs.demo.demo import megabytes, quantized, write_demo
 from distilvec.verbs.demo.web_runtime import PACKAGES, find_runtime
 

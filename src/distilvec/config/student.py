@@ -115,6 +115,10 @@ class StudentSection(Section):
     config: dict[str, Any] | None = key(None, "a fresh backbone: transformers config with 'model_type'")
     tokenizer: ModelName | None = key(None, "only with 'config': folder or hub id; vocabulary may replace its tokens")
     revision: str | None = key(None, "branch, tag or commit of the hub")
+    size: str | None = key(
+        None,
+        "parameters, such as 5M or 25%: decides on layers, neurons, tokens and numbers for each token (docs/sizes.md)",
+    )
     layers: int | list[int] | LayersSection | None = key(
         None,
         "layers to keep, from 0; a number keeps that many, evenly spread; or count and choose; the number 0: a static "
@@ -163,7 +167,7 @@ class StudentSection(Section):
 
     @model_validator(mode="after")
     def check_fresh_student(self) -> StudentSection:
-        """Refuse a fresh student without a tokenizer, or with layers to keep."""
+        """Refuse keys that contradict each other."""
         if self.config is not None and self.tokenizer is None:
             raise ValueError("a fresh student ('config') needs a 'tokenizer'")
         if self.config is not None and self.dense == "keep":
@@ -172,6 +176,10 @@ class StudentSection(Section):
             raise refused("embedding", "is for a 'model'; set embedding_size in 'config' of model_type electra")
         if self.config is not None and self.intermediate_size is not None:
             raise refused("intermediate_size", "is for a 'model'; set it in 'config'")
+        if self.size is not None:
+            for name in ("config", "layers", "intermediate_size", "embedding"):
+                if getattr(self, name) is not None:
+                    raise refused("size", f"decides on {name}, which is set as well; leave out one of the two")
         if self.lora is not None and self.intermediate_size is not None:
             raise refused(
                 "intermediate_size", "changes the weights that the adapters of 'lora' belong to; leave out one"

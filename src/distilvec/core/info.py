@@ -63,6 +63,7 @@ class StudentInfo:
     experts: int = 0
     dropout: bool = True
     notes: tuple[str, ...] = ()
+    parameters: int | None = None
 
 
 @dataclass(frozen=True)

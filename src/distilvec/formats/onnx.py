@@ -231,7 +231,7 @@ def refuse_static(model: SentenceTransformer) -> None:
     if is_static(model):
         raise DistilvecError(
             "model",
-            "a static student (layers 0) has no transformer to export.",
+            f"it begins with a {type(model[0]).__name__}: a static model has no transformer to export.",
             "Load its folder with sentence-transformers: a mean of table rows needs no runtime.",
         )
 

@@ -33,7 +33,7 @@ from distilvec.teachers.model_embedder import ModelEmbedder, special_tokens
 from distilvec.teachers.teacher import OpenTeacher, open_teacher
 
 FORMAT = 4  # raised when the same settings and files would give another description
-STUDENT_FORMAT = 4
+STUDENT_FORMAT = 5
 BYTES = 10_000  # of a stored description
 _READ = (".json", ".txt", ".model")  # endings of settings and tokenizer files
 
@@ -182,6 +182,7 @@ def student_info(model: SentenceTransformer) -> StudentInfo:
         special_tokens(model.tokenizer),
         experts,
         any(rates),
+        parameters=count_parameters(model.parameters()),
     )
 
 

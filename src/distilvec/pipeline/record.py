@@ -75,7 +75,7 @@ def run_record(
         name=recipe.name,
         teacher=teachers[0],
         more_teachers=list(teachers[1:]),
-        student=replace(about, dense_choice=recipe.student.dense, dims=recipe.student.dims),
+        student=replace(about, settings=recipe.student.model_dump(mode="json", exclude_defaults=True)),
         data=data_record(corpus),
         method=MethodRecord(
             name=recipe.method.name,

@@ -47,6 +47,7 @@ from distilvec.pipeline.precision import (
     with_dtypes,
     with_earlier_dtypes,
 )
+from distilvec.pipeline.size import size_student
 from distilvec.pipeline.texts import check_domains, load_corpus, load_examples, load_tasks, load_vocabulary
 from distilvec.report.model_card import shorter_reading
 from distilvec.report.record import RunRecord, TeacherRecord
@@ -93,6 +94,11 @@ def resolve(recipe: Recipe, folder: Path) -> Job:
     in_teacher_space = any(method_class(stage.recipe.method.name).in_teacher_space for stage in stages)
     if in_teacher_space:
         recipe = recipe.model_copy(update={"student": with_linear_layer(recipe.student, teacher)})
+    if recipe.student.size is not None:
+        sized = size_student(recipe.student, teacher, in_teacher_space, texts.corpus, store)
+        recipe = recipe.model_copy(update={"student": sized.section})
+        for note in sized.notes:
+            log(f"student of {stated.student.size}: {note}")
     vocabulary = load_vocabulary(recipe.student, teacher, texts.corpus, store)
     student, length = describe_student(recipe, teacher, in_teacher_space, vocabulary, texts.corpus, store, loaded)
     for note in student.notes:
@@ -122,10 +128,9 @@ def reopen(recipe: Recipe, folder: Path, record: RunRecord) -> Job:
 
     texts = _load_texts(recipe, descriptions["teacher"].info, store)
     student, length = describe_saved(folder / "student")
-    # The decision of the run that trained the student: the models that it was made from may be gone
+    # The decisions of the run that trained the student: the models that it was made from may be gone
     assert record.student is not None
-    dense = record.student.dense_choice
-    recipe = recipe.model_copy(update={"student": recipe.student.model_copy(update={"dense": dense})})
+    recipe = recipe.model_copy(update={"student": StudentSection.model_validate(record.student.settings)})
     return _make_job(recipe, stated, folder, store, descriptions, texts, student, length, None, LoadedModels())
 
 

@@ -70,7 +70,7 @@ class TeacherRecord:
 class StudentRecord:
     """A student. `kept_layers` of `base_model`; `experts`: the settings of its mixture of experts.
 
-    `dims`: first dimensions that its vectors were trained to be cut to, the largest first.
+    settings: the recipe's student section, with everything that the run has decided
     """
 
     name: str | None = None
@@ -89,8 +89,12 @@ class StudentRecord:
     prompts: dict[str, str] = field(default_factory=dict)
     similarity: str | None = None
     experts: dict[str, int | float | None] | None = None
-    dense_choice: str | None = None
-    dims: list[int] | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def dims(self) -> list[int]:
+        """First dimensions that the vectors were trained to be cut to, the largest first; none by default."""
+        return list(self.settings.get("dims") or [])
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from distilvec.formats.onnx import export_onnx
 from distilvec.models.load import load
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
+from distilvec.pipeline.student import untrained_student
 from distilvec.teachers.open import open_embedder
 from distilvec.verbs.plan.plan import make_plan
 from distilvec.verbs.serve.model import ServedModel
@@ -104,6 +105,17 @@ def test_methods_that_read_layers_are_refused(tiny_recipe, tmp_path, method, sha
     recipe = tiny_recipe(student__layers=0, method={"name": method, "weights": weights})
     with refused("student.layers", "static"):
         resolve(recipe, tmp_path / "run")
+
+
+def test_a_size_decides_on_the_table_of_a_static_student(tiny_recipe, tmp_path, shared_cache):
+    recipe = tiny_recipe(student__layers=0, student__size="6k")
+    job = resolve(recipe, tmp_path / "run")
+    assert job.recipe.student.is_static
+    assert job.recipe.student.size is None
+    assert job.student.layers == 0
+    assert job.student.hidden_size == job.recipe.student.embedding.rank == 32
+    parameters = sum(weight.numel() for weight in untrained_student(job).parameters())
+    assert parameters <= 6000
 
 
 @pytest.mark.parametrize("name", ["gradient_checkpointing", "shard"])

@@ -69,7 +69,7 @@ def distill(
         layers: The layers to keep of the student's model: a number, evenly spread, their numbers from 0, or
             {"count": 2, "choose": "best"}.
         output_dir: The run folder; the student is its `student/`.
-        epochs: Passes over the texts; the schema's default (30) if None.
+        epochs: Passes over the texts; by default until about 100,000 texts are seen, at most 30.
         suite: A suite file to evaluate on.
         overrides: Further keys of the recipe.
         restart: Move an earlier run in the folder aside and start over.

@@ -70,7 +70,9 @@ def index_distill(
     out: Annotated[Path, option("The run folder; the query encoder is its student/.")],
     overrides: Overrides = None,
     layers: Annotated[int | None, option("Keep n of the model's layers, evenly spread.", min=1)] = None,
-    epochs: Annotated[int | None, option("Passes over the texts; 30 by default.", min=1)] = None,
+    epochs: Annotated[
+        int | None, option("Passes over the texts; by default until about 100,000 are seen.", min=1)
+    ] = None,
     column: Columns = None,
     texts: Texts = None,
     limit: Limit = None,

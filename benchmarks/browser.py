@@ -64,7 +64,7 @@ def main() -> None:
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Write the page, load it several times, and time every prepared query in each."""
     import distilvec
-    from distilvec.pipeline.demo import write_demo
+    from distilvec.verbs.demo.demo import write_demo
 
     with tempfile.TemporaryDirectory() as scratch:
         run = arguments.run

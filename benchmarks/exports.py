@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.stopwatch import machine
 from distilvec.models.load import BUILTIN, resolve_model
-from distilvec.pipeline.export import FORMS, export_model
+from distilvec.verbs.export.export import FORMS, export_model
 
 SUITE = Path(__file__).parents[1] / "recipes" / "suites" / "cranfield.yaml"
 

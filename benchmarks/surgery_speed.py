@@ -30,8 +30,8 @@ from benchmarks.stopwatch import machine, settled_megabytes
 from benchmarks.texts import sample_texts
 from distilvec.config.student import StudentSection, VocabularySection
 from distilvec.models.load import load_tokenizer
-from distilvec.pipeline.transplant import transplant_folder
 from distilvec.students.build import fresh_transformer
+from distilvec.verbs.transplant.transplant import transplant_folder
 from distilvec.vocabulary.pieces import Pieces
 from distilvec.vocabulary.trim import Words
 

@@ -34,9 +34,9 @@ from distilvec.core.files import write_json
 from distilvec.core.info import TeacherInfo
 from distilvec.data.docstrings import passages
 from distilvec.formats.sentence_transformers import save_student
-from distilvec.pipeline.export import FORMS
 from distilvec.pipeline.resolve import cache_root
 from distilvec.students.build import build_student
+from distilvec.verbs.export.export import FORMS
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "clients"
 INSTALL = "# pip install "

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.stopwatch import machine
 from distilvec.config.schema import Recipe
 from distilvec.pipeline.opened_run import Run
-from distilvec.pipeline.sweep import expand
+from distilvec.verbs.run.sweep import expand
 from experiments.shootout import Rows, run_members, spread
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "sweeps" / "levers.yaml"

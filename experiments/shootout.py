@@ -21,7 +21,7 @@ from distilvec.core.files import read_json, write_json
 from distilvec.core.method_file import method_code
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.run import run as run_recipe
-from distilvec.pipeline.sweep import Member, run_sweep
+from distilvec.verbs.run.sweep import Member, run_sweep
 
 Rows = list[dict[str, Any]]
 Seeds = Mapping[int, float]  # a figure by seed

@@ -32,8 +32,8 @@ from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.run import run
-from distilvec.pipeline.sweep import Member, expand
 from distilvec.train.metrics import read_metrics
+from distilvec.verbs.run.sweep import Member, expand
 from experiments.cross_tokenizer import distillmoe_tables, emo_tables
 from experiments.shootout import Rows, run_members
 from experiments.testbed_student import DATA, make_student

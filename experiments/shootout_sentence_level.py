@@ -26,7 +26,7 @@ from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.aggregate import averages, with_protocol
 from distilvec.pipeline.opened_run import Run
-from distilvec.pipeline.sweep import Member, expand
+from distilvec.verbs.run.sweep import Member, expand
 from experiments.sentence_level import shootout_tables
 from experiments.shootout import run_members
 

@@ -42,9 +42,9 @@ from distilvec.pipeline.columns import make_columns, score_columns
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
-from distilvec.pipeline.transplant import read_texts
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.teacher import load_teacher
+from distilvec.verbs.transplant.transplant import read_texts
 from distilvec.vocabulary.choose import choose
 from distilvec.vocabulary.compare import compare_tokenizers
 from distilvec.vocabulary.pieces import Pieces

@@ -17,7 +17,7 @@ from typing import Any
 
 from distilvec.core.files import write_json
 from distilvec.models.load import load_tokenizer
-from distilvec.pipeline.results import load_runs
+from distilvec.verbs.compare.results import load_runs
 from experiments.shootout import PAIRED, difference, spread
 
 OF_TASK, COLUMNS = ("type", "metric", "domain"), ("student", "untrained", "teacher")

@@ -26,8 +26,8 @@ SERVER.set_forkserver_preload(
         "distilvec.__main__",
         "distilvec.api",
         "distilvec.pipeline.run",
-        "distilvec.pipeline.plan",
-        "distilvec.pipeline.transplant",
+        "distilvec.verbs.plan.plan",
+        "distilvec.verbs.transplant.transplant",
         "transformers.models.bert.modeling_bert",
     ]
 )

@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import uvicorn
 
-from distilvec.serving.app import make_app
-from distilvec.serving.server import take_address
+from distilvec.verbs.serve.app import make_app
+from distilvec.verbs.serve.server import take_address
 
 FAULTS = ("429", "500", "dropped", "cut", "partial", "doubled", "dims", "nan", "slow", "page")
 

@@ -39,13 +39,13 @@ from distilvec.models.load import load
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import make_objective, reopen, required_outputs
-from distilvec.pipeline.results import distinct_names, load_runs
 from distilvec.pipeline.run_dir import saved_folders
 from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import load_objective, objective_file
 from distilvec.train.distillation import Distillation, seed_step
 from distilvec.train.metrics import read_metrics
 from distilvec.train.optimizer import freeze_others
+from distilvec.verbs.compare.results import distinct_names, load_runs
 from experiments.sharpness import curvature
 
 SHARPNESS = "sharpness.json"

@@ -9,9 +9,9 @@ import pytest
 from typer.main import get_command
 
 from distilvec.__main__ import app, run_command
-from distilvec.cli.models import export
 from distilvec.cli.output import json_alone
-from distilvec.pipeline.export import FOLDERS, FORMS
+from distilvec.verbs.export.command import export
+from distilvec.verbs.export.export import FOLDERS, FORMS
 
 
 def commands_with_json(command, words=()):
@@ -25,8 +25,8 @@ def commands_with_json(command, words=()):
 def test_verbs_with_json():
     found = {" ".join(words) for words in commands_with_json(get_command(app))}
     assert found == {
-        "align", "compare", "data list", "doctor", "evaluate", "finetune", "index check", "index distill", "plan",
-        "recipes", "run", "runs", "speed",
+        "align", "check", "classify", "compare", "data list", "distill", "doctor", "evaluate", "finetune",
+        "plan", "recipes", "run", "runs", "speed",
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from distilvec.config.builtin import recipe_file
 from distilvec.config.schema import CorpusSection
 from distilvec.config.yaml_dialect import dump_yaml
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.sweep import expand
+from distilvec.verbs.run.sweep import expand
 
 MINIMAL = """
 name: mini

@@ -14,7 +14,6 @@ import typer
 from benchmarks.printed import blocks_of as blocks_of
 from benchmarks.printed import commands as commands
 from distilvec.__main__ import app
-from distilvec.cli.models import finetune_recipe
 from distilvec.cli.options import combined, load_recipe
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_file
@@ -23,7 +22,8 @@ from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.aggregate import PROTOCOLS
 from distilvec.evaluation.mteb import find_tasks
 from distilvec.evaluation.suite import read_suite
-from distilvec.pipeline.sweep import load_runs
+from distilvec.verbs.finetune.command import finetune_recipe
+from distilvec.verbs.run.sweep import load_runs
 from experiments.causal.__main__ import app as causal_app
 from experiments.causal.schema import load_causal
 

@@ -24,8 +24,8 @@ STEPS = {50: 60, 2000: 4}  # of a training, by lines
 # What is not run has a test that runs the same words: a command that takes a network, a server, several processes
 TWINS = {
     ("pip",): "tests/e2e/test_readme.py",
-    ("distilvec", "push"): "tests/pipeline/test_push.py",
-    ("distilvec", "serve"): "tests/serving/test_serving.py",
+    ("distilvec", "push"): "tests/verbs/test_push.py",
+    ("distilvec", "serve"): "tests/verbs/test_serving.py",
     ("distilvec", "data", "get"): "tests/data/test_public_download.py",
     ("distilvec", "evaluate", "--mteb"): "tests/evaluation/test_mteb_tasks.py",
     ("distilvec", "evaluate", "turkish.yaml"): "tests/evaluation/test_turkish.py",

@@ -18,7 +18,7 @@ from distilvec.config.builtin import recipe_folder
 from distilvec.config.yaml_dialect import load_yaml
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.suite import read_suite
-from distilvec.pipeline.sweep import expand
+from distilvec.verbs.run.sweep import expand
 from faults.harness import LONGEST_MESSAGE
 
 FOLDER = recipe_folder()

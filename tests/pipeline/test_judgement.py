@@ -17,11 +17,11 @@ from distilvec.evaluation.neighbors import neighbors_kept, read_judgement
 from distilvec.models.load import load
 from distilvec.pipeline import judgement
 from distilvec.pipeline.judgement import CANDIDATES, LEAST, TOKENS, draw_rows
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.start import read_start
 from distilvec.report.neighbors import neighbors_sentence
+from distilvec.verbs.plan.plan import make_plan
 
 
 def judged(result):

@@ -17,8 +17,6 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.core.device import fast_bf16
 from distilvec.pipeline.caches import folder_of_cache, own_cache
-from distilvec.pipeline.cluster import fill_one_share, merge_shares
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.precision import hardware_dtype
 from distilvec.pipeline.prepare import cached_teachers
 from distilvec.pipeline.resolve import resolve
@@ -26,6 +24,8 @@ from distilvec.pipeline.run import run
 from distilvec.teachers.cache.parts import Share
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.teacher import load_teacher
+from distilvec.verbs.cache.cluster import fill_one_share, merge_shares
+from distilvec.verbs.plan.plan import make_plan
 
 Machine = Callable[[bool], None]
 

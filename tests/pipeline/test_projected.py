@@ -13,8 +13,8 @@ from samples import make_texts
 from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 
-from distilvec.pipeline.export import export_model
 from distilvec.pipeline.run import run
+from distilvec.verbs.export.export import export_model
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 TEXTS = make_texts(40, seed=5)

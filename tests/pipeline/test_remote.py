@@ -13,11 +13,11 @@ from samples import make_texts
 from distilvec.core.errors import DistilvecError
 from distilvec.core.storage import INDEX, Pusher, Remote, check_address
 from distilvec.data.sources import source_files
-from distilvec.pipeline.cluster import fill_one_share, merge_shares
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.teachers.cache.parts import Share
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.verbs.cache.cluster import fill_one_share, merge_shares
 
 SECRET = "secret-of-the-test"
 

@@ -24,11 +24,11 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.methods import redact
 from distilvec.pipeline import evaluate as run_report
-from distilvec.pipeline.compare import compare_runs
-from distilvec.pipeline.fleet import SIZES, Fleet
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
+from distilvec.verbs.compare.compare import compare_runs
+from distilvec.verbs.plan.fleet import SIZES, Fleet
+from distilvec.verbs.plan.plan import make_plan
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from distilvec.__main__ import run_command
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.resolve import resolve
-from distilvec.serving.model import ServedModel
 from distilvec.teachers.api_embedder import _PROBE, AGAIN
+from distilvec.verbs.serve.model import ServedModel
 
 pytestmark = pytest.mark.usefixtures("loopback")
 

@@ -9,11 +9,11 @@ from jobs import train
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.student import untrained_student
 from distilvec.train.metrics import read_metrics
+from distilvec.verbs.plan.plan import make_plan
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 

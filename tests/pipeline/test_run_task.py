@@ -19,7 +19,6 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.opened_run import Run
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import make_objective, resolve
 from distilvec.pipeline.run import run
 from distilvec.report.json_values import to_json
@@ -27,6 +26,7 @@ from distilvec.students.encoder import Encoder
 from distilvec.students.task_head import load_head, predict, predict_logits
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
+from distilvec.verbs.plan.plan import make_plan
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 

@@ -28,7 +28,6 @@ from distilvec.core.errors import DistilvecError
 from distilvec.pipeline import describe
 from distilvec.pipeline import job as jobs
 from distilvec.pipeline.caches import open_cache
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.teachers.cache.store import TeacherCache
@@ -38,6 +37,7 @@ from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.teacher import load_teacher
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
+from distilvec.verbs.plan.plan import make_plan
 from experiments.sharpness.landscape import Settings, measure_runs
 
 

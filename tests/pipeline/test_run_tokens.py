@@ -19,7 +19,6 @@ from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
 from distilvec.pipeline.caches import open_cache
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
@@ -28,6 +27,7 @@ from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher, NoTeacher
 from distilvec.teachers.live import LiveTeacher
 from distilvec.train.metrics import read_metrics
+from distilvec.verbs.plan.plan import make_plan
 
 KEPT = (
     "model_type",

@@ -22,17 +22,17 @@ from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.evaluate import saved_students
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.parts import SavedStudent, margin
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.student import untrained_student
-from distilvec.pipeline.sweep import expand
 from distilvec.report.sections.training import STAGES as STAGE_COLUMNS
 from distilvec.report.tables import make_table
 from distilvec.students.encoder import Encoder
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
+from distilvec.verbs.plan.plan import make_plan
+from distilvec.verbs.run.sweep import expand
 from experiments.sharpness.landscape import Landscapes
 
 pytestmark = pytest.mark.usefixtures("shared_cache")

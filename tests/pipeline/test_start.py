@@ -21,7 +21,6 @@ from sentence_transformers import SentenceTransformer
 import distilvec
 from distilvec.core.errors import DistilvecError
 from distilvec.data import docstrings
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.prepare import prepare, prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
@@ -31,6 +30,7 @@ from distilvec.students.encoder import Encoder
 from distilvec.students.ridge import mean_distance
 from distilvec.train.metrics import read_metrics
 from distilvec.train.validation import validate
+from distilvec.verbs.plan.plan import make_plan
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 BEST = {"count": 1, "choose": "best"}
@@ -196,7 +196,7 @@ def test_a_student_goes_on_behind_its_own_layer(tiny_recipe, tmp_path, wide_teac
 def test_python_starts_from_ridge(tmp_path, wide_teacher):
     texts = [f"text number {number} about {word}" for number in range(60) for word in ("rivers", "stars")]
     small = str(architectures.bert(tmp_path / "small"))
-    distilvec.distill(str(wide_teacher), texts, small, output_dir=tmp_path / "run", epochs=1)
+    distilvec.distill(str(wide_teacher), texts, student=small, out=tmp_path / "run", epochs=1)
     record = json.loads((tmp_path / "run" / "distillation.json").read_text())
     assert "ridge student.2.linear" in record["training"]["start"]
 

@@ -333,9 +333,9 @@ def test_trains_on_tiny_models(path, variant, published, tiny_model, dense_model
     )
     folder = tmp_path / "run"
     if published:
-        state = run(tiny, folder).state
+        steps = run(tiny, folder).record.training.steps
         assert json.loads((folder / "student" / "distillation.json").read_text())["name"] == tiny.name
     else:
-        state = train(resolve(tiny, folder)).state
-    assert state.step == 2 and state.finished
+        steps = train(resolve(tiny, folder)).state.step
+    assert steps == 2
     assert load(folder / "student", device="cpu").encode(["a text"]).shape == (1, 32)

@@ -6,8 +6,8 @@ import pytest
 
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_file
-from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import resolve
+from distilvec.verbs.plan.plan import make_plan
 
 
 def test_the_papers_sources():

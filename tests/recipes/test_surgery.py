@@ -13,7 +13,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.prepare import fill_cache
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
-from distilvec.pipeline.sweep import expand
+from distilvec.verbs.run.sweep import expand
 
 RECIPE, SWEEP = recipe_file("offline_cosine"), recipe_file("tokenizers")
 SIZE = 85

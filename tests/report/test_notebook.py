@@ -14,10 +14,10 @@ from distilvec.cli.terminal import show_comparison, show_scores
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
-from distilvec.pipeline.scores import Scores
 from distilvec.report.comparison import Comparison
 from distilvec.report.json_values import from_json
 from distilvec.report.tables import Table, html_list, to_html, words
+from distilvec.verbs.evaluate.scores import Scores
 
 HOSTILE = '<script>alert("1")</script> & \x1b[2J \u202ey'
 

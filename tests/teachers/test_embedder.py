@@ -15,11 +15,11 @@ from servers import FaultyApi
 from test_vectors import unit
 
 from distilvec.formats.onnx import export_onnx
-from distilvec.pipeline.scores import score_models
-from distilvec.serving.model import ServedModel
 from distilvec.teachers.api_embedder import _PROBE
 from distilvec.teachers.open import open_embedder, open_model
 from distilvec.teachers.sources import source_kind
+from distilvec.verbs.evaluate.scores import score_models
+from distilvec.verbs.serve.model import ServedModel
 
 TEXTS = make_texts(40)
 

@@ -10,10 +10,10 @@ from loops import make_loop
 
 from distilvec.core.errors import Interrupted, Stopped
 from distilvec.pipeline.run import run
-from distilvec.pipeline.sweep import expand, run_sweep
 from distilvec.train.checkpoint import read_checkpoint
 from distilvec.train.signals import stop_on_signals
 from distilvec.train.trainer import Trainer
+from distilvec.verbs.run.sweep import expand, run_sweep
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 

@@ -26,7 +26,7 @@ from distilvec.config.student import VocabularySection
 from distilvec.core.errors import DistilvecError
 from distilvec.formats import sentence_transformers as portable
 from distilvec.formats.onnx import OnnxEmbedder, export_onnx
-from distilvec.pipeline.transplant import transplant_folder
+from distilvec.verbs.transplant.transplant import transplant_folder
 from distilvec.vocabulary.transplant import transplant
 
 ROOT = Path(__file__).parents[2]

@@ -22,10 +22,10 @@ from distilvec.report.scores import problem_text, score_table, task_table
 from distilvec.report.tables import ABSENT, NARROWEST, text_table, to_text
 
 if TYPE_CHECKING:
-    from distilvec.pipeline.export import Exported
     from distilvec.pipeline.opened_run import Run
     from distilvec.report.comparison import Comparison
     from distilvec.report.values import Vocabulary
+    from distilvec.verbs.export.export import Exported
 
 PATHS = ("run", "report")  # of Run.lines
 _PLAIN = str.maketrans({"│": "|", "─": "-", "┼": "+", ABSENT: "-", "±": "+-", "→": "->", "\N{MINUS SIGN}": "-"})

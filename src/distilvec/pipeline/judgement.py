@@ -16,6 +16,7 @@ import numpy.typing as npt
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.device import pick_device
+from distilvec.core.duration import duration
 from distilvec.core.log import log, progress
 from distilvec.core.outputs import OutputSpec
 from distilvec.data.corpus import Corpus
@@ -33,7 +34,6 @@ from distilvec.evaluation.neighbors import (
 from distilvec.evaluation.stored import draw_stored
 from distilvec.evaluation.text_distances import embed_rows
 from distilvec.pipeline.caches import cached_vectors
-from distilvec.pipeline.fleet import duration
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.prepare import tokenize
 from distilvec.pipeline.start import read_start

@@ -25,8 +25,8 @@ from distilvec.report.values import Report, Verdict, read_report
 from distilvec.train.metrics import MONITORED
 
 if TYPE_CHECKING:
-    from distilvec.pipeline.export import Exported
-    from distilvec.pipeline.push import Pushed
+    from distilvec.verbs.export.export import Exported
+    from distilvec.verbs.push.push import Pushed
 
 RECIPE = "recipe.yaml"
 SAMPLES = "samples.npz"
@@ -139,13 +139,13 @@ class Run:
 
     def export(self, to: str = "onnx", output: Path | None = None, **options: Any) -> Exported:
         """Write the student in another form; `options` are those of `pipeline.export.export_model`."""
-        from distilvec.pipeline.export import export_model  # takes a run apart itself
+        from distilvec.verbs.export.export import export_model  # takes a run apart itself
 
         return export_model(str(self.student_folder), to, output, **options)
 
     def push(self, repo: str, **options: Any) -> Pushed:
         """Upload the student to the Hugging Face hub; `options` are those of `pipeline.push.push_model`."""
-        from distilvec.pipeline.push import push_model
+        from distilvec.verbs.push.push import push_model
 
         return push_model(self.student_folder, repo, **options)
 

@@ -24,6 +24,7 @@ from distilvec.models.load import model_name
 from distilvec.models.origin import is_hub_id, origin
 from distilvec.pipeline.start import Start
 from distilvec.report.record import (
+    CutScore,
     DataRecord,
     MethodRecord,
     RunRecord,
@@ -33,6 +34,7 @@ from distilvec.report.record import (
     TrainingRecord,
     describe_student,
 )
+from distilvec.report.sections.compression import mean_rows
 from distilvec.report.values import Report
 from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import SCORES, read_metrics, validation_metric
@@ -73,7 +75,7 @@ def run_record(
         name=recipe.name,
         teacher=teachers[0],
         more_teachers=list(teachers[1:]),
-        student=replace(about, dense_choice=recipe.student.dense),
+        student=replace(about, settings=recipe.student.model_dump(mode="json", exclude_defaults=True)),
         data=data_record(corpus),
         method=MethodRecord(
             name=recipe.method.name,
@@ -90,7 +92,19 @@ def run_record(
         supervised=report.supervised,
         neighbors=report.neighbors,
         hub={**hub_record(recipe), **hub},
+        cuts=cut_scores(recipe.student.dims or (), report),
     )
+
+
+def cut_scores(dims: Sequence[int], report: Report) -> list[CutScore]:
+    """Return the average score of the student at each of `dims`, in their order; none that was not measured."""
+    if report.compression is None:
+        return []
+    scores = {}
+    for row in mean_rows(report.compression.rows):
+        if row.column == "student" and row.precision == "float32":
+            scores[row.width] = round(row.value, 4)
+    return [CutScore(dim, scores[dim]) for dim in dims if dim in scores]
 
 
 def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> TrainingRecord:

@@ -1,4 +1,4 @@
-"""A comparison of runs (pipeline/compare.py): its values, leaderboard, differences, figures, page, and a flat table."""
+"""A comparison of runs (verbs/compare/compare.py): its values, leaderboard, differences, figures, page, flat table."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Every shard holds `cache.shard_rows` rows, the last one the rest, so that a shard's rows, batches and bytes depend on
 the corpus alone: killed at any moment and run again, filling ends with the same files. Shards are planned before the
-first is computed, so that several processes can compute them (parts.py, pipeline/cluster.py).
+first is computed, so that several processes can compute them (parts.py, verbs/cache/cluster.py).
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""A model behind HTTP: requests are gathered into batches, answers have OpenAI's shape."""

@@ -1,0 +1,1 @@
+"""`distilvec align`: how well two tokenizers line up."""

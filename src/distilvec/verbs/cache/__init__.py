@@ -1,0 +1,1 @@
+"""`distilvec cache`: a teacher's vectors on disk, on one machine or several."""

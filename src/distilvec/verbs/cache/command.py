@@ -1,0 +1,174 @@
+"""The verbs of `distilvec cache`: fill, merge, verify, inspect, export and import the teacher cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from distilvec.cli.layout import Listed, example
+from distilvec.cli.options import Overrides, RecipeFile, Variant, check_input, load_recipe, option
+from distilvec.core.errors import DistilvecError
+from distilvec.core.extras import require_extra
+from distilvec.core.files import check_output_file, check_output_folder
+
+_FOLDER = "~/.cache/distilvec/FOLDER"
+
+
+class FillByDefault(Listed):
+    """`distilvec cache RECIPE` is short for `distilvec cache fill RECIPE`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Treat an unknown subcommand as a recipe."""
+        is_recipe = bool(args) and args[0] not in self.commands and not args[0].startswith("-")
+        return super().resolve_command(ctx, ["fill", *args] if is_recipe else args)
+
+
+cache_app = typer.Typer(
+    cls=FillByDefault,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Fill, verify, inspect and move the teacher cache.",
+    epilog=example("cache", "talas --variant local", f"verify {_FOLDER} --repair"),
+)
+
+
+@cache_app.command(
+    "fill",
+    epilog=example(
+        "cache fill",
+        "talas --variant local",
+        "talas --variant local --ray local --workers 2",
+        "talas --variant local --shard 3/8",
+    ),
+)
+def cache_fill(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    variant: Variant = None,
+    ray: Annotated[str | None, option("Compute on Ray: 'local', or a cluster's address (docs/cluster.md).")] = None,
+    workers: Annotated[int, option("Worker processes on Ray.", min=1)] = 1,
+    gpus_per_worker: Annotated[float, option("GPUs per worker on Ray; may be a fraction, such as 0.5.", min=0)] = 0.0,
+    shard: Annotated[str | None, option("Compute only share i/n of the shards; `cache merge` joins them.")] = None,
+) -> None:
+    """Compute the teacher's vectors for a recipe's corpus; run again after a kill to resume."""
+    if ray is not None and shard is not None:
+        raise DistilvecError("--shard", "--shard and --ray cannot be combined: Ray divides the shards itself.")
+    if ray is None and (workers > 1 or gpus_per_worker):
+        raise DistilvecError(
+            "--workers", "--workers and --gpus-per-worker need --ray.", "Add --ray local, or a cluster's address."
+        )
+    if ray is not None:
+        require_extra("ray", "--ray")
+    loaded = load_recipe(recipe, variant, overrides)
+
+    from distilvec.pipeline.prepare import cached_teachers, fill_cache
+    from distilvec.pipeline.resolve import resolve
+    from distilvec.teachers.cache.parts import Share
+    from distilvec.teachers.ray_workers import RayOptions
+    from distilvec.verbs.cache.cluster import fill_on_ray, fill_one_share
+
+    share = None if shard is None else Share.parse(shard)
+    job = resolve(loaded, Path())
+    for teacher in cached_teachers(job):
+        if share is not None:
+            print(fill_one_share(job, teacher, share).folder)
+        elif ray is not None:
+            print(fill_on_ray(job, teacher, RayOptions(ray, workers, gpus_per_worker)).folder)
+        else:
+            print(fill_cache(job, teacher).folder)
+
+
+@cache_app.command("merge", epilog=example("cache merge", "talas --variant local"))
+def cache_merge(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None) -> None:
+    """Join the shares that `cache fill --shard` computed: the same files as from one process."""
+    loaded = load_recipe(recipe, variant, overrides)
+
+    from distilvec.pipeline.prepare import cached_teachers
+    from distilvec.pipeline.resolve import resolve
+    from distilvec.verbs.cache.cluster import merge_shares
+
+    job = resolve(loaded, Path())
+    for teacher in cached_teachers(job):
+        print(merge_shares(job, teacher).folder)
+
+
+@cache_app.command("verify", epilog=example("cache verify", f"{_FOLDER} --repair"))
+def cache_verify(
+    folder: Path, repair: Annotated[bool, option("Drop damaged shards; the next run computes them again.")] = False
+) -> None:
+    """Check every shard of a cache against its checksum."""
+    check_input(folder, "cache.path")
+    from distilvec.teachers.cache.store import TeacherCache
+
+    problems = TeacherCache.verify_folder(folder, repair=repair)
+    for problem in problems:
+        print(problem)
+    if problems and not repair:
+        fix = f"`distilvec cache verify {folder} --repair` drops them."
+        raise DistilvecError("cache.path", f"{len(problems)} damaged shard(s) in {folder}.", fix)
+    print("repaired" if problems else "every shard matches its checksum")
+
+
+@cache_app.command("inspect", epilog=example("cache inspect", _FOLDER))
+def cache_inspect(folder: Path) -> None:
+    """Show a cache's rows, bytes, manifest and rounding error."""
+    check_input(folder, "cache.path")
+    from distilvec.cli.terminal import show_table
+    from distilvec.teachers.cache.store import TeacherCache
+
+    show_table(["", str(folder)], _flat(TeacherCache.open(folder).inspect()))
+
+
+@cache_app.command("export", epilog=example("cache export", "talas --variant local --out vectors.parquet"))
+def cache_export(
+    recipe: RecipeFile,
+    out: Annotated[Path, option("The Parquet file.")],
+    overrides: Overrides = None,
+    variant: Variant = None,
+) -> None:
+    """Write a recipe's texts and the vectors of its first teacher as Parquet."""
+    if out.parent.is_dir():
+        check_output_file(out, "--out")
+    else:
+        check_output_folder(out.parent, "--out")
+
+    loaded = load_recipe(recipe, variant, overrides)
+
+    from distilvec.pipeline.prepare import cached_teachers, fill_cache
+    from distilvec.pipeline.resolve import resolve
+    from distilvec.teachers.cache.parquet import export_parquet
+
+    job = resolve(loaded, Path())
+    teacher = cached_teachers(job)[0]
+    export_parquet(fill_cache(job, teacher), teacher.corpus, out)
+    print(out)
+
+
+@cache_app.command("import", epilog=example("cache import", "talas --table vectors.parquet --variant local"))
+def cache_import(
+    recipe: RecipeFile,
+    table: Annotated[Path, option("Parquet with columns text, teacher_embedding_final.")],
+    overrides: Overrides = None,
+    variant: Variant = None,
+) -> None:
+    """Import vectors that the recipe's first teacher computed elsewhere into its cache."""
+    check_input(table, "--table")
+    loaded = load_recipe(recipe, variant, overrides)
+
+    from distilvec.pipeline.caches import own_cache
+    from distilvec.pipeline.prepare import cached_teachers
+    from distilvec.pipeline.resolve import resolve
+    from distilvec.teachers.cache.parquet import import_parquet
+
+    job = resolve(loaded, Path())
+    cache = own_cache(job, cached_teachers(job)[0])
+    print(f"{import_parquet(table, cache):,} vectors imported into {cache.folder}")
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> list[list[str]]:
+    rows: list[list[str]] = []
+    for key, value in tree.items():
+        rows += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [[prefix + key, str(value)]]
+    return rows

@@ -1,0 +1,1 @@
+"""`distilvec compare`: runs side by side, with intervals."""

@@ -1,0 +1,57 @@
+"""The command `distilvec compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from distilvec.cli.options import (
+    JsonFile,
+    argument,
+    check_input,
+    check_outputs,
+    option,
+)
+from distilvec.cli.output import write_result
+from distilvec.core.extras import require_extra
+from distilvec.core.files import check_output_folder, write_file
+
+
+def compare(
+    runs: Annotated[list[Path], argument("Run folders, or folders of sweeps.")],
+    reference: Annotated[str | None, option("The run that others are compared with; the first by default.")] = None,
+    column: Annotated[str, option("student, asymmetric, projected, mixed, untrained or teacher.")] = "student",
+    out: Annotated[Path | None, option("Write a page here, and its figures in a folder next to it.")] = None,
+    csv: Annotated[Path | None, option("Write the leaderboard as CSV.")] = None,
+    markdown: Annotated[Path | None, option("Write the leaderboard as Markdown.")] = None,
+    latex: Annotated[Path | None, option("Write the leaderboard as LaTeX (booktabs).")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Compare runs: means and deviations over seeds, differences with confidence intervals, costs."""
+    check_outputs([("--out", out), ("--csv", csv), ("--markdown", markdown), ("--latex", latex), ("--json", json_file)])
+    for run in runs:
+        check_input(run, "run folder")
+    if out is not None:
+        check_output_folder(out.with_name(f"{out.stem}-figures"), "--out")
+        require_extra("report", "--out")
+
+    from distilvec.cli.terminal import print_result, show_comparison
+    from distilvec.report.comparison import comparison_csv, leaderboard
+    from distilvec.report.tables import to_latex, to_markdown
+    from distilvec.report.write import draw_comparison
+    from distilvec.verbs.compare.compare import compare_runs
+
+    comparison = compare_runs(runs, reference, column)
+    board, notes = leaderboard(comparison), comparison.notes
+    forms = (
+        ("--csv", csv, comparison_csv(comparison)),
+        ("--markdown", markdown, to_markdown(board, notes)),
+        ("--latex", latex, to_latex(board, notes)),
+    )
+    for key, path, text in forms:
+        if path is not None:
+            write_file(path, text, key)
+    write_result(json_file, comparison.to_json())
+    show_comparison(comparison)
+    if out is not None:
+        print_result(str(draw_comparison(out, comparison)), link=out)

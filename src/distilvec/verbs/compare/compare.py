@@ -1,0 +1,354 @@
+"""Comparison of finished runs: means and deviations over seeds, differences with confidence intervals, costs.
+
+A run of several seeds is one row. A difference is tested by a paired bootstrap over the test rows. Every resample takes
+the same rows for all seeds of both runs, computes each seed's metric on them and averages over the seeds. Averaging
+predictions first would score an ensemble that was never trained. The intervals show the effect of other test rows,
+given these seeds; the standard deviation of a mean shows the effect of other seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distilvec.core.errors import DistilvecError, nearest
+from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, retention, weighted_averages
+from distilvec.evaluation.evaluator import Sample, Score
+from distilvec.evaluation.significance import (
+    draw_rows,
+    holm,
+    percentile_interval,
+    resampled,
+    seed_summary,
+    significance_mark,
+)
+from distilvec.pipeline.opened_run import Run
+from distilvec.report.comparison import Comparison, Difference, Lead, Row
+from distilvec.report.record import TrainingRecord
+from distilvec.report.scores import MODELS
+from distilvec.report.values import SpeedRow
+from distilvec.verbs.compare.results import SeedRun, distinct_names, load_runs, unfinished
+
+Groups = Mapping[str, Sequence[Run]]  # the seeds of a row by its name
+Drawn = dict[str, np.ndarray[Any, Any]]  # points on every resample, float64 [draws], by row
+LEVEL = 0.95
+
+
+def compare_runs(
+    folders: Sequence[Path], reference: str | None = None, column: str = "student", draws: int = 1000
+) -> Comparison:
+    """Compare runs and sweeps.
+
+    `reference` is the name of a row (default: that of the first run). Values are points (x 100), intervals cover
+    `LEVEL`, p-values are adjusted (Holm) for the rows that are compared on a task. `retention` is in percent of the
+    run's own teacher. `minutes` and `texts` are those of training one seed. Unknown values are None.
+    Errors: DistilvecError as `load_runs`; an unknown reference or column; runs that share no task.
+    """
+    if column not in MODELS:
+        hint = nearest(column, MODELS) or "."
+        raise DistilvecError("--column", f"no column '{column}'{hint} Known: {', '.join(MODELS)}.")
+    seed_runs = load_runs(folders)
+    if not seed_runs:
+        raise DistilvecError("run folder", "found no run to compare.", "Name the folder of at least one run or sweep.")
+    runs = [seed_run.run for seed_run in seed_runs]
+    groups = _group(seed_runs)
+    reference = _find_reference(reference, groups)
+    tasks, notes = _shared_tasks(runs, column)
+    rows = {name: _row(name, group, column, tasks) for name, group in groups.items()}
+
+    differences: list[Difference] = []
+    leads: dict[str, Lead] = {}
+    if tasks and len(rows) > 1:
+        drawn = _resample(groups, reference, column, tasks, draws)
+        for task, by_row in drawn.items():
+            differences += _differences(rows, reference, task, by_row)
+            leads[task] = _lead(rows, task, by_row)
+        notes += _remarks(reference, drawn, list(rows), draws)
+    for difference in differences:
+        rows[difference.run].marks[difference.task] = difference.mark
+
+    notes += [*_cautions(runs, groups), *unfinished(folders)]
+    best_first = sorted(rows.values(), key=lambda row: (-row.mean.get(AVERAGE, -np.inf), row.distance or np.inf))
+    return Comparison(best_first, tasks, reference, column, differences, leads, notes)
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _group(seed_runs: Sequence[SeedRun]) -> dict[str, list[Run]]:
+    """Group the runs that differ by their seed only; a repeated seed starts another row."""
+    groups: list[list[SeedRun]] = []
+    for seed_run in seed_runs:
+        for group in groups:
+            if group[0].group == seed_run.group and seed_run.seed not in [member.seed for member in group]:
+                group.append(seed_run)
+                break
+        else:
+            groups.append([seed_run])
+    names = distinct_names([group[0] for group in groups])
+    return {name: [member.run for member in group] for name, group in zip(names, groups, strict=True)}
+
+
+def _find_reference(reference: str | None, groups: Groups) -> str:
+    """Find the row of this name, or the one with the run in this folder; the first by default."""
+    if reference is None:
+        return next(iter(groups))
+    for name, group in groups.items():
+        folders = [run.folder.resolve() for run in group]
+        if reference in (name, *(folder.name for folder in folders)) or Path(reference).resolve() in folders:
+            return name
+    hint = nearest(reference, groups) or "."
+    raise DistilvecError("--reference", f"no run '{reference}'{hint} Runs: {', '.join(groups)}.")
+
+
+def _shared_tasks(runs: Sequence[Run], column: str) -> tuple[list[str], list[str]]:
+    """Return the tasks that every run has with the same metric, and a note on the others."""
+    if not any(run.scores.get(model) for run in runs for model in MODELS):
+        return [], ["No run was evaluated: they are compared by distance and cost."]
+    scored = [{(score.task, score.metric) for score in run.scores.get(column, ())} for run in runs]
+    unscored = [str(run.folder) for run, tasks in zip(runs, scored, strict=True) if not tasks]
+    if unscored:
+        raise DistilvecError(
+            "--column",
+            f"no scores in column '{column}': {', '.join(unscored)}.",
+            "Evaluate them on the others' suite or leave them out. The asymmetric column needs a student of its "
+            "teacher's dim.",
+        )
+    shared = set.intersection(*scored)
+    if not shared:
+        listed = "; ".join(f"{run.folder}: {', '.join(_scores(run, column))}" for run in runs)
+        raise DistilvecError("run folder", f"the runs share no task ({listed}).", "Evaluate them on one suite.")
+    tasks = [score.task for score in runs[0].scores[column] if (score.task, score.metric) in shared]
+    others = sorted({task for of_run in scored for task, _ in of_run} - set(tasks))
+    notes = []
+    if others:
+        notes.append(f"Compared on the tasks that all runs share; left out: {', '.join(others)}.")
+    return tasks, notes
+
+
+def _row(name: str, group: Sequence[Run], column: str, tasks: Sequence[str]) -> Row:
+    """Return the means over the seeds of a run."""
+    means: dict[str, float] = {}
+    deviations: dict[str, float | None] = {}
+    if tasks:
+        values = [_with_averages(run, column, tasks) for run in group]
+        for task in values[0]:
+            means[task], deviations[task] = seed_summary([of_seed[task] for of_seed in values])
+    first = group[0].record
+    trainings = [run.record.training or TrainingRecord() for run in group]
+    distances = [run.record.metrics.get("distance") for run in group]
+    known_distances = [distance for distance in distances if distance is not None]
+    role = "query" if column == "asymmetric" else "document"
+    return Row(
+        run=name,
+        method=None if first.method is None else first.method.name,
+        seeds=len(group),
+        mean=means,
+        std=deviations,
+        retention=_retention(group, column, tasks),
+        asymmetric=_retention(group, "asymmetric", tasks) if column == "student" else {},
+        parameters=None if first.student is None else first.student.parameters,
+        megabytes=_mean(_megabytes(run) for run in group),
+        milliseconds=_mean(_milliseconds(run) for run in group),
+        texts_per_second=_mean(_texts_per_second(run, role) for run in group),
+        minutes=_mean(training.minutes for training in trainings),
+        texts=_mean(training.texts for training in trainings),
+        steps=_mean(training.steps for training in trainings),
+        distance=_mean(known_distances),
+        distance_std=seed_summary(known_distances)[1] if known_distances else None,
+        folders=[str(run.folder) for run in group],
+    )
+
+
+def _scores(run: Run, column: str) -> dict[str, Score]:
+    """Return a model's scores by task."""
+    return {score.task: score for score in run.scores.get(column, ())}
+
+
+def _shared_scores(run: Run, column: str, tasks: Sequence[str]) -> list[Score]:
+    """Return the scores on the shared tasks; empty unless every one was scored."""
+    scores = _scores(run, column)
+    return [scores[task] for task in tasks] if all(task in scores for task in tasks) else []
+
+
+def _with_averages(run: Run, column: str, tasks: Sequence[str]) -> dict[str, float]:
+    """Return the values by task, and their averages."""
+    scores = _shared_scores(run, column, tasks)
+    values = {score.task: score.value for score in scores}
+    return values | weighted_averages(values, {score.task: score.type for score in scores})
+
+
+def _retention(group: Sequence[Run], column: str, tasks: Sequence[str]) -> dict[str, float | None]:
+    """Return the percent of each run's own teacher by task and average, a mean over seeds; {} unless all are scored."""
+    shares = [retention(_shared_scores(run, column, tasks), _shared_scores(run, "teacher", tasks)) for run in group]
+    names = [name for name in shares[0] if all(name in of_seed for of_seed in shares)]
+    return {name: _mean(of_seed[name] for of_seed in shares) for name in names}
+
+
+def _megabytes(run: Run) -> float | None:
+    """Return the size of the student's saved fp32 weights, 10^6 bytes."""
+    speed = run.report.speed
+    return speed.models["student"].megabytes if speed is not None and "student" in speed.models else None
+
+
+def _milliseconds(run: Run) -> float | None:
+    """Return the student's median time in PyTorch for one query of 16 tokens."""
+    single = [row.median_ms for row in _timings(run, "query") if row.batch_size == 1]
+    return single[0] if single else None
+
+
+def _texts_per_second(run: Run, role: str) -> float | None:
+    """Return the student's best throughput in PyTorch for texts of a role."""
+    return max((row.texts_per_second for row in _timings(run, role)), default=None)
+
+
+def _timings(run: Run, role: str) -> list[SpeedRow]:
+    """Return the student's rows of the speed table in PyTorch for texts of a role."""
+    rows = [] if run.report.speed is None else run.report.speed.rows
+    return [row for row in rows if (row.model, row.backend, row.role) == ("student", "pytorch", role)]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean; None unless there are values and all are known."""
+    numbers = []
+    for value in values:
+        if value is None:
+            return None
+        numbers.append(value)
+    return float(np.mean(numbers)) if numbers else None
+
+
+# -- differences -----------------------------------------------------------------------------------------------------
+
+
+def _resample(groups: Groups, reference: str, column: str, tasks: Sequence[str], draws: int) -> dict[str, Drawn]:
+    """Return the mean over seeds on every resample, by task, then by average; rows without samples are missing."""
+    samples = {name: [run.samples(column, tasks) for run in group] for name, group in groups.items()}
+    drawn: dict[str, Drawn] = {}
+    for number, task in enumerate(tasks):
+        comparable = _same_rows(samples, reference, task)
+        drawn[task] = {}
+        if reference not in comparable:
+            continue
+        blocks: dict[str, list[np.ndarray[Any, Any]]] = {name: [] for name in comparable}
+        rows = len(comparable[reference][0].gold)
+        # one generator for each task: a task's interval does not depend on the other tasks
+        for counts in draw_rows(rows, draws, np.random.default_rng([0, number])):
+            for name, seeds in comparable.items():
+                blocks[name].append(np.mean([resampled(sample, counts) for sample in seeds], axis=0))
+        drawn[task] = {name: 100 * np.concatenate(parts) for name, parts in blocks.items()}
+
+    complete = [name for name in groups if all(name in drawn[task] for task in tasks)]
+    types = {score.task: score.type for score in _shared_scores(groups[reference][0], column, tasks)}
+    averages: dict[str, Drawn] = {}
+    for name in complete:
+        for average, values in weighted_averages({task: drawn[task][name] for task in tasks}, types).items():
+            averages.setdefault(average, {})[name] = values
+    if not averages:
+        averages = {AVERAGE: {}}
+    return drawn | {average: averages[average] for average in AVERAGES if average in averages}
+
+
+def _same_rows(
+    samples: Mapping[str, Sequence[Mapping[str, Sample]]], reference: str, task: str
+) -> dict[str, list[Sample]]:
+    """Return the samples of a task by row, seed by seed, of all rows with the test rows of the reference."""
+    first = samples[reference][0].get(task)
+    if first is None or not len(first.gold):
+        return {}
+    comparable = {}
+    for name, seeds in samples.items():
+        of_task = [seed[task] for seed in seeds if task in seed]
+        if len(of_task) == len(seeds) and all(np.array_equal(sample.gold, first.gold) for sample in of_task):
+            comparable[name] = of_task
+    return comparable
+
+
+def _differences(rows: Mapping[str, Row], reference: str, task: str, drawn: Drawn) -> list[Difference]:
+    """Return every row's difference from the reference on a task; low, high and p are None if it cannot be tested."""
+    differences = []
+    for name, row in rows.items():
+        if name == reference:
+            continue
+        difference = Difference(name, reference, task, row.mean[task] - rows[reference].mean[task])
+        if name in drawn and reference in drawn:
+            interval = percentile_interval(difference.difference, drawn[name] - drawn[reference], LEVEL)
+            if interval is not None:
+                difference.low, difference.high, difference.p = interval.low, interval.high, interval.p
+        differences.append(difference)
+    tested = [difference for difference in differences if difference.p is not None]
+    adjusted = holm([difference.p for difference in tested if difference.p is not None])
+    for difference, p in zip(tested, adjusted, strict=True):
+        difference.p, difference.mark = p, significance_mark(p)
+    return differences
+
+
+def _lead(rows: Mapping[str, Row], task: str, drawn: Drawn) -> Lead:
+    """Return the row with the highest mean on a task, and its lead over the row that may still be level with it.
+
+    `clear` is True if its lead over every other row has an interval above 0. Intervals hold for all rows together
+    (Bonferroni): else the best of many equal rows would be called a winner too often. If the lead is clear, `over` is
+    the next row. low and high are None where samples are missing.
+    """
+    first, *others = sorted(rows, key=lambda name: -rows[name].mean[task])
+    level = 1 - (1 - LEVEL) / len(others)
+    leads = []
+    for name in others:
+        difference = rows[first].mean[task] - rows[name].mean[task]
+        low = high = None
+        if first in drawn and name in drawn:
+            interval = percentile_interval(difference, drawn[first] - drawn[name], level)
+            if interval is not None:
+                low, high = interval.low, interval.high
+        leads.append(Lead(first, name, difference, low, high))
+    for lead in leads:
+        if lead.low is None or lead.low <= 0:
+            return lead
+    return replace(leads[0], clear=True)
+
+
+# -- notes -----------------------------------------------------------------------------------------------------------
+
+
+def _remarks(reference: str, drawn: Mapping[str, Drawn], names: Sequence[str], draws: int) -> list[str]:
+    """Describe the test, and the rows that it leaves out."""
+    others = len(names) - 1
+    notes = [
+        f"Differences are to {reference}: paired bootstrap over test rows, {draws:,} resamples, {LEVEL:.0%} intervals. "
+        "The spread over seeds is not in the intervals; ± shows it. Significance: * p < 0.05, ** p < 0.01, "
+        f"*** p < 0.001, after Holm for {others} comparison(s) a task."
+    ]
+    if others / (draws + 1) >= 1 - LEVEL:
+        notes.append(f"{draws:,} resamples cannot show significance; take at least {20 * others:,}.")
+    untested = []
+    for name in names:
+        tasks = [task for task in drawn if task not in AVERAGES and name not in drawn[task]]
+        if tasks:
+            untested.append(f"{name}: {', '.join(tasks)}")
+    if untested:
+        notes.append(f"No interval: no stored samples, or other test rows than {reference}: {'; '.join(untested)}.")
+    return notes
+
+
+def _cautions(runs: Sequence[Run], groups: Groups) -> list[str]:
+    """List reasons to distrust the rows."""
+    seeds = {len(group) for group in groups.values()}
+    teachers, corpora = set(), set()
+    for run in runs:
+        teacher, data = run.record.teacher, run.record.data
+        teachers.add(None if teacher is None else teacher.embeddings or teacher.fingerprint)
+        corpora.add(None if data is None else data.fingerprint)
+    cautions = []
+    if seeds == {1}:
+        cautions.append("One seed a row: the spread over seeds is not known.")
+    if len(seeds) > 1:
+        cautions.append(f"Rows have from {min(seeds)} to {max(seeds)} seeds.")
+    if len(teachers) > 1:
+        cautions.append("Different teachers: retention is of each run's own; distances are not comparable.")
+    if len(corpora) > 1:
+        cautions.append("Different corpora: distances may be measured on different validation texts.")
+    return cautions

@@ -1,0 +1,131 @@
+"""Finished runs and sweeps, found in their folders and grouped by recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import Recipe
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.opened_run import RECIPE, Run
+from distilvec.pipeline.run_dir import SWEEP_FILE
+from distilvec.report.record import RECORD, RunRecord, read_record
+from distilvec.verbs.run.sweep import read_sweep
+
+_UNTRAINED = (  # sections of a recipe that have no effect on weights
+    "name",
+    "description",
+    "paper",
+    "output",
+    "remote_output",
+    "cache",
+    "evaluation",
+    "sweep",
+)
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """A run among others: runs of one `group` differ by their seed only, and `name` is the group's."""
+
+    run: Run
+    name: str
+    group: str
+    seed: int | None
+
+
+def load_runs(folders: Sequence[Path]) -> list[SeedRun]:
+    """Open the finished runs in folders of runs or sweeps, in order; repeated folders count once.
+
+    Errors: DistilvecError for another folder, an unfinished run, a sweep without finished runs.
+    """
+    runs: dict[Path, SeedRun] = {}
+    for folder in map(Path, folders):
+        for run in _runs_in(folder):
+            runs.setdefault(run.run.folder.resolve(), run)
+    return list(runs.values())
+
+
+def _runs_in(folder: Path) -> list[SeedRun]:
+    """Open the runs of a sweep, or the run in a folder."""
+    members, resolved = read_sweep(folder), folder.resolve()
+    if members is not None:
+        finished = [member for member in members if not _is_missing(folder, member)]
+        if not finished:
+            problem = f"none of the sweep's {len(members)} runs has finished. Run the sweep again."
+            raise DistilvecError("run folder", f"{folder}: {problem}")
+        return [_open_run(folder / member["folder"], resolved, member["group"]) for member in finished]
+    if (folder / RECORD).is_file():
+        siblings = read_sweep(resolved.parent) or []
+        groups = {member["folder"]: member["group"] for member in siblings}
+        return [_open_run(folder, resolved.parent, groups.get(resolved.name))]
+    problem = f"neither a run nor a sweep. Name a folder with {RECORD} or {SWEEP_FILE}."
+    if (folder / RECIPE).exists():
+        problem = "the run has not finished. Run its recipe again, then compare."
+    raise DistilvecError("run folder", f"{folder}: {problem}")
+
+
+def unfinished(folders: Sequence[Path]) -> list[str]:
+    """List the sweeps with missing runs."""
+    notes = []
+    for folder in map(Path, folders):
+        members = read_sweep(folder) or []
+        missing = [member["name"] for member in members if _is_missing(folder, member)]
+        if missing:
+            notes.append(f"{folder}: {len(missing)} of {len(members)} runs have not finished: {', '.join(missing)}.")
+    return notes
+
+
+def distinct_names(runs: Sequence[SeedRun]) -> list[str]:
+    """Return the runs' names, with their folders if several runs share a name."""
+    names = [run.name for run in runs]
+    folders = [run.run.folder.resolve().name for run in runs]
+    if len(set(folders)) < len(folders):
+        folders = [str(run.run.folder) for run in runs]
+    distinct = []
+    for name, folder in zip(names, folders, strict=True):
+        distinct.append(name if names.count(name) == 1 else f"{name} ({folder})")
+    return distinct
+
+
+def _is_missing(sweep: Path, member: Mapping[str, Any]) -> bool:
+    return member["state"] == "failed" or not (sweep / member["folder"] / RECORD).is_file()
+
+
+def _open_run(folder: Path, sweep: Path, group: str | None) -> SeedRun:
+    """Open a run; `group` is its group in the sweep in the folder `sweep`, None outside of sweeps."""
+    record = read_record(folder) or RunRecord()
+    run = Run(folder, record)
+    tree = _recipe_tree(folder / RECIPE)
+    train = tree.get("train") or {}
+    seed = train.get("seed")
+    if not train and record.training is not None:
+        seed = record.training.seed
+    if group is not None:
+        return SeedRun(run, group, f"{sweep}:{group}", seed)
+    if not tree:
+        return SeedRun(run, run.name, str(folder.resolve()), seed)
+    trained = {key: value for key, value in tree.items() if key not in _UNTRAINED}
+    trained["train"] = {key: value for key, value in train.items() if key != "seed"}
+    sources: list[str | None] = [None if record.teacher is None else record.teacher.fingerprint]
+    sources.append(None if record.data is None else record.data.fingerprint)
+    sources += [teacher.fingerprint for teacher in record.more_teachers]
+    return SeedRun(run, run.name, recipes.fingerprint(trained, sources), seed)
+
+
+def _recipe_tree(path: Path) -> dict[str, Any]:
+    """Return a recipe as plain data; keys that are newer than the run get their default, so that its seeds group."""
+    tree = recipes.read_tree(path) if path.exists() else {}
+    if not isinstance(tree.get("train") or {}, dict):
+        raise DistilvecError(
+            "recipe.yaml", f"{path}: train is no mapping.", "Run the recipe again: it writes the file again."
+        )
+    with suppress(ValidationError):
+        return Recipe.model_validate(tree).model_dump(mode="json")
+    return tree

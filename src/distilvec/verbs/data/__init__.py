@@ -1,0 +1,1 @@
+"""`distilvec data`: public data sets."""

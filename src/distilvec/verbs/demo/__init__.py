@@ -1,0 +1,1 @@
+"""`distilvec demo`: a page that searches with the student in a browser."""

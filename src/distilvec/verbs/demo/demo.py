@@ -1,0 +1,245 @@
+"""A static page that runs a run's student in the browser, and searches documents that the teacher embedded.
+
+    index.html  app.js  engine.js  demo.css  page.css    the page (report/demo/)
+    demo.json                       names, the query prompt, the prepared queries
+    documents.json                  the first characters of every document
+    vectors.bin                     the teacher's vectors of documents, then of prepared queries, at length 1 where
+                                    they are compared by cosine: float32 [rows] scales, then int8 [rows, dim]
+    model/                          the student as transformers.js reads it, int8
+    runtime/                        transformers.js and onnxruntime-web
+
+All requests of the page stay in this folder, so any server of files will do, without a network.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from distilvec.config.schema import Recipe, Role
+from distilvec.core.artifacts import ArtifactStore
+from distilvec.core.errors import DistilvecError
+from distilvec.core.files import check_output_folder, full_disk_explained, remove, remove_scratch, scratch, write_json
+from distilvec.core.log import log
+from distilvec.core.similarity import Similarity
+from distilvec.evaluation.evaluator import EmbeddingCache
+from distilvec.evaluation.parity import sample_task
+from distilvec.evaluation.tasks import RetrievalTask
+from distilvec.formats.onnx import token_limit
+from distilvec.formats.replace import real
+from distilvec.models.load import load
+from distilvec.pipeline.local import with_local_tables
+from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.resolve import cache_root
+from distilvec.pipeline.texts import load_tasks
+from distilvec.report.record import RunRecord
+from distilvec.teachers.teacher import open_teacher
+from distilvec.verbs.demo.web_runtime import find_runtime, packed
+from distilvec.verbs.export.export import FORMS, export_model
+from distilvec.verbs.transplant.transplant import read_texts
+
+ABOUT = "demo.json"
+QUERIES, DOCUMENTS = 50, 2000
+PARTS = ("model", "runtime", "documents", "page")
+_SHOWN = 300  # characters of a document
+_MODEL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Documents and prepared queries; `role` chooses the prompt of queries."""
+
+    origin: str
+    role: Role
+    documents: list[str]
+    queries: list[str]
+
+
+def write_demo(
+    run: Path, out: Path, documents: int = DOCUMENTS, texts: Path | None = None, queries: Path | None = None,
+    runtime: Path | None = None,
+) -> dict[str, float]:  # fmt: skip
+    """Write the page of a finished run as the folder `out`, and return the megabytes of its PARTS.
+
+    Args:
+        documents: At most this many; all that are relevant for the prepared queries come first.
+        texts: A file of documents; by default those of the run's first retrieval task.
+        queries: A file of prepared queries; by default those of the task, and none with `texts`.
+        runtime: A folder with the JavaScript libraries; by default npm fetches them into the cache.
+
+    Errors: DistilvecError for a folder that is no finished run, a student that is not in its teacher's space, an `out`
+    with other files, libraries that cannot be had, and texts or models that cannot be read.
+    """
+    opened = Run.open(run, key="demo")
+    model = _model_folder(opened)
+    check_output_folder(out, "--out")
+    if out.is_dir() and any(out.iterdir()) and not (out / ABOUT).is_file():
+        raise DistilvecError("--out", f"{out} exists and is no demo.", "Choose a new or empty folder.")
+    store = ArtifactStore(cache_root(opened.recipe))
+    recipe = with_local_tables(opened.recipe, store.root)
+    shown = _texts(recipe, store, documents, texts, queries)
+    libraries = find_runtime(store, runtime)
+    weights = _int8(model)
+    scales, rows = quantized(*_embed(recipe, shown))
+    target = real(out)
+    remove_scratch(target.parent)
+    folder = scratch(target)
+    try:
+        with full_disk_explained("--out", out, 100_000_000, "Nothing was written."):
+            _write_page(folder, libraries)
+            _write_model(folder / "model", model, weights)
+            (folder / "vectors.bin").write_bytes(scales.astype("<f4").tobytes() + rows.tobytes())
+            write_json(folder / "documents.json", [_shortened(text) for text in shown.documents], key="--out")
+            write_json(folder / ABOUT, _about(shown, opened.record, load(model, device="cpu")), key="--out")
+            remove(target)
+            folder.rename(target)
+    finally:
+        remove(folder)
+    return megabytes(out)
+
+
+def megabytes(folder: Path) -> dict[str, float]:
+    """Return the size of a demo's parts in 10^6 bytes."""
+    sizes = dict.fromkeys(PARTS, 0.0)
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).parts[0]
+        if name in ("documents.json", "vectors.bin"):
+            name = "documents"
+        elif name not in PARTS:
+            name = "page"
+        if path.is_file():
+            sizes[name] += path.stat().st_size / 1e6
+    return sizes
+
+
+def quantized(vectors: Array, similarity: Similarity = "cosine") -> tuple[Array, Array]:
+    """Return scales, float32 [rows], and int8 [rows, dim]: their products are the rounded vectors.
+
+    For a search by cosine these have length 1, for one by inner product their own.
+    """
+    largest = np.abs(vectors).max(axis=1, keepdims=True)
+    rows = np.rint(vectors * (127 / np.where(largest > 0, largest, 1))).astype(np.int8)
+    if similarity == "dot":
+        return (largest[:, 0] / 127).astype(np.float32), rows
+    lengths = np.linalg.norm(rows.astype(np.float32), axis=1)
+    return (1 / np.maximum(lengths, 1)).astype(np.float32), rows
+
+
+def _model_folder(run: Run) -> Path:
+    """Return the folder of the run's model whose vectors are in the teacher's space."""
+    model = run.student_folder if run.record.teacher_compatible else run.folder / "projected"
+    if not model.is_dir():
+        raise DistilvecError(
+            "demo",
+            f"the student of {run.folder} is not in its teacher's space, so it cannot search the teacher's vectors.",
+            f"Write it behind its projection: distilvec export {run.student_folder} --to projected.",
+        )
+    missing = [name for name in _MODEL_FILES if not (model / name).is_file()]
+    if missing:
+        raise DistilvecError(
+            "demo", f"{model} has no {', '.join(missing)}, which transformers.js reads.", "Save it again."
+        )
+    return model
+
+
+def _int8(model: Path) -> Path:
+    """Return the model's int8 file; export it if it is absent, or older than the weights."""
+    path = model / FORMS["onnx-int8"].file
+    weights = max((file.stat().st_mtime for file in model.rglob("*.safetensors")), default=0.0)
+    if not path.is_file() or path.stat().st_mtime < weights:
+        log(f"exporting {model} to onnx-int8")
+        export_model(str(model), "onnx-int8")
+    return path
+
+
+def _texts(recipe: Recipe, store: ArtifactStore, count: int, texts: Path | None, queries: Path | None) -> Texts:
+    """Read documents and prepared queries."""
+    asked = _read(queries, None, "--queries") if queries else None
+    if texts:
+        return Texts(texts.name, "query", _read(texts, count, "--texts"), asked or [])
+    tasks = load_tasks(recipe.evaluation, store, recipe.teacher)
+    task = next((one for one in tasks if isinstance(one, RetrievalTask)), None)
+    if task is None:
+        raise DistilvecError("demo", "the run has no retrieval task.", "Give a file of documents with --texts.")
+    sample = sample_task(task, QUERIES, count)
+    return Texts(
+        task.name, task.query_role, [text for text in sample.documents if text.strip()], asked or sample.queries
+    )
+
+
+def _embed(recipe: Recipe, found: Texts) -> tuple[Array, Similarity]:
+    """Return the teacher's vectors of documents, then of queries, float32 [rows, dim], and its similarity.
+
+    Errors: DistilvecError for a search by distance, which the page does not have.
+    """
+    with open_teacher(recipe.teacher, recipe.train.device) as teacher:
+        similarity = teacher.similarity
+        if similarity == "euclidean":
+            raise DistilvecError(
+                "demo",
+                f"{teacher.name} compares vectors by their distance; the page searches by cosine or inner product.",
+                "Show another run.",
+            )
+        log(f"{teacher.name} embeds {len(found.documents):,} documents and {len(found.queries):,} queries")
+        memo = EmbeddingCache()
+        vectors = [memo.vectors(teacher, found.documents, "document")]
+        vectors += [memo.vectors(teacher, found.queries, found.role)] if found.queries else []
+    return np.concatenate(vectors), similarity
+
+
+def _read(path: Path, limit: int | None, key: str) -> list[str]:
+    """Read the distinct texts of a file."""
+    found = list(islice(dict.fromkeys(text for read in read_texts([str(path)]).values() for text in read()), limit))
+    if not found:
+        raise DistilvecError(key, f"{path} has no texts.", "Give a file of texts.")
+    return found
+
+
+def _write_page(folder: Path, libraries: Sequence[Path]) -> None:
+    """Copy the page and the libraries; the WebAssembly is packed, which is a quarter of its size."""
+    (folder / "runtime").mkdir(parents=True)
+    report = resources.files("distilvec.report")
+    for page in (report / "page" / "page.css", *(report / "demo").iterdir()):
+        (folder / page.name).write_bytes(page.read_bytes())
+    for path in libraries:
+        if path.suffix == ".wasm":
+            (folder / "runtime" / f"{path.name}.gz").write_bytes(packed(path))
+        else:
+            shutil.copyfile(path, folder / "runtime" / path.name)
+
+
+def _write_model(folder: Path, model: Path, weights: Path) -> None:
+    """Copy what transformers.js reads of a model."""
+    (folder / "onnx").mkdir(parents=True)
+    shutil.copyfile(weights, folder / "onnx" / weights.name)
+    for name in _MODEL_FILES:
+        shutil.copyfile(model / name, folder / name)
+
+
+def _about(texts: Texts, record: RunRecord, student: SentenceTransformer) -> dict[str, Any]:
+    """Return the content of demo.json."""
+    return {
+        "name": record.name,
+        "teacher": None if record.teacher is None else record.teacher.name,
+        "parameters": None if record.student is None else record.student.parameters,
+        "texts": texts.origin,
+        "dim": student.get_embedding_dimension(),
+        "documents": len(texts.documents),
+        "prompt": student.prompts.get(texts.role) or "",
+        "max_length": token_limit(student),
+        "queries": texts.queries,
+    }
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1].rstrip() + "…"

@@ -1,0 +1,1 @@
+"""`distilvec evaluate`: scores of a model on a suite or on MTEB."""

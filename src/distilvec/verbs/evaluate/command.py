@@ -1,0 +1,58 @@
+"""The command `distilvec evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from distilvec.cli.options import (
+    JsonFile,
+    argument,
+    check_input,
+    check_model,
+    check_outputs,
+    named_options,
+    option,
+)
+from distilvec.cli.output import write_result
+
+
+def evaluate(
+    model: Annotated[str, argument("A folder or id, a file of `distilvec export`, or an API: openai:MODEL, a URL.")],
+    suite: Annotated[Path | None, option("A suite file (YAML list of local tasks).")] = None,
+    mteb: Annotated[str | None, option("Tasks of MTEB, separated by commas.")] = None,
+    benchmark: Annotated[
+        str | None, option("A benchmark of MTEB, such as 'MTEB(eng, v2)', BEIR-14, or TR-MTEB.")
+    ] = None,
+    data: Annotated[Path | None, option("Folder with <MTEB task>/ folders, read instead of the hub.")] = None,
+    teacher: Annotated[
+        str | None, option("Compare with this model, API or index, also with its vectors of documents.")
+    ] = None,
+    protocol: Annotated[str, option("Main metrics to show: mteb-like, talas, distillmoe, emo, surgery.")] = "mteb-like",
+    mixed: Annotated[bool, option("A column with both models in pairs, STS and classification too.")] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Score a model on local tasks or on MTEB: STS, classification, pairs, retrieval."""
+    check_model(model, "model")
+    check_input(suite, "suite")
+    check_input(data, "--data")
+    if teacher is not None:
+        check_model(teacher, "--teacher")
+    check_outputs([("--json", json_file)], [suite])
+
+    from dataclasses import asdict
+
+    from distilvec.verbs.evaluate.scores import check_arguments, score_models
+
+    with named_options({name: f"--{name}" for name in ("suite", "teacher", "mteb", "benchmark", "data", "protocol")}):
+        check_arguments(model, suite, teacher, mteb, benchmark, data, protocol)
+    with named_options({"teacher": "--teacher"}):
+        scores = score_models(model, suite, teacher, mteb, benchmark, data, protocol, mixed)
+
+    from distilvec.cli.terminal import show_problems, show_scores
+
+    if scores.columns:
+        write_result(json_file, {**asdict(scores)["columns"], "averages": scores.averages()})
+    if any(scores.columns.values()):
+        show_scores(scores.columns, scores.also)
+    show_problems(scores.problems, "suite" if suite is not None else "--mteb")

@@ -1,0 +1,1 @@
+"""`distilvec export`: a student in another form, compared with PyTorch."""

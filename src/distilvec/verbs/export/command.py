@@ -1,0 +1,46 @@
+"""The command `distilvec export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from distilvec.cli.options import (
+    Model,
+    TrustRemoteCode,
+    check_input,
+    check_model,
+    option,
+)
+
+
+def export(
+    model: Model,
+    to: Annotated[
+        Literal["onnx", "onnx-fp16", "onnx-int8", "openvino", "projected", "router"],
+        option("A form of docs/export.md; projected, router: of RUN/student, with what its run has."),
+    ] = "onnx",
+    out: Annotated[
+        Path | None, option("The file or folder: MODEL/onnx/model.onnx or alike, RUN/projected, RUN/router.")
+    ] = None,
+    suite: Annotated[Path | None, option("Suite whose retrieval task compares the form with PyTorch.")] = None,
+    force: Annotated[bool, option("Keep a form that is out of tolerance.", "--force")] = False,
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Write a model as ONNX or OpenVINO, compared with PyTorch; it runs without Python code.
+
+    A form that is out of tolerance is refused with the numbers.
+
+    With --to projected: write a run's student behind the projection into the teacher's space that its method trained
+    (talas, distilcse_ckd), as a model folder.
+
+    With --to router: write a run's student and its teacher as one model folder of sentence-transformers, which sends
+    queries to the student and documents to the teacher.
+    """
+    check_model(model, "model")
+    check_input(suite, "suite")
+
+    from distilvec.cli.terminal import show_export
+    from distilvec.verbs.export.export import export_model
+
+    show_export(export_model(model, to, out, trust_remote_code, suite, force))

@@ -1,0 +1,222 @@
+"""Export of a model: to files that need no Python code of ours, with its trained projection, or with its teacher.
+
+Every form takes the same path: the checked fp32 ONNX file, one function that makes the form of it in a scratch folder,
+one gate that compares the form with PyTorch, and one move to the files' final location.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers import SentenceTransformer
+
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import EvaluationSection
+from distilvec.core.artifacts import ArtifactStore
+from distilvec.core.errors import DistilvecError, explained, nearest
+from distilvec.core.extras import require_extra
+from distilvec.core.files import remove, remove_scratch, scratch, sync_folder, write_file
+from distilvec.core.log import log
+from distilvec.core.task_head import TaskHead
+from distilvec.evaluation.memory import machine_info
+from distilvec.evaluation.parity import Tolerance, measure_parity
+from distilvec.evaluation.suite import read_suite
+from distilvec.evaluation.tasks import RetrievalTask
+from distilvec.formats import replace
+from distilvec.formats.onnx import Graph, OnnxEmbedder, check_onnx_place, export_copy, export_onnx
+from distilvec.formats.openvino import OpenvinoEmbedder, to_openvino
+from distilvec.formats.quantize import to_half, to_int8
+from distilvec.formats.replace import real
+from distilvec.models.load import load_model
+from distilvec.models.unreadable import check_place
+from distilvec.pipeline.projected import export_projected
+from distilvec.pipeline.resolve import cache_root
+from distilvec.pipeline.texts import load_tasks
+from distilvec.report.exports import read_exports, write_exports
+from distilvec.report.model_card import model_card
+from distilvec.report.record import read_student_record
+from distilvec.report.values import ExportedForm
+from distilvec.report.write import refresh_report
+from distilvec.students.task_head import load_head
+from distilvec.teachers.graph_embedder import Runnable
+from distilvec.verbs.export.router import export_router
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form: its file below the model's folder, the function that makes it of the fp32 file, and its tolerance."""
+
+    file: str
+    write: Callable[[Path, Path], Any]
+    tolerance: Tolerance
+    extra: str = "onnx"
+
+
+def keep_fp32(source: Path, target: Path) -> None:
+    """Take the fp32 file as it is."""
+    source.rename(target)
+
+
+FORMS = {  # names of files as transformers.js, fastembed, TEI and sentence-transformers look for them
+    "onnx": Form("onnx/model.onnx", keep_fp32, Tolerance(0.99999, 0.05, 0.999)),
+    "onnx-fp16": Form("onnx/model_fp16.onnx", to_half, Tolerance(0.999, 0.2, 0.99)),
+    "onnx-int8": Form("onnx/model_quantized.onnx", to_int8, Tolerance(0.99, 0.5, 0.97)),
+    "openvino": Form("openvino/openvino_model.xml", to_openvino, Tolerance(0.9999, 0.1, 0.999), "openvino"),
+}
+FOLDERS = {"projected": export_projected, "router": export_router}  # forms of a run's student that are model folders
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The main file of an export and its parity with PyTorch by form; none for folders."""
+
+    path: Path
+    forms: dict[str, ExportedForm]
+    problems: tuple[str, ...] = ()
+
+
+def export_model(
+    model: str,
+    to: str = "onnx",
+    out: Path | None = None,
+    trust_remote_code: bool = False,
+    suite: Path | None = None,
+    force: bool = False,
+) -> Exported:
+    """Write the model in another form, if its vectors match PyTorch's; with `force` also if they do not.
+
+    Args:
+        model: A folder or hub id; the tasks of a run's student are those of its recipe.
+        to: A key of FORMS, or of a run's student "projected": behind its trained projection, a model folder, or
+            "router": with its teacher as one model folder, which routes queries to the student.
+        out: The file; by default the form's file below the model's folder.
+        trust_remote_code: Whether the model's own code may run.
+        suite: Its first retrieval task is what the form is compared on; by default docstrings of Python's library.
+        force: Keep a form that is out of tolerance.
+
+    Errors, before the model is loaded: DistilvecError for an unknown form, missing packages, a path that cannot be
+    written. After: a form that is out of tolerance.
+    """
+    known = (*FORMS, *FOLDERS)
+    if to not in known:
+        raise DistilvecError("--to", f"no form '{to}'{nearest(to, known) or '.'} Forms: {', '.join(known)}.")
+    if to in FOLDERS:
+        return Exported(FOLDERS[to](Path(model), out), {})
+    form = FORMS[to]
+    for extra in dict.fromkeys(("onnx", form.extra)):
+        require_extra(extra, f"--to {to}")
+    check_place(model, "model")
+    if out is None and not Path(model).is_dir():
+        raise DistilvecError("--out", f"{model} is a hub id, no folder.", f"Give the path of the {to} file with --out.")
+    place = out or Path(model) / form.file
+    check_onnx_place(place, "--out")
+    if suite is not None:
+        read_suite(suite)
+    loaded = load_model(model, "model", trust_remote_code=trust_remote_code)
+    task = parity_task(Path(model), suite)
+    row, problems = _write(loaded, _single_text_head(Path(model)), to, place, task, force)
+    forms = {to: row}
+    if out is None:
+        _record(Path(model), forms)
+    return Exported(place, forms, tuple(problems))
+
+
+def parity_task(model: Path, suite: Path | None) -> RetrievalTask:
+    """Return the retrieval task that exports of a model are compared on; see `export_model`."""
+    recipe = model.resolve().parent / "recipe.yaml"
+    section = EvaluationSection(suite=suite, builtin=None if suite else "python-docstrings")
+    if suite is None and recipe.is_file():
+        of_run = recipes.load(recipe).evaluation
+        if of_run.suite and of_run.suite.is_file():
+            section = EvaluationSection(suite=of_run.suite)
+    store = ArtifactStore(cache_root())
+    task = _first_retrieval_task(section, store)
+    if task is None and suite is not None:
+        raise DistilvecError("--suite", f"{suite} has no retrieval task.", "Name a suite with one.")
+    if task is None:
+        task = _first_retrieval_task(EvaluationSection(builtin="python-docstrings"), store)
+    assert task is not None
+    return task
+
+
+def _first_retrieval_task(section: EvaluationSection, store: ArtifactStore) -> RetrievalTask | None:
+    tasks = [task for task in load_tasks(section, store) if isinstance(task, RetrievalTask)]
+    return tasks[0] if tasks else None
+
+
+def _write(
+    model: SentenceTransformer, head: TaskHead | None, to: str, place: Path, task: RetrievalTask, force: bool
+) -> tuple[ExportedForm, list[str]]:
+    """Make the form's files in a scratch folder, compare them, move them; their parity, and problems."""
+    form, target = FORMS[to], real(place)
+    graph = Graph(export_copy(model), head).eval()
+    with explained("--out", place):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_scratch(target.parent)
+        folder = scratch(target)
+        folder.mkdir()
+        try:
+            made = folder / "made" / target.name
+            made.parent.mkdir()
+            form.write(export_onnx(model, folder / "model.onnx", head), made)
+            size = sum(file.stat().st_size for file in made.parent.iterdir()) / 1e6
+            parity = measure_parity(graph, _open(made), task, size)
+            problems = parity.problems(form.tolerance)
+            if problems and not force:
+                raise DistilvecError(
+                    "--to",
+                    f"{to} is out of tolerance, and was not written: {'; '.join(problems)}.",
+                    "Take another form, or keep it with --force.",
+                )
+            for file in sorted(made.parent.iterdir(), key=lambda file: file == made):  # the main file last
+                file.replace(target.parent / file.name)
+            sync_folder(target.parent)
+        finally:
+            remove(folder)
+    machine = machine_info()
+    exported = ExportedForm(
+        file=form.file,
+        **asdict(parity),
+        processor=machine["processor"],
+        threads=machine["threads"],
+        out_of_tolerance=problems,
+    )
+    return exported, problems
+
+
+def _open(path: Path) -> Runnable:
+    return OpenvinoEmbedder(path) if path.suffix == ".xml" else OnnxEmbedder(path)
+
+
+def _single_text_head(folder: Path) -> TaskHead | None:
+    """Return the head of a model trained to classify single texts; pairs need token types, which the file lacks."""
+    saved = load_head(folder) if folder.is_dir() else None
+    if saved is None:
+        return None
+    head = saved[0]
+    if head.task.kind != "classification":
+        log(f"the head of {folder} reads pairs of texts, so the file has none of its outputs")
+        return None
+    return head
+
+
+def _record(folder: Path, forms: dict[str, ExportedForm]) -> None:
+    """Add a form to exports.json, to the model card that distilvec wrote, and to the report of the model's run."""
+    before = read_exports(folder)
+    known = {**before, **forms}
+    after = {form: known[form] for form in FORMS if form in known}
+    write_exports(folder, after)
+    run, card = folder.resolve().parent, folder / "README.md"
+    # the record of a transplanted model is another one: its teacher is a name
+    is_transplanted = isinstance((replace.read_record(folder) or {}).get("teacher"), str)
+    record = None if is_transplanted else read_student_record(folder)
+    if record is not None and card.is_file():
+        if card.read_text(encoding="utf-8") == model_card(record, exports=before):
+            write_file(card, model_card(record, exports=after), "README.md")
+        else:
+            log(f"{card} was changed by hand and stays as it is: no table of exported files")
+    if folder.resolve() == run / "student":
+        refresh_report(run)

@@ -1,0 +1,1 @@
+"""`distilvec finetune`: a teacher that learns a labelled task."""

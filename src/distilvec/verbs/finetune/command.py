@@ -1,0 +1,102 @@
+"""The command `distilvec finetune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from distilvec.cli.options import (
+    JsonFile,
+    Model,
+    Overrides,
+    Restart,
+    TrustRemoteCode,
+    check_input,
+    check_model,
+    check_outputs,
+    named_options,
+    option,
+)
+from distilvec.cli.output import write_result
+
+_FINETUNE = {
+    "teacher.model": "model",
+    "student.model": "model",
+    "student.lora.r": "--r",
+    "student.lora.alpha": "--alpha",
+    "student.lora.dropout": "--dropout",
+    "train.epochs": "--epochs",
+    "train.batch_size": "--batch-size",
+    "train.learning_rate": "--learning-rate",
+}
+
+
+def finetune(
+    model: Model,
+    task: Annotated[Path, option("Labelled rows: a file with a column split, or a folder with one file a split.")],
+    kind: Annotated[str, option("classification (text, label), pair (two sentences, label) or sts (score).", "--type")],
+    out: Annotated[Path, option("The run folder; the fine-tuned model is its student/.")],
+    overrides: Overrides = None,
+    encode: Annotated[str, option("A pair as one input (joint), or its texts apart (separate).")] = "joint",
+    lora: Annotated[bool, option("Train low-rank adapters, merged into the saved model; or all weights.")] = True,
+    r: Annotated[int, option("Rank of the adapters.")] = 256,
+    alpha: Annotated[float, option("Scale of the adapters, over their rank.")] = 32,
+    dropout: Annotated[float, option("Dropout before the adapters.")] = 0.1,
+    epochs: Annotated[int, option("Passes over the training rows.")] = 3,
+    batch_size: Annotated[int, option("Texts in a micro-batch, of all processes together.")] = 32,
+    learning_rate: Annotated[float | None, option("By default 2e-3 with adapters, 2e-5 without.")] = None,
+    restart: Restart = False,
+    trust_remote_code: TrustRemoteCode = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Fine-tune a teacher on a labelled task, with its head; run again to resume.
+
+    The folder it leaves is a teacher for recipes on the same task: teacher.model=OUT/student. Keys of the recipe can be
+    changed as for `distilvec run`: task.limit=2000, teacher.pooling=mean for a plain Hugging Face model,
+    teacher.adapters and teacher.attention=bidirectional for LLM2Vec.
+    """
+    from distilvec.config import recipe as recipes
+    from distilvec.core.extras import require_extra
+    from distilvec.core.files import check_output_folder
+
+    check_model(model, "model")
+    check_outputs([("--json", json_file)], [task])
+    changes = recipes.read_overrides(overrides or [])
+    adapted = changes.get("student.lora", lora)
+    if adapted:
+        require_extra("finetune", "--lora")
+    check_output_folder(out, "--out")
+
+    adapters = {"r": r, "alpha": alpha, "dropout": dropout}
+    tree = finetune_recipe(model, task, kind, encode, adapters if lora else None, trust_remote_code)
+    rate = learning_rate if learning_rate is not None else 2e-3 if adapted else 2e-5
+    train = {**tree["train"], "epochs": epochs, "batch_size": batch_size, "learning_rate": rate}
+    tree |= {"name": out.resolve().name or "finetune", "train": train}
+    with named_options(_FINETUNE):
+        recipe = recipes.recipe_from(tree, changes, "distilvec finetune")
+        check_input(task, "task.path")
+
+        from distilvec.cli.terminal import show_finished
+        from distilvec.pipeline.run import run as run_recipe
+
+        result = run_recipe(recipe, out, restart)
+    if result is not None:
+        write_result(json_file, result.to_json())
+    show_finished(result)
+
+
+def finetune_recipe(
+    model: str, task: Path, kind: str, encode: str, lora: dict[str, Any] | None, trust: bool = False
+) -> dict[str, Any]:
+    """The recipe of a fine-tuning: the teacher's own backbone, trained on labels alone."""
+    trusted = {"trust_remote_code": True} if trust else {}
+    return {
+        "name": "finetune",
+        "description": "Fine-tunes a teacher on a labelled task.",
+        "teacher": {"model": model, **trusted},
+        "student": {"model": "teacher", "lora": lora, **trusted},
+        "task": {"type": kind, "path": str(task), "encode": encode},
+        "method": {"name": "task"},
+        "train": {"schedule": {"name": "linear", "warmup": 0.1}, "max_grad_norm": 1.0, "precision": "fp32"},
+        "evaluation": {},
+    }

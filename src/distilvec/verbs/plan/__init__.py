@@ -1,0 +1,1 @@
+"""`distilvec plan`: what a recipe does and costs, before any work."""

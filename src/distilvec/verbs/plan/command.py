@@ -1,0 +1,61 @@
+"""The command `distilvec plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from distilvec.cli.options import (
+    JsonFile,
+    Out,
+    Overrides,
+    RecipeFile,
+    Variant,
+    check_outputs,
+    check_recipe_paths,
+    combined,
+    option,
+)
+from distilvec.cli.output import write_result
+from distilvec.core.errors import DistilvecError
+
+
+def plan(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    variant: Variant = None,
+    out: Out = None,
+    workers: Annotated[
+        int | None, option("Show disk, time and cost with n workers, also for 100 M and 1 B texts.", min=1)
+    ] = None,
+    hourly_price: Annotated[float | None, option("The price of a worker for an hour, for --workers.", min=0)] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Show what a recipe will do and cost (rows, tokens, disk, time) before any work."""
+    check_outputs([("--json", json_file)])
+
+    from distilvec.config.builtin import recipe_file
+    from distilvec.verbs.run.sweep import load_runs
+
+    if hourly_price is not None and workers is None:
+        raise DistilvecError("--hourly-price", "needs the number of workers.", "Give --workers.")
+    runs = load_runs(recipe_file(recipe), overrides or [], combined(variant))
+    loaded = runs.first.recipe
+    check_recipe_paths(loaded)
+
+    from distilvec.cli.terminal import show_table
+    from distilvec.pipeline.resolve import resolve
+    from distilvec.verbs.plan.fleet import Fleet
+    from distilvec.verbs.plan.plan import make_plan
+
+    fleet = None if workers is None else Fleet(workers, hourly_price)
+    if runs.is_sweep:
+        folder = (out or loaded.output / Path(recipe).stem) / runs.first.name
+    else:
+        folder = out or loaded.output / loaded.name
+    lines = make_plan(resolve(loaded, folder), fleet)
+    if runs.is_sweep:
+        lines.append(["sweep", f"{len(runs.members)} runs; the lines above are of the first, {runs.first.name}"])
+    rows = [{"item": item, "value": value} for item, value in lines]
+    write_result(json_file, {"name": loaded.name, "rows": rows})
+    show_table(["", loaded.name], lines)

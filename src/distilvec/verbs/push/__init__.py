@@ -1,0 +1,1 @@
+"""`distilvec push`: a student on the Hugging Face hub."""

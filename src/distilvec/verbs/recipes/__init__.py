@@ -1,0 +1,1 @@
+"""`distilvec recipes`: the built-in recipes."""

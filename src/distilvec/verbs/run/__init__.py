@@ -1,0 +1,1 @@
+"""`distilvec run`: a recipe, its sweep, its processes."""

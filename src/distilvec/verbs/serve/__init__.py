@@ -1,0 +1,1 @@
+"""`distilvec serve`: a student behind OpenAI's HTTP interface."""

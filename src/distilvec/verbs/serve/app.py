@@ -1,0 +1,155 @@
+"""The HTTP server: OpenAI's /v1/embeddings and /v1/models, /health, and /metrics for Prometheus.
+
+Errors have OpenAI's shape, {"error": {"message", "type", "param", "code"}}, and a 4xx status for a wrong request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from distilvec.verbs.serve.batcher import Batcher, Overloaded
+from distilvec.verbs.serve.model import ServedModel
+from distilvec.verbs.serve.requests import (
+    Limits,
+    RequestError,
+    answer,
+    check_key,
+    count_tokens,
+    parse,
+    read_body,
+    refusal,
+)
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(model: ServedModel, limits: Limits | None = None, key: str | None = None) -> Starlette:
+    """Return the ASGI application. With a `key`, /v1 requires it as bearer token."""
+    server = _Endpoints(model, limits or Limits(), key)
+    routes = [
+        Route("/v1/embeddings", server.counted(server.guarded(server.embeddings)), methods=["POST"]),
+        Route("/v1/models", server.guarded(server.models)),
+        Route("/health", server.health),
+        Route("/metrics", server.report),
+    ]
+    handlers = {Exception: broken, 404: unknown, 405: unknown}
+    return Starlette(routes=routes, lifespan=server.lifespan, exception_handlers=handlers)
+
+
+class _Metrics:
+    """Figures for Prometheus."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        made = {"registry": self.registry, "namespace": "distilvec"}
+        self.requests = Counter("requests", "Requests to /v1/embeddings by status", ["status"], **made)  # type: ignore[arg-type]
+        self.texts = Counter("texts", "Texts embedded", **made)  # type: ignore[arg-type]
+        self.tokens = Counter("tokens", "Tokens embedded", **made)  # type: ignore[arg-type]
+        self.seconds = Histogram("request_seconds", "Time of a request that was answered with vectors", **made)  # type: ignore[arg-type]
+        sizes = [2.0**power for power in range(12)]
+        self.batches = Histogram("batch_texts", "Texts the model was given together", buckets=sizes, **made)  # type: ignore[arg-type]
+        self.waiting = Gauge("waiting_texts", "Texts that wait for the model", **made)  # type: ignore[arg-type]
+
+
+class _Endpoints:
+    """Work of each path."""
+
+    def __init__(self, model: ServedModel, limits: Limits, key: str | None) -> None:
+        self.model, self.limits, self.key, self.metrics = model, limits, key, _Metrics()
+        self.batcher = Batcher(model.embed, limits.batch_texts, limits.waiting, self.metrics.batches.observe)
+        self.threads = ThreadPoolExecutor(2, "requests")  # few: each thread keeps memory of its own
+        self.metrics.waiting.set_function(lambda: self.batcher.waiting_texts)
+
+    @asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """Run the batcher while the server runs."""
+        self.batcher.start()
+        yield
+        await self.batcher.stop()
+        self.threads.shutdown(cancel_futures=True)
+
+    async def aside(self, work: Callable[..., Any], *values: Any) -> Any:
+        """Run work of a request in a thread, so that the loop stays free."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work, *values)
+
+    async def embeddings(self, request: Request) -> Response:
+        """Answer POST /v1/embeddings."""
+        began = time.perf_counter()
+        asked = parse(await read_body(request, self.limits.body), self.model, self.limits)
+        prompted = [self.model.prompts[asked.input_type] + text for text in asked.texts]
+        truncate = self.limits.truncate if asked.truncate is None else asked.truncate
+        tokens = await self.aside(count_tokens, self.model, prompted, truncate)
+        vectors = await self.batcher.vectors(prompted)
+        response = await self.aside(answer, vectors, asked, self.model, tokens)
+        self.metrics.texts.inc(len(prompted))
+        self.metrics.tokens.inc(tokens)
+        self.metrics.seconds.observe(time.perf_counter() - began)
+        return response
+
+    async def models(self, request: Request) -> Response:
+        """List the one model."""
+        entry = {"id": self.model.name, "object": "model", "created": 0, "owned_by": "distilvec"}
+        return JSONResponse({"object": "list", "data": [entry]})
+
+    async def health(self, request: Request) -> Response:
+        """Report that the server is ready, and what it serves."""
+        facts = {"model": self.model.name, "dimensions": self.model.dim, "max_tokens": self.model.max_length}
+        return JSONResponse({"status": "ok", **facts})
+
+    async def report(self, request: Request) -> Response:
+        """Give the metrics in Prometheus' text format."""
+        return Response(generate_latest(self.metrics.registry), media_type="text/plain; version=0.0.4")
+
+    def guarded(self, work: Endpoint) -> Endpoint:
+        """Check the key, and answer what is refused."""
+
+        async def handle(request: Request) -> Response:
+            try:
+                check_key(request, self.key)
+                return await work(request)
+            except RequestError as error:
+                return refusal(error.status, str(error), error.field)
+            except Overloaded:
+                found = refusal(503, f"More than {self.limits.waiting:,} texts wait. Send the request again later.")
+                found.headers["Retry-After"] = "1"
+                return found
+            except ClientDisconnect:
+                return refusal(499, "The client closed the connection.")
+
+        return handle
+
+    def counted(self, work: Endpoint) -> Endpoint:
+        """Count the answers by status; 500 where the work raises."""
+
+        async def handle(request: Request) -> Response:
+            status = 500
+            try:
+                response = await work(request)
+                status = response.status_code
+            finally:
+                self.metrics.requests.labels(status).inc()
+            return response
+
+        return handle
+
+
+async def broken(request: Request, error: Exception) -> Response:
+    """The answer to a fault of ours: its kind, no inner text."""
+    return refusal(500, f"The server failed ({type(error).__name__}). Its log has the reason.")
+
+
+async def unknown(request: Request, error: Exception) -> Response:
+    """The answer to a path or verb that does not exist."""
+    known = "POST /v1/embeddings, GET /v1/models, GET /health, GET /metrics"
+    return refusal(getattr(error, "status_code", 404), f"No such path or verb. There are: {known}.")

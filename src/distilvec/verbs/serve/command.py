@@ -1,0 +1,48 @@
+"""The verb serve: a model as an HTTP server."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+from distilvec.cli.options import ModelOrFile, TrustRemoteCode, check_model, option
+
+KEY = "DISTILVEC_SERVE_KEY"
+
+
+def serve(
+    model: ModelOrFile,
+    host: Annotated[str, option("0.0.0.0 serves other machines, too.")] = "127.0.0.1",
+    port: Annotated[int, option("0 takes a free one.", min=0, max=65535)] = 8000,
+    name: Annotated[str | None, option("The model's name in requests; by default its folder's.")] = None,
+    max_batch: Annotated[int, option("Texts of all requests that the model is given together.", min=1)] = 256,
+    max_texts: Annotated[int, option("Texts in one request.", min=1)] = 2048,
+    max_body: Annotated[float, option("Megabytes in one request.", min=0.001)] = 4,
+    truncate: Annotated[bool, option("Cut texts that are too long, not refuse them.", "--truncate")] = False,
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Serve a model over HTTP: OpenAI's /v1/embeddings, /health and /metrics. Ctrl-C or SIGTERM ends it.
+
+    With the environment variable DISTILVEC_SERVE_KEY, requests to /v1 need that key. input_type, "query" or "document",
+    chooses the model's prompt.
+    """
+    check_model(model, "model")
+    from distilvec.core.extras import require_extra
+
+    require_extra("serve", "serve")
+    from distilvec.verbs.serve.server import run_server, take_address
+
+    with take_address(host, port) as place:
+        from distilvec.core.device import return_memory
+        from distilvec.core.log import log
+        from distilvec.verbs.serve.app import make_app
+        from distilvec.verbs.serve.model import ServedModel
+        from distilvec.verbs.serve.requests import Limits
+
+        limits = Limits(body=int(max_body * 1e6), texts=max_texts, batch_texts=max_batch, truncate=truncate)
+        return_memory()
+        served = ServedModel(model, name, trust_remote_code=trust_remote_code)
+        shown = f"[{host}]" if ":" in host else host
+        log(f"serving {served.name} ({served.dim} dims) at http://{shown}:{place.getsockname()[1]}/v1/embeddings")
+        run_server(make_app(served, limits, os.environ.get(KEY) or None), place)
+        log(f"stopped serving {served.name}")

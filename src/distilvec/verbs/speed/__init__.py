@@ -1,0 +1,1 @@
+"""`distilvec speed`: latency, throughput, size and memory."""

@@ -1,0 +1,50 @@
+"""The command `distilvec speed`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from distilvec.cli.options import (
+    JsonFile,
+    argument,
+    check_model,
+    check_outputs,
+    check_positive,
+    option,
+)
+from distilvec.cli.output import write_result
+from distilvec.core.errors import DistilvecError
+
+
+def speed(
+    models: Annotated[list[str], argument("SentenceTransformer folders or ids; others are compared with the first.")],
+    full: Annotated[bool, option("The papers' 20 warm-ups and 200 repeats of every setting.")] = False,
+    seconds: Annotated[float, option("Time for each setting otherwise.")] = 2.0,
+    json_file: JsonFile = None,
+) -> None:
+    """Latency and throughput by batch size and length, PyTorch and ONNX Runtime, size and memory."""
+    check_outputs([("--json", json_file)])
+    check_positive(seconds, "--seconds")
+    for name in models:
+        check_model(name, "models")
+    if twice := next((name for name in models if models.count(name) > 1), None):
+        raise DistilvecError("models", f"{twice} is named twice.", "Name each model once.")
+
+    from distilvec.cli.terminal import print_result
+    from distilvec.core.log import progress
+    from distilvec.evaluation.speed import Timing, measure_speed
+    from distilvec.report.json_values import from_json
+    from distilvec.report.sections.speed import speed_text
+    from distilvec.report.values import Speed
+    from distilvec.teachers.open import open_model
+
+    timing = Timing(20, 200, None if full else seconds)
+    loaded = {name: open_model(name, key="models", device="cpu").model for name in models}
+    with progress("speed", 100, "%") as advance:
+
+        def note(what: str, done: int, total: int) -> None:
+            advance(100 * done // max(1, total), what)
+
+        report = measure_speed(loaded, timing=timing, progress=note)
+    write_result(json_file, report)
+    print_result(speed_text(from_json(Speed, report)))

@@ -1,0 +1,1 @@
+"""`distilvec transplant`: another vocabulary for a model."""

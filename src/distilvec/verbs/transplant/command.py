@@ -1,0 +1,117 @@
+"""The command `distilvec transplant`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from distilvec.cli.options import (
+    Model,
+    TextColumns,
+    TextLimit,
+    TrustRemoteCode,
+    check_model,
+    check_positive,
+    named_options,
+    option,
+)
+
+_TRANSPLANT = {
+    "student.vocabulary": "--texts",
+    "student.vocabulary.size": "--vocab-size",
+    **{
+        f"student.vocabulary.{field}": f"--{field.replace('_', '-')}"
+        for field in ("kind", "tokenizer", "target", "share", "letters", "compose", "keep_norm")
+    },
+    "student.model": "teacher",
+    "student.embedding": "--rank",
+    "student.embedding.rank": "--rank",
+    "max_length": "--max-length",
+}
+
+
+def transplant(
+    teacher: Model,
+    out: Annotated[Path, option("The new model's folder.")],
+    texts: Annotated[list[str] | None, option("A file or folder of texts, or LANGUAGE=FILE; may be repeated.")] = None,
+    max_length: Annotated[int | None, option("Tokens read of a text; as before by default.", min=1)] = None,
+    column: TextColumns = None,
+    limit: TextLimit = None,
+    rank: Annotated[int | None, option("Numbers per token: a factorized table (ELECTRA's layout).", min=2)] = None,
+    budget: Annotated[str | None, option("Parameters in all, such as 5M: chooses rank and tokens.")] = None,
+    budget_mb: Annotated[float | None, option("The same in megabytes of weights, 4 bytes a parameter.")] = None,
+    overwrite: Annotated[bool, option("Replace a model of distilvec's; other files stay.", "--overwrite")] = False,
+    trust_remote_code: TrustRemoteCode = False,
+    kind: Annotated[
+        Literal["trim", "hybrid", "bpe", "unigram", "wordpiece"],
+        option("Tokens that the texts use (trim), with the target language's own (hybrid), or trained on the texts."),
+    ] = "trim",
+    vocab_size: Annotated[
+        int | None, option("Tokens in all, or as near as the texts allow; with trim by default all that they use.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, option("An existing tokenizer instead: a folder, hub id, tokenizer.json or .model file.")
+    ] = None,
+    target: Annotated[str | None, option("With hybrid: the language that gets its own tokens.")] = None,
+    share: Annotated[int | None, option("With hybrid: how many, or as many as its texts give.")] = None,
+    letters: Annotated[
+        Literal["all", "seen"] | None,
+        option(
+            "Keep all letters of the old alphabet, or those seen in the texts; by default all that leave half the size."
+        ),
+    ] = None,
+    compose: Annotated[
+        Literal["mean", "weighted", "first", "last"], option("How new embeddings are made from the old pieces'.")
+    ] = "mean",
+    keep_norm: Annotated[
+        bool, option("Scale composed embeddings to the mean norm of their pieces.", "--keep-norm")
+    ] = False,
+) -> None:
+    """Give a model another vocabulary: embeddings are composed of the old ones, every other weight stays."""
+    from distilvec.config.recipe import section_of
+    from distilvec.config.student import VocabularySection
+
+    check_model(teacher, "teacher")
+    with named_options(_TRANSPLANT):
+        values = {
+            "kind": kind,
+            "size": vocab_size,
+            "tokenizer": tokenizer,
+            "target": target,
+            "share": share,
+            "letters": letters,
+            "compose": compose,
+            "keep_norm": keep_norm,
+        }
+        section = section_of(VocabularySection, "student.vocabulary", values)
+
+        from distilvec.cli.terminal import show_tokenizers
+        from distilvec.core.errors import DistilvecError
+        from distilvec.core.extras import require_extra
+        from distilvec.report.json_values import from_json
+        from distilvec.report.values import Vocabulary
+        from distilvec.verbs.transplant.budget import parameter_budget
+        from distilvec.verbs.transplant.transplant import (
+            distance_line,
+            read_texts,
+            rows_line,
+            stated_languages,
+            transplant_folder,
+        )
+
+        if sum(one is not None for one in (rank, budget, budget_mb)) > 1:
+            raise DistilvecError("--budget", "found several of --rank, --budget and --budget-mb.", "Give one.")
+        if budget_mb is not None:
+            check_positive(budget_mb, "--budget-mb")
+        parameters = parameter_budget(budget) if budget else int(budget_mb * 1e6 / 4) if budget_mb else None
+        if section.tokenizer is not None and section.tokenizer.endswith(".model"):
+            require_extra("sentencepiece", "--tokenizer")
+        sources = read_texts(texts or [], column, limit)
+        found = transplant_folder(
+            teacher, section, sources, out, max_length, overwrite=overwrite, trust_remote_code=trust_remote_code,
+            rank=rank, budget=parameters, languages=stated_languages(texts or []),
+        )  # fmt: skip
+    show_tokenizers(from_json(Vocabulary, found["compared"]))
+    print(f"{out}: {rows_line(found)}")
+    if line := distance_line(found):
+        print(line)

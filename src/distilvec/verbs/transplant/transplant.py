@@ -1,0 +1,254 @@
+"""Transplant: give a model another vocabulary, chosen or trained on texts; saved as a folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import transformers
+from huggingface_hub.constants import HF_HUB_CACHE
+from sentence_transformers import SentenceTransformer
+
+from distilvec.alignment.coverage import unicode_texts
+from distilvec.config.schema import SourceSection
+from distilvec.config.student import VocabularySection
+from distilvec.core.errors import DistilvecError
+from distilvec.core.files import check_output_folder, write_json
+from distilvec.core.info import UNLIMITED
+from distilvec.core.log import log
+from distilvec.data.sources import read_source, source_files
+from distilvec.formats.replace import check_replaceable, is_ours, real
+from distilvec.formats.sentence_transformers import save_student
+from distilvec.models.load import folder_of, load_model, model_name, resolve_model
+from distilvec.models.origin import origin
+from distilvec.report.card_data import card_data
+from distilvec.students.factorize import TEXTS, check_factorizable
+from distilvec.verbs.transplant.budget import Made, with_rank, within_budget
+from distilvec.vocabulary.choose import FIGURES, Texts, choose
+from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
+from distilvec.vocabulary.pieces import BYTE, Pieces
+from distilvec.vocabulary.transplant import check_length, transplant
+
+COMPARED = 2000  # texts of a language on which the tokenizers are compared
+MEASURED = 128  # texts on which both models' vectors are compared
+SAME = 0.05  # mean distance of vectors below which a model counts as the original: a cosine of 0.999
+CARD = """---
+{front}
+---
+
+# {title} with another vocabulary
+
+Made by `distilvec transplant`: {before:,} tokens became
+{tokens:,}{rank}. Every weight but the embedding table is that of the original; nothing was trained.
+`vocabulary.json` has the details.
+"""
+
+
+def read_texts(
+    sources: Sequence[str], columns: Sequence[str] | None = None, limit: int | None = None
+) -> dict[str, Texts]:
+    """Return readers of texts by language, from FILE or LANGUAGE=FILE; a file without language goes by its name.
+
+    Errors: DistilvecError for a missing source. Readers raise it for texts that cannot be read.
+    """
+    found: dict[str, list[SourceSection]] = {}
+    for position, given in enumerate(sources):
+        language, path = _language_and_path(given)
+        section = SourceSection(path=Path(path), column=list(columns) if columns else None)
+        source_files(section, position)
+        found.setdefault(language or section.label, []).append(section)
+
+    def reader(sections: list[SourceSection]) -> Texts:
+        def read() -> Iterator[str]:
+            for number, section in enumerate(sections):
+                texts = (text.strip() for text in unicode_texts(read_source(section, number), section))
+                yield from islice((text for text in texts if text), limit)
+
+        return read
+
+    return {language: reader(sections) for language, sections in found.items()}
+
+
+def stated_languages(sources: Sequence[str]) -> list[str]:
+    """Return the languages of LANGUAGE=FILE."""
+    return [language for language, _ in map(_language_and_path, sources) if language]
+
+
+def _language_and_path(source: str) -> tuple[str, str]:
+    language, sign, path = source.partition("=")
+    return (language, path) if sign and not Path(source).exists() else ("", source)
+
+
+def check_target(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
+    """DistilvecError for an `out` that is not empty, is one of the `sources`, or is in the hub's cache.
+
+    `overwrite` allows a folder with a model that distilvec wrote.
+    """
+    target = real(out)
+    if target.is_relative_to(real(Path(HF_HUB_CACHE))):
+        raise DistilvecError("--out", f"{out} is in the cache of the hub ({HF_HUB_CACHE}).", "Choose another folder.")
+    for name in sources:
+        folder: Path | None = Path(resolve_model(name))
+        if folder is not None and not folder.is_dir():
+            try:
+                folder = folder.parent if folder.exists() else folder_of(str(folder), None)[0]
+            except (OSError, ValueError):  # no valid id: loading reports it
+                folder = None
+        if folder is not None and real(folder) == target:
+            raise DistilvecError("--out", f"{out} is the folder of {name}, which is read.", "Choose another folder.")
+    check_output_folder(out, "--out")
+    if not overwrite and out.is_dir() and any(out.iterdir()):
+        fix = ", or replace the model in it with --overwrite" if is_ours(out) else ""
+        raise DistilvecError("--out", f"{out} exists and is not empty.", f"Choose a new or empty folder{fix}.")
+    check_replaceable(out, "--out")
+
+
+def transplant_folder(
+    name: str,
+    section: VocabularySection,
+    texts: dict[str, Texts],
+    out: Path,
+    max_length: int | None = None,
+    *,
+    overwrite: bool = False,
+    trust_remote_code: bool = False,
+    rank: int | None = None,
+    budget: int | None = None,
+    languages: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Choose the vocabulary on the texts, give it to the model `name`, save that as `out`, whole or not at all.
+
+    The token table gets `rank` numbers per token if a rank is given; a `budget` of parameters chooses rank and tokens.
+    The model card names the `languages`.
+    Returns the content of vocabulary.json, which is saved with the model: options, counts of tokens and rows, notes on
+    sizes that the texts did not allow, tokens that had no piece in the old vocabulary, both tokenizers compared on the
+    first 2,000 texts of each language, and the mean `distance` of both models' vectors.
+    Errors: DistilvecError for anything that cannot be read, chosen or saved, and as `check_target`; nothing is then
+    written.
+    """
+    check_target(out, overwrite, [name, *([section.tokenizer] if section.tokenizer else [])])
+    for first in texts.values():
+        next(first(), None)  # a file that cannot be read is reported before the model is loaded
+    transformers.utils.logging.disable_progress_bar()
+    model = load_model(name, "teacher", trust_remote_code=trust_remote_code)
+    if not hasattr(model[0], "auto_model"):
+        kind = type(model[0]).__name__
+        raise DistilvecError(
+            "teacher", f"{name} begins with a {kind} module.", "Take a model that begins with a transformer."
+        )
+    if max_length is not None:
+        check_length(model[0], max_length)
+    prompts = list(dict.fromkeys(prompt for prompt in (model.prompts or {}).values() if prompt))
+    read = {language: _prepended(prompts, reader) for language, reader in texts.items()}
+    made = _make(
+        model, Pieces(model.tokenizer, f"the tokenizer of {name}", "teacher"), section, read, max_length, rank, budget
+    )
+    for note in made.vocabulary.notes:
+        log(f"vocabulary: {note}")
+    missing = [number for number, origin in enumerate(made.rows.origins) if origin == "missing"]
+    record = {
+        "teacher": model_name(name),
+        "vocabulary": section.model_dump(mode="json", exclude_none=True),
+        "chosen": made.vocabulary.figures,
+        "notes": list(made.vocabulary.notes),
+        **({} if made.rank is None else {"rank": made.rank, "start_distance": made.distance}),
+        "rows": made.rows.counts,
+        "without_pieces": list(made.model.tokenizer.convert_ids_to_tokens(missing)),
+        "compared": _compare(model, made.model, read),
+        "distance": _distance(model, made.model, read),
+    }
+    del model  # writing needs memory for another table
+    save_student(
+        made.model, out, record, _card(name, record, languages), key="--out",
+        extra_files=lambda folder: write_json(folder / FIGURES, record, key="--out"),
+    )  # fmt: skip
+    return record
+
+
+def rows_line(record: Mapping[str, Any]) -> str:
+    """Return the origins of the rows of `transplant_folder`'s record, with the tokens that had no old piece."""
+    text = f"rows {', '.join(f'{count:,} {origin}' for origin, count in sorted(record['rows'].items()))}"
+    if not (missing := record["without_pieces"]):
+        return text
+    others = [token for token in missing if not BYTE.fullmatch(token)]
+    shown = [f"{len(missing) - len(others):,} bytes of rare characters"] if len(others) < len(missing) else []
+    if others:
+        shown.append(" ".join([*others[:5], "…"] if len(others) > 5 else others))
+    return f"{text}\nmissing: no old token has their text, training has to fill them ({'; '.join(shown)})"
+
+
+def distance_line(record: Mapping[str, Any]) -> str:
+    """Return how far the new model's vectors are from the original's, and whether it needs training; "" if unknown."""
+    distance = record["distance"]
+    if distance is None:
+        return ""
+    line = f"distance to the original's vectors: {distance:.4f} on {MEASURED} texts"
+    if distance < SAME:
+        return f"{line}. No training is needed."
+    return f"{line}. Training brings the model nearer: docs/language.md"
+
+
+def _distance(before: SentenceTransformer, after: SentenceTransformer, texts: Mapping[str, Texts]) -> float | None:
+    """Return the mean distance of both models' vectors, each of length 1, on the first texts of all languages.
+
+    None without texts: an existing tokenizer needs none.
+    """
+    if not texts:
+        return None
+    each = -(-MEASURED // len(texts))
+    sample = [text for read in texts.values() for text in islice(read(), each)][:MEASURED]
+    old, new = (
+        model.encode(sample, normalize_embeddings=True, convert_to_tensor=True, show_progress_bar=False)
+        for model in (before, after)
+    )
+    return round(float((old.float() - new.float()).norm(dim=-1).mean()), 6)
+
+
+def _make(
+    model: SentenceTransformer,
+    pieces: Pieces,
+    section: VocabularySection,
+    texts: dict[str, Texts],
+    max_length: int | None,
+    rank: int | None,
+    budget: int | None,
+) -> Made:
+    """Return the model with its vocabulary, and with a factorized table of this rank or within this budget."""
+    if budget is not None:
+        return within_budget(model, lambda section: choose(section, pieces, texts), section, texts, budget, max_length)
+    if rank is not None:
+        check_factorizable(model[0].auto_model)
+    chosen = choose(section, pieces, texts)
+    changed, rows = transplant(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
+    if rank is not None:
+        changed = with_rank(changed, rank, list(islice(chain.from_iterable(read() for read in texts.values()), TEXTS)))
+    return Made(changed, chosen, rows, rank)
+
+
+def _compare(before: SentenceTransformer, after: SentenceTransformer, texts: dict[str, Texts]) -> dict[str, Any]:
+    """Compare both tokenizers on the first texts of each language, and both models' parameters."""
+    length = before.max_seq_length
+    limit = length if length is not None and length < UNLIMITED else None  # T5 has no limit: relative positions
+    first = {language: list(islice(read(), COMPARED)) for language, read in texts.items()}
+    found = compare_tokenizers(before.tokenizer, after.tokenizer, first, limit)
+    found["before"]["parameters"], found["after"]["parameters"] = parameter_counts(before), parameter_counts(after)
+    return found
+
+
+def _prepended(prompts: Sequence[str], read: Texts) -> Texts:
+    """Return a reader of the prompts and the texts."""
+    return lambda: chain(prompts, read())
+
+
+def _card(name: str, record: dict[str, Any], languages: Sequence[str] = ()) -> str:
+    """Write the model's README.md; names are escaped for YAML and Markdown."""
+    return CARD.format(
+        front=card_data(origin((name, None), []), languages=languages).to_yaml(),
+        title=re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(model_name(name).split())),
+        before=record["chosen"]["before"],
+        tokens=record["chosen"]["tokens"],
+        rank=f", each of {record['rank']} numbers (ELECTRA's layout)" if "rank" in record else "",
+    )

@@ -1,0 +1,445 @@
+"""Comparing written run folders: rows over seeds, differences against brute force, what cannot be compared."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from refusals import refused
+from scipy.stats import spearmanr
+from sklearn.metrics import f1_score
+
+from distilvec.core.errors import DistilvecError
+from distilvec.core.files import write_json
+from distilvec.evaluation.evaluator import Sample
+from distilvec.evaluation.significance import average_interval
+from distilvec.report.comparison import differences_table, leaderboard
+from distilvec.verbs.compare.compare import compare_runs
+from distilvec.verbs.compare.results import load_runs
+
+ROWS = 60
+
+
+def sts(quality: float, seed: int = 0, rows: int = ROWS) -> Sample:
+    """Similarities that follow the gold scores, the closer the higher `quality`; the gold scores are always the same."""  # noqa: E501
+    gold = np.random.default_rng(99).integers(0, 6, rows).astype(np.float64)
+    noise = np.random.default_rng([seed, 1]).normal(size=rows)
+    return Sample("sts", "spearman", quality * gold + noise, gold)
+
+
+def classes(quality: float, seed: int = 0) -> Sample:
+    gold = np.random.default_rng(98).integers(0, 3, ROWS)
+    wrong = np.random.default_rng([seed, 2]).random(ROWS) > quality
+    return Sample("classification", "macro_f1", np.where(wrong, (gold + 1) % 3, gold), gold)
+
+
+def value(sample: Sample, rows=slice(None)) -> float:
+    predicted, gold = sample.predicted[rows], sample.gold[rows]
+    if sample.type == "retrieval":
+        return 100 * float(np.mean(predicted))
+    if sample.metric == "spearman":
+        return 100 * float(spearmanr(predicted, gold).statistic)
+    return 100 * float(f1_score(gold, predicted, average="macro", zero_division=0))
+
+
+@pytest.fixture
+def write_run(tmp_path):
+    """Write a run folder with these samples in the student's column; the teacher has 80 points everywhere."""
+
+    def write(
+        place, samples, seed=0, name=None, kept=True, data="d", column="student", minutes=2.0, speed=None, recipe=None
+    ):
+        folder = tmp_path / place
+        folder.mkdir(parents=True)
+        tree = {
+            "name": name or folder.name,
+            "train": {"seed": seed, "epochs": 1},
+            "student": {"model": "teacher"},
+            **(recipe or {"x": place}),
+        }
+        scores = {
+            task: {"task": task, "type": s.type, "metric": s.metric, "value": value(s)} for task, s in samples.items()
+        }
+        columns = {"teacher": [{**score, "value": 80.0} for score in scores.values()], column: list(scores.values())}
+        record = {
+            "name": tree["name"],
+            "teacher": {"fingerprint": "t", "name": "big"},
+            "data": {"fingerprint": data},
+            "student": {"parameters": 17_000_000},
+            "method": {"name": "redact"},
+            "training": {"minutes": minutes, "texts": 1000, "steps": 30},
+            "metrics": {"distance": 0.3 + seed / 100},
+        }
+        (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
+        write_json(folder / "distillation.json", record, sealed=True)
+        write_json(folder / "report.json", {"format": 3, "scores": columns, "speed": speed}, sealed=True)
+        if kept:
+            arrays = {
+                f"{column}/{t}/{part}": getattr(s, part) for t, s in samples.items() for part in ("predicted", "gold")
+            }
+            np.savez(folder / "samples.npz", format=3, **arrays)
+        return folder
+
+    return write
+
+
+def row_of(comparison, name):
+    return next(row for row in comparison.rows if row.run == name)
+
+
+def difference_of(comparison, name, task):
+    return next(item for item in comparison.differences if (item.run, item.task) == (name, task))
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_seeds_of_one_recipe_become_one_row(write_run):
+    samples = [{"a": sts(1.0, seed), "b": classes(0.8, seed)} for seed in range(3)]
+    same = {"recipe": {"method": {"name": "redact"}}, "speed": SPEED}
+    folders = [
+        write_run(f"run{seed}", samples[seed], seed, name="mine", minutes=1.0 + seed, **same) for seed in range(3)
+    ]
+    comparison = compare_runs(folders)
+    (row,) = comparison.rows
+    values = {task: [value(one[task]) for one in samples] for task in ("a", "b")}
+    averages = [np.mean(pair) for pair in zip(values["a"], values["b"], strict=True)]
+    assert (row.run, row.seeds, row.method, row.parameters) == ("mine", 3, "redact", 17_000_000)
+    for task, figures in {**values, "average": averages}.items():
+        assert row.mean[task] == pytest.approx(np.mean(figures)) and row.std[task] == pytest.approx(
+            np.std(figures, ddof=1)
+        )
+        assert row.retention[task] == pytest.approx(100 * np.mean(figures) / 80)
+    assert row.distance == pytest.approx(0.31) and row.distance_std == pytest.approx(0.01)
+    assert (row.minutes, row.texts, row.steps, row.texts_per_second) == (2.0, 1000, 30, 120)
+    assert (row.megabytes, row.milliseconds) == (pytest.approx(11.2), 1.25)
+    assert comparison.differences == [] and comparison.tasks == ["a", "b"]
+    json.dumps(comparison.to_json(), allow_nan=False)
+
+
+TIMES = [  # model, role, texts in a batch, texts a second
+    ("student", "document", 1, 100),
+    ("student", "document", 8, 120),
+    ("teacher", "query", 1, 300),
+    ("student", "query", 8, 900),
+    ("student", "query", 1, 800),
+    ("teacher", "document", 1, 999),
+]
+SPEED = {
+    "rows": [
+        {"model": model, "backend": "pytorch", "role": role, "batch_size": size, "texts_per_second": rate,
+         "median_ms": 1000 * size / rate, "tokens": 16, "mean_ms": 1.0, "p99_ms": 1.0, "std_ms": 0.0}
+        for model, role, size, rate in TIMES
+    ],
+    "models": {"teacher": {"megabytes": 90.4}, "student": {"megabytes": 11.2}},
+}  # fmt: skip
+
+
+def test_a_sweep_gives_its_groups(write_run, tmp_path):
+    members = [(f"lr={rate},seed={seed}", f"lr={rate}", rate, seed) for rate in (1, 2) for seed in (0, 1)]
+    for name, _, rate, seed in members:
+        write_run(f"sweep/{name}", {"a": sts(rate, seed)}, seed)
+    entries = [{"name": name, "group": group, "folder": name, "state": "finished"} for name, group, *_ in members]
+    entries += [
+        {"name": f"lr=3,seed={s}", "group": "lr=3", "folder": f"lr=3,seed={s}", "state": state}
+        for s, state in ((0, "failed"), (1, "pending"))
+    ]
+    (tmp_path / "sweep" / "sweep.json").write_text(json.dumps({"members": entries}))
+    comparison = compare_runs([tmp_path / "sweep"])
+    assert [(row.run, row.seeds) for row in comparison.rows] == [("lr=2", 2), ("lr=1", 2)], "best average first"
+    assert comparison.reference == "lr=1", "the first that was given"
+    assert any("2 of 6" in note and "lr=3,seed=0, lr=3,seed=1" in note for note in comparison.notes)
+    single = write_run("single", {"a": sts(0.5)})
+    both = compare_runs([single, tmp_path / "sweep", tmp_path / "sweep" / "lr=1,seed=0"])
+    assert {row.run: row.seeds for row in both.rows} == {"single": 1, "lr=1": 2, "lr=2": 2}
+    assert any("from 1 to 2 seeds" in note for note in both.notes)
+    alone = load_runs([tmp_path / "sweep" / "lr=1,seed=1"])
+    assert [(run.name, run.seed) for run in alone] == [("lr=1", 1)]
+
+
+def test_a_run_without_newer_keys_is_in_the_group_of_its_recipe(write_run, tiny_recipe):
+    full = tiny_recipe().model_dump(mode="json")
+    older = {**full, "train": {key: value for key, value in full["train"].items() if key != "optimizer"}}
+    folders = [write_run(name, {"a": sts(1)}, name="mine") for name in ("older", "newer")]
+    for seed, (folder, tree) in enumerate(zip(folders, (older, {**full, "remote_output": "s3://b/c"}), strict=True)):
+        (folder / "recipe.yaml").write_text(yaml.safe_dump({**tree, "train": {**tree["train"], "seed": seed}}))
+    assert [row.seeds for row in compare_runs(folders).rows] == [2]
+
+
+def test_one_teacher_with_more_outputs_is_no_other_teacher(write_run):
+    folders = [write_run(name, {"a": sts(1)}, seed) for seed, name in enumerate(("states", "plain"))]
+    for folder, mark in zip(folders, ("t1", "t2"), strict=True):
+        record = json.loads((folder / "distillation.json").read_text())
+        record["teacher"] |= {"fingerprint": mark, "embeddings": "same"}
+        write_json(folder / "distillation.json", record, sealed=True)
+    assert not any("Different teachers" in note for note in compare_runs(folders).notes)
+
+
+def test_what_is_not_one_group(write_run):
+    recipe = {"method": {"name": "redact"}}
+    first = write_run("a/first", {"a": sts(1)}, 0, name="mine", recipe=recipe)
+    again = write_run("a/again", {"a": sts(1)}, 0, name="mine", recipe=recipe)
+    other_data = write_run("a/data", {"a": sts(1)}, 1, name="mine", recipe=recipe, data="other")
+    comparison = compare_runs([first, first, again, other_data])
+    assert {row.run for row in comparison.rows} == {"mine (first)", "mine (again)", "mine (data)"}
+    assert any("Different corpora" in note for note in comparison.notes) and any(
+        "One seed a row" in note for note in comparison.notes
+    )
+
+
+def test_scores_of_the_record_serve_where_there_is_no_report(write_run):
+    folder = write_run("run", {"a": sts(1)})
+    scores = json.loads((folder / "report.json").read_text())["scores"]
+    (folder / "report.json").unlink()
+    record = json.loads((folder / "distillation.json").read_text())
+    write_json(folder / "distillation.json", {**record, "scores": scores}, sealed=True)
+    assert compare_runs([folder]).rows[0].mean["a"] == pytest.approx(value(sts(1)))
+
+
+# -- differences -----------------------------------------------------------------------------------------------------
+
+
+def test_one_seed_equals_the_paired_bootstrap(write_run):
+    ours, theirs = {"a": sts(0.6, 1), "b": classes(0.7, 1)}, {"a": sts(0.5, 2), "b": classes(0.75, 2)}
+    comparison = compare_runs([write_run("theirs", theirs), write_run("ours", ours)], draws=200)
+    expected = {
+        "a": average_interval([(ours["a"], theirs["a"])], 200),
+        "average": average_interval([(ours[task], theirs[task]) for task in ("a", "b")], 200),
+    }
+    for task, interval in expected.items():
+        found = difference_of(comparison, "ours", task)
+        assert (found.difference, found.low, found.high, found.p) == pytest.approx(
+            (interval.difference, interval.low, interval.high, interval.p)
+        )
+        assert found.reference == "theirs" == comparison.reference
+
+
+def test_the_lead_is_tested_against_every_other_run(write_run):
+    """Brute force for two runs; of three, one that is far behind does not make a winner of the first."""
+    near, level, far = {"a": sts(0.52, 1)}, {"a": sts(0.5, 2)}, {"a": sts(0.02, 3)}
+    folders = [write_run(name, side) for name, side in (("level", level), ("near", near))]
+    lead = compare_runs(folders, draws=400).leads["average"]
+    first, second = ("near", near), ("level", level)
+    if value(near["a"]) < value(level["a"]):
+        first, second = second, first
+    interval = average_interval([(first[1]["a"], second[1]["a"])], 400)
+    assert (lead.run, lead.over) == (first[0], second[0])
+    assert (lead.difference, lead.low, lead.high) == pytest.approx((interval.difference, interval.low, interval.high))
+    assert interval.low < 0 < interval.high and not lead.clear
+
+    with_far = [*folders, write_run("far", far)]
+    lead = compare_runs(with_far, draws=400).leads["average"]
+    assert lead.over == second[0] and not lead.clear
+    assert lead.low < interval.low and lead.high > interval.high, "wider, to hold for two comparisons together"
+
+    lead = compare_runs([folders[0], with_far[2]], draws=400).leads["a"]
+    assert lead.clear and lead.low > 0 and (lead.run, lead.over) == ("level", "far")
+    without = write_run("without samples", far, kept=False)
+    lead = compare_runs([folders[0], without], draws=400).leads["a"]
+    assert lead.low is None and not lead.clear
+
+
+def search(seed: int) -> Sample:
+    values = np.random.default_rng([seed, 3]).random(ROWS)
+    return Sample("retrieval", "ndcg@10", values, np.ones(ROWS))
+
+
+def test_averages_by_type_and_of_retrieval_against_a_loop(write_run):
+    """Every average has its mean, its retention and an interval from the same resamples of its tasks."""
+    sides = [
+        {"a": sts(q, s), "b": search(s), "c": search(s + 10), "d": search(s + 20)} for q, s in ((0.6, 1), (0.5, 2))
+    ]
+    retrieval = ("b", "c", "d")
+
+    def means(of):
+        found = float(np.mean([of(task) for task in retrieval]))
+        return {"average retrieval": found, "average by type": (of("a") + found) / 2}
+
+    folders = [write_run(name, side) for name, side in (("ours", sides[0]), ("theirs", sides[1]))]
+    for folder in folders:
+        report = json.loads((folder / "report.json").read_text())
+        report["scores"]["asymmetric"] = [{**s, "value": 40.0} for s in report["scores"]["student"]]
+        write_json(folder / "report.json", report, sealed=True)
+    comparison = compare_runs(folders, reference="theirs", draws=120)
+    ours = row_of(comparison, "ours")
+    drawn = []
+    for number, task in enumerate(sides[0]):
+        rows = np.random.default_rng([0, number]).integers(ROWS, size=(120, ROWS))
+        drawn.append([[value(side[task], row) for row in rows] for side in sides])
+    for name, expected in means(lambda task: value(sides[0][task])).items():
+        assert ours.mean[name] == pytest.approx(expected)
+        assert ours.retention[name] == pytest.approx(100 * expected / 80)
+        assert ours.asymmetric[name] == pytest.approx(50.0)
+        gaps = [
+            means(lambda task, n=n: drawn["abcd".index(task)][0][n] - drawn["abcd".index(task)][1][n])[name]
+            for n in range(120)
+        ]
+        found = difference_of(comparison, "ours", name)
+        assert (found.low, found.high) == pytest.approx(tuple(np.quantile(gaps, [0.025, 0.975])))
+    assert {"average by type", "average retrieval", "retrieval, %", "retrieval, %, asymmetric"} <= {
+        *leaderboard(comparison).header
+    }
+    assert any(task == "average retrieval" for task in (row[2].text for row in differences_table(comparison).rows))
+
+
+def test_several_seeds_against_a_loop(write_run):
+    """Every resample takes the same rows for all seeds of both runs; the metric is averaged over the seeds."""
+    ours, theirs = [classes(0.7, seed) for seed in (1, 2, 3)], [classes(0.8, seed) for seed in (4, 5)]
+    folders = [write_run(f"ours{s}", {"b": x}, s, name="ours", recipe={"y": 1}) for s, x in enumerate(ours)]
+    folders += [write_run(f"theirs{s}", {"b": x}, s, name="theirs", recipe={"y": 2}) for s, x in enumerate(theirs)]
+    found = difference_of(compare_runs(folders, reference="theirs", draws=150), "ours", "b")
+    generator, drawn = np.random.default_rng([0, 0]), []
+    for rows in generator.integers(ROWS, size=(150, ROWS)):
+        drawn.append(np.mean([value(x, rows) for x in ours]) - np.mean([value(x, rows) for x in theirs]))
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
+    assert found.difference == pytest.approx(np.mean([value(x) for x in ours]) - np.mean([value(x) for x in theirs]))
+    assert found.p == pytest.approx((2 * min(np.sum(np.array(drawn) <= 0), np.sum(np.array(drawn) >= 0)) + 1) / 151)
+
+
+def test_marks_after_holm(write_run):
+    folders = [
+        write_run(name, {"a": sts(quality, 3)})
+        for name, quality in (("good", 3.0), ("twin", 3.0), ("bad", 0.1), ("worse", 0.0))
+    ]
+    comparison = compare_runs(folders)
+    assert [row.run for row in comparison.rows][:2] == ["good", "twin"]
+    twin, bad = difference_of(comparison, "twin", "a"), difference_of(comparison, "bad", "a")
+    assert (twin.difference, twin.low, twin.high, twin.p, twin.mark) == (0, 0, 0, 1, "")
+    assert (
+        bad.high < 0 and bad.p == pytest.approx(3 / 1001) and bad.mark == "**" == row_of(comparison, "bad").marks["a"]
+    )
+    assert row_of(comparison, "good").marks == {} and any("Holm for 3 comparison" in note for note in comparison.notes)
+    few = compare_runs(folders, draws=20)
+    assert any("at least 60" in note for note in few.notes)
+
+
+def test_rows_that_do_not_match_have_no_interval(write_run):
+    base = write_run("base", {"a": sts(1), "b": classes(0.8)})
+    longer = write_run("longer", {"a": sts(1, rows=80), "b": classes(0.7)})
+    bare = write_run("bare", {"a": sts(1), "b": classes(0.9)}, kept=False)
+    comparison = compare_runs([base, longer, bare], draws=50)
+    found = {(item.run, item.task): item.low is not None for item in comparison.differences}
+    assert found == {
+        **{("longer", task): task == "b" for task in ("a", "b", "average", "average by type")},
+        **{("bare", task): False for task in ("a", "b", "average", "average by type")},
+    }
+    assert all(np.isfinite(item.difference) for item in comparison.differences)
+    assert any("longer: a; bare: a, b" in note for note in comparison.notes)
+    without = compare_runs([bare, base], draws=50)
+    assert all(item.p is None and item.mark == "" for item in without.differences)
+
+
+def test_the_reference_by_name_folder_or_mistake(write_run):
+    folders = [write_run(f"runs/{name}", {"a": sts(1)}, name=f"{name}-run") for name in ("first", "second")]
+    assert compare_runs(folders).reference == "first-run"
+    for name in ("second-run", "second", str(folders[1])):
+        assert compare_runs(folders, reference=name).reference == "second-run"
+    with refused("--reference", "'second-run'"):
+        compare_runs(folders, reference="secnd-run")
+
+
+# -- what cannot be compared -----------------------------------------------------------------------------------------
+
+
+def test_other_suites_share_tasks_or_are_refused(write_run):
+    one, two = write_run("one", {"a": sts(1), "b": classes(0.8)}), write_run("two", {"c": sts(1), "a": sts(2)})
+    three = write_run("three", {"c": sts(1)})
+    comparison = compare_runs([one, two], draws=20)
+    assert (
+        comparison.tasks == ["a"]
+        and comparison.notes[0] == "Compared on the tasks that all runs share; left out: b, c."
+    )
+    assert row_of(comparison, "one").mean == pytest.approx({"a": value(sts(1)), "average": value(sts(1))})
+    with refused("run folder", "one: a, b"):
+        compare_runs([one, three])
+    other_metric = write_run("metric", {"a": classes(0.5)})
+    with pytest.raises(DistilvecError, match="share no task"):
+        compare_runs([three, other_metric])
+
+
+def test_columns(write_run):
+    asymmetric = write_run("asymmetric", {"a": sts(1)}, column="asymmetric", speed=SPEED)
+    plain = write_run("plain", {"a": sts(1)})
+    assert compare_runs([asymmetric], column="asymmetric").rows[0].texts_per_second == 900, (
+        "only queries are the student's"
+    )
+    with pytest.raises(DistilvecError, match=r"^\[--column\] .*'asymmetric': .*plain\."):
+        compare_runs([asymmetric, plain], column="asymmetric")
+    with pytest.raises(DistilvecError, match=r"^\[--column\] .*'asymmetric'"):
+        compare_runs([plain], column="asymmetric")
+    with pytest.raises(DistilvecError, match=r"^\[--column\] .*did you mean 'student'"):
+        compare_runs([plain], column="studnt")
+
+
+def test_folders_that_are_no_runs(write_run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for place in ("empty", "absent"):
+        with pytest.raises(DistilvecError, match=rf"^\[run folder\] .*{place}: neither"):
+            load_runs([tmp_path / place])
+    with refused("run folder"):
+        compare_runs([])
+    (tmp_path / "empty" / "recipe.yaml").write_text("name: x")
+    with pytest.raises(DistilvecError, match="has not finished"):
+        load_runs([tmp_path / "empty"])
+    entry = {"name": "a", "group": "a", "folder": "a", "state": "pending"}
+    (tmp_path / "empty" / "sweep.json").write_text(json.dumps({"members": [entry]}))
+    with pytest.raises(DistilvecError, match=r"^\[run folder\] .*none of the sweep's 1 "):
+        load_runs([tmp_path / "empty"])
+
+
+def test_damaged_files_are_named(write_run):
+    folder, other = write_run("run", {"a": sts(1)}), write_run("other", {"a": sts(2)})
+    (folder / "samples.npz").write_bytes((folder / "samples.npz").read_bytes()[:200])
+    with refused("samples.npz"):
+        compare_runs([folder, other], draws=20)
+    for content in ("{", "[]", "[" * 100_000):
+        (folder / "report.json").write_text(content)
+        with refused("report.json"):
+            compare_runs([folder])
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("report.json", {"scores": []}),
+        ("report.json", {"scores": {"student": [{"task": "a"}]}}),
+        ("report.json", {"scores": {"student": [{"task": "a", "type": "sts", "metric": "spearman", "value": "81"}]}}),
+        (
+            "report.json",
+            {"scores": {"student": [{"task": "a", "type": "sts", "metric": "spearman", "value": float("nan")}]}},
+        ),
+        ("report.json", {"speed": {"rows": [{"model": "student"}]}}),
+        ("report.json", {"speed": {"models": {"student": {"megabytes": "11"}}}}),
+        ("report.json", {"speed": {"rows": [{"texts_per_second": 1.0, "median_ms": "slow"}]}}),
+        ("distillation.json", {"teacher": "big"}),
+        ("distillation.json", {"training": {"minutes": "two"}}),
+        ("distillation.json", {"metrics": {"distance": True}}),
+        ("distillation.json", {"student": {"parameters": []}}),
+    ],
+)
+def test_files_of_another_shape_are_named(write_run, name, change):
+    folder = write_run("run", {"a": sts(1)})
+    content = json.loads((folder / name).read_text()) | change
+    write_json(folder / name, content, sealed=True)
+    key = next(iter(change))
+    with pytest.raises(DistilvecError, match=rf"^\[{name}\] .*{name}: {key}.* Delete it"):
+        compare_runs([folder])
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"predicted": np.zeros((3, 2)), "gold": np.zeros(3)},
+        {"predicted": np.zeros(3), "gold": np.zeros(4)},
+        {"predicted": np.full(ROWS, np.nan), "gold": np.zeros(ROWS)},
+        {"predicted": np.array(["a"] * ROWS), "gold": np.zeros(ROWS)},
+        {"predicted": np.array([{}] * 3, dtype=object), "gold": np.zeros(3)},
+    ],
+)
+def test_samples_that_do_not_fit(write_run, arrays):
+    folder, other = write_run("run", {"a": sts(1)}), write_run("other", {"a": sts(2)})
+    np.savez(folder / "samples.npz", **{f"student/a/{name}": values for name, values in arrays.items()})
+    with refused("samples.npz"):
+        compare_runs([folder, other], draws=20)

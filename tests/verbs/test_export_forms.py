@@ -1,0 +1,158 @@
+"""`distilvec.export`: every form is compared with PyTorch, refused out of tolerance, and recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from architectures import bert, sentence_transformer
+from refusals import refused
+from samples import make_texts
+from sentence_transformers import SentenceTransformer
+
+from distilvec.core.errors import DistilvecError
+from distilvec.core.task_head import TaskHead, TaskInfo
+from distilvec.evaluation import parity
+from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, tokenize
+from distilvec.formats.sentence_transformers import save_student
+from distilvec.report.exports import read_exports
+from distilvec.report.model_card import model_card
+from distilvec.report.record import parse_record
+from distilvec.students.task_head import TaskModel, save_head
+from distilvec.verbs.export.export import FORMS, export_model
+
+pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A model of distilvec's and a suite: find a text of two halves by its first half."""
+    texts, folder = make_texts(40), tmp_path / "model"
+    made = sentence_transformer(
+        tmp_path / "plain",
+        bert(tmp_path / "bert", num_hidden_layers=2, intermediate_size=256, initializer_range=0.1),
+        "mean",
+    )
+    monkeypatch.setattr(parity, "TIMING", parity.Timing(1, 5, 1.0))
+    model = SentenceTransformer(str(made), device="cpu")
+    record = {"format": 1, "name": "tiny"}
+    save_student(model, folder, record, model_card(parse_record(record)))
+    task = tmp_path / "task"
+    task.mkdir()
+    rows = [(f"d{number}", text) for number, text in enumerate(texts)]
+    (task / "corpus.jsonl").write_text("".join(json.dumps({"id": i, "title": "", "text": t}) + "\n" for i, t in rows))
+    halves = [(i.replace("d", "q"), t[: len(t) // 2]) for i, t in rows]
+    (task / "queries.jsonl").write_text("".join(json.dumps({"id": i, "text": t}) + "\n" for i, t in halves))
+    judged = "".join(f"q{number}\td{number}\t1\n" for number in range(len(rows)))
+    (task / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    (tmp_path / "suite.yaml").write_text("- {name: halves, type: retrieval, path: task}\n")
+    return SimpleNamespace(folder=folder, model=model, suite=tmp_path / "suite.yaml", texts=texts)
+
+
+@pytest.mark.parametrize("to", [form for form in FORMS if form != "openvino"])
+def test_a_form_matches_pytorch_and_is_recorded(to: str, world: SimpleNamespace) -> None:
+    found = export_model(str(world.folder), to, suite=world.suite)
+    row = found.forms[to]
+    assert found.path == world.folder / FORMS[to].file and not found.problems and row.task == "halves"
+    assert row.mean_cosine > 0.99 and row.pytorch_ndcg - row.ndcg <= 0.5 and row.latency_ms > 0
+    session = OnnxEmbedder(found.path)
+    assert tuple(entry.name for entry in session.session.get_outputs()) == OUTPUTS
+    tokens = tokenize(world.model, world.texts[:3])
+    vectors, states = session.run(tokens, OUTPUTS)
+    expected = world.model.encode(world.texts[:3])
+    assert (
+        np.mean([a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(vectors, expected, strict=True)]) > 0.99
+    )
+    assert states.shape == (3, tokens["input_ids"].shape[1], 32)
+    assert [file.name for file in found.path.parent.iterdir()] == [found.path.name], "no scratch files stay"
+    assert read_exports(world.folder) == {to: row}
+    card = (world.folder / "README.md").read_text()
+    assert "## Exported files" in card and FORMS[to].file in card
+
+
+def test_int8_files_hold_weights_and_tables_in_a_byte_each(world: SimpleNamespace) -> None:
+    import onnx
+
+    path = export_model(str(world.folder), "onnx-int8", suite=world.suite).path
+    graph = onnx.load(str(path)).graph
+    tensors = [tensor for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.INT8]
+    stored = sum(int(np.prod(tensor.dims)) for tensor in tensors if len(tensor.dims) == 2)  # others are zero points
+    weights = sum(value.numel() for value in world.model.parameters() if value.ndim == 2)
+    pooler = sum(
+        value.numel() for name, value in world.model.named_parameters() if "pooler" in name and value.ndim == 2
+    )
+    assert stored == weights - pooler
+    products = [node for node in graph.node if node.op_type == "MatMulInteger"]
+    assert len(products) == 2 * 5, "query, key, value, output and the first feed-forward layer"
+
+
+def test_a_damaged_student_is_refused_with_the_numbers_unless_forced(world: SimpleNamespace) -> None:
+    for layer in world.model[0].auto_model.encoder.layer:  # PyTorch's vectors stay: one channel is scaled up, then down
+        with torch.no_grad():
+            layer.attention.self.value.weight[0] *= 1e4
+            layer.attention.self.value.bias[0] *= 1e4
+            layer.attention.output.dense.weight[:, 0] /= 1e4
+    record = {"format": 1, "name": "damaged"}
+    save_student(world.model, world.folder, record, model_card(parse_record(record)))
+    assert export_model(str(world.folder), suite=world.suite).forms["onnx"].mean_cosine > 0.9999
+    with refused("--to", "mean cosine 0."):
+        export_model(str(world.folder), "onnx-int8", suite=world.suite)
+    assert [file.name for file in (world.folder / "onnx").iterdir()] == ["model.onnx"]
+    found = export_model(str(world.folder), "onnx-int8", suite=world.suite, force=True)
+    assert found.path.is_file() and found.problems and found.forms["onnx-int8"].out_of_tolerance
+    assert list(read_exports(world.folder)) == ["onnx", "onnx-int8"]
+
+
+def test_openvino_gives_the_same_vectors_under_the_names_that_readers_expect(world: SimpleNamespace) -> None:
+    pytest.importorskip("openvino")
+    found = export_model(str(world.folder), "openvino", suite=world.suite)
+    assert sorted(file.name for file in (world.folder / "openvino").iterdir()) == [
+        "openvino_model.bin",
+        "openvino_model.xml",
+    ]
+    assert found.forms["openvino"].min_cosine > 0.99999 and found.forms["openvino"].overlap > 0.99
+
+
+def test_the_head_of_a_classifier_is_an_output(world: SimpleNamespace) -> None:
+    torch.manual_seed(0)
+    save_head(world.folder, TaskHead(32, TaskInfo("classification", 3)), ["x", "y", "z"])
+    found = export_model(str(world.folder), "onnx-int8", suite=world.suite)
+    assert found.forms["onnx-int8"].labels > 0.9
+    exported = export_model(str(world.folder), "onnx", suite=world.suite)
+    assert exported.forms["onnx"].labels == 1.0
+    session = OnnxEmbedder(exported.path)
+    logits = session.run(tokenize(world.model, world.texts), ["logits"])[0]
+    found_labels = [["x", "y", "z"][row] for row in logits.argmax(axis=1)]
+    assert found_labels == TaskModel(world.folder).predict(world.texts)
+
+
+def test_a_head_of_pairs_is_left_out(world: SimpleNamespace) -> None:
+    save_head(world.folder, TaskHead(32, TaskInfo("pair", 2)), ["no", "yes"])
+    found = export_model(str(world.folder), suite=world.suite)
+    assert found.forms["onnx"].labels is None
+    assert len(OnnxEmbedder(found.path).session.get_outputs()) == 2
+
+
+def test_refusals_before_the_model_is_loaded(world: SimpleNamespace, tmp_path: Path) -> None:
+    (world.folder / "model.safetensors").write_bytes(b"damaged: it must not be read")
+    with refused("--to", "did you mean"):
+        export_model(str(world.folder), "onnx-int9")
+    (tmp_path / "empty.yaml").write_text("[]")
+    with pytest.raises(DistilvecError, match="expected a list of tasks"):
+        export_model(str(world.folder), "onnx-int8", suite=tmp_path / "empty.yaml")
+
+
+def test_a_card_changed_by_hand_and_exports_of_other_weights_are_kept_out(world: SimpleNamespace) -> None:
+    card = world.folder / "README.md"
+    card.write_text(card.read_text() + "my own notes\n")
+    export_model(str(world.folder), suite=world.suite)
+    assert "my own notes" in card.read_text() and "Exported files" not in card.read_text()
+    with torch.no_grad():
+        world.model[0].auto_model.embeddings.word_embeddings.weight[5] += 1
+    record = {"format": 1, "name": "other"}
+    save_student(world.model, world.folder, record, model_card(parse_record(record)))
+    assert read_exports(world.folder) == {}

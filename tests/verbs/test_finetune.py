@@ -1,0 +1,73 @@
+"""The verb `distilvec finetune`: it leaves a teacher with a head that a recipe takes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from labelled import write_task
+from typer.testing import CliRunner
+
+from distilvec.cli.app import app
+from distilvec.config.recipe import load, validate
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.student import untrained_student
+from distilvec.students.task_head import load_head
+from distilvec.verbs.finetune.command import finetune_recipe
+
+
+@pytest.mark.parametrize("words", [["--lora"], ["--no-lora"], ["student.lora=null"]], ids=" ".join)
+def test_leaves_a_teacher_for_recipes(words, tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
+    path, out = write_task(tmp_path / "task.jsonl", "classification", 64, 16), tmp_path / "teacher"
+    arguments = [
+        "finetune",
+        str(tiny_model),
+        "--task",
+        str(path),
+        "--type",
+        "classification",
+        "--epochs",
+        "1",
+        "--out",
+        str(out),
+    ]
+    arguments += [
+        "--r",
+        "4",
+        *words,
+        "--batch-size",
+        "16",
+        "train.device=cpu",
+        "evaluation.parts=[]",
+    ]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "accuracy" in done.output
+    recipe = load(out / "recipe.yaml")
+    lora = words == ["--lora"]
+    assert (recipe.student.lora is not None) == lora and recipe.train.learning_rate == (2e-3 if lora else 2e-5)
+    assert recipe.train.epochs == 1 and recipe.task.path == path
+    head, classes = load_head(out / "student")
+    assert classes == ["about desert", "about forest", "about ocean"] and head.task.classes == 3
+    tree = recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update={"model": str(out / "student")})})
+    assert resolve(tree, tmp_path / "student").teacher.head is not None
+    assert json.loads((out / "report.json").read_text())["supervised"]["rows"] == 16
+
+
+def test_takes_the_teachers_pooling_and_length(tmp_path):
+    import architectures
+
+    model = architectures.sentence_transformer(tmp_path / "model", architectures.bert(tmp_path / "backbone"), "cls")
+    path = write_task(tmp_path / "task.jsonl", "pair", 32, 8)
+    job = resolve(validate(finetune_recipe(str(model), path, "pair", "joint", None)), tmp_path / "run")
+    student = untrained_student(job)
+    assert student[1].pooling_mode == "cls" and student.max_seq_length == job.student_length == 128
+
+
+def test_a_wrong_kind_is_named(tiny_model, tmp_path):
+    done = CliRunner().invoke(
+        app, ["finetune", str(tiny_model), "--task", "x.jsonl", "--type", "ranking", "--out", str(tmp_path / "run")]
+    )
+    assert isinstance(done.exception, DistilvecError) and "[task.type]" in str(done.exception)

@@ -1,0 +1,370 @@
+"""From an existing index to a judged query encoder: `distill`, `check`, and tables as full teachers."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from html import escape, unescape
+from pathlib import Path
+
+import architectures
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from refusals import refused
+from samples import make_texts
+from servers import FaultyApi
+
+from benchmarks.indexes import DATABASES, lacking, stored
+from distilvec.__main__ import run_command
+from distilvec.config.schema import TeacherSection
+from distilvec.evaluation.significance import mean_interval
+from distilvec.evaluation.stored import draw_stored, stored_tasks
+from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
+from distilvec.models.load import load
+from distilvec.pipeline import columns, judgement
+from distilvec.pipeline.run import run
+from distilvec.teachers.api_embedder import _PROBE
+from distilvec.teachers.cache.columns import KNOWN
+from distilvec.teachers.open import open_table
+from distilvec.teachers.table_embedder import TableEmbedder
+from distilvec.verbs.check.check import check_index
+from distilvec.verbs.distill.prompts import recognize
+from distilvec.verbs.evaluate.scores import score_models
+from distilvec.verbs.export.export import parity_task
+
+TEXTS, NEW = make_texts(300), make_texts(400)[300:]
+LINE = re.compile(r"finds (\d.\d\d) of the index's top 10 \[(\d.\d\d), (\d.\d\d)\]")
+
+
+@pytest.fixture(scope="module")
+def teacher(tiny_model):
+    return load(tiny_model, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def vectors(teacher):
+    return teacher.encode(TEXTS)
+
+
+@pytest.fixture
+def table(tmp_path, vectors):
+    """A dump with the columns id, content, vector."""
+    columns = {"id": list(range(len(TEXTS))), "content": TEXTS, "vector": list(vectors)}
+    pq.write_table(pa.table(columns), tmp_path / "dump.parquet")
+    return tmp_path / "dump.parquet"
+
+
+@pytest.fixture(scope="module")
+def near_teacher(tmp_path_factory, tiny_model):
+    """A model near the teacher."""
+    return near(tiny_model, tmp_path_factory.mktemp("near"))
+
+
+def near(model, folder):
+    """Save a model whose first layer's weights are changed a little."""
+    import torch
+
+    own = load(model, device="cpu")
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in own[0].auto_model.encoder.layer[0].parameters():
+            weight += 0.01 * torch.randn_like(weight)
+    own.save_pretrained(str(folder), create_model_card=False)
+    return folder
+
+
+def write_suite(folder, queries):
+    """A retrieval task whose documents are stored texts; query n is for document n."""
+    (folder / "task").mkdir()
+    rows = {"corpus": TEXTS[:50], "queries": queries}
+    for name, texts in rows.items():
+        lines = (json.dumps({"id": f"{name}{row}", "text": text}) for row, text in enumerate(texts))
+        (folder / "task" / f"{name}.jsonl").write_text("\n".join(lines))
+    judged = "\n".join(f"queries{row}\tcorpus{row}\t1" for row in range(len(queries)))
+    (folder / "task" / "qrels.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}\n")
+    (folder / "suite.yaml").write_text("- {name: mine, type: retrieval, path: task}\n")
+    return folder / "suite.yaml"
+
+
+def test_tasks_are_made_from_the_table_itself(table, vectors):
+    index = TableEmbedder(TeacherSection(vectors=table))
+    neighbors, items = stored_tasks(index, 20)
+    assert (neighbors.name, items.name, len(items.queries), len(items.documents)) == (NEIGHBORS, KNOWN_ITEM, 20, 300)
+    assert not set(neighbors.queries) & set(neighbors.documents) and len(neighbors.documents) == 280
+    chosen = [TEXTS.index(text) for text in neighbors.queries]
+    rest = [row for row in range(300) if row not in chosen]
+    for number, row in enumerate(chosen):
+        near = np.argsort(-(vectors[rest] @ vectors[row]))[:10]
+        found = neighbors.judged[neighbors.judged[:, 0] == number, 1]
+        assert {neighbors.documents[one] for one in found} == {TEXTS[rest[one]] for one in near}
+    assert len(stored_tasks(index, 1000)[0].queries) == 60  # at most a fifth
+
+
+def test_the_teacher_itself_overlaps_fully_and_another_model_does_not(table, tiny_model, near_teacher):
+    section = TeacherSection(vectors=table)
+    same = check_index(tiny_model, section, queries=50)
+    whole = same.judgement.student.among
+    assert whole.mean > 0.99 and same.fits and same.judgement.cosine > 0.999
+    part = check_index(near_teacher, section, queries=50).judgement.student.among
+    assert part.mean < whole.mean and part.low <= part.mean <= part.high
+
+
+@pytest.mark.usefixtures("loopback")
+def test_the_api_that_made_an_index_is_its_own_query_encoder(tmp_path):
+    """No model is on this machine: queries are embedded by the API, documents are the index's."""
+    texts = [*TEXTS, *_PROBE]
+    vectors = np.random.default_rng(0).normal(size=(len(texts), 12)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    columns = {"text": TEXTS, "embedding": list(vectors[: len(TEXTS)])}
+    pq.write_table(pa.table(columns), tmp_path / "api.parquet")
+    with FaultyApi(dict(zip(texts, vectors, strict=True))) as server:
+        check = check_index(server.address, TeacherSection(vectors=tmp_path / "api.parquet"), queries=50)
+        assert sum(len(body["input"]) for body in server.bodies) < 150  # no document is embedded again
+    assert check.judgement.student.among.mean == 1 and check.fits
+    with refused("model", "api.parquet"):
+        check_index(tmp_path / "api.parquet", TeacherSection(vectors=tmp_path / "api.parquet"))
+
+
+def test_the_expected_overlap_agrees_with_new_texts(table, teacher, vectors, near_teacher):
+    """Texts that were never stored: the overlap of two exact searches is inside the interval, widened by its own."""
+    expected = check_index(near_teacher, TeacherSection(vectors=table), queries=60).judgement.student.among
+    ours, theirs = load(near_teacher, device="cpu").encode(NEW), teacher.encode(NEW)
+    top = [np.argsort(-(queries @ vectors.T), axis=1)[:, :10] for queries in (ours, theirs)]
+    measured = np.array([len(set(one) & set(other)) / 10 for one, other in zip(*top, strict=True)])
+    slack = 2 * measured.std() / np.sqrt(len(measured))
+    assert expected.low - slack <= measured.mean() <= expected.high + slack
+
+
+@pytest.mark.parametrize(("metric", "similarity"), [("METRIC_INNER_PRODUCT", "dot"), ("METRIC_L2", "euclidean")])
+def test_an_index_of_vectors_of_any_length_is_judged_by_its_own_metric(
+    metric, similarity, vectors, tiny_model, near_teacher, tmp_path
+):
+    """A model of the same directions is no encoder of an index that compares lengths: by cosine it would be perfect."""
+    faiss = pytest.importorskip("faiss")
+    lengths = np.random.default_rng(1).uniform(0.2, 5, size=(len(TEXTS), 1)).astype(np.float32)
+    index = faiss.IndexFlat(vectors.shape[1], getattr(faiss, metric))
+    index.add(np.ascontiguousarray(vectors * lengths))
+    faiss.write_index(index, str(tmp_path / "table.faiss"))
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    section = TeacherSection(vectors=tmp_path / "table.faiss", texts=tmp_path / "texts.txt")
+    check = check_index(near_teacher, section, queries=60)
+    assert check.judgement.similarity == similarity
+    table = open_table(section)
+    texts, stored_vectors = table.documents()
+    asked, others = draw_stored(texts, 60, "")
+    searched = faiss.IndexFlat(vectors.shape[1], getattr(faiss, metric))
+    searched.add(np.ascontiguousarray(stored_vectors[others]))
+    ours = load(near_teacher, device="cpu").encode([texts[row] for row in asked])
+    found, right = (searched.search(np.ascontiguousarray(q), 10)[1] for q in (ours, stored_vectors[asked]))
+    truth = np.mean([len({*a} & {*b}) / 10 for a, b in zip(found, right, strict=True)])
+    assert check.judgement.student.among.mean == pytest.approx(truth, abs=1e-9)
+    by_cosine = check_index(near_teacher, section.model_copy(update={"similarity": "cosine"}), queries=60)
+    assert abs(by_cosine.judgement.student.among.mean - truth) > 0.1
+
+
+def test_a_table_that_states_no_similarity_is_read_by_cosine_with_a_line(table, near_teacher, vectors, capsys):
+    section = TeacherSection(vectors=table)
+    check_index(near_teacher, section, queries=50)
+    assert "no similarity is stated" not in capsys.readouterr().err  # of length 1: every similarity ranks alike
+    columns = pq.read_table(table)
+    longer = [(vector * (1.5 + row % 5)).tolist() for row, vector in enumerate(vectors)]
+    pq.write_table(columns.set_column(2, "vector", pa.array(longer)), table)
+    found = check_index(near_teacher, section, queries=50)
+    printed = capsys.readouterr().err
+    assert "no similarity is stated" in printed and "compared by cosine" in printed and "--similarity" in printed
+    words = ["check", str(near_teacher), str(table), "--queries", "50", "--similarity", "dot"]
+    assert run_command(words) in (0, 1)
+    printed = capsys.readouterr()
+    assert "no similarity is stated" not in printed.err
+    by_product = float(LINE.search(" ".join(printed.out.split()))[1])
+    assert abs(by_product - found.judgement.student.among.mean) > 0.05
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """4,000 texts and their vectors by a model of one layer, 500 new texts with theirs, and a model near that one."""
+    folder, texts = tmp_path_factory.mktemp("many"), make_texts(4_500)
+    backbone = architectures.bert(folder / "backbone", num_hidden_layers=1)
+    teacher = load(architectures.sentence_transformer(folder / "model", backbone), device="cpu")
+    vectors = teacher.encode(texts, batch_size=256)
+    return texts[:4_000], texts[4_000:], vectors[:4_000], vectors[4_000:], near(folder / "model", folder / "near")
+
+
+@pytest.fixture
+def folder():
+    """A folder in memory where there is one: embedded Qdrant waits for the disk after each row."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as found:
+        yield Path(found)
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_an_index_becomes_a_judged_encoder(kind, folder, tmp_path, many, capsys, no_pages):
+    if package := lacking(kind):
+        pytest.skip(f"{package} is not installed")
+    texts, new, vectors, theirs, near_many = many
+    with stored(kind, folder / "index", texts, vectors) as index:
+        out = tmp_path / "run"
+        words = ["distill", index.address, "--student", str(near_many), "--out", str(out)]
+        words += [
+            "corpus.validation_rows=128",
+            "train.learning_rate=1e-6",
+            "train.max_steps=5",
+            "train.precision=fp32",
+            "train.device=cpu",
+        ]
+        assert run_command([*words, *index.distill_words]) == 0
+        mean, low, high = map(float, LINE.search(" ".join(capsys.readouterr().out.split())).groups())
+        assert "secret" not in (out / "recipe.yaml").read_text()
+        check = ["check", str(out / "student"), index.address, *index.words]
+        assert run_command([*check, "--json", str(tmp_path / "check.json")]) in (0, 1)  # 1: a switch is not advised
+        judgement = json.loads((tmp_path / "check.json").read_text())["judgement"]
+        assert judgement["student"]["among"]["mean"] == pytest.approx(mean, abs=0.006)
+        ours = load(out / "student", device="cpu").encode(new, batch_size=256)
+        found, right = index.search(ours, 10), index.search(theirs, 10)
+        shares = np.array([len(set(a) & set(b)) / 10 for a, b in zip(found, right, strict=True)])
+        measured = mean_interval(shares)
+        assert low - 0.005 <= measured[2] and measured[1] <= high + 0.005  # the intervals meet; printed to 0.01
+        assert 0.3 < mean < 0.99  # the student is near the teacher, and another model
+
+
+def test_an_encoder_is_judged_once_with_one_sentence(table, near_teacher, tmp_path, capsys, monkeypatch):
+    """Terminal, page and card of `distill` have the sentence of `check`, from one evaluation."""
+    out, judged, stored_scores = tmp_path / "run", [], []
+    judge, score = judgement.judge_encoder, columns.evaluate
+    monkeypatch.setattr(judgement, "judge_encoder", lambda *a: judged.append(a) or judge(*a))
+    monkeypatch.setattr(columns, "evaluate", lambda *a: stored_scores.append(a) or score(*a))
+    words = ["distill", str(table), "--student", str(near_teacher), "--out", str(out)]
+    words += [
+        "evaluation.stored=60",
+        "train.learning_rate=1e-6",
+        "train.max_steps=2",
+        "train.device=cpu",
+        "train.precision=fp32",
+    ]
+    assert run_command([*words, "--json", str(tmp_path / "distill.json")]) == 0
+    assert len(judged) == 1 and len(stored_scores) == 2  # two columns
+    printed = capsys.readouterr().out
+    report = json.loads((out / "report.json").read_text())
+    sentence = report["verdict"]["text"]
+    assert LINE.match(sentence) and "a stored text is found at rank 1 to 10 with MRR" in sentence
+    assert report["verdict"]["retention"] is report["verdict"]["asymmetric_retention"] is None
+    assert sentence in " ".join(printed.split())
+    page, first = (out / "report.html").read_text(), sentence.partition(";")[0]
+    assert escape(sentence[1:], quote=False) in unescape(page).replace("&", "&amp;") and "Not evaluated" not in page
+    assert f"It {first}" in (out / "student" / "README.md").read_text()
+    assert run_command(["check", str(out / "student"), str(table), "--queries", "60",
+                        "--json", str(tmp_path / "check.json")]) in (0, 1)  # fmt: skip
+    distilled = json.loads((tmp_path / "distill.json").read_text())["verdict"]["text"]
+    checked = json.loads((tmp_path / "check.json").read_text())["line"].replace("[", "(").partition("(")[0]
+    assert distilled == sentence and sentence.replace("[", "(").startswith(checked)  # a check knows no start
+    assert first in " ".join(capsys.readouterr().out.split())
+
+
+def test_evaluate_takes_a_table_as_teacher(table, tiny_model, near_teacher, tmp_path):
+    suite = write_suite(tmp_path, [*TEXTS[60:70]])  # stored texts
+    scores = score_models(near_teacher, suite, table)
+    assert set(scores.columns) == {"teacher", "student", "asymmetric"} and not scores.problems
+    other = tmp_path / "other"
+    other.mkdir()
+    scores = score_models(near_teacher, write_suite(other, [*NEW[:10]]), table)  # queries that the table lacks
+    assert set(scores.columns) == {"student", "asymmetric"} and not scores.problems
+    alone = score_models(tiny_model, None, table)
+    assert all(score.value > 98 for score in alone.columns["asymmetric"])
+
+
+def test_a_table_is_a_full_teacher_of_a_run(table, tiny_recipe, tiny_model, tmp_path, no_pages):
+    """Teacher and asymmetric scores, agreement, compression, projections; the user's documents stay in the corpus."""
+    recipe = tiny_recipe(
+        teacher={"vectors": str(table), "name": "mine"},
+        student={"model": str(tiny_model), "layers": 3},
+        corpus={"sources": [{"builtin": "teacher"}], "validation_rows": 16},
+        evaluation={
+            "suite": str(write_suite(tmp_path, TEXTS[60:70])),
+            "stored": 30,
+            "draws": 50,
+            "parts": ["agreement", "compression", "projections"],
+        },
+    )
+    run(recipe, tmp_path / "run")
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["failures"] == []
+    assert {"teacher", "asymmetric", "student"} <= set(report["scores"]) == set(report["averages"])
+    assert set(report["agreement"]) == {"mine", NEIGHBORS, KNOWN_ITEM}
+    assert report["agreement"][NEIGHBORS]["models"]["asymmetric"].keys() >= {"overlap@10", "kendall_tau"}
+    assert {row["column"] for row in report["compression"]["rows"]} == {"teacher", "student", "asymmetric"}
+    assert set(report["projections"]["sentences"]["points"]) >= {"teacher", "student"}
+    record = json.loads((tmp_path / "run" / "distillation.json").read_text())
+    assert record["data"]["train_rows"] + record["data"]["holdout_rows"] >= 300 - 10 - 30
+    assert parity_task(tmp_path / "run" / "student", None).name == "mine"  # what an export is compared on
+
+
+def test_candidates_are_recognized(table, tiny_model, near_teacher):
+    index = TableEmbedder(TeacherSection(vectors=table))
+    best, other = recognize(index, [str(near_teacher), str(tiny_model)])
+    assert best.model == str(tiny_model) and best.same and other.cosine < best.cosine
+
+
+def test_models_that_cannot_search_the_index(table, tmp_path, near_teacher, capsys):
+    short = tmp_path / "short.parquet"
+    own = pq.read_table(table)
+    lists = [vector[:8] for vector in own.column("vector").to_pylist()]
+    pq.write_table(own.set_column(2, "vector", pa.array(lists)), short)
+    assert run_command(["check", str(near_teacher), str(short)]) == 2
+    assert "32 dimensions, the index has 8" in capsys.readouterr().err
+    random = np.random.default_rng(0).standard_normal((300, 32)).astype(np.float32)
+    pq.write_table(own.set_column(2, "vector", pa.array(list(random))), table)
+    assert run_command(["check", str(near_teacher), str(table)]) == 1
+    assert "Do not switch: the model's vectors have a mean cosine of" in capsys.readouterr().out
+    assert run_command(["check", str(near_teacher), "postgresql://me:word@host/db/t"]) == 2
+    message = capsys.readouterr().err
+    assert "[index]" in message and "word" not in message.replace("password", "").replace("PASSWORD", "")
+
+
+def test_the_stored_texts_of_a_model_are_refused(tiny_recipe, tmp_path):
+    from distilvec.pipeline.resolve import resolve
+
+    with refused("evaluation.stored"):
+        resolve(tiny_recipe(evaluation__stored=10), tmp_path / "run")
+    with refused("corpus.sources.0.builtin"):
+        resolve(tiny_recipe(corpus={"sources": [{"builtin": "teacher"}]}), tmp_path / "run")
+
+
+def test_a_plain_teacher_and_a_table_give_equal_scores(table, tiny_model, near_teacher, tmp_path):
+    suite = write_suite(tmp_path, [*TEXTS[60:70]])
+    ours, theirs = score_models(near_teacher, suite, table), score_models(near_teacher, suite, tiny_model)
+    for name in ("teacher", "asymmetric"):
+        assert ours.columns[name][0].value == pytest.approx(theirs.columns[name][0].value, abs=0.01)
+
+
+def test_column_errors_name_the_option_that_was_typed(table, tiny_model, tmp_path, capsys):
+    """A table without known names: the message has all names that were tried, and options that then work."""
+    odd = tmp_path / "odd.parquet"
+    pq.write_table(pq.read_table(table).rename_columns(["chunk_id", "chunk_text", "dense"]), odd)
+    command = ["check", str(tiny_model), str(odd), "--queries", "20"]
+    assert run_command(command) == 2
+    problem = " ".join(capsys.readouterr().err.split())
+    assert f"[index] {odd} has the columns chunk_id, chunk_text, dense;" in problem
+    for name in (*KNOWN["text"], "embedding", "vector", "embeddings", "vectors"):
+        assert name in problem
+    assert "teacher_embedding_final" not in problem and "columns:" not in problem and "teacher." not in problem
+    assert problem.endswith("Name yours: --column text=NAME --column embedding=NAME.")
+    assert run_command([*command, "--column", "text=chunk_txt", "--column", "embedding=dense"]) == 2
+    problem = capsys.readouterr().err
+    assert "did you mean 'chunk_text'" in problem and "Correct --column." in problem
+    assert run_command([*command, "--column", "text=chunk_text", "--column", "embedding=dense"]) == 0
+
+
+def test_column_errors_of_texts_name_the_option(tiny_model, tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text('{"utterance": "a b", "intent": "c"}\n')
+    model, texts = str(tiny_model), str(tmp_path / "rows.jsonl")
+    assert run_command(["align", "--teacher", model, "--student", model, "--texts", texts]) == 2
+    problem = " ".join(capsys.readouterr().err.split())
+    assert "[--column]" in problem and "(text, sentence, query," in problem
+    assert "Name the right one with --column" in problem
+    assert (
+        run_command(["align", "--teacher", model, "--student", model, "--texts", texts, "--column", "utterance"]) == 0
+    )

@@ -1,0 +1,188 @@
+"""`distilvec push` to a hub on this machine: what arrives, who may see it, and every refusal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hub_stub import OWNER, TOKEN, Hub
+from huggingface_hub import ModelCard
+from refusals import refused
+
+from distilvec.core.errors import DistilvecError
+from distilvec.report.model_card import model_card
+from distilvec.report.record import parse_record
+from distilvec.verbs.push.push import checked_card, model_files, push_model
+
+ROOT = Path(__file__).parents[2]
+RECORD = {
+    "name": "pushed",
+    "teacher": {"name": "org/large", "width": 32},
+    "student": {"name": "pushed", "width": 32, "base_model": "org/base"},
+    "scores": {"student": [{"task": "cran", "type": "retrieval", "metric": "ndcg@10", "value": 47.5}]},
+    "data": {"sources": [{"name": "wiki", "rows": 3, "role": "document", "language": "tr"}]},
+    "hub": {"base_model": ["org/base", "org/large"], "datasets": ["org/texts"], "license": "apache-2.0"},
+}
+LOADED = re.compile(r"""\("\."\)  # in this folder, or its path""")
+SECRETS = {
+    "recipe.yaml": b"secret", ".env": b"HF_TOKEN=secret", ".cache/config.json": b"secret", "optimizer.pt": b"secret",
+    "pytorch_model.bin": b"secret", "checkpoint/optimizer.safetensors": b"secret", "notes.txt": b"secret",
+    "credentials.json": b"secret",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folders(tiny_model, tmp_path_factory):
+    """A model with a card and a license, one with a card alone, and files that are nobody's business."""
+    root = tmp_path_factory.mktemp("push")
+    without = {**RECORD, "hub": {"base_model": ["org/base"]}}
+    teacher = {**RECORD, "hub": {"base_model": ["teacher"], "license": "mit"}}
+    for name, record in {"student": RECORD, "unlicensed": without, "old": teacher}.items():
+        shutil.copytree(tiny_model, root / name)
+        (root / name / "README.md").write_text(model_card(parse_record(record)), encoding="utf-8")
+        (root / name / "distillation.json").write_text(json.dumps(record), encoding="utf-8")
+    (root / "secret").write_bytes(b"secret")
+    (root / "student" / "vocab.txt").unlink(missing_ok=True)
+    (root / "student" / "vocab.txt").symlink_to(root / "secret")
+    for name, content in SECRETS.items():
+        (root / "student" / name).parent.mkdir(exist_ok=True)
+        (root / "student" / name).write_bytes(content)
+    (root / "student" / "onnx").mkdir()
+    (root / "student" / "onnx" / "model.onnx").write_bytes(b"\x08\x08onnx" * 1000)
+    shutil.copytree(root / "unlicensed", root / "wrong")
+    card = (root / "wrong" / "README.md").read_text(encoding="utf-8")
+    (root / "wrong" / "README.md").write_text(card.replace("- tr\n", "- turkish\n", 1), encoding="utf-8")
+    return root
+
+
+@pytest.fixture(scope="module")
+def pushed(folders):
+    """The hub after a series of commands, and their answers by name."""
+    student, unlicensed = str(folders / "student"), str(folders / "unlicensed")
+    commands = {
+        "first": [student, f"{OWNER}/first"],
+        "again": [student, f"{OWNER}/first"],
+        "update": [student, f"{OWNER}/first", "--update", "--revision", "v2", "--message", "second try"],
+        "public": [student, "open", "--public"],
+        "into public": [student, f"{OWNER}/open", "--update"],
+        "unlicensed": [unlicensed, f"{OWNER}/asked"],
+        "licensed": [unlicensed, f"{OWNER}/asked", "--license", "cc-by-4.0"],
+        "unknown license": [unlicensed, f"{OWNER}/never", "--license", "no-such-license"],
+        "wrong card": [str(folders / "wrong"), f"{OWNER}/never", "--license", "mit"],
+        "another owner": [student, "somebody/never"],
+        "refused": [student, f"{OWNER}/never"],
+        "no token": [student, f"{OWNER}/never"],
+    }
+    tokens = {"refused": "hf_wrong", "no token": ""}
+    jobs = [
+        {"arguments": ["push", *words], "environment": {"HF_TOKEN": tokens.get(name, TOKEN)}}
+        for name, words in commands.items()
+    ]
+    (folders / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
+    with Hub() as hub:
+        environment = {
+            **os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1",
+            "HF_HOME": str(folders / "home"), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "NO_PROXY": "127.0.0.1",
+        }  # fmt: skip
+        command = [sys.executable, str(Path(__file__).with_name("push_commands.py")), "jobs.json", "answers.json"]
+        done = subprocess.run(command, env=environment, cwd=folders, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    answers = json.loads((folders / "answers.json").read_text(encoding="utf-8"))
+    return hub, dict(zip(commands, answers, strict=True))
+
+
+def test_the_folder_arrives_in_a_private_repository(pushed, folders):
+    hub, answers = pushed
+    repo, folder = hub.repos[f"{OWNER}/first"], folders / "student"
+    assert answers["first"]["status"] == 0 and "private: http://127.0.0.1" in answers["first"]["out"]
+    arrived = repo["branches"]["main"]
+    expected = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink() and path.relative_to(folder).as_posix() not in SECRETS
+    }
+    name, own = f'("{OWNER}/first")', expected["README.md"].decode()
+    loaded = LOADED.sub(name, own)
+    assert own.count("in this folder, or its path") == loaded.count(name) == 1
+    expected["README.md"] = loaded.encode()
+    assert arrived == expected and {"model.safetensors", "onnx/model.onnx", "1_Pooling/config.json"} <= set(arrived)
+    assert repo["private"] and not any(b"secret" in content for content in arrived.values())
+    assert "optimizer.pt" in answers["first"]["err"] and "vocab.txt" in answers["first"]["err"]
+
+
+def test_an_existing_repository_is_kept_unless_asked(pushed):
+    hub, answers = pushed
+    assert answers["again"]["status"] == 2 and f"[repo_id] {OWNER}/first exists on the hub." in answers["again"]["err"]
+    assert [commit["repo"] for commit in hub.commits] == [f"{OWNER}/first"] * 2 + [f"{OWNER}/open", f"{OWNER}/asked"]
+    assert answers["update"]["status"] == 0
+    assert (hub.commits[1]["revision"], hub.commits[1]["summary"]) == ("v2", "second try")
+    branches = hub.repos[f"{OWNER}/first"]["branches"]
+    assert branches["v2"] == branches["main"]
+
+
+def test_public_only_on_request(pushed):
+    hub, answers = pushed
+    assert answers["public"]["status"] == 0 and not hub.repos[f"{OWNER}/open"]["private"]
+    assert answers["into public"]["status"] == 2 and "[--public]" in answers["into public"]["err"]
+    assert hub.repos[f"{OWNER}/asked"]["private"]
+
+
+def test_a_license_is_asked_for(pushed, folders):
+    hub, answers = pushed
+    assert answers["unlicensed"]["status"] == 2 and "based on org/base. Give its id" in answers["unlicensed"]["err"]
+    assert answers["licensed"]["status"] == 0
+    arrived = hub.repos[f"{OWNER}/asked"]["branches"]["main"]
+    before = ModelCard((folders / "unlicensed" / "README.md").read_text(encoding="utf-8"))
+    card = ModelCard(arrived["README.md"].decode())
+    assert card.data.license == "cc-by-4.0" and card.text.replace(f'("{OWNER}/asked")', "") == LOADED.sub(
+        "", before.text
+    )
+    assert card.data.eval_results == before.data.eval_results and len(card.data.eval_results) == 1
+
+
+def test_refusals_of_the_hub_leave_nothing(pushed):
+    hub, answers = pushed
+    keys = {
+        "unknown license": "[README.md] the hub refuses the card: ", "wrong card": "[README.md] ",
+        "another owner": "[token] the token may not write to somebody/never.",
+        "refused": "[token] http://127.0.0.1", "no token": "[token] no token of the hub was found.",
+    }  # fmt: skip
+    for name, beginning in keys.items():
+        assert answers[name]["status"] == 2, name
+        assert f"distilvec: {beginning}" in answers[name]["err"], answers[name]["err"]
+        assert "Traceback" not in answers[name]["err"] and TOKEN not in answers[name]["err"]
+    assert set(hub.repos) == {f"{OWNER}/first", f"{OWNER}/open", f"{OWNER}/asked"}
+
+
+def test_folders_that_are_not_pushed(folders, tiny_model, tmp_path):
+    """Each is refused before the hub is reached."""
+    with refused("README.md", "'teacher'"):
+        checked_card(folders / "old", None)
+    with pytest.raises(DistilvecError, match=r"^\[--license\] found 'MIT License'"):
+        checked_card(folders / "unlicensed", "MIT License")
+    with refused("repo_id"):
+        push_model(folders / "student", "not/a/name")
+    with refused("model", "folder of a run"):
+        model_files(folders)
+    bare = shutil.copytree(folders / "old", tmp_path / "bare")
+    (bare / "README.md").write_text("---\n- a list\n---\n", encoding="utf-8")
+    with refused("README.md", "damaged"):
+        checked_card(bare, None)
+    (bare / "README.md").unlink()
+    with pytest.raises(DistilvecError, match=r"^\[model\] .* has no model card"):
+        model_files(bare)
+    for weights in bare.rglob("*.safetensors"):
+        weights.rename(weights.with_name("pytorch_model.bin"))
+    with refused("model", "safetensors"):
+        model_files(bare)
+    (bare / "modules.json").unlink()
+    with refused("model", "modules.json"):
+        model_files(bare)
+    with refused("HF_HUB_OFFLINE"):
+        push_model(folders / "student", "me/offline")

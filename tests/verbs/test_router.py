@@ -1,0 +1,122 @@
+"""Query tower and document tower: `--to router`, read by plain sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import architectures
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from huggingface_hub import ModelCard
+from refusals import refused
+from samples import make_texts
+from sentence_transformers import SentenceTransformer
+
+from distilvec.__main__ import run_command
+from distilvec.core.errors import DistilvecError
+from distilvec.formats.router import save_router
+from distilvec.models.load import load
+from distilvec.pipeline.run import run
+from distilvec.teachers.teacher import load_teacher
+from distilvec.verbs.export.export import export_model
+from distilvec.verbs.export.router import document_tower
+
+TEXTS = make_texts(20, seed=3)
+PROMPTS = {"query": "search for: ", "document": "text: "}
+
+pytestmark = pytest.mark.usefixtures("no_pages")
+
+
+def finished(tiny_recipe, folder, **changes):
+    """Run a recipe of two steps."""
+    recipe = tiny_recipe(train__max_steps=2, **changes)
+    run(recipe, folder)
+    return folder / "student"
+
+
+def test_queries_go_to_the_student_and_documents_to_the_teacher(tiny_recipe, tmp_path, capsys, shared_cache):
+    """Of a cut and normalised vector, with prompts and a length of the recipe's own."""
+    keys = {"teacher__prompts": PROMPTS, "teacher__max_length": 20, "teacher__truncate_dim": 24}
+    student = finished(tiny_recipe, tmp_path / "run", **keys)
+    assert run_command(["export", str(student), "--to", "router"]) == 0
+    folder = tmp_path / "run" / "router"
+    assert capsys.readouterr().out.strip() == str(folder)
+    model, alone = SentenceTransformer(str(folder), device="cpu"), SentenceTransformer(str(student), device="cpu")
+    texts = [*TEXTS, " ".join(TEXTS)]
+    recipe = tiny_recipe(**keys)
+    with load_teacher(recipe.teacher, "cpu") as teacher:
+        documents = teacher.embed(texts, "document")
+    queries = alone.encode_query(texts)
+    assert np.abs(model.encode_query(texts) - queries).max() < 1e-6
+    assert np.abs(model.encode_document(texts) - documents).max() < 1e-6
+    assert np.allclose(model.encode(["text: " + text for text in texts]), documents, atol=1e-6)
+    assert np.abs(queries - documents).max() > 1e-3 and documents.shape == (21, 24)
+    assert np.allclose(np.linalg.norm(documents, axis=1), 1) and model.prompts == PROMPTS
+    for role, expected in (("query", queries), ("document", documents)):
+        tower = SentenceTransformer(str(folder / role), device="cpu")
+        assert np.abs(tower.encode(texts, prompt_name=role) - expected).max() < 1e-6
+    card = ModelCard((folder / "README.md").read_text(encoding="utf-8"))
+    assert card.data.model_name is None and "of the teacher's top 10 among the teacher's vectors" in card.text
+    assert json.loads((folder / "distillation.json").read_text())["documents"] == "model"
+    assert str(tmp_path) not in "".join(
+        path.read_text() for path in folder.rglob("*.json") if path.name != "tokenizer.json"
+    )
+    assert run_command(["export", str(student), "--to", "router"]) == 0, "its own folder is replaced"
+    assert run_command(["evaluate", str(folder), "--suite", "none.yaml"]) == 2
+    capsys.readouterr()
+    with refused("model", "Router"):
+        export_model(str(folder), "onnx", tmp_path / "x.onnx")
+
+
+def test_a_student_with_a_space_of_its_own_goes_behind_its_projection(tiny_recipe, tmp_path, shared_cache):
+    student = finished(tiny_recipe, tmp_path / "run", method__name="talas")
+    projected = SentenceTransformer(str(export_model(str(student), "projected").path), device="cpu")
+    model = SentenceTransformer(str(export_model(str(student), "router").path), device="cpu")
+    assert np.allclose(model.encode_query(TEXTS), projected.encode_query(TEXTS), atol=1e-6)
+    assert not np.allclose(model.encode_document(TEXTS), projected.encode_document(TEXTS), atol=1e-3)
+    alone = finished(tiny_recipe, tmp_path / "alone", method__name="simcse")
+    with refused("--to", "space of its own"):
+        export_model(str(alone), "router")
+
+
+def test_teachers_that_are_no_tower(tiny_recipe, tiny_model, tmp_path):
+    own = shutil.copytree(tiny_model, tmp_path / "own")
+    student = finished(tiny_recipe, tmp_path / "run", teacher__model=str(own))
+    path = own / "1_Pooling" / "config.json"
+    path.write_text(path.read_text().replace("32", "32 "))
+    with refused("--to", "another model"):
+        export_model(str(student), "router")
+    shutil.rmtree(own)
+    with pytest.raises(DistilvecError, match=r"^\[teacher.model\] cannot load"):
+        export_model(str(student), "router")
+    assert not (tmp_path / "run" / "router").exists()
+
+    texts = make_texts(200)
+    vectors = list(load(tiny_model, device="cpu").encode(texts))
+    pq.write_table(pa.table({"text": texts, "embedding": vectors}), tmp_path / "table.parquet")
+    keys = {"teacher": {"vectors": str(tmp_path / "table.parquet")}, "student__model": str(tiny_model)}
+    student = finished(tiny_recipe, tmp_path / "stored", **keys)
+    with refused("--to", "table of vectors"):
+        export_model(str(student), "router")
+    with refused("model", "--to router"):
+        export_model(str(tiny_model), "router")
+
+
+def test_towers_that_a_router_cannot_hold(tiny_recipe, tiny_model, tmp_path):
+    from distilvec.config.student import ExpertsSection, StudentSection
+    from distilvec.students.build import TeacherInfo, build_student
+
+    section = StudentSection(model=str(architectures.bert(tmp_path / "bert")), experts=ExpertsSection(width=8))
+    mixed = build_student(section, TeacherInfo(dim=32, normalized=True, max_length=60), seed=0)
+    with load_teacher(tiny_recipe().teacher, "cpu") as teacher:
+        tower = document_tower(teacher)
+    with pytest.raises(DistilvecError, match=r"^\[--out\] the query tower has experts"):
+        save_router(mixed, tower, tmp_path / "out", {}, "", "--out")
+    odd = SentenceTransformer(modules=[*tower, tower[1]], device="cpu")
+    odd.append(type("Odd", (type(tower[-1]),), {})())
+    with refused("--out", "Odd"):
+        save_router(tower, odd, tmp_path / "out", {}, "", "--out")
+    assert not (tmp_path / "out").exists()

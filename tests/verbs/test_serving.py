@@ -1,0 +1,291 @@
+"""The HTTP server over a real socket: OpenAI's own client, limits, wrong requests, metrics, a load, the command."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import json
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import numpy as np
+import pytest
+from architectures import bert, sentence_transformer
+from commands import Command
+from openai import OpenAI
+from refusals import refused
+from sentence_transformers import SentenceTransformer
+from servers import serving
+
+from benchmarks.serve import measure
+from distilvec.formats.onnx import export_onnx
+from distilvec.verbs.serve.model import ServedModel
+from distilvec.verbs.serve.requests import Limits
+from distilvec.verbs.serve.server import take_address
+
+pytestmark = pytest.mark.usefixtures("loopback")
+TEXTS = ["a small cat", "how do wings produce lift", "Grüße aus Köln, <b>çok</b> güzel", "long " * 20]
+PATH = "/v1/embeddings"
+
+
+@pytest.fixture(scope="module")
+def served(tiny_model):
+    return ServedModel(str(tiny_model), "tiny")
+
+
+@pytest.fixture
+def expected(tiny_model):
+    return SentenceTransformer(str(tiny_model), device="cpu").encode(TEXTS)
+
+
+@pytest.fixture
+def client(served):
+    with serving(served) as address, httpx.Client(base_url=address) as client:
+        yield client
+
+
+def test_openai_s_client_gets_encode_s_vectors(served, expected):
+    with serving(served) as address, OpenAI(api_key="none", base_url=f"{address}/v1", max_retries=0) as client:
+        found = client.embeddings.create(model="tiny", input=TEXTS)  # asks for base64
+        assert np.array([entry.embedding for entry in found.data]) == pytest.approx(expected, abs=1e-5)
+        assert [entry.index for entry in found.data] == [0, 1, 2, 3] and found.model == "tiny"
+        assert found.usage.prompt_tokens == sum(served.count_tokens(TEXTS)) == found.usage.total_tokens
+        short = client.embeddings.create(model="tiny", input=TEXTS[0], dimensions=8, encoding_format="float")
+        cut = expected[0, :8] / np.linalg.norm(expected[0, :8])
+        assert short.data[0].embedding == pytest.approx(cut, abs=1e-5)
+        assert [model.id for model in client.models.list()] == ["tiny"]
+
+
+def test_base64_and_numbers_are_the_same(client):
+    plain, coded = (
+        client.post(PATH, json={"input": TEXTS, "encoding_format": form}).json()["data"] for form in ("float", "base64")
+    )
+    for one, other in zip(plain, coded, strict=True):
+        assert np.frombuffer(base64.b64decode(other["embedding"]), "<f4").tolist() == one["embedding"]
+
+
+def test_prompts_by_input_type(tiny_model, tmp_path):
+    model = SentenceTransformer(str(tiny_model), device="cpu", prompts={"query": "query: ", "document": ""})
+    model.save(str(tmp_path / "prompted"))
+    expected = model.encode(TEXTS[:1], prompt_name="query")[0]
+    with serving(ServedModel(str(tmp_path / "prompted"))) as address:
+        found = [
+            httpx.post(address + PATH, json={"input": TEXTS[0], **more}).json()["data"][0]["embedding"]
+            for more in ({"input_type": "query"}, {"input_type": "document"}, {})
+        ]
+    assert found[0] == pytest.approx(expected, abs=1e-5)
+    assert found[1] == found[2] and not np.allclose(found[0], found[1], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field", "words"),
+    [
+        (b"", 400, None, "no JSON"),
+        (b"{", 400, None, "no JSON"),
+        (b"\xff\xfe{}", 400, None, "no JSON"),
+        (b"[" * 100_000, 400, None, "no JSON"),
+        (b"[]", 400, None, "Send a JSON object"),
+        (b"{}", 400, "input", "Field required"),
+        (b'{"input": []}', 400, "input", "The list is empty"),
+        (b'{"input": ""}', 400, "input", "A text is empty"),
+        (b'{"input": [3, 4]}', 400, "input", "token ids"),
+        (b'{"input": [[3, 4]]}', 400, "input", "token ids"),
+        (b'{"input": "  "}', 400, "input", "empty"),
+        (b'{"input": ["a", ""]}', 400, "input", "empty"),
+        (b'{"input": "\\ud800"}', 400, "input", "surrogate"),
+        (b'{"input": "a", "dimensions": 33}', 400, "dimensions", "the model has 32"),
+        (b'{"input": "a", "dimensions": 0}', 400, "dimensions", "greater than or equal to 1"),
+        (b'{"input": "a", "encoding_format": "hex"}', 400, "encoding_format", "'float' or 'base64'"),
+        (b'{"input": "a", "model": "<script>"}', 404, "model", "Name 'tiny'"),
+        (b'{"input": "a", "input_type": "passage"}', 400, "input_type", "'query' or 'document'"),
+    ],
+)
+def test_wrong_requests_are_told_what_is_wrong(client, body, status, field, words):
+    answer = client.post(PATH, content=body)
+    error = answer.json()["error"]
+    assert answer.status_code == status and error["param"] == field and words in error["message"]
+    assert error["type"] == "invalid_request_error" and answer.headers["content-type"] == "application/json"
+    assert client.post(PATH, json={"input": "a"}).status_code == 200  # the server goes on
+
+
+def test_limits(served):
+    long = "word " * 10_000
+    with serving(served, limits=Limits(body=100_000, texts=3)) as address, httpx.Client(base_url=address) as client:
+        assert client.post(PATH, json={"input": ["a"] * 3}).status_code == 200
+        many = client.post(PATH, json={"input": ["a"] * 4})
+        assert many.status_code == 400 and "at most 3" in many.json()["error"]["message"]
+        large = client.post(PATH, json={"input": "a" * 100_001})
+        assert large.status_code == 413 and "100,000 bytes" in large.json()["error"]["message"]
+        chunks = client.post(PATH, content=(b" " * 1000 for _ in range(200)))  # no length is announced
+        assert chunks.status_code == 413
+        refused = client.post(PATH, json={"input": long})
+        assert refused.status_code == 400 and "truncate=true" in refused.json()["error"]["message"]
+        cut = client.post(PATH, json={"input": long, "truncate": True})
+        assert cut.status_code == 200 and cut.json()["usage"]["prompt_tokens"] == served.max_length
+    with serving(served, limits=Limits(truncate=True)) as address:
+        assert httpx.post(address + PATH, json={"input": long}).status_code == 200
+
+
+def test_unknown_paths_and_verbs(client):
+    assert client.get("/v1/embeddings").status_code == 405
+    missing = client.get("/v2/embeddings")
+    assert missing.status_code == 404 and "POST /v1/embeddings" in missing.json()["error"]["message"]
+
+
+def test_a_key_is_asked_for(served):
+    with serving(served, key="secret") as address, httpx.Client(base_url=address) as client:
+        for header in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}, {"authorization": b"\xff"}):
+            answer = client.post(PATH, json={"input": "a"}, headers=header)
+            assert answer.status_code == 401 and "secret" not in answer.text
+        assert client.get("/health").status_code == 200
+        assert client.post(PATH, json={"input": "a"}, headers={"authorization": "Bearer secret"}).status_code == 200
+
+
+def test_a_fault_of_ours_shows_no_inner_text(served, monkeypatch):
+    def broken(texts):
+        raise RuntimeError("weights at /secret/path")
+
+    monkeypatch.setattr(served, "embed", broken)
+    with serving(served) as address:
+        answer = httpx.post(address + PATH, json={"input": "a"})
+        assert answer.status_code == 500 and "RuntimeError" in answer.text and "secret" not in answer.text
+        assert 'distilvec_requests_total{status="500"} 1.0' in httpx.get(f"{address}/metrics").text
+
+
+def test_health_and_metrics(client):
+    assert client.get("/health").json() == {"status": "ok", "model": "tiny", "dimensions": 32, "max_tokens": 128}
+    client.post(PATH, json={"input": ["a cat", "a dog"]})
+    client.post(PATH, content=b"{")
+    text = client.get("/metrics").text
+    assert 'distilvec_requests_total{status="200"} 1.0' in text and 'distilvec_requests_total{status="400"} 1.0' in text
+    assert "distilvec_texts_total 2.0" in text and "distilvec_waiting_texts 0.0" in text
+    assert re.search(r"distilvec_request_seconds_count 1.0", text)
+
+
+def test_many_clients_lose_nothing(served, tiny_model):
+    """200 requests of 16 clients: each gets its own vectors, and batches are shared."""
+    texts = [f"text number {i}" for i in range(200)]
+    expected = SentenceTransformer(str(tiny_model), device="cpu").encode(texts)
+
+    async def load(address):
+        limit = asyncio.Semaphore(16)
+
+        async def one(client, text):
+            async with limit:
+                return (await client.post(PATH, json={"input": text})).json()["data"][0]["embedding"]
+
+        async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+            found = await asyncio.gather(*(one(client, text) for text in texts))
+            return np.array(found), (await client.get("/metrics")).text
+
+    with serving(served) as address:
+        found, metrics = asyncio.run(load(address))
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert float(re.search(r"distilvec_batch_texts_count (\S+)", metrics)[1]) < 200
+    assert "distilvec_texts_total 200.0" in metrics
+
+
+class Server(Command):
+    """`python -m distilvec serve`, forked, with the part of `subprocess.Popen` that benchmarks/serve.py needs."""
+
+    def __init__(self, line, env=None, **streams):
+        super().__init__(*line[3:], module=line[2], **(env or {}))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.wait()
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    @property
+    def stderr(self):
+        return self
+
+    def readline(self):
+        """The server's message with its address."""
+        file = Path(self._output.name) / "err"
+        while not file.exists() or not re.search(r"http://\S+:\d+/", file.read_text()):
+            assert self.poll() is None, self.communicate()[1]
+            time.sleep(0.01)
+        return file.read_text()
+
+    def read(self):
+        return self.communicate()[1]
+
+
+@pytest.mark.slow
+def test_the_command_under_load(tiny_model, monkeypatch):
+    """benchmarks/serve.py starts `distilvec serve`, sends texts and wrong requests, and stops it."""
+    monkeypatch.setattr("benchmarks.serve.subprocess", SimpleNamespace(Popen=Server, PIPE=None, DEVNULL=None))
+    peer = f"{sys.executable} -m distilvec serve {{model}} --port {{port}} --truncate"
+    arguments = argparse.Namespace(model=str(tiny_model), requests=40, concurrency=8, data=Path("absent"), peer=peer)
+    found = measure(arguments)
+    for side in ("ours", "theirs"):
+        assert found["peer"][side]["largest_difference_to_encode"] < 1e-5
+        assert found["peer"][side]["texts_per_second"] > 0
+    assert found["largest_difference_to_encode"] < 1e-5
+    server = found["server"]
+    assert server["answered"] == 40 and server["refused_with_a_message"] == "4 of 4"
+    assert server["exit_status"] == 0 and not server["traceback"]
+    assert server["p50_ms"] <= server["p99_ms"] and len(server["megabytes_after_each_quarter"]) == 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_with_status_0(tiny_model, number):
+    process = Server([sys.executable, "-m", "distilvec", "serve", str(tiny_model), "--port", "0"])
+    address = re.search(r"http://\S+:\d+/", process.readline())[0]
+    while not answers(f"{address}health"):
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, messages = process.communicate()
+    assert process.returncode == 0 and messages.splitlines()[-1].startswith("stopped serving"), messages
+
+
+def answers(address):
+    """Whether a server is there."""
+    try:
+        return httpx.get(address).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_an_exported_file_is_served(tmp_path):
+    """Its vectors are those of the file for a text alone, whatever else is in the batch; names are the folder's."""
+    folder = sentence_transformer(tmp_path / "small", bert(tmp_path / "backbone"))
+    model = SentenceTransformer(str(folder), device="cpu", prompts={"query": "query: ", "document": ""})
+    model.save(str(folder))
+    (folder / "onnx").mkdir()
+    served = ServedModel(str(export_onnx(model, folder / "onnx" / "model.onnx")))
+    with serving(served) as address, httpx.Client(base_url=address) as client:
+        assert client.get("/health").json() == {
+            "status": "ok", "model": "small", "dimensions": model.get_embedding_dimension(),
+            "max_tokens": served.max_length,
+        }  # fmt: skip
+        found = client.post(PATH, json={"input": TEXTS[:3], "input_type": "query"}).json()["data"]
+    expected = model.encode(TEXTS[:3], prompt_name="query")
+    assert np.array([entry["embedding"] for entry in found]) == pytest.approx(expected, abs=1e-4)
+    assert np.array_equal(served.embed(TEXTS[:2])[:1], served.embed(TEXTS[:1]))
+
+
+def test_a_port_in_use_is_named_before_the_model_is_loaded(tiny_model):
+
+    with take_address("127.0.0.1", 0) as place:
+        place.listen()
+        with refused("--port", "127.0.0.1"):
+            take_address("127.0.0.1", place.getsockname()[1])
+
+
+def test_an_answer_is_json_of_openai_s_shape(client):
+    answer = client.post(PATH, content=json.dumps({"input": "a", "user": "someone"}))
+    assert set(answer.json()) == {"object", "data", "model", "usage"}
+    assert set(answer.json()["data"][0]) == {"object", "index", "embedding"}

@@ -1,0 +1,321 @@
+"""Sweeps: what they expand to, whole ones on tiny models, resume, failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from refusals import refused
+
+from distilvec.config import recipe as recipes
+from distilvec.config.builtin import recipe_files
+from distilvec.core.errors import Busy, DistilvecError
+from distilvec.core.files import locked
+from distilvec.pipeline.run import run
+from distilvec.pipeline.run_dir import own_folder
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.train.trainer import Trainer
+from distilvec.verbs.compare.compare import compare_runs
+from distilvec.verbs.run.sweep import expand, load_runs, read_sweep, run_sweep
+
+RECIPE = """
+name: mini
+teacher: {model: ./teacher}
+student: {model: teacher}
+corpus: {seed: 5, sources: [{path: data/texts.txt}]}
+method: {name: redact}
+variants:
+  long: {student.max_length: 512}
+  short: {student.max_length: 32}
+sweep:
+  grid: {train.batch_size: [16, 32], student.pooling: [mean, cls]}
+  variants: [long, short]
+  seeds: [0, 1, 2]
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mini.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture
+def sweep_of(tiny_recipe):
+    """The members of a sweep on the tiny recipe, with no part of the report beside the scores."""
+
+    def make(sweep, **changes):
+        return expand({**tiny_recipe(evaluation__parts=[], **changes).model_dump(mode="json"), "sweep": sweep})
+
+    return make
+
+
+GRID = {"grid": {"student.pooling": ["mean", "cls"]}, "seeds": [0, 1]}
+
+
+# -- expanding -------------------------------------------------------------------------------------------------------
+
+
+def test_members_are_the_product(file, tmp_path):
+    members = expand(file, ["train.epochs=2"])
+    assert len(members) == 2 * 2 * 2 * 3 == len({member.name for member in members})
+    by_name = {member.name: member for member in members}
+    one = by_name["short,batch_size=32,pooling=cls,seed=1"]
+    assert one.group == "short,batch_size=32,pooling=cls"
+    recipe = one.recipe
+    assert (recipe.student.max_length, recipe.train.batch_size, recipe.student.pooling, recipe.train.seed) == (
+        32,
+        32,
+        "cls",
+        1,
+    )
+    assert recipe.train.epochs == 2 and recipe.corpus.seed == 5
+    assert recipe.name == "mini-short,batch_size=32,pooling=cls,seed=1"
+    assert recipe.corpus.sources[0].path == tmp_path / "data" / "texts.txt" and recipe.teacher.model == str(
+        tmp_path / "teacher"
+    )
+    plain = {"name", "train", "student"}
+    assert recipe.model_dump(exclude=plain) == recipes.load(_without_sweep(file), "short").model_dump(exclude=plain)
+
+
+def _without_sweep(file: Path) -> Path:
+    path = file.with_name("plain.yaml")
+    path.write_text(RECIPE.partition("sweep:")[0])
+    return path
+
+
+def test_groups_differ_by_seed_only(file):
+    groups: dict[str, list] = {}
+    for member in expand(file):
+        tree = member.recipe.model_dump(mode="json")
+        tree.pop("name")
+        groups.setdefault(member.group, []).append((tree["train"].pop("seed"), tree))
+    assert len(groups) == 8
+    for members in groups.values():
+        assert [seed for seed, _ in members] == [0, 1, 2] and all(tree == members[0][1] for _, tree in members)
+
+
+def test_one_variant_or_another_sweep_by_override(file):
+    assert {member.recipe.student.max_length for member in expand(file, variant="long")} == {512}
+    assert [member.name for member in expand(file, ["sweep={seeds: [3, 4]}"])] == ["seed=3", "seed=4"]
+    assert {member.group for member in expand(file, ["sweep={seeds: [3, 4]}"])} == {"mini"}
+    assert {member.recipe.train.seed for member in expand(file, ["sweep.seeds=[7]"])} == {7}
+
+
+def test_names_are_safe_short_and_distinct(file):
+    grid = {
+        "method.options": [{"distance": "l2"}, {"distance": "mse"}],
+        "student.model": ["a/b", "a b", "A/B", "x" * 300],
+        "student.layers": [[0, 2, 5], None],
+        "train.schedule.name": ["constant"],
+        "teacher.name": ["t"],
+        "corpus.sources.0.limit": [10],
+        "train.learning_rate": [1e-5],
+    }
+    names = [member.name for member in expand(file, [f"sweep={json.dumps({'grid': grid})}"])]
+    assert len(names) == 16 == len({name.casefold() for name in names})
+    assert all(len(name.encode()) < 200 and not set(name) & set('/\\:*?"<>| \n') for name in names)
+    assert (
+        names[0]
+        == "options=option1,student.model=a-b,layers=0-2-5,schedule.name=constant,teacher.name=t,sources.0.limit=10,learning_rate=1e-05"  # noqa: E501
+    )
+    assert names[1].replace("null", "0-2-5") == names[0]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        ({"grid": {"train.batch_sise": [1]}}, r"^\[train.batch_sise\] unknown key; did you mean 'batch_size'"),
+        ({"grid": {"trian.batch_size": [1]}}, r"\[trian\] unknown key; did you mean 'train'"),
+        (
+            {"grid": {"train.batch_size": [8, 0]}},
+            r"^\[train.batch_size\] .*greater than 0; found 0\. In .*batch_size=0\.$",
+        ),
+        ({"grid": {"corpus.sources.3.limit": [1]}}, r"\[corpus.sources.3.limit\] cannot be set.*number within it"),
+        ({"grid": {"name.x": [1]}}, r"'name' holds a value"),
+        ({"grid": {"train.batch_size": []}}, r"\[sweep.grid.train.batch_size\] .*at least 1 item"),
+        ({"grid": {"train.batch_size": 8}}, r"\[sweep.grid.train.batch_size\] .*list; found 8"),
+        ({"seeds": []}, r"\[sweep.seeds\] .*at least 1 item"),
+        ({"variants": []}, r"\[sweep.variants\] .*at least 1 item"),
+        ({"seeds": [2**63]}, r"\[sweep.seeds.0\] .*less than"),
+        ({"grid": {"train.epochs": [1, True]}}, r"\[train.epochs\] .*not a boolean"),
+        ({"seeds": [-1]}, r"\[sweep.seeds.0\] .*greater than or equal to 0"),
+        ({"variants": ["lnog"]}, r"no variant 'lnog'; did you mean 'long'"),
+        ({"sed": [1]}, r"\[sweep.sed\] unknown key; did you mean 'seeds'"),
+        ({}, r"varies nothing"),
+        ({"grid": {"train.seed": [1]}}, r"list its values under 'seeds'"),
+        ({"seeds": [1, 2, 1]}, r"seeds lists 1 twice"),
+        ({"grid": {"train.epochs": list(range(1, 102))}, "seeds": list(range(10))}, r"1,010 .* at most 1,000"),
+        ([1], r"valid dictionary|mapping"),
+    ],
+)
+def test_mistakes_are_named(file, sweep, message):
+    with pytest.raises(DistilvecError, match=message):
+        expand(file, [f"sweep={json.dumps(sweep)}"])
+
+
+def test_a_recipe_without_a_sweep_and_overrides_that_fight_it(file):
+    single = load_runs(_without_sweep(file))
+    assert not single.is_sweep and [member.recipe for member in single.members] == [recipes.load(_without_sweep(file))]
+    assert load_runs(file).members == expand(file) and load_runs(file).is_sweep
+    assert load_runs(_without_sweep(file), ["sweep.seeds=[1]"]).is_sweep
+    with refused("sweep"):
+        expand(_without_sweep(file))
+    for override in ("train.batch_size=8", "train.seed=3", "student={model: teacher}"):
+        with pytest.raises(DistilvecError, match=r"the sweep varies (train|student)"):
+            expand(file, [override])
+    with pytest.raises(DistilvecError, match="key=value"):
+        expand(file, ["train.epochs"])
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in recipe_files() if "sweep" in recipes.read_tree(path)], ids=lambda path: path.stem
+)
+def test_built_in_sweeps_expand(path):
+    members = expand(path)
+    assert len(members) >= 2 and path.stem == recipes.read_tree(path)["name"]
+    held_out = {
+        repr(recipe.task) if recipe.corpus is None else recipe.corpus.validation_rows
+        for recipe in (member.recipe for member in members)
+    }
+    assert len(held_out) == 1, "the hold-out must not change within a sweep"
+
+
+# -- running ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkeypatch):
+    members, out = sweep_of(GRID, train__max_steps=4), tmp_path / "out"
+    embedded: list[str] = []
+    signals = ModelEmbedder.signals
+
+    def signals_of(self, texts, *arguments, **options):
+        if self.files.model == members[0].recipe.teacher.model:  # students are read by it as well
+            embedded.extend(texts)
+        return signals(self, texts, *arguments, **options)
+
+    monkeypatch.setattr(ModelEmbedder, "signals", signals_of)
+    told: list[tuple[str, int, int]] = []
+
+    def killed_at_the_third(recipe, folder):
+        if folder.name == members[2].name:
+            raise KeyboardInterrupt
+        run(recipe, folder)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(members, out, killed_at_the_third, lambda *progress: told.append(progress))
+    assert [entry["state"] for entry in read_sweep(out)] == ["finished", "finished", "running", "pending"]
+    assert told == [(members[place].name, place, 4) for place in range(3)]
+    weights = {
+        name: (out / name / "student" / "model.safetensors").read_bytes() for name in (members[0].name, members[1].name)
+    }
+
+    steps: list[Path] = []
+    step = Trainer._step
+    monkeypatch.setattr(Trainer, "_step", lambda self, *a: steps.append(self.folder) or step(self, *a))
+    entries = run_sweep(members, out)
+    assert [entry["state"] for entry in entries] == ["finished"] * 4 == [entry["state"] for entry in read_sweep(out)]
+    assert set(steps) == {out / members[2].name, out / members[3].name}, "finished members are not trained again"
+    assert all(
+        (out / name / "student" / "model.safetensors").read_bytes() == content for name, content in weights.items()
+    )
+    assert len(embedded) == len(set(embedded)) == 200, "the teacher sees each text once in the whole sweep"
+    cache = tmp_path / "cache"
+    assert [len(list((cache / name).glob("[!.]*"))) for name in ("corpora", "tokens", "teachers")] == [1, 1, 1]
+
+    comparison = compare_runs([out])
+    assert {row.run: row.seeds for row in comparison.rows} == {"pooling=mean": 2, "pooling=cls": 2}
+    assert all(row.distance_std > 0 and row.steps == 4 for row in comparison.rows)
+    assert comparison.tasks == [] and "No run was evaluated" in comparison.notes[0]
+
+
+@pytest.mark.slow
+def test_a_failing_member_does_not_stop_the_others(sweep_of, tmp_path, shared_cache):
+    sweep = {"grid": {"corpus.sources.0.limit": [40, 200]}}  # 32 rows for validation are more than half of 40
+    with refused("sweep", "sources.0.limit=40: [corpus.validation_rows]"):
+        run_sweep(sweep_of(sweep, train__max_steps=2), tmp_path / "out")
+    states = {entry["name"]: entry["state"] for entry in read_sweep(tmp_path / "out")}
+    assert states == {"sources.0.limit=40": "failed", "sources.0.limit=200": "finished"}
+    repaired = sweep_of(sweep, train__max_steps=2, corpus__validation_rows=16)
+    with refused("sweep", "another recipe"):
+        run_sweep(repaired, tmp_path / "out")
+    assert {entry["name"]: entry["state"] for entry in read_sweep(tmp_path / "out")}["sources.0.limit=40"] == "finished"
+
+
+def test_a_run_that_another_process_writes_is_not_a_failure(sweep_of, tmp_path):
+    def held(recipe, folder):
+        folder.mkdir(parents=True)
+        with (
+            locked(folder / "lock", "--out", str(folder), wait=False),
+            locked(folder / "lock", "--out", "", wait=False),
+        ):
+            pass
+
+    with pytest.raises(Busy, match="is writing"):
+        run_sweep(sweep_of(GRID), tmp_path / "out", held)
+    assert [entry["state"] for entry in read_sweep(tmp_path / "out")] == ["running", "pending", "pending", "pending"]
+
+
+def test_a_stop_asked_for_stops_the_sweep(sweep_of, tmp_path, monkeypatch, shared_cache):
+    step = Trainer._step
+
+    def stop(self, *arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_step", stop)
+    with pytest.raises(DistilvecError, match="stopped at step"):
+        run_sweep(sweep_of(GRID), tmp_path / "out")
+    assert [entry["state"] for entry in read_sweep(tmp_path / "out")] == ["running", "pending", "pending", "pending"]
+
+
+def test_restart_moves_aside_the_chosen_runs_alone(sweep_of, tmp_path, shared_cache):
+    out, ran = tmp_path / "out", list[str]()
+
+    def runner(recipe, folder):
+        ran.append(folder.name)
+        own_folder(folder)
+        (folder / "result").write_text(str(len(ran)))
+
+    run_sweep(sweep_of({"seeds": [0, 1]}), out, runner)
+    run_sweep(sweep_of({"seeds": [1]}), out, runner, restart=True)
+    kept, again = sorted(path for path in out.glob("*seed=[01]"))
+    (aside,) = out.glob("*.old-*")
+    assert [(folder / "result").read_text() for folder in (kept, again, aside)] == ["1", "3", "2"]
+    assert not list(tmp_path.glob("out.old-*"))
+    assert {entry["name"]: entry["state"] for entry in read_sweep(out)} == {
+        kept.name: "finished",
+        again.name: "finished",
+    }
+
+
+def test_a_grown_sweep_keeps_its_finished_members(sweep_of, tmp_path, shared_cache):
+    ran: list[str] = []
+
+    def runner(recipe, folder):
+        ran.append(folder.name)
+
+    run_sweep(sweep_of({"seeds": [0]}), tmp_path / "out", runner)
+    run_sweep(sweep_of({"seeds": [1, 2]}), tmp_path / "out", runner)
+    assert ran == ["seed=0", "seed=1", "seed=2"]
+    assert {entry["name"] for entry in read_sweep(tmp_path / "out")} == {"seed=0", "seed=1", "seed=2"}
+
+
+def test_folders_that_hold_something_else(sweep_of, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.yaml").write_text("name: x")
+    with pytest.raises(DistilvecError, match=r"^\[--out\].*no folder of a distilvec run"):
+        run_sweep(sweep_of(GRID), tmp_path / "run")
+    (tmp_path / "run" / "distilvec-run.json").write_text(json.dumps({"id": 32 * "0"}))
+    with pytest.raises(DistilvecError, match=r"^\[--out\].*holds a single run"):
+        run_sweep(sweep_of(GRID), tmp_path / "run")
+    assert read_sweep(tmp_path / "run") is None
+    for content in ("{", "[]", '{"members": [{"name": "a"}]}'):
+        (tmp_path / "run" / "sweep.json").write_text(content)
+        with refused("sweep.json"):
+            read_sweep(tmp_path / "run")

@@ -118,7 +118,8 @@ def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> T
     return TrainingRecord(
         steps=sum(part.step for part in progress),
         texts=sum(part.texts for part in progress),
-        epochs=train.epochs,
+        epochs=state.epoch if train.epochs == "auto" or last.automatic else train.epochs,
+        length=training_length(last),
         batch_size=batch_size,
         learning_rate=state.learning_rate,
         final_learning_rate=final_rate(train, state.learning_rate),
@@ -134,6 +135,13 @@ def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> T
         minutes=round(sum(part.seconds for part in progress) / 60, 1),
         stages=[stage_record(*stage) for stage in stages] if last.name else [],
     )
+
+
+def training_length(stage: Stage) -> str | None:
+    """Say what the recipe leaves to the machine: passes or minutes; None if it states epochs or max_steps."""
+    if stage.recipe.train.minutes is not None:
+        return f"{stage.recipe.train.minutes:g} minutes"
+    return None if stage.automatic is None else str(stage.automatic)
 
 
 def shipped_start(state: Progress, labelled: bool) -> str | None:

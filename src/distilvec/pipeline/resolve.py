@@ -55,7 +55,7 @@ from distilvec.students.task_head import load_head
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cached import uncached
-from distilvec.train.stages import Stage, errors_named, training_stages
+from distilvec.train.stages import Stage, errors_named, training_stages, with_length
 from distilvec.train.trainer import measures_distance
 
 
@@ -106,7 +106,12 @@ def resolve(recipe: Recipe, folder: Path) -> Job:
     if shorter := shorter_reading(length, teacher.max_length):
         log(f"student: reads {shorter}")
 
-    return _make_job(recipe, stated, folder, store, descriptions, texts, student, length, vocabulary, loaded)
+    job = _make_job(recipe, stated, folder, store, descriptions, texts, student, length, vocabulary, loaded)
+    for stage in job.stages:
+        if stage.automatic is not None:
+            of_stage = f" of stage {stage.name}" if stage.name else ""
+            log(f"training{of_stage}: {stage.automatic} (train.epochs: auto)")
+    return job
 
 
 def reopen(recipe: Recipe, folder: Path, record: RunRecord) -> Job:
@@ -177,7 +182,8 @@ def _make_job(
 ) -> Job:  # fmt: skip
     """Decide what the stages require of every teacher, the dropout, and the precision of the teachers."""
     examples = texts.examples
-    stages = training_stages(recipe, folder)
+    rows = len(texts.corpus.train_rows) if examples is None else len(examples.labeled)
+    stages = [with_length(stage, rows, examples is not None) for stage in training_stages(recipe, folder)]
     sections = teacher_sections(recipe)
     heads = {key: _head(section, key, examples) for key, section in sections.items()}
     infos = {}

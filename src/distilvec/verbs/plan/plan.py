@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +25,7 @@ from distilvec.pipeline.caches import folder_of_cache, open_cache, reads_tokens,
 from distilvec.pipeline.data import ReadyTeacher, training_data
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.judgement import plan_line
+from distilvec.pipeline.pace import measure_pace, steps_in_minutes
 from distilvec.pipeline.prepare import (
     align,
     prepare_teacher,
@@ -40,9 +40,8 @@ from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.cache.fill import compute_tokens, count_missing
 from distilvec.teachers.cache.signals import Ragged
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.train.metrics import read_metrics
 from distilvec.train.stages import Stage, errors_named
-from distilvec.train.trainer import Trainer
+from distilvec.train.trainer import planned_steps
 from distilvec.verbs.plan.api_costs import cost_lines
 from distilvec.verbs.plan.fleet import Fleet, fleet_lines
 from distilvec.verbs.plan.rates import (
@@ -57,7 +56,6 @@ from distilvec.verbs.plan.rates import (
 )
 from distilvec.vocabulary.compare import parameter_counts
 
-SAMPLE_STEPS = 8
 Lines = list[list[str]]
 Cost = tuple[int, int, float]  # steps, texts per step, seconds of all steps
 
@@ -300,17 +298,13 @@ def _measure_stage(
     )
     required = required_outputs(objective, job.examples)
     data = training_data(job, tokens, alignment, [teacher.signals_for(required) for teacher in teachers], required)
-    data = replace(data, holdout_rows=data.holdout_rows[:64])
-    sample = train.model_copy(update={"max_steps": SAMPLE_STEPS, "logging_steps": 1, "trackers": []})
-    with tempfile.TemporaryDirectory() as folder, errors_named(stage):
-        steps = Trainer(encoder, objective, data, train, Path(folder), "plan").total_steps
-        done = Trainer(encoder, objective, data, sample, Path(folder), "plan").run()
-        lines = read_metrics(Path(folder) / "metrics.jsonl")
-    speeds = [line["train/texts_per_second"] for line in lines if "train/texts_per_second" in line]
-    texts = train.batch_size * train.gradient_accumulation_steps
-    if train.max_tokens is not None:  # batches of as many texts as have these tokens
-        texts = round(done.texts / done.step)
-    return steps, texts, steps * texts / float(np.mean(speeds[2:] or speeds))
+    with errors_named(stage):
+        pace = measure_pace(encoder, objective, data, train)
+    if train.minutes is None:
+        steps = planned_steps(train, pace.steps_an_epoch)
+    else:
+        steps = steps_in_minutes(train, pace, data)
+    return steps, pace.texts_a_step, steps * pace.step_seconds
 
 
 def _training_lines(stages: Sequence[Stage], costs: Sequence[Cost]) -> Lines:

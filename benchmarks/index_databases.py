@@ -2,7 +2,7 @@
 
     python -m benchmarks.index_databases --out index-databases [--rows 20000 --epochs 3 --layers 3]
 
-For each index: `index distill` and `index check`, then the overlap that 500 texts which were never stored have in the
+For each index: `distill` and `check`, then the overlap that 500 texts which were never stored have in the
 index's own search. The expected overlap agrees with the measured one if their 95 % intervals meet. Texts are English
 sentences (docs/data.md), generated ones where the file is absent.
 """
@@ -52,12 +52,12 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
             continue
         out = given.out / kind
         with stored(kind, (given.out / f"{kind}-index").resolve(), texts, vectors) as index:
-            words = ["index", "distill", index.address, "--student", source, "--layers", str(given.layers)]
-            words += ["--epochs", str(given.epochs), "--out", str(out), *index.words]
-            judged = ["index", "check", str(out / "student"), "--index", index.address, *index.words]
+            words = ["distill", index.address, "--student", source, "--layers", str(given.layers)]
+            words += ["--epochs", str(given.epochs), "--out", str(out), *index.distill_words]
+            judged = ["check", str(out / "student"), index.address, *index.words]
             status = run_command(words) or run_command([*judged, "--json", str(given.out / f"{kind}.json")])
             if status == 2:
-                raise SystemExit(f"{kind}: index distill or index check failed")
+                raise SystemExit(f"{kind}: distill or check failed")
             ours = load(out / "student").encode(new, batch_size=64, normalize_embeddings=True)
             share = json.loads((given.out / f"{kind}.json").read_text())["judgement"]["student"]["among"]
             expected = [share["mean"], share["low"], share["high"]]

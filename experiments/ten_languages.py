@@ -47,7 +47,7 @@ def main() -> None:
         str(texts),
         layers=4,
         epochs=arguments.epochs,
-        output_dir=arguments.out,
+        out=arguments.out,
         overrides=overrides,
     )
     run = distilvec.result(arguments.out)

@@ -1,6 +1,7 @@
 """distilvec: distil large text-embedding models into small ones people can ship.
 
-    student = distilvec.distill(teacher="BAAI/bge-m3", texts="documents.parquet", layers=3, output_dir="runs/mine")
+    run = distilvec.distill("all-MiniLM-L6-v2", "documents.txt", size="5M")
+    run.student.encode(["a text"])
 
 The functions are those of `distilvec.api`. A method of your own is written with `Objective`, `OutputSpec` and
 `ModelOutputs`.
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distilvec.api import cache_teacher as cache_teacher
+    from distilvec.api import check as check
     from distilvec.api import classify as classify
     from distilvec.api import compare as compare
     from distilvec.api import distill as distill
@@ -30,9 +32,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 _API = (
-    "cache_teacher", "classify", "compare", "distill", "evaluate", "export", "load_recipe", "predict", "result", "run",
-    "runs",
-    "transplant",
+    "cache_teacher", "check", "classify", "compare", "distill", "evaluate", "export", "load_recipe", "predict",
+    "result", "run", "runs", "transplant",
 )  # fmt: skip
 _MODULES = {"load": "models.load", "ModelOutputs": "core.outputs", "OutputSpec": "core.outputs"}
 _MODULES |= {"Objective": "core.objective", "TaskModel": "students.task_head", **dict.fromkeys(_API, "api")}

@@ -19,7 +19,6 @@ from distilvec.config.builtin import recipe_file
 from distilvec.config.schema import Recipe
 from distilvec.config.student import VocabularySection
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import log
 from distilvec.core.verbosity import quiet_libraries
 from distilvec.models.load import load as load
 from distilvec.pipeline.inputs import Model, Texts, model_name, source_keys, teacher_keys
@@ -30,8 +29,10 @@ from distilvec.pipeline.run import run as run_recipe
 from distilvec.report.comparison import Comparison
 from distilvec.students.task_head import predict as predict
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.verbs.check.check import check as check
 from distilvec.verbs.classify.function import classify as classify
 from distilvec.verbs.compare.compare import compare_runs
+from distilvec.verbs.distill.distill import distill as distill
 from distilvec.verbs.evaluate.scores import Scores, score_models
 from distilvec.verbs.export.export import export_model
 from distilvec.verbs.runs.function import runs as runs
@@ -39,60 +40,6 @@ from distilvec.verbs.transplant.transplant import read_texts, stated_languages, 
 
 Overrides = Mapping[str, Any]
 Callback = Callable[[int, dict[str, float]], None]
-
-
-@quiet_libraries()
-def distill(
-    teacher: Model | np.ndarray[Any, Any],
-    texts: Texts,
-    student: Model = "teacher",
-    *,
-    method: str = "redact",
-    layers: int | list[int] | dict[str, Any] | None = None,
-    output_dir: str | Path = "runs/distilled",
-    epochs: int | None = None,
-    suite: str | Path | None = None,
-    overrides: Overrides | None = None,
-    restart: bool = False,
-    callbacks: Sequence[Callback] = (),
-) -> SentenceTransformer:
-    """Distil `teacher` into a small student on `texts`; the same call resumes, or loads the student where all is done.
-
-    It ends with the verdict in one line: on a suite the score that is kept, without one the share of the teacher's ten
-    nearest neighbours of held-out texts that the student finds. The page is `output_dir`/report.html.
-
-    Args:
-        teacher: The model to learn from, a Parquet table of vectors, or an array of vectors [texts, dim].
-        texts: The training texts.
-        student: The model to train; "teacher" takes the teacher's own backbone, pruned to `layers`.
-        method: A method's name (`distilvec recipes`) or a path to a .py file.
-        layers: The layers to keep of the student's model: a number, evenly spread, their numbers from 0, or
-            {"count": 2, "choose": "best"}.
-        output_dir: The run folder; the student is its `student/`.
-        epochs: Passes over the texts; the schema's default (30) if None.
-        suite: A suite file to evaluate on.
-        overrides: Further keys of the recipe.
-        restart: Move an earlier run in the folder aside and start over.
-        callbacks: Called as `callback(step, metrics)` for every logged line.
-
-    Returns:
-        The trained student. `distilvec.run` gives scores and report as well.
-    """
-    tree = recipe_keys(teacher, texts, student)
-    tree |= {"name": Path(output_dir).resolve().name, "method": {"name": method}}
-    tree["student"] |= {"layers": layers} if layers is not None else {}
-    tree["train"] = {"epochs": epochs} if epochs is not None else {}
-    tree["evaluation"] = {"suite": str(suite)} if suite is not None else {}
-    recipe = recipes.recipe_from(tree, overrides, "distilvec.distill")
-    if recipe.student.model == "teacher" and recipe.student.model_fields_set == {"model"}:
-        raise DistilvecError(
-            "layers", "the student has all of the teacher's layers.", "Give layers=3 or another student."
-        )
-    result = run_recipe(recipe, Path(output_dir), restart, callbacks)
-    if result is None:
-        return load(Path(output_dir) / "student")
-    log(f"{output_dir}: {result.verdict.text}")
-    return result.student
 
 
 @quiet_libraries()

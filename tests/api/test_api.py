@@ -28,6 +28,7 @@ SMALL = {
 }
 NAMES = [
     "cache_teacher",
+    "check",
     "classify",
     "compare",
     "distill",
@@ -82,28 +83,30 @@ def test_the_public_names_are_these_and_nothing_heavy_is_imported():
         _ = distilvec.distil
 
 
-def test_a_model_and_a_list_of_texts_in_memory(tiny_model, tmp_path, capsys):
+def test_a_model_and_a_list_of_texts_in_memory(tiny_model, tmp_path):
     teacher, texts = SentenceTransformer(str(tiny_model), device="cpu"), make_texts(200)
     seen = []
-    student = distilvec.distill(
+    result = distilvec.distill(
         teacher,
         texts,
         layers=2,
-        output_dir="run",
+        out="run",
         epochs=1,
         overrides=SMALL,
         callbacks=[lambda step, metrics: seen.append((step, metrics))],
     )
+    student = result.student
     assert isinstance(student, SentenceTransformer) and student[0].auto_model.config.num_hidden_layers == 2
     assert any("train/loss" in metrics for _, metrics in seen) and seen[-1][0] == 12
-    last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last.startswith("run: finds 0.") and "of the teacher's top 10 among the teacher's vectors [0." in last
+    verdict = result.verdict.text
+    assert verdict.startswith("finds 0.") and "of the teacher's top 10 among the teacher's vectors [0." in verdict
     page = (tmp_path / "run" / "report.html").read_text()
-    assert last.removeprefix("run: finds ").partition(" of")[0] in page and "Neighbours found" in page
+    assert verdict.removeprefix("finds ").partition(" of")[0] in page and "Neighbours found" in page
+    assert distilvec.result("run").verdict == result.verdict
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     assert_same(
         student,
-        distilvec.distill(str(tiny_model), "texts.txt", layers=2, output_dir="again", epochs=1, overrides=SMALL),
+        distilvec.distill(str(tiny_model), "texts.txt", layers=2, out="again", epochs=1, overrides=SMALL).student,
     )
 
 
@@ -112,7 +115,7 @@ def test_a_file_of_any_size_is_trained_on(tiny_model, tmp_path, capsys, texts, v
     """README's call: no number of the defaults asks for more texts than there are."""
     (tmp_path / "documents.txt").write_text("\n".join(make_texts(texts)))
     overrides = {"train.max_steps": 2, "train.device": "cpu"}
-    distilvec.distill(str(tiny_model), texts="documents.txt", layers=2, output_dir="run", overrides=overrides)
+    distilvec.distill(str(tiny_model), texts="documents.txt", layers=2, out="run", overrides=overrides)
     found = json.loads((tmp_path / "run" / "distillation.json").read_text())["data"]
     assert (found["train_rows"], found["holdout_rows"]) == (texts - validation, validation)
     lines = capsys.readouterr().err
@@ -124,8 +127,8 @@ def test_a_file_of_any_size_is_trained_on(tiny_model, tmp_path, capsys, texts, v
 def test_fewer_texts_than_a_batch_are_one_batch(tiny_model, tmp_path, method):
     """Also for methods that compare the texts of a batch, which must all be of one size."""
     student = distilvec.distill(
-        str(tiny_model), make_texts(12), layers=2, method=method, output_dir="run", epochs=2, overrides=SMALL
-    )
+        str(tiny_model), make_texts(12), layers=2, method=method, out="run", epochs=2, overrides=SMALL
+    ).student
     assert np.isfinite(student.encode(["river"])).all()
     record = json.loads((tmp_path / "run" / "distillation.json").read_text())
     assert record["training"]["steps"] == 2 and record["training"]["texts"] == 2 * 6
@@ -134,13 +137,14 @@ def test_fewer_texts_than_a_batch_are_one_batch(tiny_model, tmp_path, method):
 def test_vectors_in_memory_as_the_teacher(tiny_model):
     texts = make_texts(200)
     vectors = SentenceTransformer(str(tiny_model), device="cpu").encode(texts, normalize_embeddings=True)
-    student = distilvec.distill(vectors, texts, str(tiny_model), layers=2, output_dir="run", epochs=1, overrides=SMALL)
+    options = {"student": str(tiny_model), "layers": 2, "out": "run", "overrides": SMALL}
+    student = distilvec.distill(vectors, texts, epochs=1, **options).student
     assert student.encode(["river"]).shape == (1, 32)
     assert "Neighbours found" in Path("run/report.html").read_text()
     with pytest.raises(DistilvecError, match=r"^\[teacher\] .*shape \[200, 32\]"):
-        distilvec.distill(vectors, texts[:10], str(tiny_model), layers=2)
+        distilvec.distill(vectors, texts[:10], **options)
     with refused("texts"):
-        distilvec.distill(vectors, "texts.txt", str(tiny_model), layers=2)
+        distilvec.distill(vectors, "texts.txt", **options)
 
 
 def test_a_data_set(tiny_model):
@@ -158,8 +162,12 @@ def test_what_is_no_text_is_refused(tiny_model, texts):
 
 def test_wrong_keywords_are_refused_like_a_recipes_keys(tiny_model):
     texts = make_texts(50)
-    with refused("layers"):
-        distilvec.distill(str(tiny_model), texts)
+    with refused("size"):
+        distilvec.distill(str(tiny_model), texts, size="much")
+    with refused("size"):
+        distilvec.distill(str(tiny_model), texts, size="5M", layers=2)
+    with refused("minutes"):
+        distilvec.distill(str(tiny_model), texts, layers=2, minutes=5, epochs=3)
     with pytest.raises(DistilvecError, match=r"train\.epoch\].*did you mean 'epochs'"):
         distilvec.distill(str(tiny_model), texts, layers=2, overrides={"train.epoch": 3})
     with pytest.raises(DistilvecError, match=r"train\.batch_size\]"):
@@ -256,6 +264,6 @@ def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(
         "corpus.sources.0.sample": "first",
     }
     student = distilvec.distill(
-        "all-MiniLM-L6-v2", list(docstrings.passages()), layers=[0, 2, 5], output_dir="mine", overrides=overrides
+        "all-MiniLM-L6-v2", list(docstrings.passages()), layers=[0, 2, 5], out="mine", overrides=overrides
     )
-    assert_same(student, distilvec.load("quickstart/student", device="cpu"))
+    assert_same(student.student, distilvec.load("quickstart/student", device="cpu"))

@@ -86,7 +86,7 @@ def test_user_errors_are_one_message_and_status_2(arguments, message, command):
         (["evaluate", "./nothing", "--suite", "suite.yaml"], "model"),
         (["compare", "runs/nothing"], "run folder"),
         (["export", "runs/nothing/student"], "model"),
-        (["index", "distill", "nothing.parquet", "--student", "x", "--out", "o"], "index"),
+        (["distill", "nothing.parquet", "--student", "x", "--out", "o"], "TEACHER"),
         (["corpus", "synthesize", "nothing.txt", "--model", "x", "--out", "o.json"], "words"),
         (["run", "redact", "teacher.model=./nothing"], "teacher.model"),
         (["plan", "redact", "--variant", "local", "student.model=./nothing"], "student.model"),

@@ -25,7 +25,7 @@ def commands_with_json(command, words=()):
 def test_verbs_with_json():
     found = {" ".join(words) for words in commands_with_json(get_command(app))}
     assert found == {
-        "align", "classify", "compare", "data list", "doctor", "evaluate", "finetune", "index check", "index distill",
+        "align", "check", "classify", "compare", "data list", "distill", "doctor", "evaluate", "finetune",
         "plan", "recipes", "run", "runs", "speed",
     }  # fmt: skip
 

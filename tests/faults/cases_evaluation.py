@@ -30,7 +30,7 @@ def a_suite(world: World) -> list[str]:
 def never_loads(world: World) -> None:
     """The refusal must come before a model is loaded."""
     import distilvec.teachers.open as door
-    import distilvec.verbs.index.index  # noqa: F401 - no module is imported later, with the function below
+    import distilvec.verbs.check.check  # noqa: F401 - no module is imported later, with the function below
 
     known = door.load_embedder
 
@@ -161,27 +161,27 @@ def _(world: World) -> list[str]:
 @case("index-with-a-password", key="index")
 def _(world: World) -> list[str]:
     never_loads(world)
-    return ["index", "check", str(world.model), "--index", "postgresql://me:word@host/db/table"]
+    return ["check", str(world.model), "postgresql://me:word@host/db/table"]
 
 
 @case("index-of-an-unknown-kind", key="index")
 def _(world: World) -> list[str]:
-    return ["index", "distill", "https://host/table", "--student", str(world.model), "--out", "new"]
+    return ["check", str(world.model), "ftp://host/table"]
 
 
 @case("index-that-is-absent", key="index")
 def _(world: World) -> list[str]:
-    return ["index", "check", str(world.model), "--index", "absent.parquet"]
+    return ["check", str(world.model), "absent.parquet"]
 
 
 @case("index-column-without-a-name", key="--column")
 def _(world: World) -> list[str]:
-    return ["index", "check", str(world.model), "--index", "absent.parquet", "--column", "text"]
+    return ["check", str(world.model), "absent.parquet", "--column", "text"]
 
 
 @case("index-of-an-unknown-column", key="--column")
 def _(world: World) -> list[str]:
-    return ["index", "check", str(world.model), "--index", "absent.parquet", "--column", "body=text"]
+    return ["check", str(world.model), "absent.parquet", "--column", "body=text"]
 
 
 @case("evaluate-teacher-absent", key="--teacher")

@@ -44,11 +44,11 @@ def first_distance(folder: Path) -> float:
 def test_in_python(cls_model: Path, tmp_path: Path) -> None:
     """With every layer the student begins as its teacher. By the mean it began at 0.8."""
     still = SMALL | {"student.dropout": 0.0, "teacher.dtype": "float32"}  # bf16 alone is 0.016 away
-    student = distilvec.distill(str(cls_model), make_texts(60), layers=[0, 1, 2, 3], output_dir="run", overrides=still)
+    student = distilvec.distill(str(cls_model), make_texts(60), layers=[0, 1, 2, 3], out="run", overrides=still).student
     assert student[1].pooling_mode == "cls" and first_distance(tmp_path / "run") < 1e-3
     other = distilvec.distill(
-        str(cls_model), "texts.txt", str(cls_model), layers=2, output_dir="named", overrides=SMALL
-    )
+        str(cls_model), "texts.txt", student=str(cls_model), layers=2, out="named", overrides=SMALL
+    ).student
     assert other[1].pooling_mode == "cls"
 
 
@@ -76,7 +76,7 @@ def test_with_a_head(cls_model: Path, tmp_path: Path, kind: str) -> None:
 
 def test_a_vocabulary_keeps_the_pooling(cls_model: Path, tmp_path: Path) -> None:
     trimmed = SMALL | {"student.vocabulary": {"kind": "trim"}}
-    student = distilvec.distill(str(cls_model), "texts.txt", layers=2, output_dir="run", overrides=trimmed)
+    student = distilvec.distill(str(cls_model), "texts.txt", layers=2, out="run", overrides=trimmed).student
     assert student[1].pooling_mode == "cls"
     changed = distilvec.transplant(str(cls_model), "texts.txt", "changed")
     assert changed[1].pooling_mode == "cls"

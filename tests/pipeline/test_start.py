@@ -196,7 +196,7 @@ def test_a_student_goes_on_behind_its_own_layer(tiny_recipe, tmp_path, wide_teac
 def test_python_starts_from_ridge(tmp_path, wide_teacher):
     texts = [f"text number {number} about {word}" for number in range(60) for word in ("rivers", "stars")]
     small = str(architectures.bert(tmp_path / "small"))
-    distilvec.distill(str(wide_teacher), texts, small, output_dir=tmp_path / "run", epochs=1)
+    distilvec.distill(str(wide_teacher), texts, student=small, out=tmp_path / "run", epochs=1)
     record = json.loads((tmp_path / "run" / "distillation.json").read_text())
     assert "ridge student.2.linear" in record["training"]["start"]
 

@@ -12,16 +12,17 @@ from distilvec.cli.options import (
 )
 from distilvec.verbs.align.command import align
 from distilvec.verbs.cache.command import cache_app
+from distilvec.verbs.check.command import check
 from distilvec.verbs.classify.command import classify
 from distilvec.verbs.compare.command import compare
 from distilvec.verbs.corpus.command import corpus_app
 from distilvec.verbs.data.command import data_app
 from distilvec.verbs.demo.command import demo
+from distilvec.verbs.distill.command import distill
 from distilvec.verbs.doctor.command import doctor
 from distilvec.verbs.evaluate.command import evaluate
 from distilvec.verbs.export.command import export
 from distilvec.verbs.finetune.command import finetune
-from distilvec.verbs.index.command import index_app
 from distilvec.verbs.plan.command import plan
 from distilvec.verbs.push.command import push
 from distilvec.verbs.recipes.command import recipes_app
@@ -54,8 +55,8 @@ def options(
 
 
 VERBS = (
-    quickstart, classify, run, plan, runs, report, doctor, finetune, align, evaluate, compare, speed, transplant,
-    export, push, demo, serve,
+    distill, quickstart, classify, check, run, plan, runs, report, doctor, finetune, align, evaluate, compare, speed,
+    transplant, export, push, demo, serve,
 )  # fmt: skip
 for verb in VERBS:
     app.command(epilog=example(verb.__name__))(verb)
@@ -63,4 +64,3 @@ app.add_typer(recipes_app, name="recipes")
 app.add_typer(cache_app, name="cache")
 app.add_typer(data_app, name="data")
 app.add_typer(corpus_app, name="corpus")
-app.add_typer(index_app, name="index")

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 GROUPS = {  # the verbs of each group, with the arguments of an example
     "Start": {
+        "distill": "all-MiniLM-L6-v2 documents.txt --size 5M",
         "quickstart": "--out runs/first",
         "run": "talas --variant local train.epochs=2",
         "classify": "intents.csv --text utterance --label intent",
@@ -20,7 +21,7 @@ GROUPS = {  # the verbs of each group, with the arguments of an example
         "report": "runs/first --open",
         "doctor": "",
     },
-    "Your index": {"index": "distill table.parquet --student MODEL --layers 3 --out runs/queries"},
+    "Your index": {"check": "runs/products/student postgresql://me@db/shop/products --column text=content"},
     "Teachers and data": {
         "data": "get banking77",
         "corpus": "synthesize words.txt --model gpt-4o-mini --key-variable OPENAI_API_KEY --out vocabulary.json",

@@ -22,10 +22,12 @@ from pathlib import Path
 
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
+from distilvec.core.log import log
 from distilvec.core.processes import is_main, join, main_first, wait, world_size
 from distilvec.core.storage import Pusher, Remote
 from distilvec.pipeline.evaluate import evaluate
 from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.overview import overview
 from distilvec.pipeline.prepare import prepare
 from distilvec.pipeline.publish import publish
 from distilvec.pipeline.resolve import resolve
@@ -57,6 +59,8 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
                 _fetch(remote, folder, restart)
             check_run(recipe, folder)
             job = resolve(recipe, folder)
+            for name, text in overview(job):
+                log(f"{name:8} {text}")
             if is_main():
                 stack.enter_context(claim_folder(folder, job.stated, job.fingerprint, restart))
         if remote is not None and is_main():

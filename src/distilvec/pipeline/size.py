@@ -1,0 +1,69 @@
+"""`student.size`: the layers, neurons, tokens and numbers per token of a student that is named by its size alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distilvec.config.recipe import fingerprint
+from distilvec.config.student import StudentSection
+from distilvec.core.artifacts import ArtifactStore
+from distilvec.core.errors import DistilvecError
+from distilvec.core.files import read_json, write_json
+from distilvec.core.info import TeacherInfo
+from distilvec.data.corpus import Corpus
+from distilvec.models.load import load_tokenizer
+from distilvec.models.tokenizers import tokenizer_hash
+from distilvec.pipeline.texts import texts_by_language
+from distilvec.students.design import describe, design_student, parse_size
+from distilvec.students.shape import count_tokens, read_shape
+
+KEY = "student.size"
+FORMAT = 2  # of a stored design
+
+
+@dataclass(frozen=True)
+class SizedStudent:
+    """A student section whose size has become layers, neurons, tokens and rank; `notes` say what was not possible."""
+
+    section: StudentSection
+    notes: tuple[str, ...]
+
+
+def size_student(
+    section: StudentSection, teacher: TeacherInfo, in_teacher_space: bool, corpus: Corpus, store: ArtifactStore
+) -> SizedStudent:
+    """Design the student of `section.size`; see students/design.py.
+
+    The tokens of the corpus are counted once for a model and a corpus: the design is stored by both.
+    Errors: DistilvecError for a size that is too small, with the least one.
+    """
+    assert section.size is not None
+    model = teacher.model if section.model == "teacher" else section.model
+    if model is None:
+        raise DistilvecError(
+            KEY, "the teacher is no model on this machine, so that it has no layers to take.", "Name student.model."
+        )
+    options: dict[str, Any] = {"revision": section.revision, "trust_remote_code": section.trust_remote_code}
+    budget = parse_size(section.size, KEY)
+    shape = read_shape(model, "student.model", **options)
+    needs_layer = in_teacher_space and (section.dense == "always" or teacher.dim != shape.dim)
+    if needs_layer:
+        shape = replace(shape, linear_dim=teacher.dim)
+    tokenizer = load_tokenizer(model, "student.model", **options)
+    parts = [FORMAT, section.size, section.is_static, repr(shape), corpus.fingerprint, tokenizer_hash(tokenizer)]
+    file = store.folder("designs", f"{fingerprint(*parts)}.json")
+    if not file.exists():
+        tokens = count_tokens(tokenizer, texts_by_language(corpus))
+        design = design_student(shape, budget, tokens, static=section.is_static)
+        content = {"split": describe(design.split), "keys": design.student_keys(), "notes": list(design.notes)}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, content, sealed=True)
+    stored = read_json(file, "Delete it and run the same command again.")
+    return SizedStudent(sized_section(section, stored["keys"]), (stored["split"], *stored["notes"]))
+
+
+def sized_section(section: StudentSection, keys: dict[str, Any]) -> StudentSection:
+    """Return the section with the design's keys in place of its size."""
+    tree = section.model_dump(mode="json", exclude_unset=True, exclude={"size"})
+    return StudentSection.model_validate({**tree, **keys})

@@ -1,0 +1,1 @@
+"""`distilvec check`: a model as the query encoder of an index, judged before a switch."""

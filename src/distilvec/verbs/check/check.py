@@ -1,0 +1,121 @@
+"""A model as the query encoder of an index: its vectors of queries against the stored vectors of documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from distilvec.config.recipe import section_of
+from distilvec.config.schema import TeacherSection
+from distilvec.core.errors import DistilvecError
+from distilvec.core.files import user_cache
+from distilvec.core.verbosity import quiet_libraries
+from distilvec.evaluation.evaluator import EmbeddingCache, Score
+from distilvec.evaluation.neighbors import Judgement
+from distilvec.evaluation.stored import stored_tasks
+from distilvec.evaluation.suite import load_suite
+from distilvec.evaluation.tasks import TaskFailure
+from distilvec.pipeline.columns import Columns, score_columns
+from distilvec.pipeline.judgement import judge_encoder
+from distilvec.pipeline.local import log_similarity
+from distilvec.report.advice import index_advice
+from distilvec.report.record import RunRecord
+from distilvec.report.scores import make_verdict
+from distilvec.teachers.open import Source, expect_kind, open_embedder, open_table
+from distilvec.verbs.check.section import index_keys
+from distilvec.verbs.distill.evaluation_data import suite_of
+
+
+@dataclass(frozen=True)
+class IndexCheck:
+    """A model as the query encoder of an index: the judgement, and scores by model.
+
+    `scores` have the tasks that are made of the index itself, and those of a suite.
+    """
+
+    index: str
+    judgement: Judgement
+    scores: dict[str, list[Score]] = field(default_factory=dict)
+    problems: list[TaskFailure] = field(default_factory=list)
+
+    @property
+    def fits(self) -> bool:
+        """Whether a switch is advised, at once or with a second ranking."""
+        return self.judgement.compatibility in ("yes", "in part")
+
+    @property
+    def advice(self) -> str:
+        """The next step."""
+        return index_advice(self.judgement)
+
+    @property
+    def line(self) -> str:
+        """The verdict, as on the page of a run with this index."""
+        return make_verdict(self.scores, record=RunRecord(neighbors=self.judgement)).text
+
+    def to_json(self) -> dict[str, Any]:
+        """All metrics as plain data."""
+        return {**asdict(self), "fits": self.fits, "advice": self.advice, "line": self.line}
+
+
+@quiet_libraries()
+def check(
+    model: Source,
+    index: str | Path,
+    *,
+    test: str | Path | None = None,
+    queries: int = 500,
+    columns: Mapping[str, str] | None = None,
+    texts: str | Path | None = None,
+    limit: int | None = None,
+    similarity: Literal["cosine", "dot", "euclidean"] | None = None,
+    refresh: bool = False,
+) -> IndexCheck:
+    """Judge a model as the query encoder of an index; nothing is trained, and no document is embedded again.
+
+    Args:
+        model: A model (hub id, folder, SentenceTransformer), the file of an export, or an API.
+        index: A table or index of vectors, by path or address.
+        test: Your own judged queries: rows of query and document, a folder in BEIR's form, or a suite. Tasks whose
+            documents the index holds are scored, too.
+        queries: Stored texts that are searched for, at most a fifth of the index.
+        columns: The index's names of its columns, by text, embedding, id and role.
+        texts: The file of the texts of a .npy or .faiss index.
+        limit: Read so many rows of the index, drawn at random.
+        similarity: How the index compares vectors, where it does not say.
+        refresh: Read the index again instead of using the local copy.
+
+    Errors: DistilvecError for a model or index that cannot be used, or vectors of another dim.
+    """
+    keys = index_keys(index, "index", columns=columns, texts=texts, limit=limit, similarity=similarity)
+    section = section_of(TeacherSection, "teacher", keys)
+    suite = None if test is None else suite_of(Path(test), user_cache())
+    return check_index(model, section, suite, queries, refresh)
+
+
+def check_index(
+    model: Source, section: TeacherSection, suite: Path | None = None, queries: int = 500, refresh: bool = False
+) -> IndexCheck:
+    """Judge a model as the query encoder of an index; nothing is trained, and no document is embedded again.
+
+    With a suite the tasks whose documents the index holds are scored, too. Errors: DistilvecError for a model or index
+    that cannot be used, or vectors of another dim.
+    """
+    problems: list[TaskFailure] = []
+    tasks = load_suite(suite, problems) if suite is not None else []
+    expect_kind(model, ("model", "export", "api"), "model")
+    index = open_table(section, refresh=refresh)
+    student = open_embedder(model, key="model")
+    if student.dim != index.dim:
+        raise DistilvecError(
+            "model",
+            f"{student.name} gives vectors of {student.dim} dimensions, the index has {index.dim}.",
+            "Train one that can: distilvec distill INDEX.",
+        )
+    log_similarity(index.section, index.normalized)
+    judgement = judge_encoder(student, index, queries)
+    columns: Columns = {"teacher": (index, index), "asymmetric": (student, index)}
+    scores, _ = score_columns([*tasks, *stored_tasks(index, queries)], columns, EmbeddingCache(), problems)
+    return IndexCheck(index.name, judgement, scores, problems)

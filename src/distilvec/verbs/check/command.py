@@ -1,0 +1,90 @@
+"""The command `distilvec check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from distilvec.cli.options import (
+    JsonFile,
+    ModelOrFile,
+    argument,
+    check_input,
+    check_model,
+    check_outputs,
+    named_options,
+    option,
+)
+from distilvec.cli.output import write_result
+
+_KEYS = {
+    "teacher.vectors": "index",
+    "teacher.texts": "--texts",
+    "teacher.columns": "--column",
+    "teacher.limit": "--limit",
+    "teacher.similarity": "--similarity",
+    "evaluation.stored": "--queries",
+    "test": "--test",
+}
+
+
+def check(
+    model: ModelOrFile,
+    index: Annotated[
+        str, argument("A .parquet, .arrow, .npy, .faiss or .lance path, or a qdrant:// or postgresql:// address.")
+    ],
+    test: Annotated[
+        Path | None, option("Your own judged queries: rows of query and document, a folder or a suite.")
+    ] = None,
+    queries: Annotated[int, option("Stored texts that are searched for, at most a fifth of the index.", min=1)] = 500,
+    column: Annotated[
+        list[str] | None, option("PART=NAME of text, embedding, id, role: text=content. May be repeated.")
+    ] = None,
+    texts: Annotated[
+        Path | None, option("The texts of .npy or .faiss: one for each row, or with the index's ids.")
+    ] = None,
+    limit: Annotated[int | None, option("Read n rows of the index, drawn at random.", min=1)] = None,
+    similarity: Annotated[
+        Literal["cosine", "dot", "euclidean"] | None,
+        option("How your search compares vectors, where the index does not state it; cosine by default."),
+    ] = None,
+    refresh: Annotated[bool, option("Read the index again instead of using the local copy.", "--refresh")] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Judge a model as the query encoder of an index before a switch; exit status 1 if it does not fit.
+
+    No document is embedded again: the model embeds stored texts, which are searched for among the stored vectors.
+    """
+    check_model(model, "model")
+    check_input(texts, "--texts")
+    check_input(test, "--test")
+    check_outputs([("--json", json_file)], [test])
+
+    from distilvec.verbs.check.section import index_keys, read_columns
+
+    columns = read_columns(column or [])
+    index_keys(index, "index")  # refuses a wrong address before models are loaded
+
+    from distilvec.cli.terminal import print_result, show_problems, show_scores
+    from distilvec.verbs.check.check import check as check_model_with_index
+
+    with named_options(_KEYS):
+        found = check_model_with_index(
+            model,
+            index,
+            test=test,
+            queries=queries,
+            columns=columns,
+            texts=texts,
+            limit=limit,
+            similarity=similarity,
+            refresh=refresh,
+        )
+    write_result(json_file, found.to_json())
+    show_scores(found.scores)
+    print_result(f"\n{found.advice}\n{found.line}")
+    show_problems(found.problems, "--test")
+    if not found.fits:
+        raise typer.Exit(1)

@@ -1,0 +1,57 @@
+"""An index as a user names it, as the recipe's teacher section; shared by `check` and `distill`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from distilvec.core.errors import DistilvecError
+from distilvec.teachers.indexes.address import read_address
+
+PARTS = ("text", "embedding", "id", "role")
+
+
+def index_keys(
+    index: str | Path,
+    key: str,
+    *,
+    columns: Mapping[str, str] | None = None,
+    texts: str | Path | None = None,
+    limit: int | None = None,
+    similarity: str | None = None,
+) -> dict[str, Any]:
+    """Return the recipe's keys of a table or index; paths are absolute.
+
+    Errors: DistilvecError with `key` for an address of no known kind, with a password in it, or a path that does not
+    exist.
+    """
+    address = read_address(index, key)
+    name = str(index)
+    if address.path is not None:
+        if not address.path.exists():
+            raise DistilvecError(key, f"{name} does not exist.", "Check the path.")
+        name = str(address.path.resolve())
+    keys: dict[str, Any] = {"vectors": name}
+    if columns:
+        keys["columns"] = dict(columns)
+    if texts is not None:
+        keys["texts"] = str(Path(texts).resolve())
+    if limit is not None:
+        keys["limit"] = limit
+    if similarity is not None:
+        keys["similarity"] = similarity
+    return keys
+
+
+def read_columns(words: Sequence[str]) -> dict[str, str]:
+    """Read PART=NAME of the option --column. Errors: DistilvecError for another form, and for an unknown part."""
+    columns = {}
+    for word in words:
+        part, equals, name = word.partition("=")
+        if not equals or not name or part not in PARTS:
+            raise DistilvecError(
+                "--column", f"{word!r} is not PART=NAME. Parts: {', '.join(PARTS)}; as in text=content."
+            )
+        columns[part] = name
+    return columns

@@ -1,0 +1,1 @@
+"""The verb `distill`: a teacher and texts become a small student, with a report."""

@@ -1,0 +1,72 @@
+"""Errors about a recipe's keys, in the words of the one who did not write a recipe: arguments and options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+
+from distilvec.core.errors import DistilvecError
+
+# The argument of `distilvec.distill` that sets a key of the recipe
+ARGUMENTS: Mapping[str, str] = {
+    "teacher": "teacher",
+    "teacher.model": "teacher",
+    "teacher.vectors": "teacher",
+    "teacher.api": "teacher",
+    "teacher.api.base_url": "teacher",
+    "teacher.columns": "columns",
+    "teacher.limit": "limit",
+    "teacher.similarity": "similarity",
+    "teacher.texts": "texts",
+    "teacher.prompts": "query_prompt",
+    "student.model": "student",
+    "student.size": "size",
+    "student.layers": "layers",
+    "student.dims": "dims",
+    "student.vocabulary": "language",
+    "corpus.sources": "texts",
+    "train.epochs": "epochs",
+    "train.minutes": "minutes",
+    "evaluation.suite": "test",
+    "suite": "test",
+    "method.name": "method",
+}
+_SOURCE = re.compile(r"corpus\.sources\.\d+\.(\w+)")
+_POSITIONAL = ("teacher", "texts")
+
+
+@contextmanager
+def arguments_named(stated_keys: Collection[str] = ()) -> Iterator[None]:
+    """Rename errors inside from the recipe's key to the argument; `stated_keys` were named by the user as keys."""
+    try:
+        yield
+    except DistilvecError as error:
+        if error.key in stated_keys:
+            raise
+        raise error.renamed(_argument(error.key)) from error
+
+
+@contextmanager
+def options_named() -> Iterator[None]:
+    """Rename errors inside from the argument to the option of the command line: size to --size."""
+    try:
+        yield
+    except DistilvecError as error:
+        raise error.renamed(_option(error.key)) from error
+
+
+def _argument(key: str) -> str:
+    source = _SOURCE.fullmatch(key)
+    if source is not None:
+        return "columns" if source[1] == "column" else "texts"
+    return ARGUMENTS.get(key, key)
+
+
+def _option(argument: str) -> str:
+    if argument in _POSITIONAL:
+        return argument.upper()
+    if argument == "columns":
+        return "--column"
+    known = {*ARGUMENTS.values(), "queries", "api_model", "made_by", "document_prompt", "out"}
+    return f"--{argument.replace('_', '-')}" if argument in known else argument

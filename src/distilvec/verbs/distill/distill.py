@@ -1,0 +1,137 @@
+"""`distilvec.distill`: a teacher and texts become a small student."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from distilvec.core.verbosity import quiet_libraries
+from distilvec.pipeline.inputs import Model, Texts
+from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.resolve import cache_root, resolve
+from distilvec.pipeline.run import run as run_recipe
+from distilvec.teachers.open import open_table
+from distilvec.train.metrics import Callback
+from distilvec.verbs.distill.arguments import arguments_named
+from distilvec.verbs.distill.prompts import infer_prompts
+from distilvec.verbs.distill.recipe import IndexOptions, Request, index_section, make_recipe
+from distilvec.verbs.distill.screens import show_plan
+
+
+@quiet_libraries()
+def distill(
+    teacher: Model | np.ndarray[Any, Any],
+    texts: Texts | Sequence[Path] | None = None,
+    *,
+    student: Model | None = None,
+    size: str | int | None = None,
+    layers: int | list[int] | None = None,
+    dims: Sequence[int] | None = None,
+    language: str | None = None,
+    minutes: float | None = None,
+    epochs: int | None = None,
+    test: str | Path | None = None,
+    queries: Texts | Sequence[Path] | None = None,
+    method: str = "redact",
+    out: str | Path | None = None,
+    api_model: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    similarity: Literal["cosine", "dot", "euclidean"] | None = None,
+    made_by: Sequence[str] = (),
+    query_prompt: str | None = None,
+    document_prompt: str | None = None,
+    refresh: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+    restart: bool = False,
+    dry_run: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Run | None:
+    """Distil `teacher` into a small student on `texts`. The same call again resumes, or opens the finished run.
+
+    The run ends with a judgement that needs no labels: how many of the teacher's ten nearest neighbours of held-out
+    texts the student finds. Its page is `out`/report.html.
+
+    Example:
+        >>> run = distilvec.distill("all-MiniLM-L6-v2", "documents.txt", size="5M")
+        >>> run.student.encode(["a text"])
+        >>> run.verdict, run.scores
+
+    Args:
+        teacher: A model (hub id, folder, SentenceTransformer), a table or index of vectors (a Parquet, Arrow, NumPy,
+            FAISS or Lance path, qdrant://, postgresql://), an API ("openai:MODEL", "http://HOST/v1"), or an array of
+            vectors [texts, dim].
+        texts: A file, a folder, a glob, an address (s3://...), the id of a data set on the hub, a list of Path of
+            these, a list of texts, or a `datasets.Dataset`. None takes the texts of an index.
+        student: The model to train. None: the teacher's own layers; for an index or an API a small model. The student
+            of an earlier run is trained on.
+        size: Parameters of the student: "5M", "25%" of the teacher's. None: a quarter, unless `layers` or `student`
+            says what to train.
+        layers: The layers to keep instead of a size: a number, evenly spread, or their numbers from 0. 0 is a static
+            student, a table of token vectors.
+        dims: First dims that the vectors of student and teacher can be cut to: [384, 256, 128, 64], the whole width
+            first; they are trained together.
+        language: The language of the texts, such as "tr"; the student keeps its tokens alone.
+        minutes: Train for about so many minutes on this machine.
+        epochs: Passes over the texts. None: by the number of texts.
+        test: A labelled file, a folder or a suite to test on as well.
+        queries: Texts of queries, in the forms of `texts`.
+        method: A method's name (`distilvec recipes`), or a path to a .py file.
+        out: The run folder. None: runs/TEACHER-SIZE.
+        api_model: The model of an API that offers several.
+        columns: An index's names of its columns, by text, embedding, id and role.
+        limit: Read so many rows of an index, drawn at random.
+        similarity: How an index compares vectors, where it does not say.
+        made_by: Models that may have made an index; their prompts are found by embedding some of its texts.
+        query_prompt: What the index's model was given before queries.
+        document_prompt: What it was given before documents.
+        refresh: Read an index again instead of using the local copy.
+        overrides: Further keys of the recipe: {"train.batch_size": 64}.
+        restart: Move an earlier run in the folder aside and start over.
+        dry_run: Show the plan, then return None.
+        callbacks: Called as `callback(step, metrics)` for every logged line.
+
+    Returns:
+        The finished run; None after a dry run, and in all processes but the main one.
+
+    Errors: DistilvecError with the name of the argument, or the key of `overrides`, that is wrong.
+    """
+    changes = dict(overrides or {})
+    prompts = {}
+    if query_prompt is not None:
+        prompts["query"] = query_prompt
+    if document_prompt is not None:
+        prompts["document"] = document_prompt
+    request = Request(
+        teacher=teacher,
+        texts=texts,
+        student=student,
+        size=None if size is None else str(size),
+        layers=layers,
+        dims=dims,
+        language=language,
+        minutes=minutes,
+        epochs=epochs,
+        test=None if test is None else Path(test),
+        method=method,
+        queries=queries,
+        api_model=api_model,
+        index=IndexOptions(columns or {}, limit, similarity, prompts),
+        out=None if out is None else Path(out),
+        overrides=changes,
+    )
+    with arguments_named(changes):
+        if request.kind == "table" and (refresh or (made_by and not prompts)):
+            table = open_table(index_section(request), refresh=refresh)
+            if made_by and not prompts:
+                index = replace(request.index, prompts=infer_prompts(table, made_by))
+                request = replace(request, index=index)
+        recipe = make_recipe(request, cache_root())
+        if dry_run:
+            show_plan(resolve(recipe, request.folder))
+            return None
+        return run_recipe(recipe, request.folder, restart, callbacks)

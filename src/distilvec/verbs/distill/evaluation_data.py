@@ -1,0 +1,163 @@
+"""What `--test` names, as a suite: a suite file, a labelled file, or a folder in a known form."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from distilvec.core.errors import DistilvecError
+from distilvec.core.files import write_file
+from distilvec.data.readers import Row, read_rows
+from distilvec.data.task_rows import find_table
+
+KEY = "test"
+SUITE_ENDINGS = (".yaml", ".yml")
+
+# The columns that tell the type of a labelled file, the most specific first
+COLUMNS = {
+    "sts": ("sentence1", "sentence2", "score"),
+    "pair": ("sentence1", "sentence2", "label"),
+    "classification": ("text", "label"),
+    "search": ("query", "document"),
+}
+SPLITS = ("test", "validation", "dev")
+
+
+def suite_of(path: Path, root: Path) -> Path:
+    """Return a suite file for what the user wants the student to be tested on.
+
+    - a .yaml file is a suite
+    - a folder with corpus, queries and qrels is a search task (BEIR's form)
+    - a file or a folder of splits with the columns of COLUMNS is a task of that type. Rows of `query` and `document`
+      become a search task: each query looks for its own document among all of them.
+
+    The suite is written below `root`, under a name that depends on its content.
+    Errors: DistilvecError with the key "test".
+    """
+    if not path.exists():
+        raise DistilvecError(KEY, f"{path} does not exist.", "Check the path.")
+    if path.suffix.lower() in SUITE_ENDINGS:
+        return path.resolve()
+    if path.is_dir() and find_table(path, "corpus", KEY) is not None:
+        entry = {"name": path.name, "type": "retrieval", "path": str(path.resolve())}
+    else:
+        entry = _labelled_entry(path, root)
+    return _stored(entry, root)
+
+
+def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:
+    """Return the suite's entry for labelled rows."""
+    file, split = (_split_file(path), None) if path.is_dir() else (path, None)
+    rows = [row for _, row in read_rows(file, KEY)]
+    if not rows:
+        raise DistilvecError(KEY, f"{file} has no rows.")
+    kind = next((kind for kind, columns in COLUMNS.items() if all(name in rows[0] for name in columns)), None)
+    if kind is None:
+        known = "; ".join(", ".join(columns) for columns in COLUMNS.values())
+        raise DistilvecError(
+            KEY, f"{file} has the columns {', '.join(rows[0])}.", f"Expected one of these sets of columns: {known}."
+        )
+    name = path.name.split(".")[0]
+    if kind == "search":
+        return {"name": name, "type": "retrieval", "path": str(_search_folder(rows, root))}
+    splits = {str(row["split"]) for row in rows if row.get("split")}
+    if splits:
+        split = next((split for split in SPLITS if split in splits), sorted(splits)[-1])
+    entry: dict[str, Any] = {"name": name, "type": kind, "path": str(path.resolve())}
+    if split is not None:
+        entry["split"] = split
+    elif path.is_dir():
+        entry["split"] = file.name.split(".")[0]
+    if kind == "pair":
+        entry["positive_label"] = _positive_label(rows, file)
+    if kind == "classification" and not path.is_dir() and not splits:
+        entry["path"] = str(_split_by_label(rows, root))
+    return entry
+
+
+def _split_file(folder: Path) -> Path:
+    """Return the file of the split that is scored."""
+    for split in SPLITS:
+        file = find_table(folder, split, KEY)
+        if file is not None:
+            return file
+    raise DistilvecError(
+        KEY,
+        f"{folder} has neither corpus, queries and qrels nor a file of a split ({', '.join(SPLITS)}).",
+        "Name a file, or a folder in one of these forms.",
+    )
+
+
+def _positive_label(rows: list[Row], file: Path) -> str:
+    """Return the label of pairs that match: 1, true or yes in a file of two labels."""
+    labels = sorted({str(row["label"]) for row in rows})
+    for label in labels:
+        if label.casefold() in ("1", "true", "yes", "entailment", "equivalent", "duplicate"):
+            return label
+    raise DistilvecError(
+        KEY,
+        f"{file}: which of the labels {', '.join(labels[:6])} is that of pairs that match?",
+        "Name it 1, or write a suite file with positive_label.",
+    )
+
+
+def _split_by_label(rows: list[Row], root: Path) -> Path:
+    """Write rows without splits with one: the last fifth of every label's rows, in the file's order, is the test."""
+    by_label: dict[str, list[Row]] = {}
+    for row in rows:
+        by_label.setdefault(str(row["label"]), []).append(row)
+    lines = []
+    for label, labelled in by_label.items():
+        first_of_test = max(1, len(labelled) - len(labelled) // 5)
+        for number, row in enumerate(labelled):
+            split = "test" if number >= first_of_test else "train"
+            lines.append({"text": row["text"], "label": label, "split": split})
+    return _stored_lines("labelled", {"rows.jsonl": lines}, root) / "rows.jsonl"
+
+
+def _search_folder(rows: list[Row], root: Path) -> Path:
+    """Write pairs of a query and its document in BEIR's form; equal documents are one, equal queries as well."""
+    documents: dict[str, str] = {}
+    queries: dict[str, str] = {}
+    judgements: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for row in rows:
+        document = documents.setdefault(str(row["document"]), f"d{len(documents)}")
+        query = queries.setdefault(str(row["query"]), f"q{len(queries)}")
+        judgements[query, document] = {"query-id": query, "corpus-id": document, "score": 1}
+    return _stored_lines(
+        "search",
+        {
+            "corpus.jsonl": [{"id": number, "text": text} for text, number in documents.items()],
+            "queries.jsonl": [{"id": number, "text": text} for text, number in queries.items()],
+            "qrels.jsonl": list(judgements.values()),
+        },
+        root,
+    )
+
+
+def _stored_lines(kind: str, files: Mapping[str, list[Any]], root: Path) -> Path:
+    """Write JSON Lines files into a folder below `root` that is named by their content; return the folder."""
+    contents = {
+        name: "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows) for name, rows in files.items()
+    }
+    digest = hashlib.blake2b("\0".join(contents.values()).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    folder = root / "inputs" / f"{kind}-{digest}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        write_file(folder / name, content, KEY)
+    return folder
+
+
+def _stored(entry: dict[str, Any], root: Path) -> Path:
+    """Write a suite of one task below `root`."""
+    if (folder := Path(entry["path"])).is_dir() and (folder / "qrels.jsonl").is_file():
+        entry["qrels"] = "qrels.jsonl"
+    content = json.dumps([entry], indent=1)  # JSON is YAML
+    digest = hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+    path = root / "inputs" / f"suite-{digest}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, content, KEY)
+    return path

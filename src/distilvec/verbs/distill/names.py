@@ -1,0 +1,44 @@
+"""Names of texts on the command line, checked before anything heavy is imported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from distilvec.core.errors import DistilvecError, nearest
+
+STANDARD_INPUT = "-"
+DATA_SET_ID = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME of the hub
+GLOB_CHARACTERS = frozenset("*?[")
+
+
+def is_pattern(name: str) -> bool:
+    """Return whether a name is a glob."""
+    return bool(GLOB_CHARACTERS & set(name))
+
+
+def check_texts(texts: Sequence[Path], key: str = "texts") -> None:
+    """Refuse paths that do not exist."""
+    for path in texts:
+        name = str(path)
+        if name != STANDARD_INPUT and "://" not in name and not is_pattern(name):
+            check_name(name, key)
+
+
+def check_name(name: str, key: str = "texts") -> None:
+    """Refuse a name that is neither a path nor OWNER/NAME of a data set."""
+    from distilvec.data.readers import READABLE
+
+    path = Path(name)
+    if path.exists():
+        return
+    # "data/texts.txt" has the form of an id, but a data set has no file ending, and no owner is a folder here
+    looks_like_file = path.name.lower().endswith(READABLE) or path.parent.is_dir()
+    if DATA_SET_ID.fullmatch(name) and not (looks_like_file and str(path.parent) != "."):
+        return
+    hint = ""
+    if path.parent.is_dir():
+        hint = nearest(path.name, [entry.name for entry in path.parent.iterdir()]).removeprefix("; ")
+    fix = f"{hint[:1].upper()}{hint[1:]}" if hint else "Check the path."
+    raise DistilvecError(key, f"{name} does not exist.", fix)

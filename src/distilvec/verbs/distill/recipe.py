@@ -1,0 +1,251 @@
+"""The recipe of `distilvec distill`: what the user names, and a default that is right for the teacher elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from distilvec.config.recipe import recipe_from, section_of
+from distilvec.config.schema import Recipe, TeacherSection
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.inputs import Model, Texts, model_name, teacher_keys
+from distilvec.teachers.api_embedder import named_api
+from distilvec.teachers.indexes.address import read_address
+from distilvec.teachers.sources import source_kind
+from distilvec.verbs.check.section import index_keys
+from distilvec.verbs.distill.evaluation_data import suite_of
+from distilvec.verbs.distill.texts import text_sources, with_pieces
+
+TEACHER = "teacher"  # student.model: the teacher's own backbone
+QUARTER = "25%"  # of the teacher's parameters, without `size` and `layers`
+
+# A teacher that is no model on this machine has no layers to take: the student is a small model that everybody can get
+SMALL_MODEL = "all-MiniLM-L6-v2"
+SMALL_MULTILINGUAL_MODEL = "intfloat/multilingual-e5-small"
+
+INDEX_QUERIES = 500  # stored texts that the student of an index is judged on, and that it is not trained on
+
+TeacherKind = Literal["model", "table", "api", "array"]
+
+
+@dataclass(frozen=True)
+class IndexOptions:
+    """How an index is read, and what its model was given.
+
+    Attributes:
+        columns: its names of the columns, by text, embedding, id and role
+        limit: read n rows, drawn at random
+        similarity: how the index compares vectors, where it does not state it
+        prompts: what the model that made it was given before texts, by role
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    limit: int | None = None
+    similarity: Literal["cosine", "dot", "euclidean"] | None = None
+    prompts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asks for; see `distilvec.distill`."""
+
+    teacher: Model | np.ndarray[Any, Any]
+    texts: Texts | Sequence[Path] | None = None
+    student: Model | None = None
+    size: str | None = None
+    layers: int | list[int] | None = None
+    dims: Sequence[int] | None = None
+    language: str | None = None
+    minutes: float | None = None
+    epochs: int | None = None
+    test: Path | None = None
+    method: str = "redact"
+    queries: Texts | Sequence[Path] | None = None
+    api_model: str | None = None
+    index: IndexOptions = IndexOptions()
+    out: Path | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> TeacherKind:
+        """What kind of teacher it is."""
+        if isinstance(self.teacher, np.ndarray):
+            return "array"
+        kind = source_kind(self.teacher)
+        if kind == "export":
+            raise DistilvecError("teacher", f"{self.teacher} is the file of an export.", "Name its model's folder.")
+        return kind
+
+    @property
+    def folder(self) -> Path:
+        """The run folder: `out`, else runs/TEACHER-SIZE, so that the same command resumes its run."""
+        if self.out is not None:
+            return self.out
+        parts = [_short_name(self.teacher)]
+        if self.layers is not None:
+            kept = self.layers if isinstance(self.layers, int) else "-".join(map(str, self.layers))
+            parts.append(f"{kept}-layers")
+        if self.student is not None:
+            parts.append(_short_name(self.student))
+        if size := self.chosen_size:
+            parts.append(size.replace("%", "-percent"))
+        if self.language is not None:
+            parts.append(self.language)
+        return Path("runs") / "-".join(parts)
+
+    @property
+    def chosen_size(self) -> str | None:
+        """The size that the student is designed for: None for a whole model, and where its layers are named."""
+        if self.size is not None:
+            return self.size
+        takes_own_layers = self.kind == "model" and self.student is None
+        return QUARTER if takes_own_layers and self.layers is None else None
+
+
+def make_recipe(request: Request, root: Path) -> Recipe:
+    """Return the recipe of a request.
+
+    Args:
+        root: the cache's folder, in which texts and models that are in no file are stored
+
+    Errors: DistilvecError with the name of the argument that is wrong.
+    """
+    _check(request)
+    tree = {
+        "name": re.sub(r"[^\w.-]+", "-", request.folder.resolve().name) or "distilled",
+        "teacher": _teacher(request, root),
+        "student": _student(request, root),
+        "corpus": {"sources": _sources(request, root)},
+        "method": {"name": request.method},
+        "train": _training(request),
+        "evaluation": _evaluation(request, root),
+    }
+    return recipe_from(tree, request.overrides, "distilvec distill")
+
+
+def _check(request: Request) -> None:
+    """Refuse arguments that contradict each other."""
+    # A static student has a size as well: that of its table
+    if request.size is not None and request.layers not in (None, 0):
+        raise DistilvecError("size", "size and layers both say how small the student is.", "Give one of them.")
+    if request.minutes is not None and request.epochs is not None:
+        raise DistilvecError("minutes", "minutes and epochs both say how long to train.", "Give one of them.")
+    if request.api_model is not None and request.kind != "api":
+        raise DistilvecError("api_model", f"{request.teacher} is not an API.", "Leave it out.")
+    if request.texts is None and request.kind != "table":
+        raise DistilvecError(
+            "texts",
+            "no texts to train on.",
+            "Name a file or folder of texts like those that the student will read: distilvec distill TEACHER TEXTS.",
+        )
+
+
+def _teacher(request: Request, root: Path) -> dict[str, Any]:
+    """Return the recipe's teacher section."""
+    if request.kind == "api":
+        return _api_teacher(str(request.teacher), request.api_model)
+    if request.kind != "table":
+        return teacher_keys(request.teacher, cast(Texts, request.texts), root)
+    texts = request.texts if _has_texts_elsewhere(request) else None
+    if isinstance(texts, (list, tuple)):
+        (texts,) = texts
+    section = index_keys(
+        str(request.teacher),
+        "teacher",
+        columns=request.index.columns,
+        texts=None if texts is None else str(texts),
+        limit=request.index.limit,
+        similarity=request.index.similarity,
+    )
+    if request.index.prompts:
+        section["prompts"] = dict(request.index.prompts)
+    return section
+
+
+def index_section(request: Request) -> TeacherSection:
+    """Return the validated section of a request's index."""
+    return section_of(TeacherSection, "teacher", _teacher(request, Path()))
+
+
+def _has_texts_elsewhere(request: Request) -> bool:
+    """Return whether the teacher is a file of vectors alone, so that TEXTS names the file of their texts."""
+    return request.kind == "table" and read_address(str(request.teacher), "teacher").kind in ("npy", "faiss")
+
+
+def _api_teacher(name: str, model: str | None) -> dict[str, Any]:
+    """Return the section of a model behind an API: the named one, else the only one that the server lists."""
+    address = name if model is None else f"{name}#{model}"
+    return named_api(address, "teacher").model_dump(mode="json", exclude_unset=True)
+
+
+def _student(request: Request, root: Path) -> dict[str, Any]:
+    """Return the recipe's student section."""
+    section: dict[str, Any] = {"model": TEACHER}
+    if request.student is not None:
+        section["model"] = model_name(request.student, root, "student")
+    elif request.kind != "model":
+        is_english = request.language in (None, "en")
+        section["model"] = SMALL_MODEL if is_english else SMALL_MULTILINGUAL_MODEL
+    if request.layers is not None:
+        section["layers"] = request.layers
+    if request.dims is not None:
+        section["dims"] = list(request.dims)
+    if request.chosen_size is not None:
+        section["size"] = request.chosen_size
+    elif request.language is not None:
+        # Without a size every token that the texts use stays
+        section["vocabulary"] = {"kind": "trim", "letters": "seen"}
+    return section
+
+
+def _sources(request: Request, root: Path) -> list[dict[str, Any]]:
+    """Return the recipe's sources: documents, their pieces, queries."""
+    sources: list[dict[str, Any]] = []
+    if request.kind == "table" and (request.texts is None or _has_texts_elsewhere(request)):
+        sources.append({"builtin": "teacher"})
+    elif request.texts is not None:
+        documents = text_sources(request.texts, root, role="document", language=request.language)
+        # A table has no vectors of pieces, and an array none of other texts than its own
+        sources += documents if request.kind in ("table", "array") else with_pieces(documents)
+    if request.queries is not None:
+        sources += text_sources(request.queries, root, role="query", language=request.language)
+    return sources
+
+
+def _training(request: Request) -> dict[str, Any]:
+    """Return the recipe's train section."""
+    section: dict[str, Any] = {}
+    if request.epochs is not None:
+        section["epochs"] = request.epochs
+    if request.minutes is not None:
+        section["minutes"] = request.minutes
+    return section
+
+
+def _evaluation(request: Request, root: Path) -> dict[str, Any]:
+    """Return the recipe's evaluation section; neighbours of held-out texts are judged in every run."""
+    section: dict[str, Any] = {}
+    if request.kind == "table":
+        section = {"stored": INDEX_QUERIES, "columns": ["teacher", "asymmetric"], "parts": ["agreement"]}
+    if request.test is not None:
+        section["suite"] = str(suite_of(request.test, root))
+    return section
+
+
+def _short_name(model: Any) -> str:
+    """Return a short name of a teacher or student for the run folder."""
+    if isinstance(model, np.ndarray):
+        return "vectors"
+    if isinstance(model, SentenceTransformer):
+        return "model"
+    text = str(model).rstrip("/")
+    if text.startswith(("http://", "https://")):
+        return re.sub(r"\W+", "-", text.partition("://")[2].partition("/")[0])
+    last = re.split(r"[/:]", text)[-1]
+    return re.sub(r"[^\w.-]+", "-", last.partition("?")[0]) or "student"

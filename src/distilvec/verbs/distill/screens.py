@@ -1,0 +1,57 @@
+"""What `distilvec distill` prints when the work is done, and the plan of a dry run."""
+
+from __future__ import annotations
+
+from distilvec.cli.terminal import print_result, show_problems, show_scores, show_table
+from distilvec.pipeline.job import Job
+from distilvec.pipeline.opened_run import Run
+from distilvec.verbs.plan.plan import make_plan
+
+
+def show_plan(job: Job) -> None:
+    """Print what a run would do and how long it would take, measured on a few texts."""
+    show_table(["", job.recipe.name], make_plan(job))
+
+
+def show_end(run: Run) -> None:
+    """Print the scores of a test, one sentence, the numbers, the page, and the next command."""
+    if run.scores:
+        show_scores(dict(run.scores))
+        print_result()
+    print_result(run.verdict.text)
+    print_result("   ".join(numbers(run)))
+    for advice in run.verdict.advice:
+        if "distilvec export" not in advice:  # the last line says it
+            print_result(advice)
+    if run.page is not None:
+        print_result(f"report: {run.page}", link=run.page)
+    print_result(f"next: {next_command(run)}")
+    show_problems(run.problems)
+
+
+def numbers(run: Run) -> list[str]:
+    """Return the numbers of the last screen: neighbours, size, speed and distance, as far as they are known."""
+    shown = []
+    judgement = run.record.neighbors
+    if judgement is not None and judgement.share is not None:
+        share = judgement.share
+        shown.append(f"{share.mean:.2f} of the neighbours [{share.low:.2f}, {share.high:.2f}]")
+    verdict = run.verdict
+    if verdict.smaller is not None:
+        shown.append(f"{verdict.smaller:.1f}x smaller")
+    if verdict.speedup is not None:
+        shown.append(f"{verdict.speedup:.1f}x faster")
+    distance = run.validation.get("distance")
+    start = run.validation.get("untrained_distance")
+    if distance is not None:
+        before = "" if start is None else f" ({start:.3f} before training)"
+        shown.append(f"distance {distance:.3f}{before}")
+    return shown
+
+
+def next_command(run: Run) -> str:
+    """Return the command that a user wants next: a check with the own index, else a smaller and faster file."""
+    section = run.recipe.teacher
+    if section.vectors is not None:
+        return f"distilvec check {run.student_folder} {section.vectors}"
+    return f"distilvec export {run.student_folder} --to onnx-int8"

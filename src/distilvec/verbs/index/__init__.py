@@ -1,1 +1,0 @@
-"""`distilvec index`: a local query encoder for an index."""

@@ -1,0 +1,165 @@
+"""The verb `distill`: one function for the command line and Python, from a teacher and texts to a judged student."""
+
+import json
+from pathlib import Path
+
+import architectures
+import numpy as np
+import pytest
+from refusals import refused
+from samples import make_texts
+from sentence_transformers import SentenceTransformer
+
+import distilvec
+from distilvec.__main__ import run_command
+from distilvec.models.placement import count_parameters
+from distilvec.verbs.distill.recipe import QUARTER, IndexOptions, Request, make_recipe
+
+FAST = {"train.max_steps": 2, "train.device": "cpu", "train.precision": "fp32", "train.batch_size": 8}
+WORDS = [f"{key}={value}" for key, value in FAST.items()]
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("texts.txt").write_text("\n".join(make_texts(60)))
+
+
+@pytest.fixture
+def narrow_model(tmp_path):
+    """A model of another family and width."""
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    backbone = architectures.bert(tmp_path / "backbone", **sizes)
+    return str(architectures.sentence_transformer(tmp_path / "narrow", backbone))
+
+
+def recipe_of(teacher, texts="texts.txt", **options):
+    return make_recipe(Request(teacher, texts, **options), Path("cache"))
+
+
+# -- the recipe ------------------------------------------------------------------------------------------------------
+
+
+def test_a_quarter_of_the_teacher_is_the_default():
+    recipe = recipe_of("./model")
+    assert recipe.student.model == "teacher" and recipe.student.size == QUARTER
+    assert recipe.corpus.sources[0].path == Path("texts.txt").resolve()
+
+
+@pytest.mark.parametrize(
+    ("options", "folder"),
+    [
+        ({}, "runs/model-25-percent"),
+        ({"size": "5M"}, "runs/model-5M"),
+        ({"layers": 3}, "runs/model-3-layers"),
+        ({"student": "small", "language": "tr"}, "runs/model-small-tr"),
+    ],
+)
+def test_the_same_command_has_the_same_folder(options, folder):
+    assert Request("path/to/model", "texts.txt", **options).folder == Path(folder)
+
+
+def test_layers_or_another_student_are_no_quarter():
+    assert recipe_of("./model", layers=2).student.size is None
+    other = recipe_of("./model", student="org/other").student
+    assert other.size is None and other.model == "org/other"
+    assert recipe_of("./model", student="org/other", size="3M").student.size == "3M"
+
+
+def test_an_api_teaches_a_small_model_of_the_language():
+    english = recipe_of("openai:text-embedding-3-small")
+    assert english.teacher.api.key_variable == "OPENAI_API_KEY" and english.student.model == "all-MiniLM-L6-v2"
+    turkish = recipe_of("openai:text-embedding-3-small", language="tr")
+    assert turkish.student.model == "intfloat/multilingual-e5-small"
+    assert turkish.student.vocabulary.letters == "seen" and turkish.corpus.sources[0].language == "tr"
+
+
+def test_the_texts_of_an_index_are_its_own():
+    np.save("vectors.npy", np.eye(4, dtype=np.float32))
+    recipe = recipe_of("vectors.npy", index=IndexOptions(prompts={"query": "q: "}))
+    assert Path(recipe.teacher.vectors).name == "vectors.npy"
+    assert Path(recipe.teacher.texts) == Path("texts.txt").resolve()
+    assert recipe.corpus.sources[0].builtin == "teacher" and recipe.evaluation.stored == 500
+    assert recipe.teacher.prompts == {"query": "q: "}
+
+
+def test_queries_are_a_source_of_their_own():
+    Path("queries.txt").write_text("how far\n")
+    sources = recipe_of("./model", queries="queries.txt").corpus.sources
+    assert [(source.label, source.role) for source in sources] == [("texts", "document"), ("queries", "query")]
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"size": "5M", "layers": 2}, "size"),
+        ({"minutes": 5, "epochs": 1}, "minutes"),
+        ({"api_model": "x"}, "api_model"),
+        ({"texts": None}, "texts"),
+        ({"texts": "absent.txt"}, "texts"),
+        ({"test": Path("absent.csv")}, "test"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_refused_by_their_name(options, key):
+    with refused(key):
+        recipe_of("./model", **{"texts": "texts.txt", **options})
+
+
+# -- whole runs ------------------------------------------------------------------------------------------------------
+
+
+def test_a_size_decides_on_the_student(tiny_model, no_pages):
+    teacher = SentenceTransformer(str(tiny_model), device="cpu")
+    run = distilvec.distill(str(tiny_model), "texts.txt", size="60%", out="run", overrides=FAST)
+    assert count_parameters(run.student.parameters()) <= 0.6 * count_parameters(teacher.parameters())
+    assert run.record.student.settings["layers"]["count"] >= 1 and "size" not in run.record.student.settings
+    opened = distilvec.result("run")
+    assert opened.verdict == run.verdict and opened.recipe.student.size == "60%"
+
+
+def test_the_command_prints_the_result_and_resumes(tiny_model, capsys, no_pages):
+    command = ["distill", str(tiny_model), "texts.txt", "--layers", "2", "--out", "run", *WORDS]
+    assert run_command([*command, "--json", "result.json"]) == 0
+    printed = capsys.readouterr()
+    sentence = json.loads(Path("result.json").read_text())["verdict"]["text"]
+    assert sentence in printed.out and "distance" in printed.out
+    assert "distilvec export run/student" in printed.out
+    assert "M parameters" in printed.err  # the first screen
+    written = Path("run/student/modules.json").stat().st_mtime_ns
+    assert run_command(command) == 0
+    assert sentence in capsys.readouterr().out
+    assert Path("run/student/modules.json").stat().st_mtime_ns == written
+
+
+def test_a_dry_run_trains_nothing(tiny_model, capsys):
+    command = ["distill", str(tiny_model), "texts.txt", "--layers", "2", "--out", "run", "--dry-run", *WORDS]
+    assert run_command(command) == 0
+    assert "training" in capsys.readouterr().out
+    assert not Path("run/student").exists()
+
+
+def test_an_earlier_student_goes_on_without_a_second_linear_layer(tiny_model, narrow_model, no_pages):
+    def dense_layers(student):
+        return [module for module in student if type(module).__name__ == "Dense"]
+
+    first = distilvec.distill(str(tiny_model), "texts.txt", student=narrow_model, out="first", overrides=FAST)
+    assert len(dense_layers(first.student)) == 1
+    Path("more.txt").write_text("\n".join(make_texts(90)[60:]))
+    second = distilvec.distill(str(tiny_model), "more.txt", student="first/student", out="second", overrides=FAST)
+    assert len(dense_layers(second.student)) == 1
+
+
+def test_a_static_student_with_dims(tiny_model, capsys, no_pages):
+    command = ["distill", str(tiny_model), "texts.txt", "--layers", "0", "--dims", "32,16", "--out", "run", *WORDS]
+    assert run_command(command) == 0
+    student = distilvec.result("run").student
+    assert type(student[0]).__name__ == "StaticEmbedding" and student.encode(["river"]).shape == (1, 32)
+    assert run_command([*command[:5], "--dims", "wide"]) == 2
+    assert "[--dims]" in capsys.readouterr().err
+
+
+def test_a_test_file_gives_scores(tiny_model, no_pages):
+    rows = [{"sentence1": f"river {n}", "sentence2": "stone", "score": n % 5} for n in range(20)]
+    Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = distilvec.distill(str(tiny_model), "texts.txt", layers=2, test="pairs.jsonl", out="run", overrides=FAST)
+    assert {score.task for score in run.scores["student"]} == {"pairs"} and "teacher" in run.scores

@@ -1,0 +1,178 @@
+"""What a user names as texts and as a test, as sources and suites."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from refusals import refused
+
+from distilvec.evaluation.suite import load_suite
+from distilvec.verbs.distill.evaluation_data import suite_of
+from distilvec.verbs.distill.names import check_texts
+from distilvec.verbs.distill.texts import text_sources, with_pieces
+
+DOCUMENT = {"role": "document", "language": None}
+
+
+def write_lines(path: Path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+# -- texts ---------------------------------------------------------------------------------------------------------
+
+
+def test_files_folders_and_globs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.txt", "c.jsonl"):
+        Path(name).write_text("text\n")
+    assert text_sources("a.txt", tmp_path, **DOCUMENT) == [{"path": str(tmp_path / "a.txt"), "role": "document"}]
+    paths = [source["path"] for source in text_sources([Path("*.txt"), Path("c.jsonl")], tmp_path, **DOCUMENT)]
+    assert paths == [str(tmp_path / name) for name in ("a.txt", "b.txt", "c.jsonl")]
+
+
+def test_standard_input_is_one_text_a_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("first\nsecond\n"))
+    (source,) = text_sources([Path("-")], tmp_path, role="query", language="tr")
+    rows = [json.loads(line) for line in Path(source["path"]).read_text().splitlines()]
+    assert rows == [{"text": "first"}, {"text": "second"}]
+    assert (source["role"], source["language"]) == ("query", "tr")
+
+
+def test_empty_standard_input_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    with refused("texts"):
+        text_sources("-", tmp_path, **DOCUMENT)
+
+
+def test_a_list_of_texts_is_not_a_list_of_files(tmp_path):
+    (source,) = text_sources(["some words", "further words"], tmp_path, **DOCUMENT)
+    lines = Path(source["path"]).read_text().splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["some words", "further words"]
+
+
+@pytest.mark.parametrize("name", ["owner/name", "nyu-mll/glue"])
+def test_data_sets_of_the_hub(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert text_sources(name, tmp_path, **DOCUMENT) == [{"dataset": name, "role": "document"}]
+    check_texts([Path(name)])
+
+
+@pytest.mark.parametrize("name", ["texts.txt", "folder/texts.jsonl", "folder/texts", "nowhere.parquet", "plain"])
+def test_missing_paths_are_refused_before_any_work(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    with refused("texts", name):
+        check_texts([Path(name)])
+
+
+def test_a_missing_path_names_the_nearest_file(tmp_path):
+    (tmp_path / "documents.txt").write_text("text")
+    with refused("texts", "documents.txt"):
+        check_texts([tmp_path / "documnets.txt"])
+
+
+def test_a_pattern_without_files_is_refused(tmp_path):
+    with refused("texts"):
+        text_sources(str(tmp_path / "*.txt"), tmp_path, **DOCUMENT)
+
+
+def test_long_texts_are_trained_in_pieces_too(tmp_path):
+    long = write_lines(tmp_path / "long.jsonl", [{"text": "A sentence of some words. " * 60}] * 3)
+    short = write_lines(tmp_path / "short.jsonl", [{"text": "A sentence."}] * 3)
+    sources = with_pieces(text_sources([long, short], tmp_path, **DOCUMENT))
+    assert [(Path(source["path"]).name, source.get("pieces")) for source in sources] == [
+        ("long.jsonl", None), ("long.jsonl", 400), ("short.jsonl", None),
+    ]  # fmt: skip
+    assert sources[1]["name"] == "long_pieces"
+
+
+# -- tests -----------------------------------------------------------------------------------------------------------
+
+
+def load(path, tmp_path):
+    (task,) = load_suite(suite_of(path, tmp_path / "cache"))
+    return task
+
+
+def test_scored_pairs(tmp_path):
+    rows = [{"sentence1": f"first {n}", "sentence2": f"second {n}", "score": n} for n in range(5)]
+    task = load(write_lines(tmp_path / "pairs.jsonl", rows), tmp_path)
+    assert (task.type, task.name, list(task.gold)) == ("sts", "pairs", [0, 1, 2, 3, 4])
+
+
+def test_matching_pairs_by_their_label(tmp_path):
+    rows = [{"sentence1": "a", "sentence2": "b", "label": label} for label in ("no", "yes", "yes")]
+    task = load(write_lines(tmp_path / "pairs.jsonl", rows), tmp_path)
+    assert (task.type, list(task.positive)) == ("pair", [False, True, True])
+
+
+def test_pairs_without_a_clear_label_are_refused(tmp_path):
+    rows = [{"sentence1": "a", "sentence2": "b", "label": label} for label in ("left", "right")]
+    with refused("test", "left"):
+        suite_of(write_lines(tmp_path / "pairs.jsonl", rows), tmp_path)
+
+
+def test_labelled_texts_without_a_split_are_split_by_label(tmp_path):
+    rows = [{"text": f"{label} {n}", "label": label} for n in range(10) for label in ("x", "y")]
+    rows.append({"text": "rare", "label": "z"})
+    task = load(write_lines(tmp_path / "intents.jsonl", rows), tmp_path)
+    assert task.type == "classification"
+    assert sorted(task.test_labels) == ["x", "x", "y", "y"]
+    assert len(task.train_texts) == 17
+    assert not set(task.test_texts) & set(task.train_texts)
+
+
+def test_a_split_of_the_file_is_kept(tmp_path):
+    rows = [
+        {"text": f"{split} {label}", "label": label, "split": split} for split in ("train", "test") for label in "xy"
+    ]
+    task = load(write_lines(tmp_path / "intents.jsonl", rows), tmp_path)
+    assert task.test_texts == ["test x", "test y"]
+
+
+def test_queries_and_their_documents_are_a_search_task(tmp_path):
+    rows = [
+        {"query": "how old", "document": "ten years"},
+        {"query": "how far", "document": "ten miles"},
+        {"query": "what distance", "document": "ten miles"},
+    ]
+    task = load(write_lines(tmp_path / "pairs.jsonl", rows), tmp_path)
+    assert task.type == "retrieval"
+    assert sorted(task.documents) == ["ten miles", "ten years"]
+    assert sorted(task.queries) == ["how far", "how old", "what distance"]
+
+
+def test_a_folder_in_the_form_of_beir(tmp_path):
+    folder = tmp_path / "search"
+    folder.mkdir()
+    write_lines(folder / "corpus.jsonl", [{"_id": "d", "text": "document"}])
+    write_lines(folder / "queries.jsonl", [{"_id": "q", "text": "query"}])
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+    assert load(folder, tmp_path).queries == ["query"]
+
+
+def test_a_folder_of_splits(tmp_path):
+    folder = tmp_path / "topics"
+    folder.mkdir()
+    for split in ("train", "validation"):
+        write_lines(folder / f"{split}.jsonl", [{"text": f"{split} {label}", "label": label} for label in "xy"])
+    assert load(folder, tmp_path).test_texts == ["validation x", "validation y"]
+
+
+def test_a_suite_is_taken_as_it_is(tmp_path):
+    suite = tmp_path / "suite.yaml"
+    suite.write_text("[]")
+    assert suite_of(suite, tmp_path) == suite
+
+
+@pytest.mark.parametrize("rows", [[], [{"title": "a", "body": "b"}]])
+def test_unknown_forms_are_refused(rows, tmp_path):
+    with refused("test"):
+        suite_of(write_lines(tmp_path / "rows.jsonl", rows), tmp_path)
+
+
+def test_a_missing_test_is_refused(tmp_path):
+    with refused("test", "nowhere"):
+        suite_of(tmp_path / "nowhere.csv", tmp_path)

@@ -20,7 +20,7 @@ LESS = {  # changes of the recipe at the end of a command
     ],
     ("classify",): ["train.max_steps=1"],
     ("finetune",): ["train.max_steps=1", "task.limit=24"],
-    ("index", "distill"): ["train.max_steps=1", "train.batch_size=4", "evaluation.parts=[]"],
+    ("distill",): ["train.max_steps=1", "train.batch_size=4", "evaluation.parts=[]"],
 }
 ON_LABELS = ["task.limit=24", "train.max_steps=1", "evaluation.parts=[]"]
 ON_THE_REAL_MODEL = ("export.md",)  # int8 has a tolerance

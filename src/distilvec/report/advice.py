@@ -49,8 +49,8 @@ def index_advice(judgement: Judgement) -> str:
     if share is None or judgement.cosine is None or judgement.cosine < DOUBTFUL:
         return (
             f"Do not switch: the model's vectors have a mean cosine of {judgement.cosine or 0:.2f} with the stored "
-            "ones, so it is of another space, or reads another prompt. Train one for this index: distilvec index "
-            "distill."
+            "ones, so it is of another space, or reads another prompt. Train one for this index: "
+            "distilvec distill INDEX."
         )
     return (
         "Do not switch: the model is in the index's space, and not close enough. Train longer (--epochs), keep more "

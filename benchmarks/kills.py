@@ -251,6 +251,7 @@ def make_recipe(texts: Path, teacher: str, **train: Any) -> Recipe:
         "device": "cpu",
         "checkpoint_steps": 10,
         "logging_steps": 7,
+        "keep_checkpoint": True,  # last/ is compared, too
     }
     return recipes.validate(
         {

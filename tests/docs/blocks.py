@@ -14,7 +14,7 @@ import typer
 from benchmarks.printed import blocks_of as blocks_of
 from benchmarks.printed import commands as commands
 from distilvec.__main__ import app
-from distilvec.cli.options import combined, load_recipe
+from distilvec.cli.options import combined
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_file
 from distilvec.config.yaml_dialect import load_yaml
@@ -101,7 +101,7 @@ def check_verb(words: list[str], folder: Path) -> None:
     if "recipe" in given:
         check_recipe(given, folder)
     if found.name == "show" or found.name == "copy":
-        load_recipe(str(given["name"]), None, None)
+        recipes.load(recipe_file(str(given["name"])))
     if given.get("mteb") or given.get("benchmark"):
         find_tasks(given["mteb"].split(",") if given["mteb"] else None, given["benchmark"])
     if "protocol" in given and given["protocol"] not in PROTOCOLS:

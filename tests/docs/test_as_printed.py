@@ -25,6 +25,9 @@ STEPS = {50: 60, 2000: 4}  # of a training, by lines
 TWINS = {
     ("pip",): "tests/e2e/test_readme.py",
     ("distilvec", "push"): "tests/verbs/test_push.py",
+    ("distilvec", "doctor"): "tests/verbs/test_doctor.py",
+    ("distilvec", "runs"): "tests/verbs/test_runs.py",
+    ("distilvec", "report"): "tests/verbs/test_runs.py",
     ("distilvec", "serve"): "tests/verbs/test_serving.py",
     ("distilvec", "data", "get"): "tests/data/test_public_download.py",
     ("distilvec", "evaluate", "--mteb"): "tests/evaluation/test_mteb_tasks.py",

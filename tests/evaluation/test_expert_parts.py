@@ -16,6 +16,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.student import ExpertsSection, StudentSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.task_head import TaskInfo
 from distilvec.data.labeled import Labelled
 from distilvec.evaluation.diagnostics import Group, experts_report, labelled_groups, run_mixture, sample, task_groups
 from distilvec.evaluation.projection import project_experts
@@ -120,7 +121,7 @@ def test_groups_of_tasks_and_of_classes():
     ]  # fmt: skip
 
     class Examples:
-        name, classes = "intents", ["no", "yes"]
+        name, classes, info = "intents", ["no", "yes"], TaskInfo("classification", 2)
 
     test = Labelled([("a", "b"), ("c", "d"), ("e", "f")], np.array([1, 0, 1]))
     groups = labelled_groups(Examples, test)

@@ -17,7 +17,9 @@ from distilvec.evaluation.diagnostics import (
     supervised_report,
 )
 from distilvec.evaluation.mistakes import find_mistakes
+from distilvec.report.json_values import from_json
 from distilvec.report.sections import mistakes as page_section
+from distilvec.report.values import Mistakes, Report
 
 
 def test_class_metrics_by_hand():
@@ -85,7 +87,7 @@ def test_mistakes_by_hand():
         ("a", "b", 1),
         ("b", "c", 1),
     }
-    shown = page_section.section({"mistakes": found})
+    shown = page_section.section(Report(mistakes=from_json(Mistakes, found)))
     assert shown.blocks[0].content == "The student is wrong on 2 of 5 test examples."
     assert shown.blocks[1].content.lines[0] == ["four", "b", "c", "80.0"]
     right = find_mistakes(logits[[0, 2]], Labelled([("one",), ("three",)], np.array([0, 1])), ["a", "b", "c", "d"])

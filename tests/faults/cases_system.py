@@ -141,16 +141,16 @@ def _(world: World) -> list[str]:
     recipe = world.recipe(train__max_steps=2)
     place = small_disk(world, "small", 4096)
     world.file("small/kept.txt")
-    from distilvec.train import stages
+    from distilvec.train.trainer import Trainer
 
-    save = stages.Trainer._checkpoint
+    save = Trainer._checkpoint
 
     def then_full(loop: object) -> None:
         save(loop)  # type: ignore[arg-type]
         fill(place, leave=16 << 10)
 
-    stages.Trainer._checkpoint = then_full  # type: ignore[method-assign,assignment]
-    world.undo.append(lambda: setattr(stages.Trainer, "_checkpoint", save))
+    Trainer._checkpoint = then_full  # type: ignore[method-assign,assignment]
+    world.undo.append(lambda: setattr(Trainer, "_checkpoint", save))
     world.moved.append("small/ballast")
     return ["run", recipe, "--out", place / "run"]
 
@@ -243,5 +243,5 @@ def _(world: World) -> list[str]:
 
 
 def _both_kept(world: World) -> None:
-    names = sorted(path.parent.name for path in world.root.glob("run.old-*/*.txt"))
+    names = [path.parent.name for name in ("first", "second") for path in world.root.glob(f"run.old-*/{name}.txt")]
     assert names == ["run.old-20260101-000000", "run.old-20260101-000000-2"], names

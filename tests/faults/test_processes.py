@@ -51,7 +51,7 @@ def go_on(world: World) -> None:
 
 @pytest.fixture
 def recipe(world) -> str:
-    return world.recipe(method__name=world.file("held.py", HELD))
+    return world.recipe(method__name=world.file("held.py", HELD), train__keep_checkpoint=True)
 
 
 def test_the_second_run_in_one_folder_is_refused_with_the_first_ones_process_id(world, recipe):

@@ -11,6 +11,7 @@ from refusals import refused
 
 import distilvec
 from distilvec.cli.terminal import show_result
+from distilvec.core.files import write_json
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline import opened_run
@@ -118,6 +119,6 @@ def test_a_folder_that_is_no_run(tmp_path):
     for folder in (tmp_path, tmp_path / "absent"):
         with refused("run folder", "no finished run"):
             distilvec.result(folder)
-    (tmp_path / "distillation.json").write_text('{"student": 3}')
+    write_json(tmp_path / "distillation.json", {"student": 3}, sealed=True)
     with refused("distillation.json", "student"):
         distilvec.result(tmp_path)

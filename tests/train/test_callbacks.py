@@ -63,7 +63,8 @@ def test_one_that_fails_stops_the_run(at, tiny_recipe, tmp_path):
         run(recipe, tmp_path / "run", callbacks=(broken,))
     assert isinstance(found.value.__cause__, ValueError)
     later = []
-    assert run(recipe, tmp_path / "run", callbacks=[lambda step, metrics: later.append(step)]).state.finished
+    finished = run(recipe, tmp_path / "run", callbacks=[lambda step, metrics: later.append(step)])
+    assert finished.record.training.steps == 6
     assert later == ([0, 2, 4, 6, 6] if at == 0 else [4, 6, 6]), "training goes on from the checkpoint"
 
 

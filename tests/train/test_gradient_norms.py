@@ -41,7 +41,7 @@ def test_norms_equal_autograd_term_by_term(tiny_recipe, tmp_path):
     assert {name: lines[0][f"train/gradient_{name}"] for name in expected} == pytest.approx(expected, rel=1e-5)
     points = gradient_points(lines)
     total = sum(expected.values())
-    assert {name: y for _, name, step, y in points if step == 1} == pytest.approx(
+    assert {point.line: point.y for point in points if point.x == 1} == pytest.approx(
         {name: value / total for name, value in expected.items()}, rel=1e-5
     )
 

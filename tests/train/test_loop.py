@@ -19,6 +19,7 @@ from benchmarks import kills
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.run_dir import TRAINING
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
 
@@ -98,6 +99,7 @@ def test_the_last_student_is_kept_after_a_kill_behind_the_last_checkpoint(tiny_r
     weights_file = tmp_path / "run" / "last" / "model.safetensors"
     before = weights_file.read_bytes()
     shutil.rmtree(weights_file.parent)
+    (tmp_path / "run" / TRAINING).unlink()  # written after the last student
     train(resolve(tiny_recipe(), tmp_path / "run"))
     assert weights_file.read_bytes() == before
 

@@ -108,6 +108,7 @@ def test_a_run_saves_the_plain_student_of_one_process(root, make_recipe):
     """Adapters are merged into whole weights, as the best student, the last one, and along the way."""
     file = root / "run.yaml"
     changes = {**LLM, "student__lora": {"r": 4, "dropout": 0.0}, "train__keep_students": 2, "teacher__live": True}
+    changes["train__keep_checkpoint"] = True
     file.write_text(recipes.dump(make_recipe("run", **changes)))
     one = Command("run", file, "--out", root / "whole", "train.shard=false")
     two = start("run", file, "--out", root / "shards", module="distilvec")

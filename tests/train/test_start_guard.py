@@ -29,7 +29,7 @@ def test_the_start_ships_where_training_ends_further_from_the_teacher(tiny_recip
     shipped = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
     torch.testing.assert_close(shipped.encode(texts), start.encode(texts))
     assert result.record.training.best_step == 0
-    assert result.distance["distance"] == result.distance["untrained_distance"]
+    assert result.validation["distance"] == result.validation["untrained_distance"]
     sentence = "ships as it was before training"
     assert sentence in repr(result)
     assert sentence in (tmp_path / "run" / "student" / "README.md").read_text()

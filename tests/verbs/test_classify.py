@@ -54,7 +54,7 @@ def test_learns_judges_and_predicts(rows, tiny_model, tmp_path):
     assert 0 < low <= classifier.accuracy.value <= high <= 1
     assert classifier.classes == ["about desert", "about forest", "about ocean"]
     assert classifier.parameters < classifier.teacher_parameters
-    assert classifier.mistakes["wrong"] == 30 - classifier.accuracy.right
+    assert classifier.mistakes.wrong == 30 - classifier.accuracy.right
     assert "30 test rows" in classifier.sentence and f"{100 * classifier.accuracy.value:.1f}%" in classifier.sentence
 
     tested = [json.loads(line) for line in (tmp_path / "run/data/test.jsonl").read_text().splitlines()]

@@ -138,13 +138,13 @@ class Run:
         return samples
 
     def export(self, to: str = "onnx", output: Path | None = None, **options: Any) -> Exported:
-        """Write the student in another form; `options` are those of `pipeline.export.export_model`."""
+        """Write the student in another form; `options` are those of `verbs.export.export.export_model`."""
         from distilvec.verbs.export.export import export_model  # takes a run apart itself
 
         return export_model(str(self.student_folder), to, output, **options)
 
     def push(self, repo: str, **options: Any) -> Pushed:
-        """Upload the student to the Hugging Face hub; `options` are those of `pipeline.push.push_model`."""
+        """Upload the student to the Hugging Face hub; `options` are those of `verbs.push.push.push_model`."""
         from distilvec.verbs.push.push import push_model
 
         return push_model(self.student_folder, repo, **options)

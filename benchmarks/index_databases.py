@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         out = given.out / kind
         with stored(kind, (given.out / f"{kind}-index").resolve(), texts, vectors) as index:
             words = ["distill", index.address, "--student", source, "--layers", str(given.layers)]
-            words += ["--epochs", str(given.epochs), "--out", str(out), *index.words]
+            words += ["--epochs", str(given.epochs), "--out", str(out), *index.distill_words]
             judged = ["check", str(out / "student"), index.address, *index.words]
             status = run_command(words) or run_command([*judged, "--json", str(given.out / f"{kind}.json")])
             if status == 2:

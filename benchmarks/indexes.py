@@ -37,6 +37,11 @@ class Stored:
         """The options of the command line."""
         return [f"--{name}={value}" for name, value in self.options.items()]
 
+    @property
+    def distill_words(self) -> list[str]:
+        """The same for `distill`, where the texts beside the vectors are an argument."""
+        return [str(value) if name == "texts" else f"--{name}={value}" for name, value in self.options.items()]
+
 
 def lacking(kind: str) -> str | None:
     """The package that is missing for a kind of index, None if all are there."""

@@ -12,10 +12,10 @@ import pytest
 from commands import Command
 from several import start
 
-from distilvec.verbs.run import launch
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import Interrupted
 from distilvec.train.metrics import read_metrics
+from distilvec.verbs.run import launch
 
 
 @pytest.mark.slow

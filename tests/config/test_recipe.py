@@ -50,7 +50,7 @@ def test_numbers_paths_variants_overrides(file, tmp_path):
         ),
         ("corpus.sources.0.pth=x", r"unknown key; did you mean 'path'"),
         ("studnet=1", r"did you mean 'student'"),
-        ("train.epochs=0", r"\[train.epochs\] .*greater than 0; found 0"),
+        ("train.epochs=0", r"\[train.epochs\] .*greater than 0, or .auto.; found 0"),
         ("train.schedule.name=cyclic", r"train.schedule.name"),
         ("teacher.vectors=x.parquet", r"exactly one of 'model' and 'vectors'; found both.*whole section: {model: "),
         ("train.batch_size", r"is not key=value"),

@@ -22,9 +22,11 @@ from distilvec.students.design import (
     ModelShape,
     TokensUsed,
     count_parameters,
+    describe,
     design_student,
     parse_size,
     smallest_split,
+    smallest_static,
 )
 from distilvec.students.shape import count_tokens, read_shape
 from distilvec.vocabulary.choose import choose
@@ -243,12 +245,53 @@ def test_wide_layers_on_a_small_budget_name_a_smaller_model():
 
 
 @pytest.mark.parametrize("shape", [MINILM, MPNET], ids=["factorized", "rows as they are"])
+def test_below_the_smallest_student_with_layers_the_student_is_static(shape):
+    used = TokensUsed(28_000, 1200)
+    smallest = smallest_split(shape, used)
+    least = count_parameters(shape, smallest).total
+    assert design_student(shape, Budget(least), used).parts.total == least
+    made = design_student(shape, Budget(least - 1), used)
+    assert made.split.is_static
+    assert 0.9 * least < made.parts.total < least
+    assert any(describe(smallest) in note for note in made.notes)
+
+
+@pytest.mark.parametrize("shape", [MINILM, MPNET], ids=["factorized", "rows as they are"])
 def test_the_least_possible_size_is_stated_and_possible(shape):
     used = TokensUsed(28_000, 1200)
-    least = count_parameters(shape, smallest_split(shape, used)).total
+    least = count_parameters(shape, smallest_static(shape, used)).total
+    assert least == 1200 * 32 + 32 * shape.dim
     with refused("--size", f"{least:,}"):
         design_student(shape, Budget(least - 1), used)
     assert design_student(shape, Budget(least), used).parts.total == least
+
+
+@pytest.mark.parametrize("size", ["50k", "500k", "2M", "5M", "20M"])
+def test_a_static_student_that_is_asked_for(size):
+    used = TokensUsed(28_000, 900, [1.0] * 28_000)
+    made = design_student(MINILM, parse_size(size), used, static=True)
+    rank = made.split.rank
+    linear = 0 if rank == 384 else rank * 384
+    assert made.parts.total == made.split.tokens * rank + linear <= made.budget
+    assert made.student_keys() == {
+        "layers": 0,
+        "vocabulary": {"kind": "trim", "size": made.split.tokens, "letters": "seen"},
+        "embedding": {"rank": rank},
+    }
+    if size in ("50k", "500k"):
+        assert rank == 32
+        assert any(f"{made.split.tokens:,} of the 28,000 tokens" in note for note in made.notes)
+    else:
+        assert made.split.tokens == 28_000
+    assert not any("needs at least" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(("share", "dim"), [(0.05, 32), (0.9, 32), (0.2, 80)])
+def test_built_static_students_have_the_parameters_of_their_design(folders, share, dim, tiny_tables):
+    shape = replace(read_shape(str(folders["bert"])), linear_dim=None if dim == 32 else dim)
+    used = count_tokens(AutoTokenizer.from_pretrained(folders["bert"]), {"en": lambda: iter(FEW_TEXTS)})
+    made = design_student(shape, Budget(share=share), used, static=True)
+    assert made.parts.total == built_parameters(folders["bert"], made, dim=dim) <= made.budget
 
 
 def test_a_vocabulary_that_cannot_be_trimmed_stays_whole():

@@ -149,6 +149,15 @@ def test_an_earlier_student_goes_on_without_a_second_linear_layer(tiny_model, na
     assert len(dense_layers(second.student)) == 1
 
 
+def test_a_static_student_with_dims(tiny_model, capsys, no_pages):
+    command = ["distill", str(tiny_model), "texts.txt", "--layers", "0", "--dims", "32,16", "--out", "run", *WORDS]
+    assert run_command(command) == 0
+    student = distilvec.result("run").student
+    assert type(student[0]).__name__ == "StaticEmbedding" and student.encode(["river"]).shape == (1, 32)
+    assert run_command([*command[:5], "--dims", "wide"]) == 2
+    assert "[--dims]" in capsys.readouterr().err
+
+
 def test_a_test_file_gives_scores(tiny_model, no_pages):
     rows = [{"sentence1": f"river {n}", "sentence2": "stone", "score": n % 5} for n in range(20)]
     Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -216,9 +216,7 @@ def test_an_index_becomes_a_judged_encoder(kind, folder, tmp_path, many, capsys,
             "train.precision=fp32",
             "train.device=cpu",
         ]
-        # Texts beside the vectors are an argument here, an option of `check`
-        named = [word for word in index.words if word != "--texts"]
-        assert run_command([*words, *named]) == 0
+        assert run_command([*words, *index.distill_words]) == 0
         mean, low, high = map(float, LINE.search(" ".join(capsys.readouterr().out.split())).groups())
         assert "secret" not in (out / "recipe.yaml").read_text()
         check = ["check", str(out / "student"), index.address, *index.words]

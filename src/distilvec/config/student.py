@@ -98,7 +98,10 @@ class VocabularySection(Section):
 class EmbeddingSection(Section):
     """A factorized token table: rows of `rank` numbers and one linear layer to the hidden size (ELECTRA's layout)."""
 
-    rank: Units = key(..., "rank of the factorized embedding table; a BERT encoder becomes an ELECTRA")
+    rank: Units = key(
+        ...,
+        "rank of the factorized embedding table; a BERT encoder becomes an ELECTRA; width of a static student's table",
+    )
     expand: bool = key(
         False, "save an ordinary BERT with a full table, for servers without ELECTRA; its vectors differ a little"
     )
@@ -117,7 +120,9 @@ class StudentSection(Section):
         "parameters, such as 5M or 25%: decides on layers, neurons, tokens and numbers for each token (docs/sizes.md)",
     )
     layers: int | list[int] | LayersSection | None = key(
-        None, "layers to keep, from 0; a number keeps that many, evenly spread; or count and choose"
+        None,
+        "layers to keep, from 0; a number keeps that many, evenly spread; or count and choose; the number 0: a static "
+        "student, the mean of learned token vectors",
     )
     reinitialize: int | None = key(None, "last n layers kept that start from random weights, by seed", gt=0)
     intermediate_size: Units | None = key(
@@ -142,6 +147,11 @@ class StudentSection(Section):
         "auto",
         "the linear layer into the teacher's space; 'auto': where the widths differ, or the student is of another "
         "family than its teacher; 'keep': the model's own",
+    )
+    dims: list[Units] | None = key(
+        None,
+        "first dimensions that the vectors may be cut to, from the student's dim down, such as [384, 256, 128]; all of "
+        "them are trained (Matryoshka)",
     )
     start: Literal["auto", "ridge", "random"] = key(
         "auto",
@@ -168,16 +178,45 @@ class StudentSection(Section):
             raise refused("intermediate_size", "is for a 'model'; set it in 'config'")
         if self.size is not None:
             for name in ("config", "layers", "intermediate_size", "embedding"):
-                if getattr(self, name) is not None:
+                is_allowed = name == "layers" and self.is_static  # a static student of this size
+                if getattr(self, name) is not None and not is_allowed:
                     raise refused("size", f"decides on {name}, which is set as well; leave out one of the two")
         if self.lora is not None and self.intermediate_size is not None:
             raise refused(
                 "intermediate_size", "changes the weights that the adapters of 'lora' belong to; leave out one"
             )
+        if self.is_static:
+            self.check_static()
         if self.chooses and (self.config is not None or self.reinitialize is not None):
             other = "config" if self.config is not None else "reinitialize"
             raise refused("layers.choose", f"'best' compares trained layers; leave out {other}, or choose 'spread'")
         return self
+
+    @model_validator(mode="after")
+    def check_dims(self) -> StudentSection:
+        """Refuse dims that are not in descending order, each once."""
+        if self.dims is not None and (not self.dims or self.dims != sorted({*self.dims}, reverse=True)):
+            raise refused("dims", f"found {self.dims}; give them in descending order, each once: [384, 256, 128, 64]")
+        return self
+
+    def check_static(self) -> None:
+        """Refuse what a static student, which has no layers, cannot have."""
+        for name in ("config", "reinitialize", "intermediate_size", "attention", "experts", "lora"):
+            if getattr(self, name) is not None:
+                raise refused(name, "is not for a static student (layers: 0); leave it out")
+        if self.pooling not in (None, "mean"):
+            raise refused("pooling", f"found '{self.pooling}'; the vector of a static student (layers: 0) is a mean")
+        if self.dropout not in (None, "own", 0):
+            raise refused("dropout", "is not for a static student (layers: 0); leave it out")
+        if self.dense == "keep":
+            raise refused("dense", "'keep' is not for a static student (layers: 0)")
+        if self.embedding is not None and self.embedding.expand:
+            raise refused("embedding.expand", "is not for a static student (layers: 0); leave it out")
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the student is a table of token vectors, without any layer."""
+        return isinstance(self.layers, int) and self.layers == 0
 
     @property
     def chooses(self) -> bool:
@@ -187,4 +226,4 @@ class StudentSection(Section):
     @property
     def reads_texts(self) -> bool:
         """Whether the untrained student is fitted to texts of the corpus."""
-        return self.embedding is not None or self.intermediate_size is not None
+        return self.embedding is not None or self.intermediate_size is not None or self.is_static

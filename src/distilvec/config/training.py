@@ -54,7 +54,14 @@ class UpdateSection(Section):
 class TrainSection(Section):
     """Settings of training. Names follow Hugging Face's training arguments where one exists."""
 
-    epochs: Epochs = key(30, "passes over the training rows")
+    epochs: Epochs | Literal["auto"] = key(
+        "auto",
+        "passes over the training rows; 'auto': until about 100,000 texts (50,000 labelled examples) are seen, at most "
+        "30, and fewer steps where the distance to the teacher has stopped falling",
+    )
+    minutes: float | None = key(
+        None, "train for about this time on this machine, instead of epochs and max_steps; each stage", gt=0
+    )
     max_steps: Steps | None = key(None, "end after n updates, whatever epochs is")
     batch_size: Rows = key(32, "texts in a micro-batch, of all processes together")
     max_tokens: BatchTokens | None = key(
@@ -102,7 +109,26 @@ class TrainSection(Section):
     @property
     def epochs_in_cycle(self) -> int:
         """Epochs from one reset of the rate to the next; 1 for schedules without resets."""
-        return math.ceil(self.epochs / self.schedule.cycles) if self.schedule.name == "cycles" else 1
+        return math.ceil(self.passes / self.schedule.cycles) if self.schedule.name == "cycles" else 1
+
+    @property
+    def passes(self) -> int:
+        """Epochs as a number: of a section whose length is decided (pipeline/resolve.py, pipeline/pace.py)."""
+        assert self.epochs != "auto"
+        return self.epochs
+
+    @model_validator(mode="after")
+    def check_minutes(self) -> TrainSection:
+        """Refuse a second statement of the length, and a schedule that minutes cannot be fitted to."""
+        if self.minutes is None:
+            return self
+        if self.epochs != "auto":
+            raise refused("minutes", "train.epochs states the length already. Set epochs=auto, or remove minutes")
+        if self.max_steps is not None:
+            raise refused("minutes", "train.max_steps states the length already. Remove one of them")
+        if self.schedule.name == "cycles":
+            raise refused("minutes", "'cycles' falls at the ends of epochs. State epochs, or set another schedule.name")
+        return self
 
     @model_validator(mode="after")
     def check_shard(self) -> TrainSection:

@@ -72,7 +72,8 @@ class ObjectiveContext:
 
     `teachers` holds at least one; the first is the one the student is compared with. `task` is None for texts without
     labels; `head` describes the head that the task gets. `matmul_dtype` is the precision of large products: bf16 if the
-    run trains in bf16, else None.
+    run trains in bf16, else None. `dims`: first dimensions that the student's vectors may be cut to, in descending
+    order; empty for a student that is trained as a whole alone.
     """
 
     student: StudentInfo
@@ -80,6 +81,7 @@ class ObjectiveContext:
     task: TaskInfo | None = None
     matmul_dtype: torch.dtype | None = None
     head: HeadInfo = field(default_factory=HeadInfo)
+    dims: tuple[int, ...] = ()
 
     @property
     def teacher(self) -> TeacherInfo:

@@ -65,6 +65,7 @@ class Objective(nn.Module):
             has no distance to the teacher's vectors and is not scored against the teacher's documents.
         max_teachers: the most teachers that `forward` can read; None: any number.
         needs_fixed_batch: True if examples are compared with each other, so that batches need a fixed number of rows.
+        trains_dims: True if it trains the first dimensions of the vectors that `student.dims` names (Matryoshka).
         head: of a labelled task; `student.logits` are its outputs.
         matmul_dtype: of large products: bf16 if the run trains in bf16, else None. The trainer sets it when the
             precision is known.
@@ -77,6 +78,7 @@ class Objective(nn.Module):
     in_teacher_space: bool = True
     max_teachers: int | None = 1
     needs_fixed_batch: bool = False
+    trains_dims: bool = False
     citation: str = ""
     head: nn.Module | None
 

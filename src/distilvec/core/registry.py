@@ -24,6 +24,12 @@ def build_objective(name: str, options: dict[str, Any], weights: Weights, contex
         check_options(name, method.__init__, options)
         make: Callable[..., Objective] = method
         objective = make(context, weights, **options)
+        if context.dims and not objective.trains_dims:
+            raise DistilvecError(
+                "student.dims",
+                f"{name} does not train vectors that can be cut.",
+                "Leave the key out, or take redact or offline_cosine, with target final.",
+            )
         if context.task is not None and objective.head is None:
             raise DistilvecError(
                 "method.name",

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from distilvec.core.errors import explained
 from distilvec.models.load import load
+from distilvec.models.static import is_static, text_tokenizer, token_table
 
 _SAMPLE_SECONDS = 0.002
 MOST_SECONDS = 600.0  # of a memory measurement
@@ -45,7 +46,7 @@ def model_info(
     memory = None if setting is None else measure_memory(folder, *setting, torch.get_num_threads(), seconds)
     return {
         "parameters": sum(weight.numel() for weight in model.parameters()),
-        "embedding_parameters": sum(w.numel() for w in model[0].auto_model.get_input_embeddings().parameters()),
+        "embedding_parameters": sum(weight.numel() for weight in token_table(model).parameters()),
         "megabytes": size / 1e6,
         "memory_mb": memory["memory_mb"] if memory else None,
         "memory": memory,
@@ -88,10 +89,15 @@ def machine_info() -> dict[str, Any]:
 
 
 def random_tokens(model: SentenceTransformer, batch: int, tokens: int) -> dict[str, Tensor]:
-    """`input_ids` of ordinary tokens and an `attention_mask` of ones, int64 [batch, tokens]; the same at every call."""
-    tokenizer, table = model[0].tokenizer, model[0].auto_model.get_input_embeddings()
+    """`input_ids` of ordinary tokens and an `attention_mask` of ones, int64 [batch, tokens]; the same at every call.
+
+    For a static model the ids are flat, with the `offsets` of the texts.
+    """
+    tokenizer, table = text_tokenizer(model), token_table(model)
     ordinary = np.setdiff1d(np.arange(min(len(tokenizer), table.num_embeddings)), tokenizer.all_special_ids)
     ids = torch.from_numpy(np.random.default_rng(0).choice(ordinary, (batch, tokens)).astype(np.int64))
+    if is_static(model):
+        return {"input_ids": ids.flatten(), "offsets": torch.arange(batch) * tokens}
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 

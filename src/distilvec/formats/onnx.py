@@ -29,6 +29,7 @@ from distilvec.core.task_head import TaskHead
 from distilvec.formats.replace import real
 from distilvec.formats.sentence_transformers import in_float32
 from distilvec.models.limits import position_limit
+from distilvec.models.static import is_static, static_limit
 from distilvec.students.attention import NAME as OUR_ATTENTION
 from distilvec.students.task_head import AFTER_HEAD
 
@@ -68,6 +69,7 @@ class Graph(nn.Module):
 
     def __init__(self, model: SentenceTransformer, head: TaskHead | None = None) -> None:
         super().__init__()
+        refuse_static(model)
         self.model, self.head = model, head
         self.outputs = OUTPUTS if head is None else (*OUTPUTS, LOGITS)
         self.token_types = "token_type_ids" in inspect.signature(model[0].auto_model.forward).parameters
@@ -146,6 +148,7 @@ def export_onnx(model: SentenceTransformer, path: Path, head: TaskHead | None = 
     Note: torch's TorchScript exporter is tried first (seconds), then the newer one (minutes), which Gemma 3 needs.
     """
     require_extra("onnx", "--to onnx")
+    refuse_static(model)
     plain = export_copy(model)
     size = sum(weight.nbytes for weight in plain.parameters())
     if size > LARGEST:
@@ -223,13 +226,25 @@ def parity(
     return float(np.max(differences))  # np.max, unlike max, is NaN if one of them is
 
 
+def refuse_static(model: SentenceTransformer) -> None:
+    """Raise DistilvecError for a static model, whose graph would have nothing but a table to compute with."""
+    if is_static(model):
+        raise DistilvecError(
+            "model",
+            f"it begins with a {type(model[0]).__name__}: a static model has no transformer to export.",
+            "Load its folder with sentence-transformers: a mean of table rows needs no runtime.",
+        )
+
+
 def export_copy(model: SentenceTransformer) -> SentenceTransformer:
     """Copy a model as its folder would load on the CPU: fp32, stock attention, no packed layers, evaluation mode.
 
     fp32 weights on the CPU are shared with the original, which does not change.
-    Errors: DistilvecError if the first module is not a transformer.
+    Errors: DistilvecError if the first module is neither a transformer nor a static model's table.
     """
     first = model[0]
+    if is_static(model):
+        return in_float32(copy.deepcopy(model).cpu()).eval()
     if not isinstance(getattr(first, "auto_model", None), nn.Module):
         raise DistilvecError(
             "model", f"its first module is a {type(first).__name__}; expected a transformer.", "Take another model."
@@ -248,6 +263,8 @@ def export_copy(model: SentenceTransformer) -> SentenceTransformer:
 
 def token_limit(model: SentenceTransformer) -> int | None:
     """Return the lesser of the model's maximum length and its positions; None if neither is known."""
+    if is_static(model):
+        return static_limit(model)
     limits = (model.max_seq_length, position_limit(model[0].auto_model))
     return min((limit for limit in limits if limit is not None), default=None)
 

@@ -6,8 +6,8 @@ and RoPE settings. Older readers fail on such folders, or load another model wit
 A student with experts comes with the file that defines them, which plain sentence-transformers runs with
 `trust_remote_code=True`. distilvec.load and ONNX need no such trust.
 
-Limits: modules are Transformer, Pooling, Experts, Dense and Normalize. transformers 4 reads a ModernBERT only with full
-attention in every n-th layer, beginning with the first.
+Limits: modules are Transformer, Pooling, Experts, Dense and Normalize, or StaticEmbedding, Dense and Normalize.
+transformers 4 reads a ModernBERT only with full attention in every n-th layer, beginning with the first.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ POOLING_FLAGS = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
+FIRST = ("Transformer", "StaticEmbedding")
 SETTINGS = "config_sentence_transformers.json"
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # of special tokens
 
@@ -152,11 +153,11 @@ def write_modules(model: SentenceTransformer, folder: Path, layout: Layout = "po
         kind = type(module).__name__
         is_experts = isinstance(module, Experts)
         is_known = kind in _WRITERS and (kind != "Experts" or is_experts)
-        if not is_known or (kind == "Transformer") != (number == 0):
+        if not is_known or (kind in FIRST) != (number == 0):
             raise DistilvecError(
                 "student.model",
                 f"module {number} is a {kind} of {type(module).__module__}; the portable layout is Transformer, then "
-                "Pooling, Experts, Dense, Normalize.",
+                "Pooling, Experts, Dense, Normalize, or StaticEmbedding, then Dense, Normalize.",
                 "Save with layout 'current', or load a student with experts by distilvec.load.",
             )
         path = f"{number}_{kind}" if number else ""
@@ -216,6 +217,10 @@ def _write_transformer(transformer: Any, folder: Path) -> None:
     write_json(folder / "sentence_bert_config.json", settings)
 
 
+def _write_static(table: Any, folder: Path) -> None:
+    table.save(str(folder))
+
+
 def _write_pooling(pooling: Any, folder: Path) -> None:
     """Write config.json with one flag per mode."""
     modes = pooling.pooling_mode
@@ -244,6 +249,7 @@ def _write_dense(dense: Any, folder: Path) -> None:
 
 _WRITERS: dict[str, Callable[[Any, Path], None]] = {
     "Transformer": _write_transformer,
+    "StaticEmbedding": _write_static,
     "Pooling": _write_pooling,
     "Experts": lambda experts, folder: experts.save(str(folder)),
     "Dense": _write_dense,

@@ -5,6 +5,7 @@ As in REDACT, y is the student's vector and y_hat the teacher's.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 Rows = Float[Tensor, "batch dim"]
 PerRow = Float[Tensor, " batch"]
 DistanceName = Literal["l2", "mse", "cosine"]
+Distance = Callable[[Tensor, Tensor], Tensor]
 
 
 def full_precision(x: Tensor) -> Tensor:
@@ -42,6 +44,23 @@ def cosine_distance(y: Rows, y_hat: Rows) -> PerRow:
 
 
 DISTANCES = {"l2": l2_distance, "mse": mean_squared_error, "cosine": cosine_distance}
+
+
+def mean_over_dims(distance: Distance, y: Rows, y_hat: Rows, dims: Sequence[int], unit: bool) -> PerRow:
+    """Return the mean of `distance` over the first `dims` dimensions of both vectors (Matryoshka).
+
+    `unit`: a cut has length 1 again, as vectors that are cut and compared have. The whole vectors stay as they are.
+    Kusupati et al., 2022, "Matryoshka Representation Learning", eq. 1, with the weight 1 / len(dims) for each.
+    """
+    values = []
+    for dim in dims:
+        y_cut = full_precision(y)[:, :dim]
+        y_hat_cut = full_precision(y_hat)[:, :dim]
+        if unit and dim < y.shape[1]:
+            y_cut = F.normalize(y_cut, dim=-1)
+            y_hat_cut = F.normalize(y_hat_cut, dim=-1)
+        values.append(distance(y_cut, y_hat_cut))
+    return torch.stack(values).mean(0)
 
 
 def distances(y: Rows, y_hat: Rows) -> dict[str, PerRow]:

@@ -23,6 +23,7 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.losses.distance import cosine_distance
 from distilvec.losses.dynamic_cka import RULES, dynamic_cka, kept_tokens, match_weights, token_similarity
 from distilvec.losses.moe import contrastive, diversity_loss, gated_loss, pairwise_margin, towards_uniform
+from distilvec.methods.base.layerwise import require_student_layers
 from distilvec.methods.base.terms import bibtex, simcse_term, task_shares, task_term, task_weights
 
 Facet = Literal["pointwise", "contrastive", "pairwise"]
@@ -205,6 +206,7 @@ class DistillMoE(Objective):
                 "dynamic_cka reads a teacher's hidden states, and a table of vectors or an API has none.",
                 "Give a local model as teacher.model, or set method.weights.dynamic_cka=0 for cached vectors alone.",
             )
+        require_student_layers(self.context)
         most = min(self.context.student.layers, teacher.layers)
         if self.layers > most:
             raise option_error("layers", self.layers, f"1 to {most}, the layers of both models")

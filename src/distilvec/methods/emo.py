@@ -25,7 +25,7 @@ from distilvec.losses.emo import (
     student_importance,
 )
 from distilvec.losses.transport import transport_cost
-from distilvec.methods.base.layerwise import require_layers
+from distilvec.methods.base.layerwise import require_layers, require_student_layers
 from distilvec.methods.base.terms import bibtex, task_shares, task_term, task_weights
 
 
@@ -93,6 +93,7 @@ class Emo(Objective):
         self.iterations = iterations
         self.unroll = unroll
         self.drop_special = drop_special
+        require_student_layers(context)
         if ira_layers > context.student.layers:
             raise option_error("ira_layers", ira_layers, f"1 to {context.student.layers}, the student's layers")
 

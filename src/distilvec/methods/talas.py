@@ -26,6 +26,7 @@ from distilvec.core.options import Count, Positive, option_error
 from distilvec.core.outputs import LayerPooling, ModelOutputs, OutputSpec
 from distilvec.losses.distance import cosine_distance
 from distilvec.losses.relations import layer_relation_gaps
+from distilvec.methods.base.layerwise import require_student_layers
 from distilvec.methods.base.terms import bibtex, simcse_term
 
 INITIAL_DEVIATION = 1e-3  # of W_l; see Talas
@@ -77,6 +78,7 @@ class Talas(Objective):
         has_tamd = bool(self.weights["tamd"])
         has_lasd = bool(self.weights["lasd"])
 
+        require_student_layers(context)
         self.last = context.student.layers
         if anchored_layers > self.last:
             raise option_error("anchored_layers", anchored_layers, f"1 to {self.last}, the student's layers")

@@ -31,6 +31,7 @@ from distilvec.models.experts import CONFIG, WEIGHTS, Experts
 from distilvec.models.limits import position_limit
 from distilvec.models.placement import placement
 from distilvec.models.settings import ModelSettings, setting_key
+from distilvec.models.static import is_static, static_limit
 from distilvec.models.unreadable import check_model, check_outputs, check_tokenizer, readable
 
 EXPERTS_FILE = "distilvec_experts.py"  # the copy of models/experts.py in a student's folder; saved students name it
@@ -91,7 +92,7 @@ def load_with_settings(name: str, key: str, settings: ModelSettings, device: str
 
 def max_length(model: SentenceTransformer) -> int:
     """Return the longest input in tokens; UNLIMITED for a model without a limit."""
-    length = model.max_seq_length
+    length = static_limit(model) if is_static(model) else model.max_seq_length
     return UNLIMITED if length is None or length > UNLIMITED else int(length)
 
 

@@ -17,8 +17,9 @@ from distilvec.core.hashing import hash_files
 from distilvec.core.info import UNLIMITED, StudentInfo, TeacherInfo
 from distilvec.data.corpus import Corpus
 from distilvec.models.experts import Experts
-from distilvec.models.load import folder_of, load, resolve_model
+from distilvec.models.load import folder_of, load, max_length, resolve_model
 from distilvec.models.placement import count_parameters
+from distilvec.models.static import is_static, text_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.models.unreadable import Kind, readable
 from distilvec.pipeline.job import errors_of
@@ -126,7 +127,7 @@ def describe_student(
         model, notes = build_with_notes(section, teacher, seed, in_teacher_space, vocabulary, texts)
         loaded.untrained = model
         info = replace(student_info(model), notes=notes)
-        return {"info": asdict(info), "length": int(model.max_seq_length)}
+        return {"info": asdict(info), "length": max_length(model)}
 
     name, revision = section.model or section.tokenizer, section.revision
     if section.model == "teacher":
@@ -139,7 +140,7 @@ def describe_student(
         content = describe()
     else:
         files = [path for path in sorted(folder.rglob("*")) if path.suffix in _READ and path.is_file()]
-        unread: Any = {"lora": True, "head": True, "start": True, "experts": {"residual"}}
+        unread: Any = {"lora": True, "head": True, "start": True, "dims": True, "experts": {"residual"}}
         settings = section.model_dump(mode="json", exclude=unread)
         tokenizer = None if vocabulary is None else tokenizer_hash(vocabulary)
         known = asdict(replace(teacher, name="", weight=1.0, logits=False))
@@ -159,11 +160,15 @@ def describe_student(
 def describe_saved(folder: Path) -> tuple[StudentInfo, int]:
     """Describe a saved student, with its maximum input in tokens."""
     model = load(folder, device="cpu")
-    return student_info(model), int(model.max_seq_length)
+    return student_info(model), max_length(model)
 
 
 def student_info(model: SentenceTransformer) -> StudentInfo:
-    """Describe a student in memory."""
+    """Describe a student in memory. A static one has no layers and no special tokens; its width is its table's."""
+    if is_static(model):
+        tokenizer = tokenizer_hash(text_tokenizer(model))
+        dim = model.get_embedding_dimension()
+        return StudentInfo(model[0].embedding_dim, 0, dim, None, tokenizer, (0, 0), dropout=False)
     config = model[0].auto_model.config.get_text_config()
     experts = next((module.experts for module in model if isinstance(module, Experts)), 0)
     heads = ("classifier", "summary")  # a student has no classification head

@@ -135,6 +135,7 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
             dict(report.scores),
             remote=teacher if isinstance(teacher, (TableEmbedder, ApiEmbedder)) else None,
             cached=partial(cached_vectors, job),
+            dims=job.recipe.student.dims or (),
         )
 
 

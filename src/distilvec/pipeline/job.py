@@ -158,6 +158,7 @@ def training_fingerprint(recipe: Recipe, stages: tuple[Stage, ...], vectors: str
         parts.append(stage.recipe.method.model_dump(mode="json"))
         parts.append(method_code(stage.recipe.method.name))
         parts.append(stage.recipe.train.model_dump(mode="json", exclude=set(UNTRACKED)))
+        parts.append(stage.automatic is not None)  # such a training may end early
     return fingerprint(*parts)
 
 

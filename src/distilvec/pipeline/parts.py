@@ -16,7 +16,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.log import Advance, progress
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.agreement import ranking_agreement
-from distilvec.evaluation.compression import PRECISIONS, compression_rows
+from distilvec.evaluation.compression import PRECISIONS, compression_rows, default_dims
 from distilvec.evaluation.diagnostics import Group, experts_report, task_groups, vocabulary_report
 from distilvec.evaluation.evaluator import EmbeddingCache, Request, Score, evaluate, requests
 from distilvec.evaluation.margin import LEAST_POINTS, margin_report
@@ -31,6 +31,7 @@ from distilvec.evaluation.speed import Timing, measure_speed
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts, task_texts
 from distilvec.evaluation.text_distances import embed_rows, farthest_texts, spread_rows, text_distances, texts_by_role
 from distilvec.models.load import load, load_model
+from distilvec.models.static import is_static, text_tokenizer
 from distilvec.pipeline.columns import Columns, embed_ahead, make_columns
 from distilvec.report.json_values import from_json
 from distilvec.report.values import (
@@ -78,7 +79,7 @@ class Models:
 
     `labeled` are test texts of the run's own task. `scores` are those of the report, by model. `remote` is the
     teacher if it is a table of vectors or an API. `cached` returns the teacher's vectors of rows of the corpus from its
-    cache, None where it lacks one.
+    cache, None where it lacks one. `dims` are those that the student was trained to be cut to.
     """
 
     section: EvaluationSection
@@ -95,6 +96,7 @@ class Models:
     cache: EmbeddingCache = field(default_factory=EmbeddingCache)
     remote: TableEmbedder | ApiEmbedder | None = None
     cached: Callable[[Any], Any] = _nothing
+    dims: Sequence[int] = ()
 
     @property
     def columns(self) -> Columns:
@@ -158,8 +160,10 @@ def compression(models: Models) -> Compression:
         def report(note: str, done: int, total: int) -> None:
             advance(done, note, work=total * float(texts_before[done] / texts_before[-1]))
 
+        dims = sorted({*default_dims(models.student.dim), *models.dims}) if models.dims else None
+        every_classification = models.section.every_classification
         rows = compression_rows(
-            tasks, columns, models.cache, progress=report, classification=models.section.every_classification
+            tasks, columns, models.cache, dims, progress=report, classification=every_classification
         )
     widths = sorted({row["width"] for row in rows})
     return Compression(from_json(list[CompressionScore], rows), widths, list(PRECISIONS))
@@ -242,7 +246,7 @@ def projections(models: Models) -> Projections | None:
         labels=[text[:80] for text in texts],
         groups=[name for name, _ in pairs],
     )
-    if models.teacher is None:
+    if models.teacher is None or is_static(models.student.model):  # a static student has no states of tokens
         return Projections(sentences)
     chosen = spread([text for text in texts if 6 <= len(text.split()) <= 16] or texts, TOKEN_SENTENCES)
     states = [token_states(model.model, chosen) for model in (models.teacher, models.student)]
@@ -271,7 +275,7 @@ def tokens(models: Models) -> list[SeparatePlanes]:
             texts += [text] if isinstance(text, str) else text
     if models.teacher is None or not texts:
         return []
-    shown = {name: model.model for name, model in models.present.items()}
+    shown = {name: model.model for name, model in models.present.items() if not is_static(model.model)}
     if (folder := models.section.finetuned) is not None:
         model = folder / "student" if (folder / "student").is_dir() else folder
         shown["finetuned"] = load_model(str(model), "evaluation.finetuned")
@@ -316,8 +320,8 @@ def texts(models: Models) -> TextDistances | None:
 
 def _student_side(models: Models, corpus: Corpus, rows: Any) -> tuple[Any, Any]:
     """The student's vectors of rows of the corpus [rows, dim] and their lengths in its tokens [rows]."""
-    tokenizer, limit = models.student.model.tokenizer, models.student.model.max_seq_length
-    ids = tokenizer(corpus.stored(rows), truncation=True, max_length=limit)["input_ids"]
+    tokenizer = text_tokenizer(models.student.model)
+    ids = tokenizer(corpus.stored(rows), truncation=True, max_length=models.student.max_length)["input_ids"]
     embed_ahead(Request(models.student, texts_by_role(corpus, rows)), models.cache)
     vectors = embed_rows(corpus, rows, partial(models.cache.vectors, models.student))
     return vectors, np.array([len(one) for one in ids])

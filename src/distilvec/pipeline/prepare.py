@@ -20,6 +20,8 @@ from distilvec.core.outputs import OutputSpec
 from distilvec.core.processes import main_first
 from distilvec.data.corpus import Corpus
 from distilvec.data.tokens import TokenStore, build_tokens
+from distilvec.models.load import max_length
+from distilvec.models.static import is_static, text_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.caches import fill, open_cache, reads_tokens
 from distilvec.pipeline.data import PreparedData, ReadyTeacher
@@ -78,7 +80,7 @@ def prepare_data(job: Job, student: SentenceTransformer) -> PreparedData:
         alignment: AlignmentStore | None = None
         ready = []
         for teacher in job.teachers:
-            ready_teacher, pairs = prepare_teacher(job, teacher, student.tokenizer)
+            ready_teacher, pairs = prepare_teacher(job, teacher, text_tokenizer(student))
             ready.append(ready_teacher)
             alignment = alignment or pairs
     return PreparedData(job, tokens, alignment, tuple(ready))
@@ -160,7 +162,7 @@ def shard_teachers(data: PreparedData) -> PreparedData:
 
 def tokenize(job: Job, corpus: Corpus, student: SentenceTransformer) -> TokenStore:
     """Tokenize the corpus for the student; stored by content."""
-    tokenizer, length = student.tokenizer, student.max_seq_length
+    tokenizer, length = text_tokenizer(student), max_length(student)
     name = recipes.fingerprint(corpus.fingerprint, length, tokenizer_hash(tokenizer))
     return build_tokens(
         corpus, tokenizer, length, job.store.folder("tokens", name), progress_logger(), _reads_types(student)
@@ -187,5 +189,5 @@ def align(job: Job, tokenizer: PreTrainedTokenizerBase, model: ModelEmbedder) ->
 
 
 def _reads_types(model: SentenceTransformer) -> bool:
-    """Whether the backbone reads token types (BERT's segments)."""
-    return "token_type_ids" in inspect.signature(model[0].auto_model.forward).parameters
+    """Whether the model has a backbone that reads token types (BERT's segments)."""
+    return not is_static(model) and "token_type_ids" in inspect.signature(model[0].auto_model.forward).parameters

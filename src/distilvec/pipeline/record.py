@@ -24,6 +24,7 @@ from distilvec.models.load import model_name
 from distilvec.models.origin import is_hub_id, origin
 from distilvec.pipeline.start import Start
 from distilvec.report.record import (
+    CutScore,
     DataRecord,
     MethodRecord,
     RunRecord,
@@ -33,6 +34,7 @@ from distilvec.report.record import (
     TrainingRecord,
     describe_student,
 )
+from distilvec.report.sections.compression import mean_rows
 from distilvec.report.values import Report
 from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import SCORES, read_metrics, validation_metric
@@ -90,7 +92,19 @@ def run_record(
         supervised=report.supervised,
         neighbors=report.neighbors,
         hub={**hub_record(recipe), **hub},
+        cuts=cut_scores(recipe.student.dims or (), report),
     )
+
+
+def cut_scores(dims: Sequence[int], report: Report) -> list[CutScore]:
+    """Return the average score of the student at each of `dims`, in their order; none that was not measured."""
+    if report.compression is None:
+        return []
+    scores = {}
+    for row in mean_rows(report.compression.rows):
+        if row.column == "student" and row.precision == "float32":
+            scores[row.width] = round(row.value, 4)
+    return [CutScore(dim, scores[dim]) for dim in dims if dim in scores]
 
 
 def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> TrainingRecord:
@@ -104,7 +118,8 @@ def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> T
     return TrainingRecord(
         steps=sum(part.step for part in progress),
         texts=sum(part.texts for part in progress),
-        epochs=train.epochs,
+        epochs=state.epoch if train.epochs == "auto" or last.automatic else train.epochs,
+        length=training_length(last),
         batch_size=batch_size,
         learning_rate=state.learning_rate,
         final_learning_rate=final_rate(train, state.learning_rate),
@@ -120,6 +135,13 @@ def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> T
         minutes=round(sum(part.seconds for part in progress) / 60, 1),
         stages=[stage_record(*stage) for stage in stages] if last.name else [],
     )
+
+
+def training_length(stage: Stage) -> str | None:
+    """Say what the recipe leaves to the machine: passes or minutes; None if it states epochs or max_steps."""
+    if stage.recipe.train.minutes is not None:
+        return f"{stage.recipe.train.minutes:g} minutes"
+    return None if stage.automatic is None else str(stage.automatic)
 
 
 def shipped_start(state: Progress, labelled: bool) -> str | None:

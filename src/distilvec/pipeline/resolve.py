@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast, logging
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.config.student import StudentSection
+from distilvec.config.training import TrainSection
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import user_cache
@@ -54,7 +55,7 @@ from distilvec.students.task_head import load_head
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cached import uncached
-from distilvec.train.stages import Stage, errors_named, training_stages
+from distilvec.train.stages import Stage, errors_named, training_stages, with_length
 from distilvec.train.trainer import measures_distance
 
 
@@ -105,7 +106,12 @@ def resolve(recipe: Recipe, folder: Path) -> Job:
     if shorter := shorter_reading(length, teacher.max_length):
         log(f"student: reads {shorter}")
 
-    return _make_job(recipe, stated, folder, store, descriptions, texts, student, length, vocabulary, loaded)
+    job = _make_job(recipe, stated, folder, store, descriptions, texts, student, length, vocabulary, loaded)
+    for stage in job.stages:
+        if stage.automatic is not None:
+            of_stage = f" of stage {stage.name}" if stage.name else ""
+            log(f"training{of_stage}: {stage.automatic} (train.epochs: auto)")
+    return job
 
 
 def reopen(recipe: Recipe, folder: Path, record: RunRecord) -> Job:
@@ -176,7 +182,8 @@ def _make_job(
 ) -> Job:  # fmt: skip
     """Decide what the stages require of every teacher, the dropout, and the precision of the teachers."""
     examples = texts.examples
-    stages = training_stages(recipe, folder)
+    rows = len(texts.corpus.train_rows) if examples is None else len(examples.labeled)
+    stages = [with_length(stage, rows, examples is not None) for stage in training_stages(recipe, folder)]
     sections = teacher_sections(recipe)
     heads = {key: _head(section, key, examples) for key, section in sections.items()}
     infos = {}
@@ -185,7 +192,8 @@ def _make_job(
 
     # What the objectives require of a teacher, and what they leave open of the student
     task = None if examples is None else examples.info
-    context = ObjectiveContext(student, tuple(infos.values()), task, head=_head_info(recipe))
+    dims = tuple(recipe.student.dims or ())
+    context = ObjectiveContext(student, tuple(infos.values()), task, head=_head_info(recipe), dims=dims)
     objectives = [make_objective(stage, context) for stage in stages]
     required = OutputSpec()
     for objective in objectives:
@@ -255,6 +263,8 @@ def make_objective(stage: Stage, context: ObjectiveContext) -> Objective:
                 f"{method.name} compares the texts of a batch with each other, so batches need a fixed number of rows.",
                 "Remove max_tokens and set batch_size.",
             )
+        if not context.student.layers:
+            check_static(method.name, objective.student_outputs, train)
         if objective.student_outputs.second_view and not context.student.dropout:
             raise DistilvecError(
                 "student.dropout",
@@ -263,6 +273,23 @@ def make_objective(stage: Stage, context: ObjectiveContext) -> Objective:
                 "Give a rate above 0, such as 0.1.",
             )
     return objective
+
+
+def check_static(method: str, required: OutputSpec, train: TrainSection) -> None:
+    """Raise DistilvecError for what a static student cannot give to a method, and for ways to train its layers."""
+    inside = (required.pooled_layers, required.hidden_layers, required.attention_layers, required.projection_layers)
+    if any(inside) or required.second_view or required.experts:
+        raise DistilvecError(
+            "student.layers",
+            f"{method} reads hidden states, attention, experts or two views under dropout; a static student (layers 0) "
+            "has none of them.",
+            "Keep a layer, or take redact or offline_cosine.",
+        )
+    for name in ("gradient_checkpointing", "shard"):
+        if getattr(train, name):
+            raise DistilvecError(
+                f"train.{name}", "is for a student with layers; a static student (layers 0) has none.", "Leave it out."
+            )
 
 
 def with_dropout_choice(section: StudentSection, objectives: Sequence[Objective]) -> StudentSection:

@@ -19,7 +19,7 @@ from distilvec.students.design import describe, design_student, parse_size
 from distilvec.students.shape import count_tokens, read_shape
 
 KEY = "student.size"
-FORMAT = 1  # of a stored design
+FORMAT = 2  # of a stored design
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,11 @@ def size_student(
     if needs_layer:
         shape = replace(shape, linear_dim=teacher.dim)
     tokenizer = load_tokenizer(model, "student.model", **options)
-    parts = [FORMAT, section.size, repr(shape), corpus.fingerprint, tokenizer_hash(tokenizer)]
+    parts = [FORMAT, section.size, section.is_static, repr(shape), corpus.fingerprint, tokenizer_hash(tokenizer)]
     file = store.folder("designs", f"{fingerprint(*parts)}.json")
     if not file.exists():
-        design = design_student(shape, budget, count_tokens(tokenizer, texts_by_language(corpus)))
+        tokens = count_tokens(tokenizer, texts_by_language(corpus))
+        design = design_student(shape, budget, tokens, static=section.is_static)
         content = {"split": describe(design.split), "keys": design.student_keys(), "notes": list(design.notes)}
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, content, sealed=True)

@@ -30,7 +30,7 @@ def untrained_student(job: Job, section: StudentSection | None = None) -> Senten
     section = section or job.recipe.student
     if described is not None:
         # It was built before the dropout of the recipe was decided
-        if isinstance(section.dropout, float | int):
+        if isinstance(section.dropout, float | int) and not section.is_static:
             described[0].model = with_dropout(described[0].auto_model, section.dropout)
         return described
     texts = fitting_texts(job) if section.reads_texts else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from distilvec.core.processes import is_main
 from distilvec.core.task_head import TaskHead
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.job import Job
+from distilvec.pipeline.pace import with_measured_steps
 from distilvec.pipeline.prepare import Prepared
 from distilvec.pipeline.record import best_distance
 from distilvec.pipeline.resolve import make_objective, required_outputs
@@ -27,6 +28,7 @@ from distilvec.students.factorize import expanded
 from distilvec.students.lora import merged
 from distilvec.students.task_head import save_head
 from distilvec.train.checkpoint import Progress, checkpoint_file, objective_file, save_objective
+from distilvec.train.length import write_steps
 from distilvec.train.metrics import Callback
 from distilvec.train.sharding import whole_model
 from distilvec.train.stages import stage_progress, take_over
@@ -88,10 +90,16 @@ def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> T
             take_over(encoder, objective, stage, before, job.fingerprint)
 
         data = prepared.data.training_data(required_outputs(objective, job.examples))
-        hooks = TrainingHooks(callbacks=callbacks, highest_rate=highest_rate)
+        settings = stage.recipe.train
+        if settings.minutes is not None:
+            settings = with_measured_steps(stage, encoder, objective, data, job.fingerprint)
+        ends_early = stage.automatic is not None
+        hooks = TrainingHooks(callbacks=callbacks, highest_rate=highest_rate, ends_early=ends_early)
         if stage.last:
-            hooks = TrainingHooks(partial(save, job, encoder, objective), callbacks, highest_rate=highest_rate)
-        trainer = Trainer(encoder, objective, data, stage.recipe.train, stage.folder, job.fingerprint, hooks)
+            hooks = replace(hooks, save=partial(save, job, encoder, objective))
+        trainer = Trainer(encoder, objective, data, settings, stage.folder, job.fingerprint, hooks)
+        if ends_early and is_main():
+            write_steps(stage.folder, trainer.planned_steps, job.fingerprint)  # for `distilvec runs`
         was_finished = trainer.state.finished
         trainer.finish(f" of stage {stage.name}" if stage.name else "")
         # A kill may come after the checkpoint of a finished training and before its last student is saved

@@ -16,6 +16,7 @@ from pydantic import FiniteFloat
 from distilvec.core.similarity import Similarity
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.neighbors import Judgement
+from distilvec.models.static import is_static, static_limit, token_table
 from distilvec.report.json_values import from_json, read_value, to_json
 
 RECORD = "distillation.json"
@@ -90,6 +91,19 @@ class StudentRecord:
     experts: dict[str, int | float | None] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def dims(self) -> list[int]:
+        """First dimensions that the vectors were trained to be cut to, the largest first; none by default."""
+        return list(self.settings.get("dims") or [])
+
+
+@dataclass(frozen=True)
+class CutScore:
+    """Average score (times 100) of a student's vectors cut to their first `dim` dimensions, as float32."""
+
+    dim: int
+    score: float
+
 
 @dataclass(frozen=True)
 class SourceRecord:
@@ -139,6 +153,7 @@ class StageRecord:
 class TrainingRecord:
     """Settings of the last stage, costs of all stages.
 
+    length: what the recipe leaves to the machine: "3 passes of 28,500 texts", "10 minutes"
     shipped: a sentence on a student that training did not improve
     linear_layer: how a new linear layer into the teacher's space started, "ridge" or "random"
     """
@@ -146,6 +161,7 @@ class TrainingRecord:
     steps: int | None = None
     texts: int | None = None
     epochs: int | FiniteFloat | None = None
+    length: str | None = None
     batch_size: int | str | None = None
     learning_rate: float | None = None
     final_learning_rate: float | None = None
@@ -206,6 +222,7 @@ class RunRecord:
     neighbors: Judgement | None = None
     hub: dict[str, Any] = field(default_factory=dict)
     documents: str | None = None
+    cuts: list[CutScore] = field(default_factory=list)
 
     @property
     def teachers(self) -> list[TeacherRecord]:
@@ -251,25 +268,37 @@ def parse_record(content: Mapping[str, Any]) -> RunRecord:
 def describe_student(
     model: Any, name: str | None, base_model: str | None = None, kept_layers: list[int] | None = None
 ) -> StudentRecord:
-    """Describe a student (modules: transformer, pooling, perhaps Experts, Dense, Normalize)."""
-    backbone = model[0].auto_model
-    config = backbone.config.get_text_config()
+    """Describe a student (modules: transformer, pooling, perhaps Experts, Dense, Normalize), or a static one."""
+    if is_static(model):
+        architecture = type(model[0]).__name__
+        layers = 0
+        hidden_width = model[0].embedding_dim
+        pooling = "mean"
+        max_length = static_limit(model)
+    else:
+        backbone = model[0].auto_model
+        config = backbone.config.get_text_config()
+        architecture = type(backbone).__name__
+        layers = config.num_hidden_layers
+        hidden_width = config.hidden_size
+        pooling = str(model[1].pooling_mode)
+        max_length = model.max_seq_length
     kinds = [type(module).__name__ for module in model]
     experts = [module.settings() for module in model if type(module).__name__ == "Experts"]
     return StudentRecord(
         name=name,
         base_model=base_model,
-        architecture=type(backbone).__name__,
-        layers=config.num_hidden_layers,
+        architecture=architecture,
+        layers=layers,
         kept_layers=kept_layers,
-        hidden_width=config.hidden_size,
+        hidden_width=hidden_width,
         width=model.get_embedding_dimension(),
-        pooling=str(model[1].pooling_mode),
+        pooling=pooling,
         dense="Dense" in kinds,
         normalized="Normalize" in kinds,
-        max_length=model.max_seq_length,
+        max_length=max_length,
         parameters=sum(weight.numel() for weight in model.parameters()),
-        embedding_parameters=sum(weight.numel() for weight in backbone.get_input_embeddings().parameters()),
+        embedding_parameters=sum(weight.numel() for weight in token_table(model).parameters()),
         prompts=dict(model.prompts),
         similarity=str(model.similarity_fn_name),
         experts=experts[0] if experts else None,

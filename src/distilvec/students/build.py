@@ -1,5 +1,7 @@
 """The student before training: a backbone in fp32, a pooling, and modules that lead into the teacher's space.
 
+With `student.layers: 0` a table of token vectors (students/static.py) has the place of backbone and pooling.
+
 Every student is backbone -> pooling -> linear layer without bias to the teacher's dim (if the dims differ) ->
 normalisation (if the teacher normalises): stock modules that load everywhere. A recipe may put a mixture of experts
 after the pooling, the one module of our own, or keep the linear layers of its model.
@@ -19,7 +21,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_model
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, StaticEmbedding, Transformer
 from sentence_transformers.util import is_sentence_transformer_model
 from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -39,6 +41,7 @@ from distilvec.models.load import load_backbone, load_tokenizer, resolve_model, 
 from distilvec.students.factorize import factorize
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
 from distilvec.students.narrow import narrow
+from distilvec.students.static import STATIC_RANK, static_table
 from distilvec.vocabulary.transplant import give_tokenizer
 
 ROLES: tuple[Role, ...] = ("query", "document")
@@ -94,11 +97,17 @@ def build_with_notes(
             give_tokenizer(transformer, vocabulary, section.vocabulary.compose, section.vocabulary.keep_norm)
         if section.attention == "bidirectional" or (section.model == "teacher" and teacher.attention):
             lift_causal_mask(transformer.auto_model, source.name, "student")
-        transformer.model = backbone = shaped(section, transformer, teacher, texts)
-        _settle_tokenizer(transformer.tokenizer, backbone)
-        lengthen(transformer, choose_length(section, transformer, teacher))
-        dim = backbone.config.get_text_config().hidden_size
-        pooling = Pooling(dim, choose_pooling(section, source, teacher).mode)
+        front: list[Any]
+        if section.is_static:
+            table = table_of_tokens(section, source, teacher, texts)
+            front = [table]
+            dim = table.embedding_dim
+        else:
+            transformer.model = backbone = shaped(section, transformer, teacher, texts)
+            _settle_tokenizer(transformer.tokenizer, backbone)
+            lengthen(transformer, choose_length(section, transformer, teacher))
+            dim = backbone.config.get_text_config().hidden_size
+            front = [transformer, Pooling(dim, choose_pooling(section, source, teacher).mode)]
         # The order of the next lines is the order in which weights are drawn
         mixture: list[Any] = []
         if section.experts is not None:
@@ -113,12 +122,32 @@ def build_with_notes(
 
         # y = Norm(Linear(Mean(Transf(x))))   (REDACT, eq. 1)
         # Linear, without bias, only to another width; Norm only if the teacher's vectors have length 1; Mean is
-        # `pooling`, which a recipe may replace (REDACT, A.1)
-        modules = [transformer, pooling, *mixture, *linear, *normalize]
+        # the pooling, which a recipe may replace (REDACT, A.1). A static student has one table for Mean(Transf(x))
+        modules = [*front, *mixture, *linear, *normalize]
     prompts = {role: teacher.prompts.get(role, "") for role in ROLES}
     similarity = teacher.similarity if compatible else "cosine"
     student = SentenceTransformer(modules=modules, prompts=prompts, similarity_fn_name=similarity, device="cpu")
     return student.float().eval(), notes
+
+
+def table_of_tokens(
+    section: StudentSection, source: StudentSource, teacher: TeacherInfo, texts: Sequence[str]
+) -> StaticEmbedding:
+    """Return the token table of a static student, made of the model's own vectors of its tokens.
+
+    A model that states no modules after its transformer has the pooling of a student with layers.
+    """
+    transformer = source.modules[0]
+    _settle_tokenizer(transformer.tokenizer, transformer.auto_model)
+    modules = list(source.modules)
+    if len(modules) == 1:
+        hidden_size = transformer.auto_model.config.get_text_config().hidden_size
+        modules.append(Pooling(hidden_size, choose_pooling(section, source, teacher).mode))
+        if teacher.normalized:
+            modules.append(Normalize())
+    width = STATIC_RANK if section.embedding is None else section.embedding.rank
+    dim = teacher.dim if section.model == "teacher" else None  # the teacher's vectors may be cut (truncate_dim)
+    return static_table(modules, width, dim, texts, section.max_length or teacher.max_length)
 
 
 def shaped(
@@ -254,11 +283,11 @@ def student_notes(section: StudentSection, source: StudentSource, teacher: Teach
     """List what a student does not take over from its model: pooling, modules after it, prompts."""
     notes = []
     pooling = choose_pooling(section, source, teacher)
-    if pooling.replaced:
+    if pooling.replaced and not section.is_static:
         notes.append(f"pooling {pooling.mode}: {pooling.origin}")
     stock = ("Pooling", "Normalize")
     kinds = [type(module).__name__ for module in source.modules[1:] if type(module).__name__ not in stock]
-    if kinds and section.dense != "keep":
+    if kinds and section.dense != "keep" and not section.is_static:
         notes.append(f"without {', '.join(kinds)} of {source.name} (student.dense=keep keeps linear layers)")
     if getattr(source.modules[0].tokenizer, "truncation_side", "right") == "left":
         notes.append(f"long texts lose their end, not their beginning as those of {source.name}")

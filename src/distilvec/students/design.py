@@ -9,6 +9,8 @@ The rule comes from docs/levers.md, where one change at a time was measured on s
 4. what is left makes the rows of the table longer (its rank).
 
 A table that cannot be factorized has rows of the model's own size, and holds as many tokens as fit.
+Below the smallest student with layers the student is static (students/static.py): a table of token vectors, and a
+linear layer where it is narrower than the vectors of the student. Its rows go first, then the rarest tokens.
 experiments/design_rule.py measures the rule against other splits of the same budget.
 """
 
@@ -132,19 +134,29 @@ class TokensUsed:
 
 @dataclass(frozen=True)
 class Split:
-    """How a student spends its parameters. `rank`: None for a table with the model's own rows."""
+    """How a student spends its parameters.
+
+    `rank`: None for a table with the model's own rows; of a static student (no layers) the width of its table.
+    """
 
     layers: int
     neurons: int
     tokens: int
     rank: int | None = None
 
+    @property
+    def is_static(self) -> bool:
+        """Whether the student is a table without layers."""
+        return self.layers == 0
+
     def recipe_keys(self, shape: ModelShape) -> dict[str, Any]:
         """Return the keys of a recipe's `student` section; none for what stays as the model has it."""
         keys: dict[str, Any] = {}
-        if self.layers < shape.layers:
+        if self.is_static:
+            keys["layers"] = 0
+        elif self.layers < shape.layers:
             keys["layers"] = {"count": self.layers, "choose": "best"}
-        if self.neurons < shape.neurons:
+        if self.neurons < shape.neurons and not self.is_static:
             keys["intermediate_size"] = self.neurons
         if self.tokens < shape.vocabulary:
             keys["vocabulary"] = {"kind": "trim", "size": self.tokens, "letters": "seen"}
@@ -184,20 +196,29 @@ class Design:
         return self.split.recipe_keys(self.shape)
 
 
-def design_student(shape: ModelShape, budget: Budget, tokens_used: TokensUsed | int) -> Design:
-    """Design a student with the model's own layers.
+def design_student(shape: ModelShape, budget: Budget, tokens_used: TokensUsed | int, static: bool = False) -> Design:
+    """Design a student with the model's own layers; a static one if that is asked for, or if no layer fits.
 
     Errors: DistilvecError ("--size") for a budget below the smallest possible student, with that student's size.
     """
     parameters = budget.of(shape)
     tokens = available_tokens(shape, tokens_used)
-    split = widen(shape, parameters, tokens, _first_split(shape, parameters, tokens))
+    split = None if static else _first_split(shape, parameters, tokens)
+    if split is None:
+        split = _static_split(shape, parameters, tokens)
+        notes = _static_notes(shape, parameters, tokens, split, static)
+        return Design(shape, parameters, split, count_parameters(shape, split), notes)
+    split = widen(shape, parameters, tokens, split)
     notes = _notes(shape, parameters, tokens, split)
     return Design(shape, parameters, split, count_parameters(shape, split), notes)
 
 
 def count_parameters(shape: ModelShape, split: Split) -> Parts:
     """Return the parameters of a student as students/build.py makes it."""
+    if split.is_static and split.rank is not None:
+        student_dim = shape.linear_dim or shape.dim
+        dense = 0 if split.rank == student_dim and shape.linear_dim is None else split.rank * student_dim
+        return Parts(split.tokens * split.rank, 0, 0, 0, dense)
     width = shape.hidden_size
     layer = shape.layer_parameters - (shape.neurons - split.neurons) * shape.neuron_parameters
     if split.rank is None:
@@ -262,8 +283,11 @@ def with_tokens(shape: ModelShape, parameters: int, tokens: TokensUsed, split: S
     return replace(split, tokens=count) if count >= tokens.least else None
 
 
-def _first_split(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Split:
-    """Return the first split, in the rule's order, that keeps the tokens; else the one with most of them."""
+def _first_split(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Split | None:
+    """Return the first split, in the rule's order, that keeps the tokens; else the one with most of them.
+
+    None if not even one layer fits.
+    """
     for layers, neurons in _attempts(shape, parameters, tokens):
         split = fill_table(shape, parameters, tokens, layers, neurons)
         if split is not None and _has_enough_tokens(shape, parameters, tokens, split):
@@ -275,15 +299,70 @@ def _first_split(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Spli
         if split is not None:
             return split
 
-    # A static student (`layers: 0`, a table alone) belongs here, for budgets below about 2M. students/build.py does
-    # not build one yet.
-    smallest = smallest_split(shape, tokens)
-    least = count_parameters(shape, smallest).total
+    return None
+
+
+def _static_split(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Split:
+    """Return the split of a static student: every token, with rows as long as fit; the rarest tokens go last.
+
+    Errors: DistilvecError for a budget below the smallest static student.
+    """
+    most = shape.dim
+    student_dim = shape.linear_dim or shape.dim
+    whole = Split(0, 0, tokens.number, most)
+    if count_parameters(shape, whole).total <= parameters:
+        return whole
+    least = min(LEAST_RANK, most)
+    rank = min(most, parameters // (tokens.number + student_dim) // RANK_STEP * RANK_STEP)
+    if rank == most and shape.linear_dim is None:
+        rank -= RANK_STEP  # only the whole width goes without a linear layer, and that does not fit
+    if rank >= least:
+        return replace(whole, rank=rank)
+
+    smallest = smallest_static(shape, tokens)
+    count = (parameters - count_parameters(shape, replace(smallest, tokens=0)).total) // least
+    if count >= tokens.least:
+        return replace(smallest, tokens=min(count, tokens.number))
+    needed = count_parameters(shape, smallest).total
     raise DistilvecError(
         "--size",
-        f"found {parameters:,} parameters; the smallest student of {shape.name} has {least:,}: {describe(smallest)}.",
-        f"Give at least {_millions(math.ceil(least / 10_000) * 10_000)}, or a smaller model with --student.",
+        f"found {parameters:,} parameters; the smallest student of {shape.name} has {needed:,}: {describe(smallest)}.",
+        f"Give at least {_millions(math.ceil(needed / 10_000) * 10_000)}, or a smaller model with --student.",
     )
+
+
+def smallest_static(shape: ModelShape, tokens: TokensUsed) -> Split:
+    """Return the smallest static student of a model: the least tokens and rank."""
+    return Split(0, 0, tokens.least, min(LEAST_RANK, shape.dim))
+
+
+def _static_notes(
+    shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split, is_asked: bool
+) -> tuple[str, ...]:
+    """Say that the student is static, why, and what was left out."""
+    notes = ["The student is static: the mean of learned token vectors. It knows no order of words."]
+    if not is_asked:
+        smallest = smallest_split(shape, tokens)
+        least = _millions(math.ceil(count_parameters(shape, smallest).total / 10_000) * 10_000)
+        notes.append(f"A student with a layer needs at least {least} parameters: {describe(smallest)}.")
+    if shape.no_trimming:
+        notes.append(f"The vocabulary stays whole: {shape.no_trimming}")
+    if split.tokens < tokens.number:
+        notes.append(_tokens_note(tokens, split))
+    total = count_parameters(shape, split).total
+    if total < 0.9 * parameters:
+        notes.append(
+            f"The student has {_millions(total)} parameters, less than the {_millions(parameters)} allowed: its table "
+            "is as wide as the model's vectors."
+        )
+    return tuple(notes)
+
+
+def _tokens_note(tokens: TokensUsed, split: Split) -> str:
+    """Say how many of the tokens stay, and how much of the texts they are."""
+    coverage = tokens.coverage(split.tokens)
+    share = "" if coverage is None else f", about {coverage:.1%} of their occurrences"
+    return f"{split.tokens:,} of the {tokens.number:,} tokens that the texts use are kept{share}."
 
 
 def _attempts(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Iterator[tuple[int, int]]:
@@ -345,6 +424,8 @@ def smallest_split(shape: ModelShape, tokens: TokensUsed) -> Split:
 
 def describe(split: Split) -> str:
     """Return a split in words: "2 layers, 768 neurons, 24,000 tokens, rank 96"."""
+    if split.is_static:
+        return f"static, {split.tokens:,} tokens by {split.rank}"
     parts = [f"{split.layers} {'layer' if split.layers == 1 else 'layers'}"]
     if split.neurons:
         parts.append(f"{split.neurons:,} neurons in each")
@@ -367,9 +448,7 @@ def _notes(shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split)
     if shape.no_narrowing:
         notes.append(f"All neurons stay: {shape.no_narrowing}")
     if split.tokens < tokens.number:
-        coverage = tokens.coverage(split.tokens)
-        share = "" if coverage is None else f", about {coverage:.1%} of their occurrences"
-        notes.append(f"{split.tokens:,} of the {tokens.number:,} tokens that the texts use are kept{share}.")
+        notes.append(_tokens_note(tokens, split))
     if split.neurons < shape.neurons // 2:
         notes.append(f"{split.neurons:,} of {shape.neurons:,} neurons: half of them would leave the table too little.")
     if parts.positions + parts.other > 0.1 * parts.total:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Int
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import LayerPooling, ModelOutputs, OutputSpec
 from distilvec.models.experts import Experts
+from distilvec.models.static import is_static
 from distilvec.students.attention import install_attention, recording
 from distilvec.students.dropout import install_fast_dropout
 from distilvec.students.pooling import KINDS, Pool, full_precision, pool_states, pooling_inputs, pooling_weights
@@ -30,13 +32,18 @@ class Encoder(nn.Module):
         super().__init__()
         self.model = model
         modules = list(model)
+        self.is_static = is_static(model)
+        self.experts: int = 0
+        if self.is_static:
+            self.layers: int = 0
+            self.hidden_size: int = modules[0].embedding_dim
+            return
         if not hasattr(modules[0], "auto_model"):
             kind = type(modules[0]).__name__
             raise DistilvecError("student.model", f"begins with a {kind}; expected a transformer.", "Take another.")
         config = self.backbone.config.get_text_config()
-        self.layers: int = config.num_hidden_layers
-        self.hidden_size: int = config.hidden_size
-        self.experts: int = 0
+        self.layers = config.num_hidden_layers
+        self.hidden_size = config.hidden_size
         for module in modules:
             if isinstance(module, Experts):
                 self.experts = module.experts
@@ -45,8 +52,8 @@ class Encoder(nn.Module):
 
     @property
     def backbone(self) -> Any:
-        """The transformers model; a property, so that its weights are registered once."""
-        return self.model[0].auto_model
+        """The transformers model, or a static student's table; a property, so that its weights are registered once."""
+        return self.model[0] if self.is_static else self.model[0].auto_model
 
     def forward(
         self, batch: TextBatch, required: OutputSpec, attention_rows: Int[Tensor, "batch rows"] | None = None
@@ -56,6 +63,8 @@ class Encoder(nn.Module):
         `attention_rows` are positions of tokens, counted from each text's first one; -1 fills up. Attention maps then
         hold these rows alone, [batch, rows, tokens], and 0 at -1.
         """
+        if self.is_static:
+            return self._forward_static(batch, required)
         rows = len(batch)
         mask = batch.mask
         tokens = batch.tokens
@@ -82,7 +91,7 @@ class Encoder(nn.Module):
             vectors[self.layers] = pool(last)
         end: dict[str, Tensor] = {}
         if required.embedding or required.pre_dense or required.second_view or required.vector or required.experts:
-            end = self._after(last, mask)
+            end = self._after(_features(last, mask))
         states = {layer: output.hidden_states[layer] for layer in inner} | {self.layers: last}
         return ModelOutputs(
             embedding=end["embedding"][:rows] if required.embedding else None,
@@ -107,11 +116,28 @@ class Encoder(nn.Module):
             )
         return layer
 
-    def _after(self, states: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """Outputs of the modules after the backbone, in fp32, by their names in ModelOutputs."""
+    def _forward_static(self, batch: TextBatch, required: OutputSpec) -> ModelOutputs:
+        """Return the outputs of a static student: the mean of a text's rows, and the modules after it.
+
+        Equal to StaticEmbedding's own forward pass, which takes flat ids and waits for their number on a GPU.
+        """
+        mask = batch.mask
+        with torch.autocast(mask.device.type, enabled=False):
+            weights = mask / mask.sum(1, keepdim=True).clamp_min(1)
+            table = self.backbone.embedding.weight
+            pooled = F.embedding_bag(batch.tokens["input_ids"], table, mode="sum", per_sample_weights=weights)
+        end = self._after({"sentence_embedding": pooled})
+        return ModelOutputs(
+            embedding=end["embedding"] if required.embedding else None,
+            pre_dense=end["pre_dense"] if required.pre_dense else None,
+            mask=mask,
+            vector=end["vector"] if required.vector else None,
+        )
+
+    def _after(self, features: dict[str, Any]) -> dict[str, Tensor]:
+        """Outputs of the modules after the first one, in fp32, by their names in ModelOutputs."""
         outputs: dict[str, Tensor] = {}
-        with torch.autocast(states.device.type, enabled=False):
-            features = _features(states, mask)
+        with torch.autocast(self.model.device.type, enabled=False):
             for module in list(self.model)[1:]:
                 kind = type(module).__name__
                 if kind in ("Dense", "Normalize"):  # the first one reads them

@@ -49,7 +49,7 @@ def add_adapters(model: SentenceTransformer, section: LoraSection, seed: int) ->
 
 def merged(model: SentenceTransformer) -> SentenceTransformer:
     """The model itself if it has no adapters, else a copy with the adapters merged into plain linear layers."""
-    if not getattr(model[0].auto_model, FROZEN, False):
+    if not getattr(getattr(model[0], "auto_model", None), FROZEN, False):
         return model
     model = copy.deepcopy(model)
     backbone: Any = model[0].auto_model

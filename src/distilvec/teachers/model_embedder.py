@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.alignment.offsets import special_around
@@ -349,5 +350,6 @@ def _hashed_settings(first: Any) -> list[Any]:
     """Configuration and tokenizer of a model in memory."""
     config = first.auto_model.config.to_diff_dict() if hasattr(first, "auto_model") else {}
     hashed = {name: value for name, value in config.items() if name not in _NOT_HASHED}
-    backend = getattr(getattr(first, "tokenizer", None), "backend_tokenizer", None)
+    tokenizer = getattr(first, "tokenizer", None)
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer if isinstance(tokenizer, Tokenizer) else None)
     return [hashed, backend.to_str() if backend is not None else None]

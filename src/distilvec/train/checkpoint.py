@@ -49,6 +49,11 @@ class Progress:
     last_distance: float = float("inf")
     learning_rate: float = 0.0  # the schedule's highest, known after the first validation
     returns: int = 0  # to the start, each with a lower rate
+    # Of a training that ends early where validation is flat (train/length.py)
+    judged_step: int = 0  # of the last validation that counted
+    flat_distance: float = float("inf")  # of the last one that improved
+    flat_validations: int = 0  # that counted since then
+    decay_step: int = -1  # at which the decay began early; -1 before that
     finished: bool = False
 
 

@@ -114,6 +114,19 @@ def build_schedule(train: TrainSection, total_steps: int, learning_rate: float) 
     return by_epoch if train.schedule.name == "cycles" else by_step
 
 
+def with_early_decay(schedule: Schedule, begin: int, steps: int, final: float) -> Schedule:
+    """Follow the schedule until step `begin`, then fall to the final rate over so many steps."""
+    high = schedule(begin, 0)
+
+    def rate(step: int, epoch: int) -> float:
+        if step < begin:
+            return schedule(step, epoch)
+        share = min(1.0, (step - begin + 1) / steps)
+        return high + (final - high) * share
+
+    return rate
+
+
 def final_rate(train: TrainSection, learning_rate: float) -> float:
     """The rate at the end of the schedule, whose highest rate is given.
 

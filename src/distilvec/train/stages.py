@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distilvec.config import recipe as recipes
@@ -18,17 +18,22 @@ from distilvec.core.objective import Objective
 from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import Progress, checkpoint_file, fitting, read_checkpoint, restore, with_prefix
 from distilvec.train.distillation import Distillation
+from distilvec.train.length import MOST_PASSES, Passes, automatic_passes
 from distilvec.train.optimizer import parameter_groups
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of training: its name ("" for the only one), its recipe, its folder, whether it is the last."""
+    """A stage of training: its name ("" for the only one), its recipe, its folder, whether it is the last.
+
+    `automatic`: the passes that were chosen for it; None if the recipe states epochs, max_steps or minutes.
+    """
 
     name: str
     recipe: Recipe
     folder: Path
     last: bool = True
+    automatic: Passes | None = None
 
     @property
     def trained(self) -> str:
@@ -45,6 +50,20 @@ def training_stages(recipe: Recipe, folder: Path) -> list[Stage]:
         is_last = name == last_name
         stages.append(Stage(name, stage_recipe, folder if is_last else folder / "stages" / name, is_last))
     return stages
+
+
+def with_length(stage: Stage, rows: int, labelled: bool) -> Stage:
+    """Decide on the passes that the stage's recipe leaves open, for so many texts or labelled examples.
+
+    With minutes they stay open until the speed is measured. With max_steps MOST_PASSES are only a limit.
+    """
+    train = stage.recipe.train
+    if train.epochs != "auto" or train.minutes is not None:
+        return stage
+    automatic = automatic_passes(rows, labelled) if train.max_steps is None else None
+    epochs = MOST_PASSES if automatic is None else automatic.count
+    train = train.model_copy(update={"epochs": epochs})
+    return replace(stage, recipe=stage.recipe.model_copy(update={"train": train}), automatic=automatic)
 
 
 @contextmanager

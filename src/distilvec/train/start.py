@@ -38,13 +38,18 @@ def suitable_rate(cosine: float | None, highest: float = HIGHEST_RATE) -> float:
     return min(highest, max(LOWEST_RATE, RATE_PER_DISTANCE * distance))
 
 
+def validation_interval(validation_rows: int, rows_a_step: float) -> int:
+    """Return the steps from one validation to the next with which validations take VALIDATION_SHARE of the time."""
+    return max(CLOSEST_VALIDATIONS, math.ceil(validation_rows / rows_a_step / BACKWARD / VALIDATION_SHARE))
+
+
 def validation_steps(total_steps: int, validation_rows: int, rows_a_step: float) -> frozenset[int]:
     """Return the steps after which to validate, in addition to the ends of epochs.
 
     Validations are so far apart that they take VALIDATION_SHARE of the time, but for two early ones, which notice a
     rate that is too high before much time is lost.
     """
-    interval = max(CLOSEST_VALIDATIONS, math.ceil(validation_rows / rows_a_step / BACKWARD / VALIDATION_SHARE))
+    interval = validation_interval(validation_rows, rows_a_step)
     early = {interval // 4, interval // 2}
     regular = range(interval, total_steps, interval)
     return frozenset(step for step in {*early, *regular} if step < total_steps)

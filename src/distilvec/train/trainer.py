@@ -27,12 +27,29 @@ from distilvec.train.accelerator import make_accelerator
 from distilvec.train.checkpoint import Progress, checkpoint_file, load_checkpoint, save_checkpoint, with_prefix
 from distilvec.train.dataset import TrainingRows
 from distilvec.train.distillation import StepGradients, prepare
+from distilvec.train.length import CLOSEST_JUDGED, FLAT, FLAT_VALIDATIONS, decay_steps
 from distilvec.train.metrics import Callback, MetricsLog, RunningMeans
 from distilvec.train.monitors import CollapseMonitor, GateMonitor, Monitor
-from distilvec.train.optimizer import build_optimizer, build_schedule, optimizer_tensors, set_rate
+from distilvec.train.optimizer import (
+    build_optimizer,
+    build_schedule,
+    final_rate,
+    optimizer_tensors,
+    set_rate,
+    with_early_decay,
+)
 from distilvec.train.prefetch import MicroBatch, load, prefetched
 from distilvec.train.signals import stop_on_signals
-from distilvec.train.start import BEHIND, HIGHEST_RATE, RETURNS, SLOWER, StartWeights, suitable_rate, validation_steps
+from distilvec.train.start import (
+    BEHIND,
+    HIGHEST_RATE,
+    RETURNS,
+    SLOWER,
+    StartWeights,
+    suitable_rate,
+    validation_interval,
+    validation_steps,
+)
 from distilvec.train.update import FiniteGuard, Update, all_finite
 from distilvec.train.validation import validate
 
@@ -42,13 +59,14 @@ Validate = Callable[[Any, Objective, Any, Accelerator, int], tuple[dict[str, flo
 
 @dataclass(frozen=True)
 class TrainingHooks:
-    """Functions that the trainer calls."""
+    """Functions that the trainer calls, and what the recipe leaves open."""
 
     # "student" (best so far, or last) or "students/step-N", in all processes
     save: Callable[[str], None] = lambda name: None
     callbacks: Sequence[Callback] = ()  # with the step and the metrics of every logged line
     validate: Validate = validate
     highest_rate: float = HIGHEST_RATE  # of a recipe without a learning rate
+    ends_early: bool = False  # where validation is flat, if the distance to the teacher is measured
 
 
 class Trainer:
@@ -89,9 +107,11 @@ class Trainer:
         self.processes_before = int(memory.get("processes", processes.world_size()))
         processes.broadcast(self.module)
         self.steps_an_epoch = self._steps_in(self._batches(0))
-        self.total_steps = train.epochs * self.steps_an_epoch
-        if train.max_steps:
-            self.total_steps = min(self.total_steps, train.max_steps)
+        self.planned_steps = planned_steps(train, self.steps_an_epoch)
+        self.total_steps = self.planned_steps  # fewer once the decay has begun early
+        # The rate of 'cycles' is reset at the ends of epochs: a flat validation in a cycle says nothing about the next
+        is_smooth = train.schedule.name != "cycles"
+        self.ends_early = self.hooks.ends_early and measures_distance(objective) and is_smooth
         self.saved_steps = saved_steps(self.total_steps, train.keep_students)
         self.validation_steps = self._validation_steps()
         self._set_schedule(self.state.learning_rate)
@@ -190,13 +210,19 @@ class Trainer:
     def _set_schedule(self, learning_rate: float) -> None:
         """Set the rate over time, with this highest rate."""
         self.state.learning_rate = learning_rate
-        self.schedule = build_schedule(self.train, self.total_steps, learning_rate)
+        self.schedule = build_schedule(self.train, self.planned_steps, learning_rate)
+        begin = self.state.decay_step
+        self.total_steps = self.planned_steps
+        if begin >= 0:
+            self.total_steps = begin + decay_steps(begin)
+            low = final_rate(self.train, learning_rate)
+            self.schedule = with_early_decay(self.schedule, begin, decay_steps(begin), low)
+            if self.train.keep_students:
+                self.saved_steps |= {self.total_steps}
 
     def _validation_steps(self) -> frozenset[int]:
-        if self.train.validation_steps is not None:
-            return frozenset(range(self.train.validation_steps, self.total_steps, self.train.validation_steps))
         rows = len(self.data.train_rows) / self.steps_an_epoch
-        return validation_steps(self.total_steps, len(self.data.holdout_rows), rows)
+        return steps_between(self.train, self.planned_steps, len(self.data.holdout_rows), rows)
 
     def _step(self, batches: Batches, index: int) -> dict[str, float]:
         """Run one optimizer step on its micro-batches; return the norms of the terms' gradients if due."""
@@ -318,6 +344,8 @@ class Trainer:
             self.hooks.save(f"students/step-{state.step}")
         if self.start_weights is not None and state.last_distance > BEHIND * state.start_distance:
             self._return_to_start()
+        elif self.ends_early:
+            self._end_if_flat()
         return metrics
 
     def _return_to_start(self) -> None:
@@ -332,6 +360,9 @@ class Trainer:
         else:
             assert self.start_weights is not None
             state.returns += 1
+            # The way there begins anew, with another rate
+            state.judged_step, state.flat_validations, state.decay_step = state.step, 0, -1
+            state.flat_distance = float("inf")
             self.start_weights.restore(self.module)
             self.optimizer.state.clear()
             self._set_schedule(SLOWER * state.learning_rate)
@@ -339,6 +370,34 @@ class Trainer:
             text += f" learning rate of {state.learning_rate:.1e}"
         log(f"step {state.step:,}: {text}")
         self.metrics.warn(state.step, self._epochs(), "start", text)
+
+    def _end_if_flat(self) -> None:
+        """Begin the decay of the rate, if the last validations have not improved and the schedule's end is far."""
+        state = self.state
+        if state.finished or state.decay_step >= 0:
+            return
+        if self.train.validation_steps is not None:
+            first = self.train.validation_steps
+        else:  # the two early validations come before this one
+            first = validation_interval(len(self.data.holdout_rows), len(self.data.train_rows) / self.steps_an_epoch)
+        if state.step < max(first, state.judged_step + CLOSEST_JUDGED * self.planned_steps):
+            return
+
+        state.judged_step = state.step
+        if state.last_distance < (1 - FLAT) * state.flat_distance:
+            state.flat_distance = state.last_distance
+            state.flat_validations = 0
+            return
+        state.flat_validations += 1
+        is_far_from_end = self.planned_steps - state.step > 2 * decay_steps(state.step)
+        if state.flat_validations >= FLAT_VALIDATIONS and is_far_from_end:
+            state.decay_step = state.step
+            self._set_schedule(state.learning_rate)
+            log(
+                f"step {state.step:,}: the distance to the teacher has not fallen by more than {FLAT:.1%} over "
+                f"{FLAT_VALIDATIONS} validations, so the learning rate falls to its end and training ends at step "
+                f"{self.total_steps:,} instead of {self.planned_steps:,}"
+            )
 
     def _epochs(self) -> float:
         return self.state.epoch + self.state.step_in_epoch / self.steps_an_epoch
@@ -412,6 +471,19 @@ class Trainer:
 def measures_distance(objective: Objective) -> bool:
     """Return whether validation measures the distance to the teacher, so that it tells whether training helps."""
     return objective.in_teacher_space and objective.head is None
+
+
+def planned_steps(train: TrainSection, steps_an_epoch: int) -> int:
+    """The steps of a training that does not end early."""
+    steps = train.passes * steps_an_epoch
+    return steps if train.max_steps is None else min(steps, train.max_steps)
+
+
+def steps_between(train: TrainSection, total: int, holdout_rows: int, rows_a_step: float) -> frozenset[int]:
+    """The steps after which to validate, in addition to the ends of epochs, in a training of `total` steps."""
+    if train.validation_steps is not None:
+        return frozenset(range(train.validation_steps, total, train.validation_steps))
+    return validation_steps(total, holdout_rows, rows_a_step)
 
 
 def saved_steps(total: int, count: int | None) -> frozenset[int]:

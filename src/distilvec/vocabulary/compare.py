@@ -16,6 +16,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedTokenizerFast
 
 from distilvec.core.errors import DistilvecError
+from distilvec.models.static import is_static, token_table
 from distilvec.vocabulary.pieces import Pieces
 
 Texts = Mapping[str, Sequence[str]]
@@ -75,6 +76,12 @@ def parameter_counts(model: SentenceTransformer) -> dict[str, int]:
     Keys: `vocabulary` (rows of the token embeddings), `embedding` (their parameters), `backbone` (all others of the
     transformer), `other` (of further modules) and `total`. Errors: DistilvecError for a model without a transformer.
     """
+    total = sum(weight.numel() for weight in model.parameters())
+    if is_static(model):
+        table = token_table(model)
+        embedding = table.weight.numel()
+        rows = table.num_embeddings
+        return {"vocabulary": rows, "embedding": embedding, "backbone": 0, "other": total - embedding, "total": total}
     backbone = getattr(model[0], "auto_model", None)
     if backbone is None:
         raise DistilvecError(
@@ -83,7 +90,6 @@ def parameter_counts(model: SentenceTransformer) -> dict[str, int]:
     table = backbone.get_input_embeddings()
     embedding = sum(weight.numel() for weight in table.parameters())
     transformer = sum(weight.numel() for weight in backbone.parameters())
-    total = sum(weight.numel() for weight in model.parameters())
     return {
         "vocabulary": len(table.weight),
         "embedding": embedding,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import LinearPairs, LossTerms, Objective, ObjectiveContext, TextBatch, Weights
 from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.losses.distance import Distance, mean_over_dims
 
 Rows = Float[Tensor, "batch dim"]
 
@@ -22,6 +22,9 @@ class EmbeddingRegression(Objective):
     called `term`, `term`_2 and so on. Their weights are those of the teachers, divided by their sum. With `pre_dense`
     the vectors are those before the first Dense layer of every model, not normalised; the caller checks that all have
     such vectors.
+    With `student.dims` the first teacher's term is the mean over these first dimensions of both vectors, each cut
+    scaled to length 1 where that teacher's vectors have it. Terms of further teachers read the whole vector.
+    Errors: DistilvecError for `student.dims` that do not begin with the student's own.
     Note: distances of long vectors are large. Reduce such a teacher's weight, or compare directions alone.
     """
 
@@ -32,7 +35,7 @@ class EmbeddingRegression(Objective):
         context: ObjectiveContext,
         weights: Weights,
         term: str,
-        distance: Callable[[Tensor, Tensor], Tensor],
+        distance: Distance,
         pre_dense: bool = False,
     ) -> None:
         teachers = context.teachers
@@ -43,6 +46,14 @@ class EmbeddingRegression(Objective):
         self.terms = names
         self.distance = distance
         self.pre_dense = pre_dense
+        self.trains_dims = not pre_dense
+        self.dims = context.dims
+        if self.dims and self.dims[0] != context.student_dim:
+            raise DistilvecError(
+                "student.dims",
+                f"found {list(self.dims)}; the largest has to be the student's {context.student_dim} dimensions.",
+                f"Begin with {context.student_dim}.",
+            )
 
         dim = context.student.hidden_size if pre_dense else context.student_dim
         self.projections = nn.ModuleList()
@@ -73,8 +84,14 @@ class EmbeddingRegression(Objective):
         teachers = (teacher, *teacher.others)
         terms = {}
         for term, y, outputs in zip(self.terms, self.projected(self._vector(student)), teachers, strict=True):
-            if self.weights[term]:
-                terms[term] = self.distance(y, self._vector(outputs))
+            if not self.weights[term]:
+                continue
+            y_hat = self._vector(outputs)
+            if self.dims and outputs is teacher:
+                is_unit = self.context.teacher.normalized
+                terms[term] = mean_over_dims(self.distance, y, y_hat, self.dims, is_unit)
+            else:
+                terms[term] = self.distance(y, y_hat)
         return terms
 
     def _vector(self, outputs: ModelOutputs) -> Rows:

@@ -17,6 +17,16 @@ from distilvec.methods.base.terms import embeddings
 Mask = Bool[Tensor, "batch tokens"]
 
 
+def require_student_layers(context: ObjectiveContext) -> None:
+    """Raise DistilvecError for a static student."""
+    if not context.student.layers:
+        raise DistilvecError(
+            "student.layers",
+            "the method reads the student's layers, and a static student (layers 0) has none.",
+            "Keep a layer, or take redact or offline_cosine.",
+        )
+
+
 def require_layers(teacher: TeacherInfo) -> tuple[int, int]:
     """Return the teacher's number of layers and its hidden size.
 
@@ -45,6 +55,7 @@ class LayerwiseObjective(Objective):
         self.terms = [name for name in terms if self.weights[name]]
         self.student_outputs = self.teacher_outputs = OutputSpec(embedding=bool(self.weights["distance"]))
         if self.terms:
+            require_student_layers(context)
             self.teacher_layers, self.teacher_size = require_layers(context.teacher)
             if not context.same_tokenizer:
                 raise DistilvecError(

@@ -23,6 +23,7 @@ ARGUMENTS: Mapping[str, str] = {
     "student.model": "student",
     "student.size": "size",
     "student.layers": "layers",
+    "student.dims": "dims",
     "student.vocabulary": "language",
     "corpus.sources": "texts",
     "train.epochs": "epochs",

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from distilvec.cli.options import JsonFile, Restart, argument, check_input, check_model, check_outputs, option
 from distilvec.cli.output import write_result
+from distilvec.core.errors import DistilvecError
 from distilvec.verbs.distill.arguments import options_named
 
 
@@ -33,6 +34,9 @@ def distill(
         str | None, option("Parameters of the student: 5M, 20M, 25%. A quarter of the teacher's by default.")
     ] = None,
     layers: Annotated[int | None, option("Keep n layers instead of a size; 0 is a static student.", min=0)] = None,
+    dims: Annotated[
+        str | None, option("First dims that the vectors can be cut to, trained together: 384,256,128,64.")
+    ] = None,
     language: Annotated[
         str | None, option("The language of the texts, such as tr: the student keeps its tokens alone.")
     ] = None,
@@ -95,6 +99,7 @@ def distill(
             student=student,
             size=size,
             layers=layers,
+            dims=None if dims is None else read_dims(dims),
             language=language,
             minutes=minutes,
             epochs=epochs,
@@ -117,6 +122,14 @@ def distill(
     if run is not None:
         write_result(json_file, run.to_json())
         show_end(run)
+
+
+def read_dims(text: str) -> list[int]:
+    """Read numbers with commas."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise DistilvecError("--dims", f"found {text!r}; expected numbers with commas.", "Give for example 384,128.")
+    return [int(part) for part in parts]
 
 
 def check_teacher(name: str) -> None:

@@ -30,6 +30,7 @@ def distill(
     student: Model | None = None,
     size: str | int | None = None,
     layers: int | list[int] | None = None,
+    dims: Sequence[int] | None = None,
     language: str | None = None,
     minutes: float | None = None,
     epochs: int | None = None,
@@ -72,6 +73,8 @@ def distill(
             says what to train.
         layers: The layers to keep instead of a size: a number, evenly spread, or their numbers from 0. 0 is a static
             student, a table of token vectors.
+        dims: First dims that the vectors of student and teacher can be cut to: [384, 256, 128, 64], the whole width
+            first; they are trained together.
         language: The language of the texts, such as "tr"; the student keeps its tokens alone.
         minutes: Train for about so many minutes on this machine.
         epochs: Passes over the texts. None: by the number of texts.
@@ -109,6 +112,7 @@ def distill(
         student=student,
         size=None if size is None else str(size),
         layers=layers,
+        dims=dims,
         language=language,
         minutes=minutes,
         epochs=epochs,

@@ -60,6 +60,7 @@ class Request:
     student: Model | None = None
     size: str | None = None
     layers: int | list[int] | None = None
+    dims: Sequence[int] | None = None
     language: str | None = None
     minutes: float | None = None
     epochs: int | None = None
@@ -130,7 +131,8 @@ def make_recipe(request: Request, root: Path) -> Recipe:
 
 def _check(request: Request) -> None:
     """Refuse arguments that contradict each other."""
-    if request.size is not None and request.layers is not None:
+    # A static student has a size as well: that of its table
+    if request.size is not None and request.layers not in (None, 0):
         raise DistilvecError("size", "size and layers both say how small the student is.", "Give one of them.")
     if request.minutes is not None and request.epochs is not None:
         raise DistilvecError("minutes", "minutes and epochs both say how long to train.", "Give one of them.")
@@ -192,6 +194,8 @@ def _student(request: Request, root: Path) -> dict[str, Any]:
         section["model"] = SMALL_MODEL if is_english else SMALL_MULTILINGUAL_MODEL
     if request.layers is not None:
         section["layers"] = request.layers
+    if request.dims is not None:
+        section["dims"] = list(request.dims)
     if request.chosen_size is not None:
         section["size"] = request.chosen_size
     elif request.language is not None:

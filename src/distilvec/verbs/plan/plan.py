@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,10 +20,12 @@ from distilvec.core.duration import duration
 from distilvec.core.info import UNLIMITED
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.data.tokens import TokenStore
+from distilvec.models.static import is_static, text_tokenizer
 from distilvec.pipeline.caches import folder_of_cache, open_cache, reads_tokens, superset_cache, token_source
 from distilvec.pipeline.data import ReadyTeacher, training_data
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.judgement import plan_line
+from distilvec.pipeline.pace import measure_pace, steps_in_minutes
 from distilvec.pipeline.prepare import (
     align,
     prepare_teacher,
@@ -39,9 +40,8 @@ from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.cache.fill import compute_tokens, count_missing
 from distilvec.teachers.cache.signals import Ragged
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.train.metrics import read_metrics
 from distilvec.train.stages import Stage, errors_named
-from distilvec.train.trainer import Trainer
+from distilvec.train.trainer import planned_steps
 from distilvec.verbs.plan.api_costs import cost_lines
 from distilvec.verbs.plan.fleet import Fleet, fleet_lines
 from distilvec.verbs.plan.rates import (
@@ -56,7 +56,6 @@ from distilvec.verbs.plan.rates import (
 )
 from distilvec.vocabulary.compare import parameter_counts
 
-SAMPLE_STEPS = 8
 Lines = list[list[str]]
 Cost = tuple[int, int, float]  # steps, texts per step, seconds of all steps
 
@@ -118,6 +117,7 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
     count = f"{report['train'] + report['holdout']:,} ({report['holdout']:,} for validation)"
     section = job.recipe.corpus
     length = shorter_reading(job.student_length, job.teacher.info.max_length) or f"{job.student_length:,} tokens"
+    pooling = "mean of token vectors" if is_static(model) else str(model[1].pooling_mode)
     dropped, below = ([], []) if section is None else (left_out(report), below_limits(report, section))
     return [
         ["texts" if job.examples is None else "examples", count],
@@ -127,7 +127,7 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
         ["student tokens a text", f"{tokens.lengths.mean():.1f} on average, {int(tokens.lengths.max())} at most"],
         *[line for one in described for line in one.lines],
         ["student", _student_line(job, model)],
-        *_reading(str(model[1].pooling_mode), model.prompts, length),
+        *_reading(pooling, model.prompts, length),
         *[["  note", note] for note in job.student.notes],
         *_training_lines(job.stages, costs),
         *([] if judgement is None else [judgement]),
@@ -147,7 +147,9 @@ def _reading(pooling: str | None, prompts: Mapping[Any, str], length: str) -> Li
 def _student_line(job: Job, model: SentenceTransformer) -> str:
     """Describe the student's parameters, a factorized table's rank and tokens, and the neurons that are kept."""
     student, details = job.recipe.student, list[str]()
-    if student.embedding is not None:
+    if student.is_static:
+        details.append(f"static, {model[0].num_embeddings:,} tokens by {model[0].embedding_dim}")
+    elif student.embedding is not None:
         tokens = model[0].auto_model.get_input_embeddings().num_embeddings
         details.append(f"rank {student.embedding.rank} with {tokens:,} tokens")
     if student.intermediate_size is not None:
@@ -197,7 +199,7 @@ def _describe(
     if teacher.live or job.required == OutputSpec():
         reason = "the teacher runs in every step" if teacher.live else "the method requires none"
         lines.append(["teacher vectors to compute", f"none: {reason}"])
-        ready, alignment = prepare_teacher(job, teacher, student.tokenizer)
+        ready, alignment = prepare_teacher(job, teacher, text_tokenizer(student))
         evaluation = None
         if job.tasks and teacher is job.teacher and ready.model is not None:
             evaluation = teacher_evaluation(job, ready.model, None)
@@ -208,7 +210,7 @@ def _describe(
     kind = job.required.tokens.alignment if job.required.tokens else None
     with teacher.load(job.recipe.train.device) as loaded:
         model = loaded if isinstance(loaded, ModelEmbedder) else None
-        alignment = align(job, student.tokenizer, model) if model is not None and kind is not None else None
+        alignment = align(job, text_tokenizer(student), model) if model is not None and kind is not None else None
         tokens = tokenize_for(job, teacher, model) if model is not None and reads_tokens(teacher) else None
         cost = _cost_of_a_text(job, teacher, model, tokens, alignment)
         folder, missing = _missing(job, teacher)
@@ -296,17 +298,13 @@ def _measure_stage(
     )
     required = required_outputs(objective, job.examples)
     data = training_data(job, tokens, alignment, [teacher.signals_for(required) for teacher in teachers], required)
-    data = replace(data, holdout_rows=data.holdout_rows[:64])
-    sample = train.model_copy(update={"max_steps": SAMPLE_STEPS, "logging_steps": 1, "trackers": []})
-    with tempfile.TemporaryDirectory() as folder, errors_named(stage):
-        steps = Trainer(encoder, objective, data, train, Path(folder), "plan").total_steps
-        done = Trainer(encoder, objective, data, sample, Path(folder), "plan").run()
-        lines = read_metrics(Path(folder) / "metrics.jsonl")
-    speeds = [line["train/texts_per_second"] for line in lines if "train/texts_per_second" in line]
-    texts = train.batch_size * train.gradient_accumulation_steps
-    if train.max_tokens is not None:  # batches of as many texts as have these tokens
-        texts = round(done.texts / done.step)
-    return steps, texts, steps * texts / float(np.mean(speeds[2:] or speeds))
+    with errors_named(stage):
+        pace = measure_pace(encoder, objective, data, train)
+    if train.minutes is None:
+        steps = planned_steps(train, pace.steps_an_epoch)
+    else:
+        steps = steps_in_minutes(train, pace, data)
+    return steps, pace.texts_a_step, steps * pace.step_seconds
 
 
 def _training_lines(stages: Sequence[Stage], costs: Sequence[Cost]) -> Lines:

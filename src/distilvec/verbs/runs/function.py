@@ -14,6 +14,7 @@ from distilvec.core.files import folder_bytes, is_locked
 from distilvec.pipeline.run_dir import LOCK, MARKER, SWEEP_FILE
 from distilvec.report.record import RECORD, read_record
 from distilvec.report.values import REPORT, Report, Verdict, read_report
+from distilvec.train.length import read_steps
 from distilvec.train.metrics import KEY as METRICS
 from distilvec.train.metrics import read_metrics
 
@@ -117,7 +118,8 @@ def last_change(folder: Path) -> datetime:
 def training_progress(folder: Path) -> tuple[int | None, int | None]:
     """Return the last logged step of the training, and the number of steps that it has in all.
 
-    The total follows from the recipe's epochs and how far the last line has come; None where no epoch has begun.
+    The total follows from the recipe's epochs and how far the last line has come; None where no epoch has begun. Of a
+    recipe that leaves the length open it is in a file.
     Errors: DistilvecError for a damaged file.
     """
     lines = read_metrics(folder / METRICS)
@@ -127,6 +129,8 @@ def training_progress(folder: Path) -> tuple[int | None, int | None]:
     if not step or not epoch or not (folder / RECIPE).exists():
         return step, None
     train: dict[str, Any] = recipes.read_tree(folder / RECIPE).get("train") or {}
-    total = round(train.get("epochs", 0) * step / epoch)
-    most = train.get("max_steps")
+    epochs, most = train.get("epochs", "auto"), train.get("max_steps")
+    if epochs == "auto":
+        return step, most or read_steps(folder)
+    total = round(epochs * step / epoch)
     return step, total if most is None else min(total, most)

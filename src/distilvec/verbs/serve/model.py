@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.models.load import model_name
+from distilvec.models.static import text_tokenizer
 from distilvec.teachers.graph_embedder import GraphEmbedder, model_folder
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import expect_kind, open_embedder
@@ -36,7 +37,7 @@ class ServedModel:
         self.max_length = embedder.max_length
         self._embedder = embedder
         # Threads that count tokens share this copy, whose truncation nobody sets while another thread uses it.
-        self._counter: Any = copy.deepcopy(embedder.model.tokenizer.backend_tokenizer)
+        self._counter: Any = copy.deepcopy(text_tokenizer(embedder.model).backend_tokenizer)
         self._counter.no_truncation()
         self._counter.no_padding()
 

@@ -1,0 +1,143 @@
+"""Whole runs of static students: `student.layers: 0`."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from commands import Command
+from interrupted import interrupt
+from refusals import refused
+from safetensors.numpy import load_file
+from samples import make_texts
+from sentence_transformers import SentenceTransformer
+
+from distilvec.config.schema import PARTS
+from distilvec.evaluation.memory import measure_memory
+from distilvec.formats.onnx import export_onnx
+from distilvec.models.load import load
+from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.run import run
+from distilvec.pipeline.student import untrained_student
+from distilvec.teachers.open import open_embedder
+from distilvec.verbs.plan.plan import make_plan
+from distilvec.verbs.serve.model import ServedModel
+
+TEXTS = ["river stone bridge", "a letter from the captain of the island", "music"]
+
+
+@pytest.fixture
+def recipe(tiny_recipe, shared_cache):
+    return tiny_recipe(student__layers=0, student__embedding={"rank": 16}, train__epochs=4, train__learning_rate=3e-4)
+
+
+@pytest.fixture
+def suite(tmp_path):
+    texts = make_texts(40, seed=5)
+    rows = [
+        {"sentence1": one, "sentence2": other, "score": number % 6, "split": "test"}
+        for number, (one, other) in enumerate(zip(texts[::2], texts[1::2], strict=True))
+    ]
+    (tmp_path / "sts.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    (tmp_path / "suite.yaml").write_text("- {name: sts, type: sts, path: sts.jsonl}\n")
+    return tmp_path / "suite.yaml"
+
+
+def test_a_whole_run_leaves_a_folder_that_loads_without_distilvec(recipe, suite, tmp_path, no_pages):
+    changes = {"suite": suite, "parts": list(PARTS), "speed_seconds": 5.0}
+    recipe = recipe.model_copy(update={"evaluation": recipe.evaluation.model_copy(update=changes)})
+    result = run(recipe, tmp_path / "run")
+    distance = result.validation
+    assert distance["distance"] < distance["untrained_distance"]
+    assert [score.task for score in result.scores["student"]] == ["sts"]
+    report = result.report
+    assert not report.failures
+    assert {row.column for row in report.compression.rows} >= {"student"}
+    sizes = report.speed.models["student"]
+    assert sizes.parameters - sizes.embedding_parameters == 16 * 32  # the linear layer
+    assert sizes.largest_batch_under_100_ms["query"] is not None
+    assert result.record.neighbors is not None
+
+    folder = tmp_path / "run" / "student"
+    record = json.loads((folder / "distillation.json").read_text())["student"]
+    assert (record["layers"], record["hidden_width"], record["width"]) == (0, 16, 32)
+    command = Command(tmp_path / "modules", json.dumps(TEXTS), folder, module="without_distilvec", folder=tmp_path)
+    out, problems = command.communicate()
+    assert command.returncode == 0, problems
+    loaded = json.loads(out.strip().splitlines()[-1])
+    assert loaded["refused"] == ""
+    assert [kind.rpartition(".")[2] for kind in loaded["kinds"]] == ["StaticEmbedding", "Dense", "Normalize"]
+
+    student = SentenceTransformer(str(folder), device="cpu")
+    table = student[0].embedding.weight.detach().numpy()
+    linear = student[1].linear.weight.detach().numpy()
+    for text, vector in zip(TEXTS, loaded["vectors"], strict=True):
+        ids = student.tokenizer.encode(text, add_special_tokens=False).ids
+        expected = linear @ table[ids].mean(0)
+        np.testing.assert_allclose(vector, expected / np.linalg.norm(expected), atol=1e-6)
+
+
+def test_resume_ends_with_the_same_weights(recipe, tmp_path, monkeypatch, no_pages):
+    run(recipe, tmp_path / "whole")
+    interrupt(resolve(recipe, tmp_path / "stopped"), 15, monkeypatch)
+    run(recipe, tmp_path / "stopped")
+    for name in ("model.safetensors", "1_Dense/model.safetensors"):
+        whole = load_file(tmp_path / "whole" / "last" / name)
+        stopped = load_file(tmp_path / "stopped" / "last" / name)
+        assert whole.keys() == stopped.keys()
+        assert all((whole[key] == stopped[key]).all() for key in whole)
+    assert run(recipe, tmp_path / "whole").verdict  # a finished run is read: nothing is built again
+
+
+def test_a_trimmed_vocabulary_has_fewer_rows(tiny_recipe, tmp_path, shared_cache):
+    recipe = tiny_recipe(student__layers=0, student__vocabulary={"kind": "trim", "letters": "seen"})
+    job = resolve(recipe, tmp_path / "run")
+    whole = resolve(tiny_recipe(student__layers=0), tmp_path / "whole")
+    assert job.student.layers == 0
+    assert job.student.hidden_size == whole.student.hidden_size == 32  # no wider than the teacher's vectors
+    assert job.student.tokenizer != whole.student.tokenizer
+
+
+@pytest.mark.parametrize("method", ["tinybert", "minilm", "talas", "simcse", "distillmoe", "emo"])
+def test_methods_that_read_layers_are_refused(tiny_recipe, tmp_path, method, shared_cache):
+    weights = {"moe": 0, "diversity": 0} if method == "distillmoe" else {}  # it has no experts either
+    recipe = tiny_recipe(student__layers=0, method={"name": method, "weights": weights})
+    with refused("student.layers", "static"):
+        resolve(recipe, tmp_path / "run")
+
+
+def test_a_size_decides_on_the_table_of_a_static_student(tiny_recipe, tmp_path, shared_cache):
+    recipe = tiny_recipe(student__layers=0, student__size="6k")
+    job = resolve(recipe, tmp_path / "run")
+    assert job.recipe.student.is_static
+    assert job.recipe.student.size is None
+    assert job.student.layers == 0
+    assert job.student.hidden_size == job.recipe.student.embedding.rank == 32
+    parameters = sum(weight.numel() for weight in untrained_student(job).parameters())
+    assert parameters <= 6000
+
+
+@pytest.mark.parametrize("name", ["gradient_checkpointing", "shard"])
+def test_ways_to_train_layers_are_refused(tiny_recipe, tmp_path, name, shared_cache):
+    with refused(f"train.{name}", "static"):
+        resolve(tiny_recipe(student__layers=0, **{f"train__{name}": True}), tmp_path / "run")
+
+
+def test_a_plan_says_what_the_student_is(tiny_recipe, tmp_path, shared_cache):
+    lines = dict(make_plan(resolve(tiny_recipe(student__layers=0), tmp_path / "run")))
+    assert "static" in lines["student"]
+
+
+def test_a_saved_student_is_served_and_embeds_but_has_no_graph(recipe, tmp_path, no_pages):
+    folder = tmp_path / "run" / "student"
+    run(recipe, tmp_path / "run")
+    student = load(folder, device="cpu")
+    served = ServedModel(str(folder), device="cpu")
+    np.testing.assert_allclose(served.embed(TEXTS), student.encode(TEXTS), atol=1e-6)
+    counts = [len(student.tokenizer.encode(text, add_special_tokens=False).ids) for text in TEXTS]
+    assert served.count_tokens(TEXTS) == counts
+    np.testing.assert_allclose(open_embedder(str(folder)).embed(TEXTS), student.encode(TEXTS), atol=1e-6)
+    assert measure_memory(folder, 2, 8, 1)["memory_mb"] > 0
+    with refused("model", "static"):
+        export_onnx(student, tmp_path / "student.onnx")

@@ -20,7 +20,7 @@ LESS = {  # changes of the recipe at the end of a command
     ],
     ("classify",): ["train.max_steps=1"],
     ("finetune",): ["train.max_steps=1", "task.limit=24"],
-    ("index", "distill"): ["train.max_steps=1", "train.batch_size=4", "evaluation.parts=[]"],
+    ("distill",): ["train.max_steps=1", "train.batch_size=4", "evaluation.parts=[]"],
 }
 ON_LABELS = ["task.limit=24", "train.max_steps=1", "evaluation.parts=[]"]
 ON_THE_REAL_MODEL = ("export.md",)  # int8 has a tolerance
@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
         make_files(folder, 80)
         less = {"train.max_steps": 1, "train.batch_size": 16, "corpus.validation_rows": 20, "evaluation.parts": []}
         less["evaluation.columns"] = ["student"]
-        student = {"layers": 2, "output_dir": "runs/mine", "suite": "suite.yaml", "overrides": less}
+        student = {"layers": 2, "out": "runs/mine", "test": "suite.yaml", "overrides": less}
         distilvec.distill("all-MiniLM-L6-v2", "documents.txt", **student)
         (folder / "turkish.txt").write_text("\n".join(sentences(TURKISH, 200)))
         labels = [

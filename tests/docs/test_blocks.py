@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
         make_files(folder, 80)
         less = {"train.max_steps": 1, "train.batch_size": 16, "corpus.validation_rows": 20, "evaluation.parts": []}
         less["evaluation.columns"] = ["student"]
-        student = {"layers": 2, "output_dir": "runs/mine", "suite": "suite.yaml", "overrides": less}
+        student = {"layers": 2, "out": "runs/mine", "test": "suite.yaml", "overrides": less}
         distilvec.distill("all-MiniLM-L6-v2", "documents.txt", **student)
         (folder / "turkish.txt").write_text("\n".join(sentences(TURKISH, 200)))
         labels = [

@@ -260,7 +260,7 @@ def test_search_filter_and_rankings(opened):
     assert rows.count() == 6
     box = page.locator("#queries .explore")
     assert box.locator(".panel h3").inner_text() == "listed query 1?"
-    box.locator("tbody button").nth(1).focus()
+    box.locator("tbody button").nth(2).focus()  # both tasks have a first query
     page.keyboard.press("Enter")
     assert (
         box.locator(".panel h3").inner_text() == "listed query 2?" and box.locator("[aria-pressed=true]").count() == 1
@@ -321,8 +321,7 @@ def test_without_script_nothing_is_dead(opened):
     page = opened(script=False)
     assert page.locator("button:visible").count() == 0 and page.locator("#score-table tbody tr").count() == 7
     assert "%" in page.locator("p.verdict").inner_text()
-    page.locator("#queries summary").first.click()
-    assert page.locator("#queries ol:visible").count() == 3
+    assert page.locator("#query-table tbody tr").count() == 6  # of two tasks
     assert page.locator("input:visible, select:visible").count() == 0
 
 

@@ -47,6 +47,7 @@ from experiments.site.figures import figures
 from experiments.students_figure import draw_students, student_points
 from experiments.surgery_tables import by_short_name, readme_tables, speed_line, surgery_tables
 from experiments.sweeps import domains_table, tokenizers_table
+from experiments.ten_languages import table as languages_table
 from experiments.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
 
 ROOT = Path(__file__).parents[1]
@@ -85,6 +86,7 @@ def pages() -> dict[str, dict[str, str]]:
         },
         "docs/language.md": {
             "turkish": titled("", [("real_teachers_turkish", partial(teachers_table, names=TURKISH))]),
+            "languages": titled("", [("ten_languages", languages_table)]),
         },
         "docs/clients.md": {"clients": titled("", [("clients", clients_table)])},
         "docs/demo.md": {"browser": titled("", [("browser", browser_table)])},

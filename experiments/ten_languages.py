@@ -72,6 +72,16 @@ def main() -> None:
     )
 
 
+def table(content: Any) -> str:
+    """Return a line for each language: neighbours that the student finds among the teacher's vectors, and alone."""
+    lines = ["| language | held-out texts | among the teacher's | alone |", "|---|---:|---:|---:|"]
+    for row in content["rows"]:
+        among, alone = row["among"], row["alone"]
+        shares = [f"{share['mean']:.2f} [{share['low']:.2f}, {share['high']:.2f}]" for share in (among, alone)]
+        lines.append(f"| {row['language']} | {row['queries']} | {shares[0]} | {shares[1]} |")
+    return "\n".join(lines)
+
+
 def write_texts(folder: Path) -> list[dict[str, Any]]:
     """Write a file of texts for each language; return the recipe's sources."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -138,6 +138,28 @@ def test_a_dry_run_trains_nothing(tiny_model, capsys):
     assert not Path("run/student").exists()
 
 
+def test_a_student_that_was_cut_to_its_language_keeps_its_tokens(tiny_model):
+    distilvec.transplant(str(tiny_model), make_texts(60), "cut")
+    assert recipe_of("./model", student="cut", language="en").student.vocabulary is None
+    assert recipe_of("./model", student=str(tiny_model), language="en").student.vocabulary.letters == "seen"
+
+
+def test_every_problem_of_a_list_names_its_argument(tiny_model):
+    overrides = {"train.batch_size": 0}
+    with refused("minutes") as caught:
+        distilvec.distill(str(tiny_model), "texts.txt", layers=2, minutes=-1, overrides=overrides)
+    assert "train.batch_size" in str(caught.value)
+
+
+def test_a_size_that_is_too_small_is_named_as_it_was_given(tiny_model, capsys):
+    with refused("size"):
+        distilvec.distill(str(tiny_model), "texts.txt", size="10", overrides=FAST)
+    assert run_command(["distill", str(tiny_model), "texts.txt", "--size", "10", *WORDS]) == 2
+    assert "[--size]" in capsys.readouterr().err
+    with refused("student.size"):
+        distilvec.distill(str(tiny_model), "texts.txt", overrides={**FAST, "student.size": "10"})
+
+
 def test_an_earlier_student_goes_on_without_a_second_linear_layer(tiny_model, narrow_model, no_pages):
     def dense_layers(student):
         return [module for module in student if type(module).__name__ == "Dense"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from distilvec.cli.output import STANDARD_OUTPUT
-from distilvec.core.errors import ColumnError, DistilvecError
+from distilvec.core.errors import DistilvecError
 from distilvec.core.files import check_output_file
 
 if TYPE_CHECKING:
@@ -94,22 +94,9 @@ def named_options(options: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except DistilvecError as error:
-        raise _with_options(error, options) from error
+        from distilvec.config.messages import with_keys  # imports pydantic, which `--help` does not need
 
-
-def _with_options(error: DistilvecError, options: Mapping[str, str]) -> DistilvecError:
-    """The error under the option that sets its key, and so every error of a list of problems."""
-    from distilvec.config.messages import Problems  # imports pydantic, which `--help` does not need
-
-    option_name = _option_of(error.key, options)
-    if isinstance(error, ColumnError):
-        return DistilvecError(option_name, error.problem, error.option_fix)
-    if isinstance(error, Problems):
-        problems = [
-            problem if isinstance(problem, str) else _with_options(problem, options) for problem in error.problems
-        ]
-        return Problems(option_name, error.origin, problems)
-    return error.renamed(option_name)
+        raise with_keys(error, lambda key: _option_of(key, options), for_commands=True) from error
 
 
 def _option_of(key: str, options: Mapping[str, str]) -> str:

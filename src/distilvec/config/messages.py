@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from distilvec.config.base import Section, child, excerpt, is_section, key_text, kinds
-from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.errors import ColumnError, DistilvecError, nearest
 
 _LONGEST = 600  # characters of a problem
 _LONGEST_LIST = 2200  # characters of all problems of a message
@@ -36,6 +36,24 @@ class Problems(DistilvecError):
         super().__init__(key, "\n  ".join([f"{_short(origin, _LONGEST_PATH)}: {count}.", *lines]))
         self.origin = origin
         self.problems = tuple(problems)
+
+
+def with_keys(error: DistilvecError, rename: Callable[[str], str], for_commands: bool = False) -> DistilvecError:
+    """Return the error under the key that `rename` gives, and so every error of a list of problems.
+
+    `for_commands`: a problem with a column gets the fix that names the option --column.
+    """
+    key = rename(error.key)
+    if isinstance(error, ColumnError) and for_commands:
+        return DistilvecError(key, error.problem, error.option_fix)
+    if isinstance(error, Problems):
+        problems: list[DistilvecError | str] = []
+        for problem in error.problems:
+            if not isinstance(problem, str):
+                problem = with_keys(problem, rename, for_commands)
+            problems.append(problem)
+        return Problems(key, error.origin, problems)
+    return error.renamed(key)
 
 
 def invalid(key: str, origin: str | None, problems: Sequence[DistilvecError]) -> DistilvecError:

@@ -48,7 +48,7 @@ def _student(job: Job) -> str:
 
 def _texts(job: Job) -> str:
     if job.examples is not None:
-        return f"{len(job.corpus):,} of labelled examples"
+        return f"{len(job.corpus):,} in labelled examples"
     return f"{len(job.corpus):,}, {len(job.corpus.holdout_rows):,} of them for validation"
 
 

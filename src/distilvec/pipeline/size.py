@@ -55,7 +55,7 @@ def size_student(
     file = store.folder("designs", f"{fingerprint(*parts)}.json")
     if not file.exists():
         tokens = count_tokens(tokenizer, texts_by_language(corpus))
-        design = design_student(shape, budget, tokens, static=section.is_static)
+        design = design_student(shape, budget, tokens, static=section.is_static, key=KEY)
         content = {"split": describe(design.split), "keys": design.student_keys(), "notes": list(design.notes)}
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, content, sealed=True)

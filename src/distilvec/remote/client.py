@@ -188,13 +188,12 @@ def _used(usage: dict[str, Any], batch: Batch, size: int) -> dict[str, int]:
 
 def _seconds(text: str | None) -> float:
     """The header Retry-After, in seconds or as a date; 0 if there is none."""
+    text = text or "0"
+    if text.strip().replace(".", "", 1).isdecimal():
+        return float(text)
     try:
-        return max(0.0, float(text or 0))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(str(text)).timestamp() - time.time())
-    except ValueError:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except ValueError:  # neither: the pause of the retries holds
         return 0.0
 
 

@@ -196,16 +196,18 @@ class Design:
         return self.split.recipe_keys(self.shape)
 
 
-def design_student(shape: ModelShape, budget: Budget, tokens_used: TokensUsed | int, static: bool = False) -> Design:
+def design_student(
+    shape: ModelShape, budget: Budget, tokens_used: TokensUsed | int, static: bool = False, key: str = "--size"
+) -> Design:
     """Design a student with the model's own layers; a static one if that is asked for, or if no layer fits.
 
-    Errors: DistilvecError ("--size") for a budget below the smallest possible student, with that student's size.
+    Errors: DistilvecError with `key` for a budget below the smallest possible student, with that student's size.
     """
     parameters = budget.of(shape)
     tokens = available_tokens(shape, tokens_used)
     split = None if static else _first_split(shape, parameters, tokens)
     if split is None:
-        split = _static_split(shape, parameters, tokens)
+        split = _static_split(shape, parameters, tokens, key)
         notes = _static_notes(shape, parameters, tokens, split, static)
         return Design(shape, parameters, split, count_parameters(shape, split), notes)
     split = widen(shape, parameters, tokens, split)
@@ -302,7 +304,7 @@ def _first_split(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Spli
     return None
 
 
-def _static_split(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Split:
+def _static_split(shape: ModelShape, parameters: int, tokens: TokensUsed, key: str) -> Split:
     """Return the split of a static student: every token, with rows as long as fit; the rarest tokens go last.
 
     Errors: DistilvecError for a budget below the smallest static student.
@@ -325,7 +327,7 @@ def _static_split(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Spl
         return replace(smallest, tokens=min(count, tokens.number))
     needed = count_parameters(shape, smallest).total
     raise DistilvecError(
-        "--size",
+        key,
         f"found {parameters:,} parameters; the smallest student of {shape.name} has {needed:,}: {describe(smallest)}.",
         f"Give at least {_millions(math.ceil(needed / 10_000) * 10_000)}, or a smaller model with --student.",
     )

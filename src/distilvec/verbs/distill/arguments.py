@@ -42,9 +42,9 @@ def arguments_named(stated_keys: Collection[str] = ()) -> Iterator[None]:
     try:
         yield
     except DistilvecError as error:
-        if error.key in stated_keys:
-            raise
-        raise error.renamed(_argument(error.key)) from error
+        from distilvec.config.messages import with_keys  # imports pydantic, which `--help` does not need
+
+        raise with_keys(error, lambda key: key if key in stated_keys else _argument(key)) from error
 
 
 @contextmanager
@@ -53,7 +53,9 @@ def options_named() -> Iterator[None]:
     try:
         yield
     except DistilvecError as error:
-        raise error.renamed(_option(error.key)) from error
+        from distilvec.config.messages import with_keys  # imports pydantic, which `--help` does not need
+
+        raise with_keys(error, _option, for_commands=True) from error
 
 
 def _argument(key: str) -> str:

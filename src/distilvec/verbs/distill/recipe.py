@@ -14,6 +14,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config.recipe import recipe_from, section_of
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.core.errors import DistilvecError
+from distilvec.formats.replace import read_record
 from distilvec.pipeline.inputs import Model, Texts, model_name, teacher_keys
 from distilvec.teachers.api_embedder import named_api
 from distilvec.teachers.indexes.address import read_address
@@ -198,10 +199,15 @@ def _student(request: Request, root: Path) -> dict[str, Any]:
         section["dims"] = list(request.dims)
     if request.chosen_size is not None:
         section["size"] = request.chosen_size
-    elif request.language is not None:
-        # Without a size every token that the texts use stays
+    elif request.language is not None and not _is_our_student(request.student):
+        # Without a size every token that the texts use stays. A student of an earlier run was cut to its language then
         section["vocabulary"] = {"kind": "trim", "letters": "seen"}
     return section
+
+
+def _is_our_student(student: Any) -> bool:
+    """Return whether a student is the folder of a model that distilvec has made."""
+    return isinstance(student, (str, Path)) and read_record(Path(student)) is not None
 
 
 def _sources(request: Request, root: Path) -> list[dict[str, Any]]:

@@ -106,6 +106,15 @@ def test_completion_scripts_are_printed(shell, capsys, monkeypatch):
 # -- recipes -----------------------------------------------------------------------------------------------------------
 
 
+def test_the_list_has_the_recipes_of_users_and_all_of_them_on_request(capsys):
+    def names(*words):
+        return [row["name"] for row in json.loads(printed(capsys, "recipes", *words, "--json", "-"))]
+
+    assert 8 <= len(names()) <= 14 and {"quickstart", "redact", "small_english"} <= set(names())
+    assert names("--all") == [path.stem for path in builtin.recipe_files()] and "simcse" in names("--all")
+    assert "distilvec recipes --all" in printed(capsys, "recipes")
+
+
 @pytest.mark.parametrize("path", builtin.recipe_files(), ids=lambda path: path.stem)
 def test_a_copy_of_a_builtin_recipe_means_the_same(path, tmp_path):
     copy = tmp_path / path.name

@@ -60,6 +60,9 @@ class TeacherSection(Section):
     similarity: Similarity | None = key(
         None, "how vectors are compared; as the model or index states, 'cosine' where none is stated"
     )
+    made_by: ModelName | None = key(
+        None, "the model or API (openai:MODEL, http://HOST/v1#MODEL) that made vectors: it embeds the texts they lack"
+    )
     name: str | None = key(None, "name in reports; the model's id or folder name by default")
     revision: str | None = key(None, "branch, tag or commit of the hub")
     preset: PresetName | None = key(None, "published settings; by default of the model's id: docs/teachers.md")
@@ -106,6 +109,13 @@ class TeacherSection(Section):
         return self
 
     @model_validator(mode="after")
+    def check_made_by(self) -> TeacherSection:
+        """Refuse the maker of a table where there is no table."""
+        if self.made_by is not None and self.vectors is None:
+            raise refused("made_by", "names the model that made a table or index. Set vectors, or remove the key")
+        return self
+
+    @model_validator(mode="after")
     def check_api(self) -> TeacherSection:
         """Refuse an API without a model, and keys that a model behind an API does not read."""
         if self.api is None:
@@ -124,6 +134,7 @@ class SourceSection(Section):
     """
 
     one_of = ("path", "url", "dataset", "tokenizer", "builtin")
+    text_key = "path"
     path: Path | None = key(None, "text, JSON Lines, CSV or Parquet, or a folder of these")
     url: str | None = key(None, "file or folder behind an address, such as s3://bucket/texts: docs/cluster.md")
     tokenizer: ModelName | None = key(None, "every token of a tokenizer as a text: folder or hub id")
@@ -154,7 +165,9 @@ class SourceSection(Section):
 class CorpusSection(Section):
     """The training texts: sources mixed, exact duplicates dropped, validation rows drawn by seed."""
 
-    sources: list[SourceSection] = Field(min_length=1, max_length=65_535, description="numbered in 16 bits")
+    sources: list[SourceSection] = Field(
+        min_length=1, max_length=65_535, description="numbered in 16 bits; a file is short for {path: file}"
+    )
     validation_rows: int | None = key(
         None, "texts kept for validation; by default one in 20, at least 10, at most half and 4,096", ge=1
     )

@@ -143,6 +143,10 @@ class ApiEmbedder:
             fill_cache(cache, asked, self, None if progress is None else _of_corpus(progress))
         return cache.read(cache.positions(asked.keys))
 
+    def embed_prompted(self, prompted: Sequence[str]) -> Array:
+        """Return float32 [n, dim] of texts that have their prompts."""
+        return self._whole(prompted)
+
     def store_in(self, cache: TeacherCache, corpus: Corpus) -> None:
         """From now on keep the texts of `embed` in the corpus's cache, so that none is paid for twice."""
         self._store = cache, corpus

@@ -85,7 +85,7 @@ def synthesize(
 ) -> None:
     """Let a language model write texts about words (REDACT, appendix C); run again to resume.
 
-    The result is a corpus source: corpus.sources=[{path: OUT}]. No answer is paid for twice. The API key is read from
+    The result is a corpus source: corpus.sources=OUT. No answer is paid for twice. The API key is read from
     the environment variable that --key-variable names.
     """
     check_input(words, "words")

@@ -61,7 +61,8 @@ def distill(
         Literal["cosine", "dot", "euclidean"] | None, option("How an index compares vectors, where it does not say.")
     ] = None,
     made_by: Annotated[
-        list[str] | None, option("A model that may have made the index: finds its prompts. May be repeated.")
+        list[str] | None,
+        option("A model or API that may have made the index: finds its prompts, embeds --queries. May be repeated."),
     ] = None,
     query_prompt: Annotated[str | None, option("What the index's model was given before queries.")] = None,
     document_prompt: Annotated[str | None, option("What the index's model was given before documents.")] = None,

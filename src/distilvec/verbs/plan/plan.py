@@ -40,6 +40,7 @@ from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.cache.fill import compute_tokens, count_missing
 from distilvec.teachers.cache.signals import Ragged
 from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.train.stages import Stage, errors_named
 from distilvec.train.trainer import planned_steps
 from distilvec.verbs.plan.api_costs import cost_lines
@@ -218,6 +219,10 @@ def _describe(
         if job.tasks and teacher is job.teacher and model is not None:
             evaluation = teacher_evaluation(job, model, None if reads_tokens(teacher) else cost.rate)
         costs = cost_lines(job, teacher, loaded, missing) if isinstance(loaded, ApiEmbedder) else []
+        made_by = teacher.section.made_by
+        if isinstance(loaded, TableEmbedder) and made_by is not None:
+            absent = loaded.absent(teacher.corpus)
+            costs = [["  by the index's model", f"{absent:,} that the table lacks, by {made_by}"]]
     existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     room = f"{missing * cost.bytes / 1e6:,.1f} MB in {folder} ({shutil.disk_usage(existing).free / 1e9:,.1f} GB free)"
     if teacher.manifest.tokens is not None and teacher.manifest.tokens.hidden is not None:

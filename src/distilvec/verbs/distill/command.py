@@ -69,9 +69,10 @@ def distill(
     refresh: Annotated[bool, option("Read an index again instead of using the local copy.", "--refresh")] = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Distil a teacher into a small student on your texts; run again to resume.
+    """Distil a teacher into a small student on your texts.
 
-    Ends with the share of the teacher's ten nearest neighbours that the student finds, and with a page.
+    The same command again resumes. It ends with the share of the teacher's ten nearest neighbours that the student
+    finds, and with a page.
     """
     from distilvec.verbs.distill.names import check_texts
 

@@ -104,9 +104,9 @@ def copy_recipe(
 
 @recipes_app.command("schema", epilog=example("recipes schema", "> recipe.schema.json"))
 def print_schema() -> None:
-    """Print the JSON schema of recipes, with which editors complete and check keys.
+    """Print the JSON schema of recipes, for editors.
 
-    Begin a recipe with this line:
+    They complete and check keys with it. Begin a recipe with this line:
 
     \b
     # yaml-language-server: $schema=recipe.schema.json

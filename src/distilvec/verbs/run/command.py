@@ -21,7 +21,7 @@ from distilvec.cli.output import write_result
 
 
 def quickstart(overrides: Overrides = None, out: Out = None) -> None:
-    """Distil all-MiniLM-L6-v2 to three layers on Python's own docstrings: offline, minutes on a laptop."""
+    """Distil a first student on built-in texts, offline."""
     run("quickstart", overrides, None, out, False)
 
 
@@ -34,7 +34,10 @@ def run(
     processes: Annotated[int, option("Train in this many processes, one per GPU, or on the CPU.", min=1)] = 1,
     json_file: JsonFile = None,
 ) -> None:
-    """Plan, cache, train, evaluate and save what a recipe (or its sweep) describes; run again to resume."""
+    """Train and evaluate what a recipe describes.
+
+    Or all runs of its sweep. The same command again resumes.
+    """
     check_outputs([("--json", json_file)])
 
     from distilvec.config.builtin import recipe_file

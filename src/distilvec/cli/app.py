@@ -17,6 +17,7 @@ from distilvec.verbs.corpus.command import corpus_app
 from distilvec.verbs.data.command import data_app
 from distilvec.verbs.demo.command import demo
 from distilvec.verbs.distill.command import distill
+from distilvec.verbs.distill.quickstart import quickstart
 from distilvec.verbs.doctor.command import doctor
 from distilvec.verbs.evaluate.command import evaluate
 from distilvec.verbs.export.command import export
@@ -26,7 +27,7 @@ from distilvec.verbs.plan.command import plan
 from distilvec.verbs.push.command import push
 from distilvec.verbs.recipes.command import recipes_app
 from distilvec.verbs.report.command import report
-from distilvec.verbs.run.command import quickstart, run
+from distilvec.verbs.run.command import run
 from distilvec.verbs.runs.command import runs
 from distilvec.verbs.serve.command import serve
 from distilvec.verbs.speed.command import speed

@@ -264,6 +264,9 @@ class Recipe(Section):
     description: str = key("", "one line, for lists")
     paper: str | None = key(None, "title of the paper")
     output: WorkingPath = key(Path("runs"), "folder of run folders")
+    after: Name | None = key(
+        None, "the variant that trains student.model: `distilvec run` runs it first where that folder is missing"
+    )
     remote_output: str | None = key(None, "address that keeps the run folder too, below it under its name")
     teacher: TeacherSection
     more_teachers: list[TeacherSection] = key([], "further teachers to learn from, each with its own cache")

@@ -96,7 +96,7 @@ def classify(
     options = (epochs, seed, trust_remote_code, overrides or {})
     recipe = teacher_recipe(name, labels, *options)
     knows_labels = has_learned(Path(name), labels, split.classes)
-    log(f"1/2 teacher: {name} {'has learned these labels' if knows_labels else 'learns the labels'}")
+    log(f"first the teacher: {name} {'has learned these labels' if knows_labels else 'learns the labels'}")
     whole = resolve(recipe, folder / "teacher").student  # the teacher, as a student with all of its layers
     if cut is not None and "size" in cut:
         check_size(recipe, cut["size"], folder / "teacher")
@@ -107,7 +107,7 @@ def classify(
 
     cut = cut or {"layers": default_layers(whole.layers)}
     kept = f"{cut['layers']} of the teacher's {whole.layers} layers" if "layers" in cut else f"{size} parameters"
-    log(f"2/2 student: {kept}, from the labels and the teacher's answers")
+    log(f"then the student: {kept}, from the labels and the teacher's answers")
     recipe = student_recipe(teacher_folder, Path(name).name, cut, labels, *options)
     result = run(with_rate(recipe, whole.hidden_size, STUDENT_FACTOR), folder, callbacks=callbacks)
     assert result is not None  # None in other processes than the main one, and this is one process

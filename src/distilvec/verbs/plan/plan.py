@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from distilvec.core.info import UNLIMITED
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.data.tokens import TokenStore
 from distilvec.models.static import is_static, text_tokenizer
-from distilvec.pipeline.caches import folder_of_cache, open_cache, reads_tokens, superset_cache, token_source
+from distilvec.pipeline.caches import missing_rows, reads_tokens, token_source
 from distilvec.pipeline.data import ReadyTeacher, training_data
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.judgement import plan_line
@@ -32,29 +31,28 @@ from distilvec.pipeline.prepare import (
     tokenize,
     tokenize_for,
 )
+from distilvec.pipeline.rates import (
+    SAMPLE_TEXTS,
+    PerToken,
+    mean_lengths,
+    measure_rate,
+    measured_rows,
+    rate_text,
+)
 from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.pipeline.student import trainable, untrained_student
 from distilvec.pipeline.texts import below_limits, left_out
 from distilvec.report.model_card import shorter_reading
 from distilvec.teachers.api_embedder import ApiEmbedder
-from distilvec.teachers.cache.fill import compute_tokens, count_missing
+from distilvec.teachers.cache.fill import compute_tokens
 from distilvec.teachers.cache.signals import Ragged
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.train.stages import Stage, errors_named
 from distilvec.train.trainer import planned_steps
 from distilvec.verbs.plan.api_costs import cost_lines
+from distilvec.verbs.plan.evaluation import evaluation_lines, teacher_evaluation
 from distilvec.verbs.plan.fleet import Fleet, fleet_lines
-from distilvec.verbs.plan.rates import (
-    SAMPLE_TEXTS,
-    PerToken,
-    evaluation_lines,
-    mean_lengths,
-    measure_rate,
-    measured_rows,
-    rate_text,
-    teacher_evaluation,
-)
 from distilvec.vocabulary.compare import parameter_counts
 
 Lines = list[list[str]]
@@ -214,7 +212,7 @@ def _describe(
         alignment = align(job, text_tokenizer(student), model) if model is not None and kind is not None else None
         tokens = tokenize_for(job, teacher, model) if model is not None and reads_tokens(teacher) else None
         cost = _cost_of_a_text(job, teacher, model, tokens, alignment)
-        folder, missing = _missing(job, teacher)
+        folder, missing = missing_rows(job, teacher)
         evaluation = None
         if job.tasks and teacher is job.teacher and model is not None:
             evaluation = teacher_evaluation(job, model, None if reads_tokens(teacher) else cost.rate)
@@ -237,14 +235,6 @@ def _describe(
     ]
     lengths = alignment.teacher_lengths if alignment is not None else tokens.lengths if tokens is not None else None
     return Described(lines, SampleTeacher(job, teacher, lengths), alignment, evaluation)
-
-
-def _missing(job: Job, teacher: Teacher) -> tuple[Path, int]:
-    """Return the folder of the teacher's cache, or of a superset, and the number of rows that it lacks."""
-    folder, cache = folder_of_cache(job, teacher), superset_cache(job, teacher)
-    if cache is None and folder.exists() and (folder.is_file() or any(folder.iterdir())):
-        cache = open_cache(job, teacher)
-    return (folder, len(teacher.corpus)) if cache is None else (cache.folder, count_missing(cache, teacher.corpus))
 
 
 @dataclass(frozen=True)

@@ -141,9 +141,9 @@ def override(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
             if student.get(key) is not None and not stated:
                 log(f"student.{key}={student.pop(key)} cuts the teacher's own layers: {named} stays whole")
     if isinstance(student, dict) and student.get("size") is not None and "student.size" not in changes:
-        stated = [key for key in changes if key.split(".")[:2] in [["student", name] for name in SIZED]]
-        if stated and changes[stated[0]] is not None:
-            log(f"student.size={student.pop('size')} is left out: {stated[0]} is stated")
+        sized = [key for key in changes if key.split(".")[:2] in [["student", name] for name in SIZED]]
+        if sized and changes[sized[0]] is not None:
+            log(f"student.size={student.pop('size')} is left out: {sized[0]} is stated")
     for key, value in changes.items():
         set_key(tree, key, value)
 

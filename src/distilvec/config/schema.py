@@ -122,6 +122,14 @@ class TeacherSection(Section):
             return self
         if self.model is None:
             raise refused("api", "an API computes the vectors of a model. Name it: teacher.model, without vectors")
+        prompts = self.stated_prompts or {}
+        query, document = prompts.get("query"), prompts.get("document")
+        if self.api.by_role is not None and not (query and document and query != document):
+            raise refused(
+                "prompts",
+                "api.by_role tells queries from documents by their prompts. State both, as the server prepends them: "
+                "the student reads them as well",
+            )
         for name in _LOCAL:
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 raise refused(name, f"found {value!r}; the model runs behind teacher.api, not here. Remove the key")

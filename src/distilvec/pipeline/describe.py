@@ -73,7 +73,7 @@ def describe_teacher(
             return describe()
         settings = section.model_dump(mode="json", exclude={"live", "weight", "batch_tokens", "api", "device_map"})
         settings["prompts"] = section.stated_prompts
-        asked = section.api and section.api.model_dump(include={"base_url", "dimensions", "body"})
+        asked = section.api and section.api.model_dump(include={"base_url", "dimensions", "body", "by_role"})
         model = asked if folder is None else hash_model(folder, section.adapters)
         stated = None if folder is None else _stated(folder)
         content = _stored(store, [FORMAT, settings, model, stated], lambda: asdict(describe()))

@@ -64,8 +64,8 @@ def distill(
         list[str] | None,
         option("A model or API that may have made the index: finds its prompts, embeds --queries. May be repeated."),
     ] = None,
-    query_prompt: Annotated[str | None, option("What the index's model was given before queries.")] = None,
-    document_prompt: Annotated[str | None, option("What the index's model was given before documents.")] = None,
+    query_prompt: Annotated[str | None, option("The prompt of an index's or API's model before queries.")] = None,
+    document_prompt: Annotated[str | None, option("The same before documents.")] = None,
     refresh: Annotated[bool, option("Read an index again instead of using the local copy.", "--refresh")] = False,
     json_file: JsonFile = None,
 ) -> None:

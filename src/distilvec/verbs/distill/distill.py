@@ -86,8 +86,8 @@ def distill(
         similarity: How an index compares vectors, where it does not say.
         made_by: Models or APIs that may have made an index: some of its texts are embedded again, which finds the
             prompts. The right one embeds the queries and texts that the index lacks.
-        query_prompt: What the index's model was given before queries.
-        document_prompt: What it was given before documents.
+        query_prompt: What the model of an index or behind an API is given before queries.
+        document_prompt: What it is given before documents.
         refresh: Read an index again instead of using the local copy.
         overrides: Further keys of the recipe: {"train.batch_size": 64}.
         restart: Move an earlier run in the folder aside and start over.

@@ -154,7 +154,10 @@ def _check(request: Request) -> None:
 def _teacher(request: Request, root: Path) -> dict[str, Any]:
     """Return the recipe's teacher section."""
     if request.kind == "api":
-        return _api_teacher(str(request.teacher), request.api_model)
+        section = _api_teacher(str(request.teacher), request.api_model)
+        if request.index.prompts:
+            section["prompts"] = dict(request.index.prompts)
+        return section
     if request.kind != "table":
         return teacher_keys(request.teacher, cast(Texts, request.texts), root)
     texts = request.texts if has_texts_elsewhere(request) else None

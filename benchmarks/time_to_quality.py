@@ -214,7 +214,7 @@ def saved_students(folder: Path) -> list[Path]:
 
 
 def run_distilvec(arguments: argparse.Namespace, workspace: Path, folder: Path) -> None:
-    """Become `distilvec distill`. Nothing but the students is made: they are scored later, by one code for all sides."""
+    """Become `distilvec distill`, without its evaluation: one code scores the students of all sides later."""
     student = ["--size", "5M"] if arguments.job == "5M" else ["--student", arguments.student]
     line = [sys.executable, "-m", "distilvec", "distill", arguments.teacher, str(workspace / "texts.jsonl"), *student]
     line += ["--epochs", str(arguments.epochs), "--out", str(folder / "run")]

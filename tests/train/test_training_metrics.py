@@ -129,7 +129,7 @@ def test_a_torn_last_line_is_dropped_and_a_damaged_one_is_named(tmp_path):
 def test_a_kill_while_the_lines_are_rewritten_keeps_the_file(tmp_path, monkeypatch, tiny_recipe):
     from distilvec.train.accelerator import make_accelerator
 
-    path = RunFolder(tmp_path).metrics
+    path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps({"step": step, "epoch": 0.0}) + "\n" for step in range(9)))
     before = path.read_bytes()
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):

@@ -16,6 +16,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.student import ExpertsSection, StudentSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import TaskInfo
 from distilvec.data.labeled import Labelled
 from distilvec.evaluation.diagnostics import Group, experts_report, labelled_groups, run_mixture, sample, task_groups
@@ -170,7 +171,7 @@ def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path, no_pages):
     alone = run(plain, tmp_path / "alone").folder
     recipe = recipe.model_copy(update={"evaluation": recipe.evaluation.model_copy(update={"finetuned": alone})})
     run(recipe, tmp_path / "run")
-    found = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
+    found = json.loads(RunFolder(tmp_path / "run").report.read_text(encoding="utf-8"))
     assert [row["name"] for row in found["experts"]["groups"]] == ["graded"] and len(
         found["experts"]["plane"]["likeness"]
     ) == 4
@@ -181,13 +182,13 @@ def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path, no_pages):
     for turned, raw in zip([*plane["experts"], plane["mixture"]], plane["raw"], strict=True):
         assert np.shape(raw) == np.shape(turned) and not np.allclose(raw, turned)
     own = from_json(Report, {part: found[part] for part in ("experts", "tokens", "history")})
-    page = draw_report(tmp_path / "run", own).read_text(encoding="utf-8")
-    names = {path.stem for path in (tmp_path / "run" / "figures").glob("*.svg")}
+    page = draw_report(RunFolder(tmp_path / "run"), own).read_text(encoding="utf-8")
+    names = {path.stem for path in RunFolder(tmp_path / "run").figures.glob("*.svg")}
     assert {"experts", "experts_raw", "experts_gates", "experts_training", "token_planes"} <= names
     assert '<section id="experts"' in page and "gate-table" in page
-    before = {path.name: path.read_bytes() for path in (tmp_path / "run" / "figures").glob("*.svg")}
-    draw_report(tmp_path / "run", own)
-    assert before == {path.name: path.read_bytes() for path in (tmp_path / "run" / "figures").glob("*.svg")}, (
+    before = {path.name: path.read_bytes() for path in RunFolder(tmp_path / "run").figures.glob("*.svg")}
+    draw_report(RunFolder(tmp_path / "run"), own)
+    assert before == {path.name: path.read_bytes() for path in RunFolder(tmp_path / "run").figures.glob("*.svg")}, (
         "it can be redrawn"
     )
 
@@ -198,7 +199,7 @@ def test_a_labelled_run_without_a_suite_shows_its_experts_by_class(tiny_recipe, 
     path = write_task(tmp_path / "pair.jsonl", "pair")
     task = {"type": "pair", "path": str(path), "encode": encode}
     recipe = recipes.validate(tree | {"corpus": None, "task": task})
-    found = json.loads((run(recipe, tmp_path / "run").folder / "report.json").read_text(encoding="utf-8"))
+    found = json.loads(run(recipe, tmp_path / "run").files.report.read_text(encoding="utf-8"))
     assert [row["name"] for row in found["experts"]["groups"]] == ["pair: 0", "pair: 1"] and found["failures"] == []
     assert found["experts"]["plane"]["teacher"] and len(found["tokens"]) == 4
     assert found["projections"] is found["speed"] is None
@@ -208,5 +209,5 @@ def test_a_run_without_experts_has_an_empty_part(tiny_recipe, tmp_path, no_pages
     path = write_task(tmp_path / "pair.jsonl", "classification")
     tree = tiny_recipe(train__max_steps=2, method__name="task", evaluation__parts=["experts"]).model_dump(mode="json")
     recipe = recipes.validate(tree | {"corpus": None, "task": {"type": "classification", "path": str(path)}})
-    found = json.loads((run(recipe, tmp_path / "run").folder / "report.json").read_text(encoding="utf-8"))
+    found = json.loads(run(recipe, tmp_path / "run").files.report.read_text(encoding="utf-8"))
     assert found["experts"] is None and found["tokens"] == [] and "tokens" not in found["measured"]

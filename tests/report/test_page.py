@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.neighbors import NeighborShares, Share
 from distilvec.report.comparison import Comparison, Row, comparison_verdict, render_comparison
 from distilvec.report.html import render_page, tiles
@@ -341,8 +342,8 @@ def test_a_comparison():
 
 
 def test_a_sweep_has_its_page(tmp_path):
-    assert (page := draw_sweep(tmp_path, sample_comparison())) == tmp_path / "comparison.html"
-    assert "Pareto front" in page.read_text(encoding="utf-8") and (tmp_path / "comparison-figures").is_dir()
+    assert (page := draw_sweep(RunFolder(tmp_path), sample_comparison())) == tmp_path / "comparison.html"
+    assert "Pareto front" in page.read_text(encoding="utf-8") and RunFolder(tmp_path).figures.is_dir()
 
 
 def test_writing(tmp_path):

@@ -120,9 +120,7 @@ def test_a_run_trains_from_it_as_from_the_live_model(tiny_recipe, tmp_path, name
             tmp_path / f"run-{live}",
         )
         train(job)
-        losses.append(
-            [line["train/loss"] for line in read_metrics(job.folder / "metrics.jsonl") if "train/loss" in line]
-        )
+        losses.append([line["train/loss"] for line in read_metrics(job.files.metrics) if "train/loss" in line])
         assert job.teacher.live is live
     assert len(losses[0]) == 5 and np.isfinite(losses).all()
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-2)

@@ -42,9 +42,9 @@ def test_one_command_runs_both(recipe, capsys, no_pages):
     first, second = distilvec.result("runs/small-first"), distilvec.result("runs/mine")
     assert first.recipe.train.max_steps == second.recipe.train.max_steps == 2
     assert second.recipe.student.model == "runs/small-first/student" and second.recipe.after == "first"
-    before = Path("runs/small-first/distillation.json").stat().st_mtime_ns
+    before = Path("runs/small-first/details/record.json").stat().st_mtime_ns
     assert run_command([*words, "--restart"]) == 0
-    assert Path("runs/small-first/distillation.json").stat().st_mtime_ns == before, "the student is there"
+    assert Path("runs/small-first/details/record.json").stat().st_mtime_ns == before, "the student is there"
 
 
 def test_a_variant_that_is_not_there_is_named(recipe, capsys):

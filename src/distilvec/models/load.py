@@ -24,6 +24,7 @@ from transformers.utils import cached_file
 
 from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
 from distilvec.core.info import UNLIMITED, Role
+from distilvec.core.run_folder import RunFolder
 from distilvec.core.similarity import Similarity, read_similarity
 from distilvec.models.adapters import merge_adapters
 from distilvec.models.bidirectional import lift_causal_mask
@@ -209,7 +210,8 @@ def model_name(model: str) -> str:
     folder = Path(model).resolve()
     if not folder.is_dir():
         return model
-    return folder.parent.name if folder.name in ("student", "last") else folder.name
+    run = RunFolder.of_student(folder)
+    return folder.name if run is None else run.path.name
 
 
 def with_owner(source: str) -> str:

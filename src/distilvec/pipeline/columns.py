@@ -178,7 +178,7 @@ def _differences(
     return {task: ChangeInterval(interval.low, interval.high, interval.p) for task, interval in differences.items()}
 
 
-def write_samples(folder: Path, samples: Mapping[str, Mapping[str, Sample]]) -> None:
+def write_samples(path: Path, samples: Mapping[str, Mapping[str, Sample]]) -> None:
     """Write samples.npz, whole or not at all: arrays <model>/<task>/predicted and <model>/<task>/gold, the format."""
     arrays: dict[str, Any] = {}
     for model, by_task in samples.items():
@@ -187,4 +187,4 @@ def write_samples(folder: Path, samples: Mapping[str, Mapping[str, Sample]]) -> 
             arrays[f"{model}/{task}/gold"] = sample.gold
     content = io.BytesIO()
     np.savez_compressed(content, format=np.array(REPORT_FORMAT), **arrays)
-    write_file(folder / "samples.npz", content.getvalue(), "samples.npz")
+    write_file(path, content.getvalue(), path.name)

@@ -89,7 +89,7 @@ def describe_open(teacher: OpenTeacher) -> TeacherDescription:
 
 
 def known_teacher(section: TeacherSection, manifest: Manifest, record: TeacherRecord) -> TeacherDescription:
-    """Describe a teacher by its cache's manifest and its part of distillation.json."""
+    """Describe a teacher by its cache's manifest and its part of a run's record."""
     info = TeacherInfo(
         manifest.width,
         manifest.normalized,

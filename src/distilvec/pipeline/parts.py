@@ -14,6 +14,7 @@ from distilvec.config.schema import EvaluationSection
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import Advance, progress
+from distilvec.core.run_folder import RunFolder
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.agreement import ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, compression_rows, default_dims
@@ -277,7 +278,8 @@ def tokens(models: Models) -> list[SeparatePlanes]:
         return []
     shown = {name: model.model for name, model in models.present.items() if not is_static(model.model)}
     if (folder := models.section.finetuned) is not None:
-        model = folder / "student" if (folder / "student").is_dir() else folder
+        student = RunFolder(folder).student
+        model = student if student.is_dir() else folder
         shown["finetuned"] = load_model(str(model), "evaluation.finetuned")
     rows = []
     for content in project_token_planes(draw_sentences(texts, PLANES), shown):

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, Field, FiniteFloat
 
 from distilvec.core.escape import visible_tree
 from distilvec.core.files import write_json
+from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.neighbors import Judgement
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.report.json_values import from_json, read_value, to_json
 from distilvec.report.record import RUN_AGAIN, LabelledScores, RunRecord
 
-REPORT = "report.json"
 REPORT_FORMAT = 4
 Point = tuple[float, float]
 MetricsLine = dict[str, int | float | str | None]  # of metrics.jsonl: step, epoch, and numbers by name
@@ -650,19 +649,22 @@ class Report:
             content["record"] = self.record.to_json()
         return {"format": REPORT_FORMAT, **content}
 
-    def write(self, folder: Path) -> None:
+    def write(self, run: RunFolder) -> None:
         """Write report.json into the run's folder."""
-        write_json(folder / REPORT, self.to_json(), sealed=True, key=REPORT)
+        write_json(run.report, self.to_json(), sealed=True, key=run.report.name)
 
     def visible(self) -> Report:
         """Return the report with hidden characters of all texts written out, for pages and pictures."""
         return from_json(Report, visible_tree(to_json(self)))
 
 
-def read_report(folder: Path) -> Report | None:
+def read_report(run: RunFolder) -> Report | None:
     """Read the report in a run's folder; None without one.
 
-    Errors: DistilvecError `report.json` for a file that is damaged, was changed by hand or lacks a part.
+    Errors: DistilvecError `report.json` for a file that is damaged, was changed by hand or lacks a part,
+    `run folder` for the folder of another version.
     """
-    path = folder / REPORT
-    return replace(read_value(Report, path, RUN_AGAIN), folder=str(folder)) if path.exists() else None
+    run.check_format()
+    if not run.report.exists():
+        return None
+    return replace(read_value(Report, run.report, RUN_AGAIN), folder=str(run.path))

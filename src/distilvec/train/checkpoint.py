@@ -49,17 +49,13 @@ class Progress:
     last_distance: float = float("inf")
     learning_rate: float = 0.0  # the schedule's highest, known after the first validation
     returns: int = 0  # to the start, each with a lower rate
+    returned_step: int = 0  # of the last return
     # Of a training that ends early where validation is flat (train/length.py)
     judged_step: int = 0  # of the last validation that counted
     flat_distance: float = float("inf")  # of the last one that improved
     flat_validations: int = 0  # that counted since then
     decay_step: int = -1  # at which the decay began early; -1 before that
     finished: bool = False
-
-
-def checkpoint_file(folder: Path) -> Path:
-    """The file from which an interrupted run or stage in this folder resumes."""
-    return folder / "checkpoint" / "state.safetensors"
 
 
 def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -153,11 +149,6 @@ def _read_progress(text: str, path: Path) -> Progress:
 
 
 # -- the objective's parameters ---------------------------------------------------------------------------------------
-
-
-def objective_file(student: Path) -> Path:
-    """The file of the objective's parameters that were trained with the student in this folder; it does not ship."""
-    return student.with_name(f"{student.name}.objective.safetensors")
 
 
 def save_objective(path: Path, objective: Objective) -> None:

@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,12 @@ from distilvec.core import processes
 from distilvec.core.errors import DistilvecError, Stopped
 from distilvec.core.log import Advance, log, progress
 from distilvec.core.objective import Objective
+from distilvec.core.run_folder import TrainingFolder
 from distilvec.core.task_head import TaskHead
 from distilvec.data.sampler import Batches, epoch_batches
 from distilvec.students.encoder import Encoder
 from distilvec.train.accelerator import make_accelerator
-from distilvec.train.checkpoint import Progress, checkpoint_file, load_checkpoint, save_checkpoint, with_prefix
+from distilvec.train.checkpoint import Progress, load_checkpoint, save_checkpoint, with_prefix
 from distilvec.train.dataset import TrainingRows
 from distilvec.train.distillation import StepGradients, prepare
 from distilvec.train.length import CLOSEST_JUDGED, FLAT, FLAT_VALIDATIONS, decay_steps
@@ -44,7 +44,9 @@ from distilvec.train.start import (
     BEHIND,
     HIGHEST_RATE,
     RETURNS,
+    SHARE_OF_A_RETURN,
     SLOWER,
+    STEPS_OF_A_RETURN,
     StartWeights,
     suitable_rate,
     validation_interval,
@@ -83,7 +85,7 @@ class Trainer:
         objective: Objective,
         data: TrainingRows,
         train: TrainSection,
-        folder: Path,
+        folder: TrainingFolder,
         fingerprint: str,
         hooks: TrainingHooks | None = None,
     ) -> None:
@@ -92,7 +94,7 @@ class Trainer:
         self.folder = folder
         self.fingerprint = fingerprint
         self.hooks = hooks or TrainingHooks()
-        self.accelerator = make_accelerator(train, folder)
+        self.accelerator = make_accelerator(train, folder.path)
         self.device = self.accelerator.device
         self.module = prepare(encoder, objective, train, self.accelerator)
         self.optimizer = build_optimizer(self.module, train)
@@ -101,7 +103,7 @@ class Trainer:
 
         # Before a checkpoint is loaded: the encoder still has the weights of its start.
         self.start_weights = StartWeights(self.module) if measures_distance(objective) else None
-        self.checkpoint = checkpoint_file(folder)  # from which an interrupted run resumes
+        self.checkpoint = folder.checkpoint  # from which an interrupted run resumes
         checkpoint = load_checkpoint(self.checkpoint, self.module, self.optimizer, fingerprint)
         self.state, memory = checkpoint or (Progress(), {})
         self.processes_before = int(memory.get("processes", processes.world_size()))
@@ -116,7 +118,7 @@ class Trainer:
         self.validation_steps = self._validation_steps()
         self._set_schedule(self.state.learning_rate)
 
-        self.metrics = MetricsLog(folder / "metrics.jsonl", self.accelerator, self.hooks.callbacks)
+        self.metrics = MetricsLog(folder.metrics, self.accelerator, self.hooks.callbacks)
         self.means = RunningMeans(with_prefix(memory, "window/"), self.device)
         self.monitors: list[Monitor] = [CollapseMonitor(), GateMonitor(self.total_steps)]
         for monitor in self.monitors:
@@ -342,11 +344,19 @@ class Trainer:
             self.hooks.save("student")
         if state.step in self.saved_steps:
             self.hooks.save(f"students/step-{state.step}")
-        if self.start_weights is not None and state.last_distance > BEHIND * state.start_distance:
+        if self._is_behind_start():
             self._return_to_start()
         elif self.ends_early:
             self._end_if_flat()
         return metrics
+
+    def _is_behind_start(self) -> bool:
+        """Whether the student is further from its teacher than at its start, with enough steps to be judged."""
+        state = self.state
+        if self.start_weights is None or state.last_distance <= BEHIND * state.start_distance:
+            return False
+        steps_to_judge = min(STEPS_OF_A_RETURN, SHARE_OF_A_RETURN * self.planned_steps)
+        return state.returns == 0 or state.step - state.returned_step >= steps_to_judge
 
     def _return_to_start(self) -> None:
         """Go back to the weights of the start with a lower rate; end the training if that was done often enough."""
@@ -360,6 +370,7 @@ class Trainer:
         else:
             assert self.start_weights is not None
             state.returns += 1
+            state.returned_step = state.step
             # The way there begins anew, with another rate
             state.judged_step, state.flat_validations, state.decay_step = state.step, 0, -1
             state.flat_distance = float("inf")

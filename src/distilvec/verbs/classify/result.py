@@ -65,7 +65,7 @@ class Classifier:
     @property
     def model_folder(self) -> Path:
         """The folder of the model."""
-        return self.folder / "student"
+        return self.result.student_folder
 
     @cached_property
     def model(self) -> TaskModel:

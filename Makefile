@@ -32,7 +32,7 @@ wheel: $(VENV)/pip
 	$(PYTHON) -m venv .wheel
 	.wheel/bin/pip install --quiet --disable-pip-version-check -c requirements/lock.txt "$$(ls dist/*.whl)[quickstart]"
 	cd .wheel && bin/distilvec --version
-	cd .wheel && DISTILVEC_CACHE=cache bin/distilvec distill all-MiniLM-L6-v2 python-docstrings --size 5M --out run \
+	cd .wheel && DISTILVEC_CACHE=cache bin/distilvec distill all-MiniLM-L6-v2 python-docstrings --layers 2 --out run \
 		corpus.sources.0.limit=300 train.max_steps=10
 
 docs: $(VENV)/dev .katex/installed

@@ -188,12 +188,6 @@ def test_no_tasks_and_arrays_of_the_wrong_shape(embedder):
         evaluate([STS], model)
 
 
-def test_progress_is_told_every_task(embedder):
-    calls = []
-    evaluate(TASKS[:2], embedder(), progress=lambda *call: calls.append(call))
-    assert calls == [("graded", 0, 2), ("same", 1, 2), ("same", 2, 2)]
-
-
 def score(task, value, metric="spearman"):
     return Score(task, "sts", metric, value, {metric: value}, 0.0, 1)
 

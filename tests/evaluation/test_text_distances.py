@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from distilvec.evaluation.text_distances import embed_rows, farthest_texts, spread_rows, text_distances
+from distilvec.evaluation.text_distances import farthest_texts, row_batches, spread_rows, text_distances
+from distilvec.teachers.encode import EmbeddedBatch, collect
 
 
 @pytest.fixture
@@ -26,11 +27,13 @@ def corpus():
 def test_vectors_keep_the_order_of_the_rows_and_the_role_of_the_source(corpus):
     rows, asked = spread_rows(corpus.holdout_rows), []
 
-    def embed(texts, role):
-        asked.append((role, texts))
-        return np.array([[float(text.split()[1]), float(role == "query")] for text in texts], dtype=np.float32)
+    class Numbers:
+        def embed_batches(self, texts, role):
+            asked.append((role, texts))
+            vectors = [[float(text.split()[1]), float(role == "query")] for text in texts]
+            yield EmbeddedBatch(np.arange(len(texts)), {"embedding": np.array(vectors)}, 1.0)
 
-    assert embed_rows(corpus, rows, embed).tolist() == [[1, 1], [2, 0], [5, 1], [8, 0], [11, 1]]
+    assert collect(row_batches(corpus, rows, Numbers()), 5, 2).tolist() == [[1, 1], [2, 0], [5, 1], [8, 0], [11, 1]]
     assert sorted(asked) == [("document", ["text 2", "text 8"]), ("query", ["text 1", "text 5", "text 11"])]
 
 

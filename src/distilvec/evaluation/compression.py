@@ -30,7 +30,6 @@ from distilvec.evaluation.evaluator import EmbeddingCache, Progress, embedders, 
 from distilvec.evaluation.search import pack_signs, rescored_top_k
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts
 from distilvec.teachers.embedder import Embedder
-from distilvec.teachers.encode import TextProgress
 
 Array = np.ndarray[Any, Any]
 
@@ -52,11 +51,9 @@ class CompressedCache(EmbeddingCache):
     ranges: Array | None = None
     unit: bool = False
 
-    def vectors(
-        self, embedder: Embedder, texts: Sequence[str], role: Role, progress: TextProgress | None = None
-    ) -> Array:
+    def vectors(self, embedder: Embedder, texts: Sequence[str], role: Role) -> Array:
         """Compressed vectors, float32 [texts, dim]."""
-        whole = self.memo.vectors(embedder, texts, role, progress)
+        whole = self.memo.vectors(embedder, texts, role)
         found = compress(truncate(whole, self.dim, self.similarity), self.precision, self.ranges)
         return metrics.unit(found) if self.unit else found
 

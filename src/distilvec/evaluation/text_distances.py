@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from distilvec.config.schema import Role
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.diagnostics import LENGTHS
+from distilvec.teachers.embedder import Embedder
+from distilvec.teachers.encode import EmbeddedBatch
 
 Array = np.ndarray[Any, Any]
-Embed = Callable[[Sequence[str], Role], Array]  # vectors of texts of a role, float32 [texts, dim]
 
 TEXTS, LISTED = 2000, 100  # texts that are compared, and validation texts in the list
 CHARACTERS = 200  # of a listed text
@@ -26,26 +26,14 @@ def spread_rows(rows: Array) -> Array:
     return rows[chosen]
 
 
-def texts_by_role(corpus: Corpus, rows: Array) -> dict[Role, list[str]]:
-    """Return the texts of the corpus's rows by their source's role."""
-    by_role: dict[Role, list[str]] = {}
-    for source, text in zip(corpus.sources[rows].tolist(), corpus.stored(rows), strict=True):
-        by_role.setdefault(corpus.roles[source], []).append(text)
-    return by_role
-
-
-def embed_rows(corpus: Corpus, rows: Array, embed: Embed) -> Array:
-    """Return the vectors of the corpus's rows, each text with its source's role, float32 [rows, dim]."""
+def row_batches(corpus: Corpus, rows: Array, embedder: Embedder) -> Iterator[EmbeddedBatch]:
+    """Embed rows of the corpus batch by batch, each text with its source's role; `rows` of a batch count from 0."""
     texts = np.array(corpus.stored(rows), dtype=object)
     roles = np.array([corpus.roles[source] for source in corpus.sources[rows]])
-    found: Array | None = None
     for role in dict.fromkeys(roles.tolist()):
-        chosen = roles == role
-        vectors = embed(texts[chosen].tolist(), role)
-        found = np.zeros((len(rows), vectors.shape[1]), dtype=np.float32) if found is None else found
-        found[chosen] = vectors
-    assert found is not None
-    return found
+        chosen = np.flatnonzero(roles == role)
+        for batch in embedder.embed_batches(texts[chosen].tolist(), role):
+            yield EmbeddedBatch(chosen[batch.rows], batch.signals, batch.work * len(chosen) / len(rows))
 
 
 def text_distances(corpus: Corpus, rows: Array, teacher: Array, student: Array, tokens: Array) -> dict[str, Any]:

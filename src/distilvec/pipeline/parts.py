@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ import numpy as np
 from distilvec.config.schema import EvaluationSection
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import Advance, progress
+from distilvec.core.log import progress
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.agreement import ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, compression_rows, default_dims
 from distilvec.evaluation.diagnostics import Group, experts_report, task_groups, vocabulary_report
-from distilvec.evaluation.evaluator import EmbeddingCache, Request, Score, evaluate, requests
+from distilvec.evaluation.evaluator import EmbeddingCache, Score, evaluate, requests
 from distilvec.evaluation.margin import LEAST_POINTS, margin_report
 from distilvec.evaluation.projection import (
     draw_sentences,
@@ -29,10 +29,11 @@ from distilvec.evaluation.projection import (
 )
 from distilvec.evaluation.speed import Timing, measure_speed
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts, task_texts
-from distilvec.evaluation.text_distances import embed_rows, farthest_texts, spread_rows, text_distances, texts_by_role
+from distilvec.evaluation.text_distances import farthest_texts, spread_rows, text_distances
 from distilvec.models.load import load, load_model
 from distilvec.models.static import is_static, text_tokenizer
-from distilvec.pipeline.columns import Columns, embed_ahead, make_columns
+from distilvec.pipeline.columns import Columns, make_columns
+from distilvec.pipeline.judgement import embed_rows
 from distilvec.report.json_values import from_json
 from distilvec.report.values import (
     Compression,
@@ -193,7 +194,8 @@ def margin(models: Models) -> Margin | None:
             embedder = ModelEmbedder(model, name, models.section.batch_tokens, models.student.prompts)
             cache = EmbeddingCache()
             for request in requests(tasks, embedder, embedder):
-                request.embed(cache, partial(_report_share, advance, number, name))
+                for step in cache.embed(request):
+                    advance(number, name, work=number + step.share)
             found = evaluate(tasks, embedder, memo=cache)
             values = {score.task: score.value for score in found}
             points.append({"step": saved.step, "distance": saved.distance, "scores": values})
@@ -201,11 +203,6 @@ def margin(models: Models) -> Margin | None:
     names = {task.name for task in tasks}
     teacher = {score.task: score.value for score in models.scores["teacher"] if score.task in names}
     return from_json(Margin, margin_report(points, teacher, left_out))
-
-
-def _report_share(advance: Advance, done: int, note: str, texts: int, share: float) -> None:
-    """Report a share of an item."""
-    advance(done, note, work=done + share)
 
 
 def speed(models: Models) -> Speed:
@@ -304,8 +301,7 @@ def texts(models: Models) -> TextDistances | None:
     rows = spread_rows(corpus.holdout_rows)
     teacher_vectors = models.cached(rows)
     if teacher_vectors is None and teacher is not None:
-        embed_ahead(Request(teacher, texts_by_role(corpus, rows)), models.cache)
-        teacher_vectors = embed_rows(corpus, rows, partial(models.cache.vectors, teacher))
+        teacher_vectors = embed_rows(corpus, rows, teacher)
     student_vectors, tokens = _student_side(models, corpus, rows)
     if teacher_vectors is None or teacher_vectors.shape != student_vectors.shape:
         return None
@@ -322,9 +318,7 @@ def _student_side(models: Models, corpus: Corpus, rows: Any) -> tuple[Any, Any]:
     """The student's vectors of rows of the corpus [rows, dim] and their lengths in its tokens [rows]."""
     tokenizer = text_tokenizer(models.student.model)
     ids = tokenizer(corpus.stored(rows), truncation=True, max_length=models.student.max_length)["input_ids"]
-    embed_ahead(Request(models.student, texts_by_role(corpus, rows)), models.cache)
-    vectors = embed_rows(corpus, rows, partial(models.cache.vectors, models.student))
-    return vectors, np.array([len(one) for one in ids])
+    return embed_rows(corpus, rows, models.student), np.array([len(text) for text in ids])
 
 
 PARTS: dict[str, Callable[[Models], Any]] = {

@@ -43,17 +43,15 @@ def test_distances_by_source_and_length(corpus):
     measured = corpus, spread_rows(corpus.holdout_rows), teacher, student, np.array([3, 8, 9, 40, 8])
     found, worst = text_distances(*measured), farthest_texts(*measured)
     distance = np.sqrt(((student.astype(float) - teacher) ** 2).sum(1))
-    assert found["mean"] == pytest.approx(distance.mean()) and found["rows"] == 5
-    pages, questions = found["by_source"]
-    assert (pages["name"], pages["texts"]) == ("pages", 2) and pages["distance"] == pytest.approx(
-        distance[[1, 3]].mean()
-    )
-    assert questions["std"] == pytest.approx(distance[[0, 2, 4]].std())
-    assert [(row["from"], row["to"], row["texts"]) for row in found["by_length"]] == [
+    assert found.mean == pytest.approx(distance.mean()) and found.rows == 5
+    pages, questions = found.by_source
+    assert (pages.name, pages.texts) == ("pages", 2) and pages.distance == pytest.approx(distance[[1, 3]].mean())
+    assert questions.std == pytest.approx(distance[[0, 2, 4]].std())
+    assert [(row.first, row.last, row.texts) for row in found.by_length] == [
         (1, 8, 3),
         (9, 16, 1),
         (33, 40, 1),
     ]
-    assert found["by_length"][0]["distance"] == pytest.approx(distance[[0, 1, 4]].mean())
-    assert [row["distance"] for row in worst] == sorted(distance.round(4), reverse=True)
-    assert worst[0]["text"] == f"text {spread_rows(corpus.holdout_rows)[distance.argmax()]}"
+    assert found.by_length[0].distance == pytest.approx(distance[[0, 1, 4]].mean())
+    assert [row.distance for row in worst] == sorted(distance.round(4), reverse=True)
+    assert worst[0].text == f"text {spread_rows(corpus.holdout_rows)[distance.argmax()]}"

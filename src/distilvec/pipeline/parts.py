@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,11 @@ from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import progress
 from distilvec.data.corpus import Corpus
-from distilvec.evaluation.agreement import ranking_agreement
-from distilvec.evaluation.compression import PRECISIONS, compression_rows, default_dims
+from distilvec.evaluation.agreement import TaskRankings, ranking_agreement
+from distilvec.evaluation.compression import PRECISIONS, CompressionScore, compression_rows, default_dims
 from distilvec.evaluation.diagnostics import Group, experts_report, task_groups, vocabulary_report
 from distilvec.evaluation.evaluator import EmbeddingCache, Score, evaluate, requests
-from distilvec.evaluation.margin import LEAST_POINTS, margin_report
+from distilvec.evaluation.margin import LEAST_POINTS, Margin, MarginPoint, margin_report
 from distilvec.evaluation.projection import (
     draw_sentences,
     project_sentences,
@@ -29,7 +29,7 @@ from distilvec.evaluation.projection import (
 )
 from distilvec.evaluation.speed import Timing, measure_speed
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts, task_texts
-from distilvec.evaluation.text_distances import farthest_texts, spread_rows, text_distances
+from distilvec.evaluation.text_distances import TextDistances, farthest_texts, spread_rows, text_distances
 from distilvec.models.load import load, load_model
 from distilvec.models.static import is_static, text_tokenizer
 from distilvec.pipeline.columns import Columns, make_columns
@@ -37,16 +37,12 @@ from distilvec.pipeline.judgement import embed_rows
 from distilvec.report.json_values import from_json
 from distilvec.report.values import (
     Compression,
-    CompressionScore,
     Experts,
-    Margin,
     Point,
     Projections,
     SentencePlane,
     SeparatePlanes,
     Speed,
-    TaskRankings,
-    TextDistances,
     TokenPlane,
     Vocabulary,
 )
@@ -144,9 +140,7 @@ def agreement(models: Models) -> dict[str, TaskRankings]:
     rankings = {}
     for task in models.scored_tasks:
         if isinstance(task, RetrievalTask):
-            content = ranking_agreement(task, columns, models.cache)
-            queries = content.pop("queries")
-            rankings[task.name] = from_json(TaskRankings, {"models": content, "queries": queries})
+            rankings[task.name] = ranking_agreement(task, columns, models.cache)
     return rankings
 
 
@@ -156,18 +150,16 @@ def compression(models: Models) -> Compression:
     tasks = models.quick_tasks
     texts = np.array([sum(len(part) for _, part in embedded_texts(task)) for task in tasks])
     texts_before = np.concatenate([[0], np.cumsum(np.repeat(texts, len(columns)))])
-    with progress("dimensions and precisions", len(tasks) * len(columns), "tasks") as advance:
-
-        def report(note: str, done: int, total: int) -> None:
-            advance(done, note, work=total * float(texts_before[done] / texts_before[-1]))
-
-        dims = sorted({*default_dims(models.student.dim), *models.dims}) if models.dims else None
-        every_classification = models.section.every_classification
-        rows = compression_rows(
-            tasks, columns, models.cache, dims, progress=report, classification=every_classification
-        )
-    widths = sorted({row["width"] for row in rows})
-    return Compression(from_json(list[CompressionScore], rows), widths, list(PRECISIONS))
+    dims = sorted({*default_dims(models.student.dim), *models.dims}) if models.dims else None
+    every_classification = models.section.every_classification
+    pairs = [(task, name) for task in tasks for name in columns]
+    rows: list[CompressionScore] = []
+    with progress("dimensions and precisions", len(pairs), "tasks") as advance:
+        for done, (task, name) in enumerate(pairs):
+            advance(done, f"{name}: {task.name}", work=len(pairs) * float(texts_before[done] / texts_before[-1]))
+            rows += compression_rows(task, name, columns[name], models.cache, dims, classification=every_classification)
+        advance(len(pairs))
+    return Compression(rows, sorted({row.width for row in rows}), list(PRECISIONS))
 
 
 def margin(models: Models) -> Margin | None:
@@ -187,7 +179,7 @@ def margin(models: Models) -> Margin | None:
             f"leaves out, and a line needs {LEAST_POINTS}.",
             "Save more, or train more epochs.",
         )
-    tasks, points = models.quick_tasks, list[dict[str, Any]]()
+    tasks, points = models.quick_tasks, list[MarginPoint]()
     with progress("saved checkpoints", len(later), "students") as advance:
         for number, saved in enumerate(later):
             model, name = load(saved.folder, device="cpu"), f"step {saved.step}"
@@ -198,11 +190,11 @@ def margin(models: Models) -> Margin | None:
                     advance(number, name, work=number + step.share)
             found = evaluate(tasks, embedder, memo=cache)
             values = {score.task: score.value for score in found}
-            points.append({"step": saved.step, "distance": saved.distance, "scores": values})
+            points.append(MarginPoint(saved.step, saved.distance, values))
             advance(number + 1, name)
     names = {task.name for task in tasks}
     teacher = {score.task: score.value for score in models.scores["teacher"] if score.task in names}
-    return from_json(Margin, margin_report(points, teacher, left_out))
+    return margin_report(points, teacher, left_out)
 
 
 def speed(models: Models) -> Speed:
@@ -305,13 +297,14 @@ def texts(models: Models) -> TextDistances | None:
     student_vectors, tokens = _student_side(models, corpus, rows)
     if teacher_vectors is None or teacher_vectors.shape != student_vectors.shape:
         return None
-    content: dict[str, Any] = text_distances(corpus, rows, teacher_vectors, student_vectors, tokens)
-    content["worst"] = farthest_texts(corpus, rows, teacher_vectors, student_vectors, tokens)
+    distances = text_distances(corpus, rows, teacher_vectors, student_vectors, tokens)
+    worst = farthest_texts(corpus, rows, teacher_vectors, student_vectors, tokens)
     rows = spread_rows(corpus.train_rows)
     teacher_vectors = models.cached(rows)
+    trained = None
     if teacher_vectors is not None:
-        content["trained"] = text_distances(corpus, rows, teacher_vectors, *_student_side(models, corpus, rows))
-    return from_json(TextDistances, content)
+        trained = text_distances(corpus, rows, teacher_vectors, *_student_side(models, corpus, rows))
+    return replace(distances, worst=worst, trained=trained)
 
 
 def _student_side(models: Models, corpus: Corpus, rows: Any) -> tuple[Any, Any]:

@@ -15,9 +15,14 @@ from pydantic import AfterValidator, Field, FiniteFloat
 
 from distilvec.core.escape import visible_tree
 from distilvec.core.files import write_json
+from distilvec.evaluation.agreement import TaskRankings
+from distilvec.evaluation.compression import CompressionScore
 from distilvec.evaluation.evaluator import Score
+from distilvec.evaluation.margin import Margin
+from distilvec.evaluation.mistakes import Mistakes
 from distilvec.evaluation.neighbors import Judgement
 from distilvec.evaluation.tasks import TaskFailure
+from distilvec.evaluation.text_distances import TextDistances
 from distilvec.report.json_values import from_json, read_value, to_json
 from distilvec.report.record import RUN_AGAIN, LabelledScores, RunRecord
 
@@ -60,158 +65,7 @@ Changes = dict[str, ChangeInterval]  # by task and average
 # -- classification and search ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ClassMistakes:
-    """One class of a labelled task on its test split."""
-
-    name: Annotated[str, Field(alias="class")]
-    rows: int
-    precision: float
-    recall: float
-    f1: float
-    most_taken_for: str | None = None
-
-
-@dataclass(frozen=True)
-class ConfusedClasses:
-    """Test rows of one class that were taken for another."""
-
-    name: Annotated[str, Field(alias="class")]
-    taken_for: str
-    rows: int
-
-    @property
-    def classes(self) -> str:
-        """Both classes as text."""
-        return f"{self.name} → {self.taken_for}"
-
-
-@dataclass(frozen=True)
-class WrongText:
-    """A test text that got the wrong class, and that class's probability."""
-
-    text: str
-    name: Annotated[str, Field(alias="class")]
-    taken_for: str
-    probability: float
-
-
-@dataclass(frozen=True)
-class Mistakes:
-    """Mistakes of a classifier on the test split (evaluation/mistakes.py)."""
-
-    rows: int
-    wrong: int
-    classes: list[ClassMistakes] = field(default_factory=list)
-    confused: list[ConfusedClasses] = field(default_factory=list)
-    texts: list[WrongText] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class RankedQuery:
-    """A query with its nDCG@10 and the share of the teacher's top 10, by model.
-
-    found: ids of each model's 10 documents, only of the first queries
-    relevant: those that are
-    """
-
-    query: str
-    scores: dict[str, float]
-    overlap: dict[str, float]
-    found: dict[str, list[str]] | None = None
-    relevant: list[str] | None = None
-
-    @property
-    def change(self) -> float:
-        """The student's score less the teacher's; without one of them 0."""
-        if "student" not in self.scores or "teacher" not in self.scores:
-            return 0.0
-        return self.scores["student"] - self.scores["teacher"]
-
-
-@dataclass(frozen=True)
-class RankedQueries:
-    """Queries of a task, those that lose most first: at most 500 of `count`. `documents`: their texts by id."""
-
-    count: int
-    rows: list[RankedQuery]
-    documents: dict[str, str]
-
-
-@dataclass(frozen=True)
-class RankingAgreement:
-    """Agreement of a model with the teacher's rankings: means over queries, and their standard deviations."""
-
-    overlap: Annotated[float, Field(alias="overlap@10")]
-    kendall_tau: float
-    overlap_std: Annotated[float | None, Field(alias="overlap@10_std")] = None
-    kendall_tau_std: float | None = None
-
-
-@dataclass(frozen=True)
-class TaskRankings:
-    """Rankings of a retrieval task (evaluation/agreement.py). Published reports have no texts: `queries` is None."""
-
-    models: dict[str, RankingAgreement]
-    queries: RankedQueries | None = None
-
-
 # -- texts and vectors -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SourceDistance:
-    """Distance to the teacher of the texts of one source: mean and standard deviation."""
-
-    name: str
-    texts: int
-    distance: float
-    std: float
-
-
-@dataclass(frozen=True)
-class LengthDistance:
-    """Distance to the teacher of texts of `first` to `last` tokens."""
-
-    first: Annotated[int, Field(alias="from")]
-    last: Annotated[int, Field(alias="to")]
-    texts: int
-    distance: float
-    std: float
-
-
-@dataclass(frozen=True)
-class FarText:
-    """A text whose student vector is far from its teacher vector."""
-
-    text: str
-    source: str
-    tokens: int
-    distance: float
-
-
-@dataclass(frozen=True)
-class TextDistances:
-    """Distances of texts to the teacher (evaluation/text_distances.py). `trained`: of texts that were trained on."""
-
-    rows: int
-    mean: float
-    by_source: list[SourceDistance] = field(default_factory=list)
-    by_length: list[LengthDistance] = field(default_factory=list)
-    worst: list[FarText] = field(default_factory=list)
-    trained: TextDistances | None = None
-
-
-@dataclass(frozen=True)
-class CompressionScore:
-    """Score of a model on a task with vectors of so many dimensions in a precision (evaluation/compression.py)."""
-
-    task: str
-    column: str
-    precision: str
-    width: int
-    value: float
-    metric: str | None = None
 
 
 @dataclass(frozen=True)
@@ -221,49 +75,6 @@ class Compression:
     rows: list[CompressionScore]
     widths: list[int] = field(default_factory=list)
     precisions: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class MarginPoint:
-    """A saved checkpoint: its validation distance and its scores by task, with their average."""
-
-    step: int
-    distance: float
-    scores: dict[str, float]
-
-
-@dataclass(frozen=True)
-class FitPoint:
-    """A point of a fitted line with its 95% band."""
-
-    distance: float
-    score: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class MarginFit:
-    """Score against distance: a line, where it crosses the teacher's score, and the margin (evaluation/margin.py)."""
-
-    teacher: float
-    slope: float
-    intercept: float
-    r2: float
-    p: float
-    crossing: float | None = None
-    crossing_low: float | None = None
-    margin: float | None = None
-    line: list[FitPoint] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Margin:
-    """The robustness margin. `left_out`: steps of checkpoints in a first epoch of the learning rate's cycles."""
-
-    points: list[MarginPoint]
-    fits: dict[str, MarginFit]
-    left_out: list[int] = field(default_factory=list)
 
 
 # -- speed -----------------------------------------------------------------------------------------------------------

@@ -17,17 +17,18 @@ from distilvec.core.log import progress
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.agreement import TaskRankings, ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, CompressionScore, compression_rows, default_dims
-from distilvec.evaluation.diagnostics import Group, experts_report, task_groups, vocabulary_report
+from distilvec.evaluation.diagnostics import Experts, Group, experts_report, task_groups, vocabulary_report
 from distilvec.evaluation.evaluator import EmbeddingCache, Score, evaluate, requests
 from distilvec.evaluation.margin import LEAST_POINTS, Margin, MarginPoint, margin_report
 from distilvec.evaluation.projection import (
+    SeparatePlanes,
     draw_sentences,
     project_sentences,
     project_token_planes,
     project_tokens,
     token_states,
 )
-from distilvec.evaluation.speed import Timing, measure_speed
+from distilvec.evaluation.speed import Speed, Timing, measure_speed
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts, task_texts
 from distilvec.evaluation.text_distances import TextDistances, farthest_texts, spread_rows, text_distances
 from distilvec.models.load import load, load_model
@@ -35,17 +36,7 @@ from distilvec.models.static import is_static, text_tokenizer
 from distilvec.pipeline.columns import Columns, make_columns
 from distilvec.pipeline.judgement import embed_rows
 from distilvec.report.json_values import from_json
-from distilvec.report.values import (
-    Compression,
-    Experts,
-    Point,
-    Projections,
-    SentencePlane,
-    SeparatePlanes,
-    Speed,
-    TokenPlane,
-    Vocabulary,
-)
+from distilvec.report.values import Compression, Projections, Vocabulary
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
@@ -200,14 +191,13 @@ def margin(models: Models) -> Margin | None:
 def speed(models: Models) -> Speed:
     """Measure latency and throughput of teacher and student, in at most `evaluation.speed_seconds`."""
     with progress("speed", 100, "%") as advance:
-        content = measure_speed(
+        return measure_speed(
             {name: model.model for name, model in models.present.items() if name != "untrained"},
             batch_sizes=models.section.speed_batches,
             timing=Timing(20, 200, SETTING_SECONDS),
             progress=lambda what, done, total: advance(100 * done // max(1, total), what),
             limit_seconds=models.section.speed_seconds,
         )
-    return from_json(Speed, content)
 
 
 def projections(models: Models) -> Projections | None:
@@ -226,20 +216,12 @@ def projections(models: Models) -> Projections | None:
     texts = [text for _, text in pairs]
     present: dict[str, Embedder] = {"teacher": teacher, **models.present}
     vectors = {name: models.cache.vectors(model, texts, "document") for name, model in present.items()}
-    content = project_sentences(vectors)
-    sentences = SentencePlane(
-        points={name: from_json(list[Point], content[name]) for name in vectors},
-        disparity=content["disparity"],
-        disparity_aligned=content["disparity_aligned"],
-        aligned={name: bool(is_aligned) for name, is_aligned in content["aligned"].items()},
-        labels=[text[:80] for text in texts],
-        groups=[name for name, _ in pairs],
-    )
+    sentences = project_sentences(vectors, [text[:80] for text in texts], [name for name, _ in pairs])
     if models.teacher is None or is_static(models.student.model):  # a static student has no states of tokens
         return Projections(sentences)
     chosen = spread([text for text in texts if 6 <= len(text.split()) <= 16] or texts, TOKEN_SENTENCES)
     states = [token_states(model.model, chosen) for model in (models.teacher, models.student)]
-    return Projections(sentences, from_json(list[TokenPlane], project_tokens(chosen, *states)))
+    return Projections(sentences, project_tokens(chosen, *states))
 
 
 def experts(models: Models) -> Experts | None:
@@ -252,8 +234,7 @@ def experts(models: Models) -> Experts | None:
             return teacher.signals(texts)["embedding"]
         return models.cache.vectors(teacher, [text for text in texts if isinstance(text, str)], group.role)
 
-    content = experts_report(models.student, models.groups, None if teacher is None else vectors)
-    return from_json(Experts, content) if content else None
+    return experts_report(models.student, models.groups, None if teacher is None else vectors)
 
 
 def tokens(models: Models) -> list[SeparatePlanes]:
@@ -268,12 +249,7 @@ def tokens(models: Models) -> list[SeparatePlanes]:
     if (folder := models.section.finetuned) is not None:
         model = folder / "student" if (folder / "student").is_dir() else folder
         shown["finetuned"] = load_model(str(model), "evaluation.finetuned")
-    rows = []
-    for content in project_token_planes(draw_sentences(texts, PLANES), shown):
-        places = {name: content[name] for name in shown}
-        row = {"text": content["text"], "models": places, "likeness": content["likeness"]}
-        rows.append(from_json(SeparatePlanes, row))
-    return rows
+    return project_token_planes(draw_sentences(texts, PLANES), shown)
 
 
 def vocabulary(models: Models) -> Vocabulary | None:

@@ -12,11 +12,12 @@ from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.neighbors import Judgement
 from distilvec.evaluation.significance import significance_mark
+from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
 from distilvec.report.neighbors import neighbors_sentence
 from distilvec.report.record import LabelledScores, RunRecord
 from distilvec.report.tables import Cell, Table, make_table, number, number_cell, to_frame, words
-from distilvec.report.values import ChangeInterval, Changes, Speed, Verdict
+from distilvec.report.values import ChangeInterval, Changes, Verdict
 
 if TYPE_CHECKING:
     from distilvec.evaluation.tasks import TaskFailure

@@ -11,16 +11,19 @@ from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import AfterValidator, Field, FiniteFloat
+from pydantic import AfterValidator
 
 from distilvec.core.escape import visible_tree
 from distilvec.core.files import write_json
 from distilvec.evaluation.agreement import TaskRankings
 from distilvec.evaluation.compression import CompressionScore
+from distilvec.evaluation.diagnostics import Experts
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.margin import Margin
 from distilvec.evaluation.mistakes import Mistakes
 from distilvec.evaluation.neighbors import Judgement
+from distilvec.evaluation.projection import SentencePlane, SeparatePlanes, TokenPlane
+from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.evaluation.text_distances import TextDistances
 from distilvec.report.json_values import from_json, read_value, to_json
@@ -81,60 +84,6 @@ class Compression:
 
 
 @dataclass(frozen=True)
-class SpeedRow:
-    """Latency of one model at one setting, in ms for a batch; without a role lengths were compared."""
-
-    model: str
-    backend: str
-    batch_size: int
-    tokens: int
-    mean_ms: float
-    median_ms: float
-    p99_ms: float
-    std_ms: float
-    texts_per_second: FiniteFloat
-    role: str | None = None
-    texts_per_second_std: float | None = None
-    repeats: int | None = None
-
-
-@dataclass(frozen=True)
-class ModelSize:
-    """Size of a model; `megabytes` of fp32 weights, `memory_mb` of its process (both 10^6 bytes)."""
-
-    parameters: int | None = None
-    embedding_parameters: int | None = None
-    megabytes: FiniteFloat | None = None
-    memory_mb: float | None = None
-    memory: dict[str, Any] | None = None
-    largest_batch_under_100_ms: dict[str, int | None] = field(default_factory=dict)
-    largest_batch_by_backend: dict[str, dict[str, int | None]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class SpeedRatio:
-    """Times faster than the reference: geometric mean over batch sizes, lowest and highest."""
-
-    ratio: float
-    lowest: float
-    highest: float
-
-
-@dataclass(frozen=True)
-class Speed:
-    """Latency, throughput, size and memory (evaluation/speed.py). `ratio`: the student's by role."""
-
-    rows: list[SpeedRow] = field(default_factory=list)
-    models: dict[str, ModelSize] = field(default_factory=dict)
-    reference: str | None = None
-    ratio: dict[str, float | None] = field(default_factory=dict)
-    ratios: dict[str, dict[str, dict[str, SpeedRatio]]] = field(default_factory=dict)  # by model, backend, role
-    machine: dict[str, str | int | None] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class ExportedForm:
     """A file of `distilvec export` against PyTorch in fp32: see evaluation/parity.py."""
 
@@ -169,121 +118,11 @@ class ExportedForm:
 
 
 @dataclass(frozen=True)
-class GateShares:
-    """Mean gates of a group of texts.
-
-    entropy: 1 for equal gates, 0 for one expert per text
-    decided: share of texts whose largest gate exceeds 0.9
-    spread: standard deviation over texts, averaged over experts
-    """
-
-    name: str
-    rows: int
-    gates: list[float]
-    entropy: float
-    decided: float
-    spread: float
-
-
-@dataclass(frozen=True)
-class LengthGates:
-    """Mean gates of texts of `first` to `last` tokens, as `GateShares`."""
-
-    first: Annotated[int, Field(alias="from")]
-    last: Annotated[int, Field(alias="to")]
-    rows: int
-    gates: list[float]
-    entropy: float
-    decided: float
-    spread: float
-
-    @property
-    def shares(self) -> GateShares:
-        """The gates as those of a named group."""
-        name = f"{self.first:,} to {self.last:,} tokens"
-        return GateShares(name, self.rows, self.gates, self.entropy, self.decided, self.spread)
-
-
-@dataclass(frozen=True)
-class ExpertPlane:
-    """Texts by the teacher, by each expert and by their mixture; `raw`: in planes of their own."""
-
-    teacher: list[Point]
-    experts: list[list[Point]]
-    mixture: list[Point]
-    raw: list[list[Point]]
-    likeness: list[float]
-    axes: int
-    variance: float
-    groups: list[str]
-    labels: list[str]
-
-
-@dataclass(frozen=True)
-class Experts:
-    """The routing of a student with a mixture of experts (evaluation/diagnostics.py)."""
-
-    count: int
-    rows: int
-    gates: list[float]
-    entropy: float
-    decided: float
-    spread: float
-    groups: list[GateShares]
-    lengths: list[LengthGates]
-    cosines: list[list[float]]
-    plane: ExpertPlane | None = None
-
-
-@dataclass(frozen=True)
-class SentencePlane:
-    """The same texts by several models in the plane of the teacher (evaluation/projection.py).
-
-    disparity: the residual to the teacher; disparity_aligned: after rotation; aligned: the rotated one is drawn
-    """
-
-    points: dict[str, list[Point]]
-    disparity: dict[str, float]
-    disparity_aligned: dict[str, float]
-    aligned: dict[str, bool]
-    labels: list[str]
-    groups: list[str]
-
-
-@dataclass(frozen=True)
-class TokenPlane:
-    """Tokens of a text by teacher and student in one plane; `student_tokens` where they differ from the teacher's."""
-
-    text: str
-    tokens: list[str]
-    teacher: list[Point]
-    student: list[Point]
-    student_tokens: list[str] | None = None
-
-
-@dataclass(frozen=True)
 class Projections:
     """Texts and tokens in the plane."""
 
     sentences: SentencePlane
     tokens: list[TokenPlane] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class PlacedTokens:
-    """Tokens of a text in the plane of one model."""
-
-    tokens: list[str]
-    places: list[Point]
-
-
-@dataclass(frozen=True)
-class SeparatePlanes:
-    """Tokens of a text, each model's in a plane of its own, and the likeness of each model to the teacher."""
-
-    text: str
-    models: dict[str, PlacedTokens]
-    likeness: dict[str, float | None]
 
 
 @dataclass(frozen=True)

@@ -52,13 +52,11 @@ def test_every_model_is_scored_on_the_same_examples_in_their_order(tiny_model):
     models = {"teacher": (model, heads[0]), "student": (model, heads[1])}
     report, samples, logits = supervised_report("toy", models, Labelled([(t,) for t in texts], gold))
     assert np.array_equal(samples["teacher"]["toy"].predicted, gold) and samples["student"]["toy"].metric == "accuracy"
-    assert as_scores(report)["student"][0].value == 100 * report["scores"]["student"]["accuracy"]
-    assert (
-        report["rows"] == 40 and report["type"] == "classification" and list(report["scores"]) == ["teacher", "student"]
-    )
-    assert report["scores"]["teacher"]["accuracy"] == 1.0
+    assert as_scores(report)["student"][0].value == 100 * report.scores["student"]["accuracy"]
+    assert report.rows == 40 and report.type == "classification" and list(report.scores) == ["teacher", "student"]
+    assert report.scores["teacher"]["accuracy"] == 1.0
     assert np.array_equal(logits.argmax(1), samples["student"]["toy"].predicted)
-    assert report["scores"]["student"]["accuracy"] == pytest.approx(
+    assert report.scores["student"]["accuracy"] == pytest.approx(
         float((heads[1](pooled).argmax(1).numpy() == gold).mean())
     )
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from distilvec.evaluation.aggregate import average, retention
+from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.memory import ModelSize
 from distilvec.evaluation.neighbors import NeighborShares, Share
 from distilvec.evaluation.speed import Speed
-from distilvec.report.record import LabelledScores, RunRecord, StudentRecord, TeacherRecord
+from distilvec.report.record import RunRecord, StudentRecord, TeacherRecord
 from distilvec.report.scores import make_verdict, score_table
 from distilvec.report.values import ChangeInterval
 from tests.report.report_sample import as_report, sample_judgement, sample_report

@@ -245,12 +245,20 @@ def _plane(
 # -- labelled tasks ---------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class LabelledScores:
+    """Metrics on the test split of a labelled task, from 0 to 1, by model; None where one is undefined."""
+
+    task: str
+    type: str
+    rows: int
+    scores: dict[str, dict[str, float | None]]
+
+
 def supervised_report(
     name: str, models: Mapping[str, tuple[SentenceTransformer, TaskHead]], test: Labelled
-) -> tuple[dict[str, Any], dict[str, dict[str, Sample]], Array]:
-    """Make report.json's "supervised" (task, kind, test examples, metrics by model), the samples by model, and the
-    last model's logits.
-    """
+) -> tuple[LabelledScores, dict[str, dict[str, Sample]], Array]:
+    """Return metrics on the test split, the samples by model, and the last model's logits."""
     kind = next(iter(models.values()))[1].task.kind
     gold = np.asarray(test.labels, dtype=np.float64 if kind == "sts" else np.int64)  # multilabel: [rows, classes]
     scores, samples = {}, {}
@@ -267,18 +275,18 @@ def supervised_report(
             scores[model_name] = class_metrics(logits.argmax(1), test.labels)
             sample = Sample("classification", "accuracy", logits.argmax(1), gold)
         samples[model_name] = {name: sample}
-    return {"task": name, "type": kind, "rows": len(test.labels), "scores": scores}, samples, logits
+    return LabelledScores(name, kind, len(test.labels), scores), samples, logits
 
 
-def as_scores(report: Mapping[str, Any]) -> dict[str, list[Score]]:
-    """Metrics of `supervised_report` as scores of one task; a model without the main metric is left out."""
-    kind, main = ("sts", "spearman") if report["type"] == "sts" else ("classification", "accuracy")
-    found = {}
-    for name, values in report["scores"].items():
-        known = {key: 100 * value for key, value in values.items() if value is not None}
-        if main in known:
-            found[name] = [Score(report["task"], kind, main, known[main], known, 0.0, report["rows"])]
-    return found
+def as_scores(supervised: LabelledScores) -> dict[str, list[Score]]:
+    """Return metrics as scores of one task; a model without the main metric is left out."""
+    kind, main = ("sts", "spearman") if supervised.type == "sts" else ("classification", "accuracy")
+    scores = {}
+    for name, values in supervised.scores.items():
+        points = {key: 100 * value for key, value in values.items() if value is not None}
+        if main in points:
+            scores[name] = [Score(supervised.task, kind, main, points[main], points, 0.0, supervised.rows)]
+    return scores
 
 
 def class_metrics(predicted: Array, gold: Array) -> dict[str, float | None]:

@@ -17,7 +17,7 @@ from distilvec.core.escape import visible_tree
 from distilvec.core.files import write_json
 from distilvec.evaluation.agreement import TaskRankings
 from distilvec.evaluation.compression import CompressionScore
-from distilvec.evaluation.diagnostics import Experts
+from distilvec.evaluation.diagnostics import Experts, LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.margin import Margin
 from distilvec.evaluation.mistakes import Mistakes
@@ -27,7 +27,7 @@ from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.evaluation.text_distances import TextDistances
 from distilvec.report.json_values import from_json, read_value, to_json
-from distilvec.report.record import RUN_AGAIN, LabelledScores, RunRecord
+from distilvec.report.record import RUN_AGAIN, RunRecord
 
 REPORT = "report.json"
 REPORT_FORMAT = 4

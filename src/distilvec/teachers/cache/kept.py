@@ -22,7 +22,7 @@ from distilvec.data.corpus import text_key
 from distilvec.data.corpus_files import as_keys
 from distilvec.teachers.cache.index import Keys
 from distilvec.teachers.cache.manifest import Manifest
-from distilvec.teachers.cache.signals import Array, Rows
+from distilvec.teachers.cache.signals import Rows
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.encode import EmbeddedBatch
 
@@ -103,13 +103,10 @@ def kept_batches(cache: TeacherCache, model: Model, texts: Sequence[str], prompt
             vectors[batch.rows] = batch.embedding
             yield EmbeddedBatch(rows[batch.rows], batch.signals, batch.work * len(rows) / len(texts))
         good = np.isfinite(vectors).all(axis=1) & vectors.any(axis=1)
-        if good.any():
-            _keep(cache, asked, rows[good], vectors[good])
-
-
-def _keep(cache: TeacherCache, asked: PromptedTexts, rows: Rows, vectors: Array) -> None:
-    """Append vectors; a full or read-only disk is logged, since the scores do not depend on it."""
-    try:
-        cache.append(asked.keys[rows], {"embedding": vectors}, asked.stored(rows).__getitem__)
-    except DistilvecError as error:
-        log(f"{error}\n{len(rows):,} vectors of evaluation texts are not kept.")
+        if not good.any():
+            continue
+        try:
+            stored_texts = asked.stored(rows[good])
+            cache.append(asked.keys[rows[good]], {"embedding": vectors[good]}, stored_texts.__getitem__)
+        except DistilvecError as error:  # a full or read-only disk: scores do not depend on it
+            log(f"{error}\n{int(good.sum()):,} vectors of evaluation texts are not kept.")

@@ -18,11 +18,11 @@ from distilvec.pipeline.resolve import make_objective
 from distilvec.pipeline.start import fresh_layer, read_start
 from distilvec.pipeline.student import student_similarity, trained_student
 from distilvec.pipeline.train import Training
+from distilvec.report import write
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
 from distilvec.report.record import RECORD, read_record
 from distilvec.report.values import Report
-from distilvec.report.write import write_report
 
 
 def publish(job: Job, training: Training, report: Report) -> Run:
@@ -47,5 +47,6 @@ def publish(job: Job, training: Training, report: Report) -> Run:
     card = model_card(record, exports=read_exports(folder))
     replace_texts(folder, record.to_json(), card, student_similarity(job))
     write_json(job.folder / RECORD, record.to_json(), sealed=True, key=RECORD)
-    write_report(job.folder, report, record, recipes.dump(job.recipe))
+    write.write_report(job.folder, report, record, recipes.dump(job.recipe))
+    write.draw_report(job.folder, report)
     return Run(job.folder, record)

@@ -24,13 +24,13 @@ from distilvec.train.metrics import read_metrics, validation_metric
 HISTORY_LINES = 400  # training lines kept for the curves
 
 
-def write_report(folder: Path, report: Report, record: RunRecord, recipe: str) -> Path | None:
-    """Complete report.json, draw the figures and write report.html; return its path, None without matplotlib."""
+def write_report(folder: Path, report: Report, record: RunRecord, recipe: str) -> None:
+    """Complete and write report.json; `draw_report` makes the page of it."""
     report.history = history(folder / "metrics.jsonl")
     report.warnings = warnings(folder)
     report.record = record
     report.recipe = recipe
-    return _finish(folder, report)
+    _complete(folder, report)
 
 
 def refresh_report(folder: Path) -> Path | None:
@@ -39,21 +39,23 @@ def refresh_report(folder: Path) -> Path | None:
     Errors: DistilvecError for a report.json that is damaged or was changed by hand.
     """
     report = read_report(folder)
-    return None if report is None else _finish(folder, report)
+    if report is None:
+        return None
+    _complete(folder, report)
+    return draw_report(folder, report)
 
 
-def _finish(folder: Path, report: Report) -> Path | None:
-    """Make the verdict and its advice, write report.json, figures and page."""
+def _complete(folder: Path, report: Report) -> None:
+    """Make the verdict and its advice, and write report.json."""
     report.folder = str(folder)
     report.exports = read_exports(folder / "student")
     report.verdict = make_verdict(report.scores, report.intervals.get("student"), report.speed, report.record)
     report.verdict.advice = advice(report)
     report.write(folder)
-    return draw_report(folder, report)
 
 
 def draw_report(folder: Path, report: Report) -> Path | None:
-    """Write the figures of a complete report (SVG and PNG, in figures/) and report.html."""
+    """Write the figures of a complete report (SVG and PNG, in figures/) and report.html; None without matplotlib."""
     if not _can_draw("report.html"):
         return None
     page = render_page(report.visible(), partial(write_figure, folder=folder / "figures"))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.teachers.api_embedder import ApiEmbedder
-from distilvec.teachers.cache.fill import Unfinished
+from distilvec.teachers.cache.fill import Batches, Unfinished
 from distilvec.teachers.cache.signals import Array
-from distilvec.teachers.encode import TextProgress, Vectors, cut_dimensions
+from distilvec.teachers.encode import cut_dimensions
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import expect_kind, open_embedder
 
@@ -48,17 +50,16 @@ class Maker:
     dim: int
     normalized: bool
 
-    def signals(
-        self, prompted: Sequence[Text], pre_dense: bool = False, progress: TextProgress | None = None
-    ) -> Vectors:
-        """ "embedding", float32 [n, dim], of texts with their prompts; see ModelEmbedder.signals."""
+    def batches(self, prompted: Sequence[Text], pre_dense: bool = False) -> Batches:
+        """Embed texts with their prompts, batch by batch; see ModelEmbedder.batches."""
         assert not pre_dense
         try:
-            vectors = self.embedder.signals(prompted, progress=progress)["embedding"]
+            with closing(cast(Batches, self.embedder.batches(prompted))) as batches:
+                for batch in batches:
+                    yield replace(batch, signals={"embedding": self._as_stored(batch.embedding)})
         except Unfinished as part:  # of an API: what it has answered is paid for, and stored
             signals = {"embedding": self._as_stored(part.signals["embedding"])}
             raise Unfinished(part.rows, signals) from part.__cause__
-        return {"embedding": self._as_stored(vectors)}
 
     def check(self, prompted: Sequence[str], stored: Array) -> None:
         """Raise DistilvecError if the vectors of stored texts, float32 [n, dim], are not this model's."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from contextlib import closing
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,14 @@ from distilvec.core.info import TeacherInfo
 from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus, text_key
 from distilvec.data.corpus_files import as_keys
-from distilvec.teachers.cache.fill import Progress, chunks, count_missing, fill_cache
+from distilvec.teachers.cache.fill import FillStep, FillSteps, chunks, compute_vectors, count_missing, fill_steps
 from distilvec.teachers.cache.index import KeyIndex
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.parquet import Rows, VectorTable, append_rows, take
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cache.validate import shortened
-from distilvec.teachers.encode import TextProgress, cut_dimensions
+from distilvec.teachers.encode import EmbeddedBatch, cut_dimensions
 
 _TOLERANCE = 1e-3
 _FEW = 0.1  # share of vectors that may have length 1 at random
@@ -112,7 +113,7 @@ class TableEmbedder:
             parts.append(("made by", made_by))
         return combine(parts)
 
-    def fill(self, cache: TeacherCache, corpus: Corpus, progress: Progress | None = None) -> None:
+    def fill_steps(self, cache: TeacherCache, corpus: Corpus) -> FillSteps:
         """Put the vectors of the corpus's texts into the cache, in the table's order; resumed exactly after a kill.
 
         Texts that the table lacks come last, embedded by the model that made it. Errors: DistilvecError if texts of the
@@ -132,12 +133,11 @@ class TableEmbedder:
             done = len(corpus) - len(missing)
             for new in append_rows(cache, rows_to_add):
                 done += new
-                if progress:
-                    progress(done, len(corpus), done)
+                yield FillStep(done, len(corpus), done)
         if count_missing(cache, corpus):
-            self._embed_missing(cache, corpus, progress)
+            yield from self._embed_missing(cache, corpus)
 
-    def _embed_missing(self, cache: TeacherCache, corpus: Corpus, progress: Progress | None) -> None:
+    def _embed_missing(self, cache: TeacherCache, corpus: Corpus) -> FillSteps:
         """Embed the rows that the cache lacks with the model that made the table."""
         from distilvec.teachers.maker import SAMPLE, Maker, open_maker  # it opens tables as well
 
@@ -145,7 +145,9 @@ class TableEmbedder:
         with open_maker(self.section.made_by, device=self.device) as embedder:
             maker = Maker(embedder, self.dim, self.normalized)
             maker.check(*self._sample(SAMPLE))
-            fill_cache(cache, corpus, maker, progress)
+            compute = partial(compute_vectors, cache.manifest, corpus, maker)
+            with closing(fill_steps(cache, corpus, compute)) as steps:
+                yield from steps
 
     def _sample(self, count: int) -> tuple[list[str], Array]:
         """Return some stored texts with their prompts, documents if the first rows have any, and their vectors."""
@@ -166,7 +168,11 @@ class TableEmbedder:
         """Count the corpus's rows that have no vector in the table."""
         return sum(int((self._index.positions(keys) < 0).sum()) for _, keys in chunks(corpus))
 
-    def embed(self, texts: Sequence[str], role: Role = "document", progress: TextProgress | None = None) -> Array:
+    def embed_batches(self, texts: Sequence[str], role: Role = "document") -> Iterator[EmbeddedBatch]:
+        """Look all texts up at once: the table is read from its beginning to its end."""
+        yield EmbeddedBatch(np.arange(len(texts)), {"embedding": self.embed(texts, role)}, 1.0)
+
+    def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
         """float32 [n, dim] of texts in the table, in their order. DistilvecError for texts that the table lacks."""
         keys, back = np.unique(self._keys_of(texts, role), return_inverse=True)
         index = KeyIndex()

@@ -19,11 +19,19 @@ from distilvec.core.outputs import OutputSpec
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import TaskInfo
 from distilvec.data.labeled import Labelled
-from distilvec.evaluation.diagnostics import Group, experts_report, labelled_groups, run_mixture, sample, task_groups
+from distilvec.evaluation.diagnostics import (
+    Experts,
+    Group,
+    experts_report,
+    labelled_groups,
+    run_mixture,
+    sample,
+    task_groups,
+)
 from distilvec.evaluation.projection import project_experts
 from distilvec.evaluation.tasks import ClassificationTask, StsTask, make_retrieval
 from distilvec.pipeline.run import run
-from distilvec.report.json_values import from_json
+from distilvec.report.json_values import from_json, to_json
 from distilvec.report.values import Report
 from distilvec.report.write import draw_report
 from distilvec.students.build import TeacherInfo, build_student
@@ -64,8 +72,8 @@ def test_gates_outputs_and_lengths_are_the_models_own(student):
 
 
 def test_a_group_is_read_behind_its_prompt(student):
-    one, other = (experts_report(student, [Group("texts", TEXTS, role)])["gates"] for role in ("query", "document"))
-    behind = experts_report(student, [Group("texts", [f"query: {text}" for text in TEXTS])])["gates"]
+    one, other = (experts_report(student, [Group("texts", TEXTS, role)]).gates for role in ("query", "document"))
+    behind = experts_report(student, [Group("texts", [f"query: {text}" for text in TEXTS])]).gates
     assert one == behind != other
 
 
@@ -76,18 +84,16 @@ def test_groups_and_lengths_hold_every_text_once(student):
         Group("empty", [" "]),
     ]
     found = experts_report(student, groups)
-    assert [(row["name"], row["rows"]) for row in found["groups"]] == [("short", 30), ("long", 20)] and found[
-        "rows"
-    ] == 50
-    assert sum(row["rows"] for row in found["lengths"]) == 50
+    assert [(row.name, row.rows) for row in found.groups] == [("short", 30), ("long", 20)] and found.rows == 50
+    assert sum(row.rows for row in found.lengths) == 50
     lengths = run_mixture(student.model, [text for group in groups[:2] for text in sample(group, 100)]).lengths
-    for row in found["lengths"]:
-        assert row["rows"] == sum(row["from"] <= length <= row["to"] for length in lengths)
-    weighed = sum(row["rows"] * np.array(row["gates"]) for row in found["groups"]) / 50
-    np.testing.assert_allclose(weighed, found["gates"], atol=1e-4)
-    np.testing.assert_allclose(sum(found["gates"]), 1, atol=1e-4)
-    assert found["plane"] is None and np.shape(found["cosines"]) == (3, 3) and np.allclose(np.diag(found["cosines"]), 1)
-    assert json.loads(json.dumps(found)) == found
+    for row in found.lengths:
+        assert row.rows == sum(row.first <= length <= row.last for length in lengths)
+    weighed = sum(row.rows * np.array(row.gates) for row in found.groups) / 50
+    np.testing.assert_allclose(weighed, found.gates, atol=1e-4)
+    np.testing.assert_allclose(sum(found.gates), 1, atol=1e-4)
+    assert found.plane is None and np.shape(found.cosines) == (3, 3) and np.allclose(np.diag(found.cosines), 1)
+    assert from_json(Experts, to_json(found)) == found
 
 
 def test_without_experts_or_texts_there_is_nothing(student, tiny_model):
@@ -95,15 +101,15 @@ def test_without_experts_or_texts_there_is_nothing(student, tiny_model):
         experts_report(
             ModelEmbedder(SentenceTransformer(str(tiny_model), device="cpu"), "plain"), [Group("texts", TEXTS)]
         )
-        == {}
+        is None
     )
-    assert experts_report(student, []) == {} == experts_report(student, [Group("blank", [" "])])
+    assert experts_report(student, []) is None and experts_report(student, [Group("blank", [" "])]) is None
     alone = build_student(
         StudentSection(model=str(tiny_model), layers=2, experts=ExpertsSection(count=1, width=16)),
         TeacherInfo(32, True, 128),
         seed=0,
     )
-    assert experts_report(ModelEmbedder(alone, "one expert"), [Group("texts", TEXTS)]) == {}
+    assert experts_report(ModelEmbedder(alone, "one expert"), [Group("texts", TEXTS)]) is None
 
 
 def test_samples_are_drawn_by_seed_without_repeats():
@@ -145,9 +151,9 @@ def test_a_turned_expert_is_like_the_teacher_and_noise_is_not():
     rotation = np.linalg.qr(generator.normal(size=(40, 40)))[0][:24]
     turned, noise = 7 * teacher @ rotation, generator.normal(size=(120, 16))  # another width, another length
     found = project_experts(teacher, [turned, noise], teacher)
-    assert found["likeness"][0] > 0.98 and found["likeness"][2] > 0.98 and abs(found["likeness"][1]) < 0.2
-    np.testing.assert_allclose(found["experts"][0], found["teacher"], atol=0.3)
-    assert found["axes"] == 16 and 0.5 < found["variance"] < 1 and len(found["mixture"]) == 120
+    assert found.likeness[0] > 0.98 and found.likeness[2] > 0.98 and abs(found.likeness[1]) < 0.2
+    np.testing.assert_allclose(found.experts[0], found.teacher, atol=0.3)
+    assert found.axes == 16 and 0.5 < found.variance < 1 and len(found.mixture) == 120
 
 
 # -- whole runs -------------------------------------------------------------------------------------------------------

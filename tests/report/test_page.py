@@ -12,13 +12,14 @@ from html.parser import HTMLParser
 import pytest
 
 from distilvec.core.run_folder import RunFolder
+from distilvec.evaluation.agreement import RankedQueries, RankedQuery
 from distilvec.evaluation.neighbors import NeighborShares, Share
 from distilvec.report.comparison import Comparison, Row, comparison_verdict, render_comparison
 from distilvec.report.html import render_page, tiles
 from distilvec.report.scores import make_verdict, score_table
 from distilvec.report.sections.queries import document_ids, query_table
 from distilvec.report.tables import ABSENT, number, number_cell
-from distilvec.report.values import RankedQueries, RankedQuery, Verdict
+from distilvec.report.values import Verdict
 from distilvec.report.write import draw_comparison, draw_sweep
 from tests.report.comparison_sample import sample_comparison
 from tests.report.report_sample import as_report, sample_judgement, sample_report

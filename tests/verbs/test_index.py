@@ -235,9 +235,9 @@ def test_an_index_becomes_a_judged_encoder(kind, folder, tmp_path, many, capsys,
 def test_an_encoder_is_judged_once_with_one_sentence(table, near_teacher, tmp_path, capsys, monkeypatch):
     """Terminal, page and card of `distill` have the sentence of `check`, from one evaluation."""
     out, judged, stored_scores = tmp_path / "run", [], []
-    judge, score = judgement.judge_encoder, columns.evaluate
+    judge, score = judgement.judge_encoder, columns.score_task
     monkeypatch.setattr(judgement, "judge_encoder", lambda *a: judged.append(a) or judge(*a))
-    monkeypatch.setattr(columns, "evaluate", lambda *a: stored_scores.append(a) or score(*a))
+    monkeypatch.setattr(columns, "score_task", lambda *a: stored_scores.append(a) or score(*a))
     words = ["distill", str(table), "--student", str(near_teacher), "--out", str(out)]
     words += [
         "evaluation.stored=60",
@@ -247,7 +247,7 @@ def test_an_encoder_is_judged_once_with_one_sentence(table, near_teacher, tmp_pa
         "train.precision=fp32",
     ]
     assert run_command([*words, "--json", str(tmp_path / "distill.json")]) == 0
-    assert len(judged) == 1 and len(stored_scores) == 2  # two columns
+    assert len(judged) == 1 and len(stored_scores) == 4  # two tasks in two columns
     printed = capsys.readouterr().out
     report = json.loads(RunFolder(out).report.read_text())
     sentence = report["verdict"]["text"]

@@ -199,14 +199,14 @@ def test_built_in_sweeps_expand(path):
 def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkeypatch):
     members, out = sweep_of(GRID, train__max_steps=4), tmp_path / "out"
     embedded: list[str] = []
-    signals = ModelEmbedder.signals
+    batches = ModelEmbedder.batches
 
-    def signals_of(self, texts, *arguments, **options):
+    def batches_of(self, texts, *arguments, **options):
         if self.files.model == members[0].recipe.teacher.model:  # students are read by it as well
             embedded.extend(texts)
-        return signals(self, texts, *arguments, **options)
+        return batches(self, texts, *arguments, **options)
 
-    monkeypatch.setattr(ModelEmbedder, "signals", signals_of)
+    monkeypatch.setattr(ModelEmbedder, "batches", batches_of)
     told: list[tuple[str, int, int]] = []
 
     def killed_at_the_third(recipe, folder):

@@ -33,7 +33,14 @@ from distilvec.models.limits import position_limit
 from distilvec.models.placement import placement
 from distilvec.models.settings import ModelSettings, setting_key
 from distilvec.models.static import is_static, static_limit
-from distilvec.models.unreadable import check_model, check_outputs, check_tokenizer, readable
+from distilvec.models.unreadable import (
+    PROBE,
+    check_model,
+    check_tokenizer,
+    check_vector,
+    readable,
+    vector_expected,
+)
 
 EXPERTS_FILE = "distilvec_experts.py"  # the copy of models/experts.py in a student's folder; saved students name it
 EXPERTS_TYPE = "distilvec_experts.Experts"
@@ -58,7 +65,9 @@ def load_model(
             raise no_pooling(name, key)
     model = load_backbone(name, key, revision=revision, trust_remote_code=trust_remote_code, **kwargs)
     if len({values.dtype for values in model.parameters() if values.is_floating_point()}) == 1:  # mixed: no CPU kernels
-        check_outputs(partial(model.encode, show_progress_bar=False), model, name, key)
+        with vector_expected(model, name, key):
+            probe = model.encode([PROBE], show_progress_bar=False)
+        check_vector(probe, model, name, key)
     return model
 
 

@@ -30,9 +30,7 @@ from distilvec.pipeline.projected import projected_student, trains_projection
 from distilvec.pipeline.start import read_start
 from distilvec.pipeline.student import trained_student
 from distilvec.pipeline.texts import test_split
-from distilvec.report.json_values import from_json
-from distilvec.report.record import LabelledScores
-from distilvec.report.values import Mistakes, Report, read_report
+from distilvec.report.values import Report, read_report
 from distilvec.students.task_head import load_head
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.model_embedder import ModelEmbedder
@@ -218,9 +216,8 @@ def _add_supervised(job: Job, models: Models, report: Report) -> None:
     if models.teacher is not None and job.teacher.head is not None:
         heads = {"teacher": (models.teacher.model, job.teacher.head), **heads}
     test = test_split(job.recipe, job.examples)
-    content, samples, logits = supervised_report(job.examples.name, heads, test)
-    report.supervised = from_json(LabelledScores, content)
+    report.supervised, samples, logits = supervised_report(job.examples.name, heads, test)
     if job.examples.classes:
-        report.mistakes = from_json(Mistakes, find_mistakes(logits, test, job.examples.classes))
+        report.mistakes = find_mistakes(logits, test, job.examples.classes)
     if not job.tasks:
-        _add_scores(job, models, report, as_scores(content), samples, [])
+        _add_scores(job, models, report, as_scores(report.supervised), samples, [])

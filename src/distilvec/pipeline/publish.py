@@ -17,11 +17,11 @@ from distilvec.pipeline.resolve import make_objective
 from distilvec.pipeline.start import fresh_layer, read_start
 from distilvec.pipeline.student import student_similarity, trained_student
 from distilvec.pipeline.train import Training
+from distilvec.report import write
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
 from distilvec.report.record import read_record, write_record
 from distilvec.report.values import Report
-from distilvec.report.write import write_report
 
 
 def publish(job: Job, training: Training, report: Report) -> Run:
@@ -46,5 +46,6 @@ def publish(job: Job, training: Training, report: Report) -> Run:
     card = model_card(record, exports=read_exports(folder))
     replace_texts(folder, record.to_json(), card, student_similarity(job))
     write_record(job.files, record)
-    write_report(job.files, report, record, recipes.dump(job.recipe))
+    write.write_report(job.files, report, record, recipes.dump(job.recipe))
+    write.draw_report(job.files, report)
     return Run(job.folder, record)

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from sentence_transformers import SentenceTransformer
-
 from distilvec.core.files import read_json, remove, write_json
 from distilvec.core.log import log
 from distilvec.core.objective import Objective
@@ -133,20 +131,18 @@ def save(job: Job, encoder: Encoder, objective: Objective, name: str) -> None:
     All processes call this; the main one writes, with the parameters and the head that the objective has learned.
     """
     with whole_model(encoder) as model:
-        if model is not None:
-            _save(job, model, objective, name)
-
-
-def _save(job: Job, model: SentenceTransformer, objective: Objective, name: str) -> None:
-    info = {"method": job.stages[-1].recipe.method.name, "teacher": job.teacher.info.name}
-    card = f"# {job.recipe.name}\n\n{about_saved(name)}\n"
-    model, section = merged(model), job.recipe.student.embedding
-    model.similarity_fn_name = student_similarity(job)
-    if section is not None and section.expand:
-        model, distance = expanded(model, fitting_texts(job))
-        log(f"{name}: the full table's vectors differ from the factorized table's by {distance:.3f} on average")
-    save_student(model, job.files.model(name), info, card, extra_files=head_writer(job, objective))
-    save_objective(job.files.objective(name), objective)
+        if model is None:
+            return
+        student = merged(model)
+        student.similarity_fn_name = student_similarity(job)
+        section = job.recipe.student.embedding
+        if section is not None and section.expand:
+            student, distance = expanded(student, fitting_texts(job))
+            log(f"{name}: the full table's vectors differ from the factorized table's by {distance:.3f} on average")
+        info = {"method": job.stages[-1].recipe.method.name, "teacher": job.teacher.info.name}
+        card = f"# {job.recipe.name}\n\n{about_saved(name)}\n"
+        save_student(student, job.files.model(name), info, card, extra_files=head_writer(job, objective))
+        save_objective(job.files.objective(name), objective)
 
 
 def about_saved(name: str) -> str:

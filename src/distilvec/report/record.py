@@ -16,6 +16,7 @@ from pydantic import FiniteFloat
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.similarity import Similarity
+from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.neighbors import Judgement
 from distilvec.formats.replace import RECORD
@@ -184,16 +185,6 @@ class TrainingRecord:
         """Return the settings and costs that are known, by name; without stages and sentences."""
         values = {name: value for name, value in vars(self).items() if name not in ("stages", "shipped")}
         return {name: value for name, value in values.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class LabelledScores:
-    """Metrics on the test split of a labelled task, from 0 to 1, by model; None where one is undefined."""
-
-    task: str
-    type: str
-    rows: int
-    scores: dict[str, dict[str, float | None]]
 
 
 @dataclass(frozen=True)

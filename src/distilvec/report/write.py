@@ -25,13 +25,13 @@ from distilvec.train.metrics import read_metrics, validation_metric
 HISTORY_LINES = 400  # training lines kept for the curves
 
 
-def write_report(run: RunFolder, report: Report, record: RunRecord, recipe: str) -> Path | None:
-    """Complete report.json, draw the figures and write report.html; return its path, None without matplotlib."""
+def write_report(run: RunFolder, report: Report, record: RunRecord, recipe: str) -> None:
+    """Complete and write report.json; `draw_report` makes the page of it."""
     report.history = history(run.metrics)
     report.warnings = warnings(run)
     report.record = record
     report.recipe = recipe
-    return _finish(run, report)
+    _complete(run, report)
 
 
 def refresh_report(run: RunFolder) -> Path | None:
@@ -40,21 +40,23 @@ def refresh_report(run: RunFolder) -> Path | None:
     Errors: DistilvecError for a report.json that is damaged or was changed by hand.
     """
     report = read_report(run)
-    return None if report is None else _finish(run, report)
+    if report is None:
+        return None
+    _complete(run, report)
+    return draw_report(run, report)
 
 
-def _finish(run: RunFolder, report: Report) -> Path | None:
-    """Make the verdict and its advice, write report.json, figures and page."""
+def _complete(run: RunFolder, report: Report) -> None:
+    """Make the verdict and its advice, and write report.json."""
     report.folder = str(run.path)
     report.exports = read_exports(run.student)
     report.verdict = make_verdict(report.scores, report.intervals.get("student"), report.speed, report.record)
     report.verdict.advice = advice(report)
     report.write(run)
-    return draw_report(run, report)
 
 
 def draw_report(run: RunFolder, report: Report) -> Path | None:
-    """Write the figures of a complete report (SVG and PNG) and report.html, which has them inside."""
+    """Write the figures of a complete report (SVG and PNG) and report.html; None without matplotlib."""
     if not _can_draw(run.report_page.name):
         return None
     page = render_page(report.visible(), partial(write_figure, folder=run.figures))

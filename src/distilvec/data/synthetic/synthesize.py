@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,9 @@ class _Writer:
         with progress(self.section.kind, len(words), "words", done) as advance:
             for attempt in range(self.section.attempts):
                 missing = [word for word in words if word not in answers and self.journal.failures[word] == attempt]
-                self._ask_all(missing, attempt, lambda: advance(done + len(answers) - before, self.client.meter.note))
+                with closing(self._ask_all(missing, attempt)) as answered:
+                    for _ in answered:
+                        advance(done + len(answers) - before, self.client.meter.note)
 
     def forecast(self, words: int) -> None:
         """Log tokens and cost of `words` words like those that have answers."""
@@ -105,14 +108,15 @@ class _Writer:
         cost = self.section.cost_note(tokens, written)
         log(f"at this rate {words:,} words take about {tokens:,} tokens read, {written:,} written{cost}")
 
-    def _ask_all(self, words: list[str], attempt: int, report: Callable[[], None]) -> None:
+    def _ask_all(self, words: list[str], attempt: int) -> Generator[list[str], None, None]:
+        """Ask for some words in batches; yield the words of each batch that has an answer."""
         size = max(1, self.section.words >> attempt)
         batches = [words[start : start + size] for start in range(0, len(words), size)]
         if batches:
             tokens = len(batches) * self.count([self.prompt])[0] + sum(self.count(words))
             what = f"attempt {attempt + 1}: {len(words):,} words in {len(batches):,} requests"
             log(f"{self.section.model}, {what}, {tokens:,} tokens to read")
-            self.client.ask_all(batches, self._ask, self._keep, report)
+            yield from self.client.ask_all(batches, self._ask, self._keep)
 
     def _ask(self, words: list[str]) -> str:
         """The answer to one request, as it was written."""

@@ -9,8 +9,8 @@ from distilvec.config.yaml_dialect import load_yaml
 from distilvec.core.errors import DistilvecError
 from distilvec.core.escape import quoted
 from distilvec.core.run_folder import RunFolder
+from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.report.model_card import loading_call, shorter_reading
-from distilvec.report.record import LabelledScores
 from distilvec.report.section import Block, Section, make_section
 from distilvec.report.tables import lookup
 from distilvec.report.values import Report

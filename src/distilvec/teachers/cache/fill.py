@@ -7,8 +7,8 @@ first is computed, so that several processes can compute them (parts.py, verbs/c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,12 +29,11 @@ from distilvec.teachers.cache.signals import Array, Ragged, Rows, compress, join
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
 from distilvec.teachers.cache.validate import refuse
 from distilvec.teachers.cached import BatchTeacher
-from distilvec.teachers.encode import CPU_FLOOR, TextProgress, plan_batches
+from distilvec.teachers.encode import CPU_FLOOR, EmbeddedBatch, plan_batches
 
-# rows of the corpus in the cache, rows of the corpus, and the former in rows of average length: core.log.Advance
-Progress = Callable[[int, int, float], None]
 Planned = tuple[int, Rows]  # a shard to compute: its number, its rows of the corpus
-Compute = Callable[[Rows, TextProgress], Mapping[str, Array | Ragged]]  # signals of corpus rows
+Batches = Generator[EmbeddedBatch, None, None]
+Compute = Callable[[Rows], Batches]  # signals of corpus rows, batch by batch
 
 MOST_ROWS = 2048  # of a shard with token signals, which is held in memory until it is whole
 _LOOKUP = 65_536  # rows looked up together
@@ -51,6 +50,22 @@ class TokenSource:
     device: torch.device
 
 
+@dataclass(frozen=True)
+class FillStep:
+    """How far a cache is filled: `done` of `total` rows of the corpus, and the same in rows of average length.
+
+    `note`: what the work has cost until now.
+    """
+
+    done: int
+    total: int
+    work: float
+    note: str = ""
+
+
+FillSteps = Generator[FillStep, None, None]
+
+
 class Unfinished(Exception):
     """Signals of some rows of a shard (numbered from 0), computed before its cause ended the work."""
 
@@ -59,54 +74,63 @@ class Unfinished(Exception):
         self.rows, self.signals = rows, signals
 
 
-def fill_cache(cache: TeacherCache, corpus: Corpus, teacher: Any, progress: Progress | None = None) -> None:
-    """Embed the rows that the cache lacks with `teacher.signals(texts, pre_dense, advance)`; see ModelEmbedder.signals.
+def fill_cache(cache: TeacherCache, corpus: Corpus, teacher: Any) -> None:
+    """Embed the rows that the cache lacks with `teacher.batches(texts, pre_dense)`; see ModelEmbedder.batches.
 
-    Errors: DistilvecError for vectors that must not be stored, or a full disk.
+    Errors: as `fill_steps`.
     """
-
-    fill_shards(cache, corpus, partial(compute_vectors, cache.manifest, corpus, teacher), progress)
-
-
-def fill_tokens(cache: TeacherCache, corpus: Corpus, source: TokenSource, progress: Progress | None = None) -> None:
-    """Compute vectors and token signals of the rows that the cache lacks. Errors: as `fill_cache`."""
-    fill_shards(cache, corpus, partial(compute_tokens, cache.manifest, corpus, source), progress)
+    for _ in fill_steps(cache, corpus, partial(compute_vectors, cache.manifest, corpus, teacher)):
+        pass
 
 
-def fill_shards(
+def fill_steps(
     cache: TeacherCache,
     corpus: Corpus,
     compute: Compute,
-    progress: Progress | None = None,
     ahead: Callable[[Iterator[Planned]], Iterator[Planned]] = iter,
-) -> None:
-    """`compute` the signals of the rows that the cache lacks, a shard at a time, and append them.
+) -> FillSteps:
+    """`compute` the signals of the rows that the cache lacks, a shard at a time, and append them; yield every batch.
 
     `ahead` passes the planned shards on, in any order; it may begin several of them before it passes on the first.
-    Of a shard that ends in Unfinished the rows until then are appended, and its cause is raised.
+    Of a shard that ends in Unfinished the rows until then are appended, and its cause is raised. The cache is held for
+    writing until the iterator ends or is closed.
+    Errors: DistilvecError for vectors that must not be stored, or a full disk.
     """
     rows, missing = len(corpus), count_missing(cache, corpus)
-    report = progress or (lambda done, total, work: None)
-    report(rows - missing, rows, rows - missing)
+    yield FillStep(rows - missing, rows, rows - missing)
     if not missing:
         return
     with cache.writing():
         done = rows - count_missing(cache, corpus)  # another process may have added some
         for number, shard in ahead(plan_shards(cache, corpus)):
-
-            def advance(texts: int, share: float, before: int = done, size: int = len(shard)) -> None:
-                report(before + texts, rows, before + share * size)
-
+            computed: list[EmbeddedBatch] = []
+            texts, work = done, float(done)
             try:
-                signals = compute(shard, advance)
+                with closing(compute(shard)) as batches:
+                    for batch in batches:
+                        computed.append(batch)
+                        texts += len(batch.rows)
+                        work += batch.work * len(shard)
+                        yield FillStep(texts, rows, work)
             except Unfinished as part:  # of an API: its vectors are paid for
-                kept = shard[part.rows]
-                cache.append(np.asarray(corpus.keys[kept]), part.signals, corpus.stored(kept).__getitem__)
+                finished = shard[part.rows]
+                cache.append(np.asarray(corpus.keys[finished]), part.signals, corpus.stored(finished).__getitem__)
                 raise part.__cause__ or part from None
+            signals = in_order(computed)
             cache.append(np.asarray(corpus.keys[shard]), signals, corpus.stored(shard).__getitem__, number)
             done += len(shard)
         cache.sort_shards()
-    report(rows, rows, rows)
+    yield FillStep(rows, rows, rows)
+
+
+def in_order(batches: Sequence[EmbeddedBatch]) -> dict[str, Array | Ragged]:
+    """Return the signals of all batches in the order of the texts."""
+    back = np.argsort(np.concatenate([batch.rows for batch in batches]))
+    signals: dict[str, Array | Ragged] = {}
+    for name, first in batches[0].signals.items():
+        parts = [batch.signals[name] for batch in batches]
+        signals[name] = join(parts).take(back) if isinstance(first, Ragged) else np.concatenate(parts)[back]
+    return signals
 
 
 def plan_shards(cache: TeacherCache, corpus: Corpus) -> Iterator[Planned]:
@@ -160,37 +184,21 @@ def complete_cache(folder: Path, fingerprint: str, corpus: Corpus) -> TeacherCac
     return next((cache for cache in supersets if not count_missing(cache, corpus)), None)
 
 
-def compute_vectors(
-    manifest: Manifest, corpus: Corpus, teacher: Any, rows: Rows, advance: TextProgress
-) -> Mapping[str, Array]:
-    """Vectors of these rows by a `teacher` with the method `signals`; see ModelEmbedder.signals."""
-    found: Mapping[str, Array] = teacher.signals(corpus.prompted(rows), "pre_dense" in manifest.signals, advance)
-    return found
+def compute_vectors(manifest: Manifest, corpus: Corpus, teacher: Any, rows: Rows) -> Batches:
+    """Vectors of these rows by a `teacher` with the method `batches`; see ModelEmbedder.batches."""
+    batches: Batches = teacher.batches(corpus.prompted(rows), "pre_dense" in manifest.signals)
+    return batches
 
 
-def compute_tokens(
-    manifest: Manifest, corpus: Corpus, source: TokenSource, rows: Rows, advance: TextProgress
-) -> dict[str, Array | Ragged]:
-    """Signals of a cache with this manifest for these rows, in their order; computed in batches of like length."""
-    parts, order = [], []
-    rows_done = tokens_done = 0
+def compute_tokens(manifest: Manifest, corpus: Corpus, source: TokenSource, rows: Rows) -> Batches:
+    """Signals of a cache with this manifest for these rows; computed in batches of like length."""
     lengths, budget = source.lengths[rows].astype(np.int64), source.batch_tokens
     for chosen in plan_batches(lengths, budget, min(budget, CPU_FLOOR)):
         numbers = torch.from_numpy(rows[chosen])
         alignment = source.alignment.batch(rows[chosen]) if source.alignment else None
         batch = TextBatch(numbers, {}, torch.zeros_like(numbers), alignment=alignment).to(source.device)
-        parts.append(_stored_signals(manifest, corpus, source.teacher.signals(batch), rows[chosen]))
-        order.append(chosen)
-        rows_done += len(chosen)
-        tokens_done += int(lengths[chosen].sum())
-        advance(rows_done, tokens_done / int(lengths.sum()))
-    back = np.argsort(np.concatenate(order))
-
-    def whole(name: str) -> Array | Ragged:
-        found = [part[name] for part in parts]
-        return join(found).take(back) if isinstance(found[0], Ragged) else np.concatenate(found)[back]
-
-    return {name: whole(name) for name in manifest.signals}
+        signals = _stored_signals(manifest, corpus, source.teacher.signals(batch), rows[chosen])
+        yield EmbeddedBatch(chosen, signals, float(lengths[chosen].sum() / lengths.sum()))
 
 
 def _stored_signals(manifest: Manifest, corpus: Corpus, found: ModelOutputs, rows: Rows) -> dict[str, Any]:

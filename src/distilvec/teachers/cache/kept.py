@@ -7,7 +7,7 @@ tokenizer, pooling, lengths, precision). Prompts are part of a text's key, and s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,9 +22,9 @@ from distilvec.data.corpus import text_key
 from distilvec.data.corpus_files import as_keys
 from distilvec.teachers.cache.index import Keys
 from distilvec.teachers.cache.manifest import Manifest
-from distilvec.teachers.cache.signals import Array, Rows
+from distilvec.teachers.cache.signals import Rows
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.encode import TextProgress, Vectors
+from distilvec.teachers.encode import EmbeddedBatch
 
 SHARD_TEXTS = 2048  # a killed evaluation loses at most the work of so many texts
 
@@ -34,10 +34,8 @@ class Model(Protocol):
 
     dim: int
 
-    def signals(
-        self, prompted: Sequence[Text], pre_dense: bool = False, progress: TextProgress | None = None
-    ) -> Vectors:
-        """ "embedding", float32 [n, dim], of texts with their prompts."""
+    def batches(self, prompted: Sequence[Text]) -> Iterator[EmbeddedBatch]:
+        """Embed texts with their prompts."""
         ...
 
 
@@ -87,39 +85,28 @@ def open_kept(root: Path, manifest: Manifest) -> TeacherCache | None:
         return None
 
 
-def embed_kept(
-    cache: TeacherCache, model: Model, texts: Sequence[str], prompt: str, progress: TextProgress | None = None
-) -> Array:
-    """Vectors of texts, float32 [n, dim]: from the cache, else from the model, and then kept.
+def kept_batches(cache: TeacherCache, model: Model, texts: Sequence[str], prompt: str) -> Iterator[EmbeddedBatch]:
+    """Embed texts: from the cache, else with the model, whose vectors are then kept.
 
-    Vectors that a cache refuses (zero, not finite) are returned as they are and not kept.
+    Vectors that a cache refuses (zero, not finite) are passed on as they are and not kept.
     """
     asked = PromptedTexts(texts, prompt)
     positions = cache.positions(asked.keys)
-    vectors = np.empty((len(texts), model.dim), dtype=np.float32)
-    present = positions >= 0
-    vectors[present] = cache.read(positions[present])
-    missing = np.flatnonzero(~present)
-    done = len(texts) - len(missing)
+    stored = np.flatnonzero(positions >= 0)
+    if len(stored):
+        yield EmbeddedBatch(stored, {"embedding": cache.read(positions[stored])}, len(stored) / len(texts))
+    missing = np.flatnonzero(positions < 0)
     for start in range(0, len(missing), SHARD_TEXTS):
         rows = missing[start : start + SHARD_TEXTS]
-
-        def advance(count: int, share: float, before: int = done + start, size: int = len(rows)) -> None:
-            if progress is not None:
-                progress(before + count, (before + share * size) / len(texts))
-
-        vectors[rows] = model.signals(asked.prompted(rows), progress=advance)["embedding"]
-        good = rows[np.isfinite(vectors[rows]).all(axis=1) & vectors[rows].any(axis=1)]
-        if len(good):
-            _keep(cache, asked, good, vectors[good])
-    if progress is not None:
-        progress(len(texts), 1.0)
-    return vectors
-
-
-def _keep(cache: TeacherCache, asked: PromptedTexts, rows: Rows, vectors: Array) -> None:
-    """Append vectors; a full or read-only disk is logged, since the scores do not depend on it."""
-    try:
-        cache.append(asked.keys[rows], {"embedding": vectors}, asked.stored(rows).__getitem__)
-    except DistilvecError as error:
-        log(f"{error}\n{len(rows):,} vectors of evaluation texts are not kept.")
+        vectors = np.empty((len(rows), model.dim), dtype=np.float32)
+        for batch in model.batches(asked.prompted(rows)):
+            vectors[batch.rows] = batch.embedding
+            yield EmbeddedBatch(rows[batch.rows], batch.signals, batch.work * len(rows) / len(texts))
+        good = np.isfinite(vectors).all(axis=1) & vectors.any(axis=1)
+        if not good.any():
+            continue
+        try:
+            stored_texts = asked.stored(rows[good])
+            cache.append(asked.keys[rows[good]], {"embedding": vectors[good]}, stored_texts.__getitem__)
+        except DistilvecError as error:  # a full or read-only disk: scores do not depend on it
+            log(f"{error}\n{int(good.sum()):,} vectors of evaluation texts are not kept.")

@@ -18,7 +18,7 @@ import numpy as np
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import remove
 from distilvec.data.corpus import Corpus
-from distilvec.teachers.cache.fill import Compute, Progress, plan_shards
+from distilvec.teachers.cache.fill import Compute, FillStep, FillSteps, in_order, plan_shards
 from distilvec.teachers.cache.shard import KEY_NAME, Shard, damaged, read_journal
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
 
@@ -59,27 +59,27 @@ def fill_share(
     share: Share,
     corpus: Corpus,
     compute: Compute,
-    progress: Progress | None = None,
-) -> None:
+) -> FillSteps:
     """Compute those shards that the cache lacks and that belong to the share, into `part`; resumed after a kill.
 
     Errors: DistilvecError for vectors that must not be stored, or a full disk.
     """
-    report = progress or (lambda done, total, work: None)
     own = [(number, rows) for number, rows in plan_shards(cache, corpus) if share.includes(number)]
     done, total = 0, sum(len(rows) for _, rows in own)
     with part.writing():
         for number, rows in own:
-
-            def advance(texts: int, share_done: float, before: int = done, size: int = len(rows)) -> None:
-                report(before + texts, total, before + share_done * size)
-
             keys = np.asarray(corpus.keys[rows])
             if (part.positions(keys) < 0).any():
-                signals = compute(rows, advance)
-                part.append(keys, signals, corpus.stored(rows).__getitem__, number)
+                computed = []
+                texts, work = done, float(done)
+                for batch in compute(rows):
+                    computed.append(batch)
+                    texts += len(batch.rows)
+                    work += batch.work * len(rows)
+                    yield FillStep(texts, total, work)
+                part.append(keys, in_order(computed), corpus.stored(rows).__getitem__, number)
             done += len(rows)
-            report(done, total, done)
+            yield FillStep(done, total, done)
 
 
 def part_folders(cache: Path) -> list[Path]:

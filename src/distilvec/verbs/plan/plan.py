@@ -37,7 +37,7 @@ from distilvec.pipeline.student import trainable, untrained_student
 from distilvec.pipeline.texts import below_limits, left_out
 from distilvec.report.model_card import shorter_reading
 from distilvec.teachers.api_embedder import ApiEmbedder
-from distilvec.teachers.cache.fill import compute_tokens, count_missing
+from distilvec.teachers.cache.fill import compute_tokens, count_missing, in_order
 from distilvec.teachers.cache.signals import Ragged
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.stages import Stage, errors_named
@@ -269,8 +269,7 @@ def _cost_of_a_text(
         source = token_source(job, teacher, model, tokens, alignment)
         lengths = np.asarray(tokens.lengths[rows], dtype=np.int64)
         rate, results = measure_rate(
-            lambda chosen: compute_tokens(teacher.manifest, corpus, source, rows[chosen], lambda done, share: None),
-            lengths,
+            lambda chosen: in_order(list(compute_tokens(teacher.manifest, corpus, source, rows[chosen]))), lengths
         )
         groups = measured_rows(lengths)
         stored_bytes = [sum(v.values.nbytes for v in found.values() if isinstance(v, Ragged)) for found in results]

@@ -70,7 +70,7 @@ def test_the_watched_number_of_a_line():
 
 @pytest.mark.parametrize(("name", "shipped"), [("distance", 0.1), ("similarity_gap", 0.3), ("accuracy", 0.4)])
 def test_the_figures_of_the_student_that_ships(tmp_path, name, shipped):
-    path = RunFolder(tmp_path).metrics
+    path = tmp_path / "metrics.jsonl"
     path.write_text(
         "".join(f'{{"step": {step}, "eval/{name}": {value}}}\n' for step, value in enumerate((0.1, 0.4, 0.2, 0.3)))
     )

@@ -25,7 +25,6 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.texts import COMMON
-from distilvec.core.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))  # its tiny models and labelled tasks
@@ -265,8 +264,8 @@ def compare(case: Case, workspace: Path, problems: dict[str, dict[str, str]]) ->
 
 
 def student_folder(run: Path) -> Path:
-    """Return the folder of a run's student."""
-    return next(path for path in (RunFolder(run).student, *run.glob("**/student")) if path.is_dir())
+    """Return the folder of a run's student, of any version."""
+    return next(path for path in (run / "student", *run.glob("**/student")) if path.is_dir())
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

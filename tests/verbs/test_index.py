@@ -27,7 +27,7 @@ from distilvec.models.load import load
 from distilvec.pipeline import columns, judgement
 from distilvec.pipeline.run import run
 from distilvec.teachers.api_embedder import _PROBE
-from distilvec.teachers.cache.columns import KNOWN
+from distilvec.teachers.cache.columns import USUAL_NAMES
 from distilvec.teachers.open import open_table
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.verbs.check.check import check_index
@@ -348,7 +348,7 @@ def test_column_errors_name_the_option_that_was_typed(table, tiny_model, tmp_pat
     assert run_command(command) == 2
     problem = " ".join(capsys.readouterr().err.split())
     assert f"[index] {odd} has the columns chunk_id, chunk_text, dense;" in problem
-    for name in (*KNOWN["text"], "embedding", "vector", "embeddings", "vectors"):
+    for name in (*USUAL_NAMES["text"], "embedding", "vector", "embeddings", "vectors"):
         assert name in problem
     assert "teacher_embedding_final" not in problem and "columns:" not in problem and "teacher." not in problem
     assert problem.endswith("Name yours: --column text=NAME --column embedding=NAME.")

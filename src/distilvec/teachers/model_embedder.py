@@ -35,8 +35,8 @@ from distilvec.models.load import (
 from distilvec.models.settings import ModelSettings, setting_key
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.models.unreadable import check_outputs
+from distilvec.teachers.cache.evaluation_vectors import embed_and_store, open_evaluation_cache
 from distilvec.teachers.cache.fill import Progress, fill_cache
-from distilvec.teachers.cache.kept import embed_kept, open_kept
 from distilvec.teachers.cache.manifest import Manifest, hash_model, hash_modules
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.encode import Forward, TextProgress, Vectors, cut_dimensions, plan_batches, runs_directly
@@ -108,7 +108,7 @@ class ModelEmbedder:
         self.pre_dense_dim: int | None = dense[0] if dense else None
         bfloat16 = self.settings.dtype == "bfloat16"
         self._forward = Forward(model, batch_tokens, self.max_length, bfloat16) if runs_directly(model) else None
-        self._kept: TeacherCache | None = None  # of evaluation texts: keep_in
+        self._evaluation_cache: TeacherCache | None = None  # of evaluation texts: keep_in
 
     def __enter__(self) -> ModelEmbedder:
         return self
@@ -196,8 +196,8 @@ class ModelEmbedder:
     ) -> npt.NDArray[np.float32]:
         """Return float32 [texts, dim], with the role's prompt prepended; see `keep_in` for texts that are stored."""
         prompt = self.prompts.get(role, "")
-        if self._kept is not None:
-            return embed_kept(self._kept, self, texts, prompt, progress)
+        if self._evaluation_cache is not None:
+            return embed_and_store(self._evaluation_cache, self, texts, prompt, progress)
         return self.signals([prompt + text for text in texts], progress=progress)["embedding"]
 
     def embed_prompted(self, prompted: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -209,7 +209,7 @@ class ModelEmbedder:
 
         `manifest` is this teacher's, with any signals.
         """
-        self._kept = open_kept(root, manifest)
+        self._evaluation_cache = open_evaluation_cache(root, manifest)
 
     def signals(
         self, prompted: Sequence[Text], pre_dense: bool = False, progress: TextProgress | None = None

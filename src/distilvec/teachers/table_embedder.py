@@ -16,10 +16,10 @@ from distilvec.core.info import TeacherInfo
 from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus, text_key
 from distilvec.data.corpus_files import as_keys
-from distilvec.teachers.cache.fill import Progress, chunks, count_missing
+from distilvec.teachers.cache.fill import Progress, count_missing, key_chunks
 from distilvec.teachers.cache.index import KeyIndex
 from distilvec.teachers.cache.manifest import Manifest
-from distilvec.teachers.cache.parquet import Rows, VectorTable, append_rows, take
+from distilvec.teachers.cache.parquet import TableRows, VectorTable, append_rows
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cache.validate import shortened
@@ -110,9 +110,9 @@ class TableEmbedder:
         self._refuse_missing(cache, corpus, self.table.check_conflicts(cache.signals))
         with cache.writing():
             missing = KeyIndex()
-            for _, keys in chunks(corpus):
+            for _, keys in key_chunks(corpus):
                 missing.add(keys[cache.positions(keys) < 0])
-            rows_to_add = (take(rows, missing.positions(rows["key"]) >= 0) for rows in self.rows(cache.signals))
+            rows_to_add = (rows.select(missing.positions(rows.keys) >= 0) for rows in self.rows(cache.signals))
             done = len(corpus) - len(missing)
             for new in append_rows(cache, rows_to_add):
                 done += new
@@ -127,9 +127,9 @@ class TableEmbedder:
         vectors = np.zeros((len(keys), self.dim), dtype=np.float32)
         present = np.zeros(len(keys), dtype=bool)
         for rows in self.rows(["embedding"]):
-            slots = index.positions(rows["key"])
+            slots = index.positions(rows.keys)
             asked = slots >= 0
-            vectors[slots[asked]] = rows["embedding"][asked]
+            vectors[slots[asked]] = rows.vectors["embedding"][asked]
             present[slots[asked]] = True
         lacking = np.flatnonzero(~present[back])
         if len(lacking):
@@ -152,16 +152,16 @@ class TableEmbedder:
         seen = KeyIndex()
         for rows in self.rows(["embedding"]):
             # a row's key depends on its role: it is that of its text as a document if the row is a document
-            keys = self._keys_of(rows["text"].tolist(), "document")
-            is_document = (keys.view(np.uint64) == rows["key"].view(np.uint64)).reshape(-1, 2).all(axis=1)
-            chosen = is_document & (rows["text"] != "")
-            rows = take(rows, chosen)
+            keys = self._keys_of(rows.texts.tolist(), "document")
+            is_document = (keys.view(np.uint64) == rows.keys.view(np.uint64)).reshape(-1, 2).all(axis=1)
+            chosen = is_document & (rows.texts != "")
+            rows = rows.select(chosen)
             keys = keys[chosen]
             first = np.sort(np.unique(keys, return_index=True)[1])
             first = first[seen.positions(keys[first]) < 0]
             seen.add(keys[first])
-            texts += rows["text"][first].tolist()
-            vectors.append(rows["embedding"][first])
+            texts += rows.texts[first].tolist()
+            vectors.append(rows.vectors["embedding"][first])
         return texts, np.concatenate(vectors)
 
     @cached_property
@@ -171,26 +171,26 @@ class TableEmbedder:
     def _keys_of(self, texts: Sequence[str], role: Role) -> Any:
         return as_keys(text_key(self.prompts[role], text.strip()) for text in texts)
 
-    def rows(self, signals: Iterable[str]) -> Iterator[Rows]:
+    def rows(self, signals: Iterable[str]) -> Iterator[TableRows]:
         """The table's rows in order, cut to `dim` dimensions. DistilvecError if only some vectors have length 1."""
         for rows in self.table.rows(signals):
-            if "embedding" in rows:
-                real, close = _real_and_unit(rows["embedding"])
+            if "embedding" in rows.vectors:
+                real, close = _real_and_unit(rows.vectors["embedding"])
                 if self.normalized and (wrong := real & ~close).any():
-                    text = shortened(rows["text"][int(np.argmax(wrong))])
+                    text = shortened(rows.texts[int(np.argmax(wrong))])
                     raise DistilvecError(
                         self.key,
                         f"{self.table.path}: other vectors have length 1, that of {text} has not.",
                         "Normalise all of them, or none.",
                     )
-                rows["embedding"] = cut_dimensions(rows["embedding"], self.dim, self.normalized)
+                rows.vectors["embedding"] = cut_dimensions(rows.vectors["embedding"], self.dim, self.normalized)
             yield rows
 
     def _measure(self) -> bool:
         """True if the first vectors have length 1, but for zero vectors and a few others."""
         measured = unit = 0
         for rows in self.table.rows(["embedding"]):
-            real, close = _real_and_unit(rows["embedding"])
+            real, close = _real_and_unit(rows.vectors["embedding"])
             measured += int(real.sum())
             unit += int((real & close).sum())
             if measured >= _MEASURED:
@@ -199,7 +199,7 @@ class TableEmbedder:
 
     def _refuse_missing(self, cache: TeacherCache, corpus: Corpus, table: KeyIndex) -> None:
         """DistilvecError for texts of the corpus that are neither in the cache nor in the table."""
-        missing = [(cache.positions(keys) < 0) & (table.positions(keys) < 0) for _, keys in chunks(corpus)]
+        missing = [(cache.positions(keys) < 0) & (table.positions(keys) < 0) for _, keys in key_chunks(corpus)]
         rows = np.flatnonzero(np.concatenate(missing))
         if rows.size:
             separate = " With task.encode=separate, pairs are looked up as two texts." if corpus.paired else ""

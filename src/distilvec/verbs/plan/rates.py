@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 from sentence_transformers import SentenceTransformer
 
-from distilvec.config.schema import TEACHER_COLUMNS
+from distilvec.config.schema import TEACHER_COLUMNS, Role
 from distilvec.core.duration import duration
 from distilvec.evaluation.tasks import Task, embedded_texts
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.projected import trains_projection
-from distilvec.teachers.cache.kept import PromptedTexts, kept_folder
+from distilvec.teachers.cache.evaluation_vectors import PromptedTexts, evaluation_folder
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
 from distilvec.teachers.model_embedder import ModelEmbedder
 
@@ -50,19 +50,24 @@ class PerToken:
 
 def measured_rows(lengths: Lengths) -> tuple[Rows, Rows]:
     """Rows of short and of long texts with about MEASURED_TOKENS tokens each, out of a sample's lengths."""
-    order = np.argsort(lengths, kind="stable")
-    ends = np.cumsum(lengths[order[::-1]])
-    long_rows = order[::-1][: max(1, int(np.searchsorted(ends, MEASURED_TOKENS, side="right")))]
-    rising = order[int(SHORT_QUANTILE * len(order)) :]
-    ends = np.cumsum(lengths[rising])
-    return rising[: max(1, int(np.searchsorted(ends, MEASURED_TOKENS, side="right")))], long_rows
+    by_length = np.argsort(lengths, kind="stable")
+    from_a_quarter = by_length[int(SHORT_QUANTILE * len(by_length)) :]
+    return _first_rows(from_a_quarter, lengths), _first_rows(by_length[::-1], lengths)
+
+
+def _first_rows(rows: Rows, lengths: Lengths) -> Rows:
+    """The first rows with at most MEASURED_TOKENS tokens together, at least one row."""
+    tokens = np.cumsum(lengths[rows])
+    count = int(np.searchsorted(tokens, MEASURED_TOKENS, side="right"))
+    return rows[: max(1, count)]
 
 
 def measure_rate(compute: Callable[[Rows], Any], lengths: Lengths) -> tuple[PerToken, list[Any]]:
     """Seconds for each token, from two calls of `compute` on rows of a sample; and what the calls returned."""
     groups = measured_rows(lengths)
     compute(groups[0][:8])  # warm-up
-    results, seconds = [], []
+    results = []
+    seconds = []
     for rows in groups:
         began = time.perf_counter()
         results.append(compute(rows))
@@ -72,7 +77,9 @@ def measure_rate(compute: Callable[[Rows], Any], lengths: Lengths) -> tuple[PerT
 
 def mean_lengths(lengths: Lengths, groups: tuple[Rows, Rows]) -> tuple[int, int]:
     """The mean length of the short and of the long texts, the first never above the second."""
-    short, long = (round(float(lengths[rows].mean())) for rows in groups)
+    short_rows, long_rows = groups
+    short = round(float(lengths[short_rows].mean()))
+    long = round(float(lengths[long_rows].mean()))
     return min(short, long), long
 
 
@@ -80,14 +87,17 @@ def embedding_rate(model: ModelEmbedder, texts: Sequence[str]) -> tuple[PerToken
     """Seconds for each token of texts with their prompts, and the lengths of a sample of them."""
     sample = spread(texts)
     lengths = model.lengths(sample)
-    return measure_rate(lambda rows: model.signals([sample[row] for row in rows]), lengths)[0], lengths
+    rate, _ = measure_rate(lambda rows: model.signals([sample[row] for row in rows]), lengths)
+    return rate, lengths
 
 
 def rate_text(rate: PerToken, lengths: Lengths) -> str:
     """A rate in words: texts a second on average, and tokens a second on short and on long texts."""
-    (short, long), (short_seconds, long_seconds) = rate.lengths, rate.values
-    on_long = "" if short == long else f", {1 / long_seconds:,.0f} on texts of {long}"
-    by_length = f"{1 / short_seconds:,.0f} tokens/s on texts of {short} tokens{on_long}"
+    short, long = rate.lengths
+    short_seconds, long_seconds = rate.values
+    by_length = f"{1 / short_seconds:,.0f} tokens/s on texts of {short} tokens"
+    if short != long:
+        by_length += f", {1 / long_seconds:,.0f} on texts of {long}"
     return f"{1 / max(rate.mean(lengths), 1e-9):,.1f} texts/s on average ({by_length})"
 
 
@@ -100,9 +110,9 @@ def spread(texts: Sequence[str]) -> list[str]:
 # -- evaluation --------------------------------------------------------------------------------------------------------
 
 
-def evaluation_texts(tasks: Sequence[Task]) -> dict[str, list[str]]:
+def evaluation_texts(tasks: Sequence[Task]) -> dict[Role, list[str]]:
     """Distinct texts that a model embeds for all tasks, by role."""
-    by_role: dict[str, dict[str, None]] = {}
+    by_role: dict[Role, dict[str, None]] = {}
     for task in tasks:
         for role, texts in embedded_texts(task):
             by_role.setdefault(role, {}).update(dict.fromkeys(texts))
@@ -114,35 +124,46 @@ def teacher_evaluation(job: Job, model: ModelEmbedder, rate: PerToken | None) ->
 
     `rate` is that of the training texts; it is measured again if there is none, or if these texts are longer.
     """
-    by_role = evaluation_texts(job.tasks)
-    count = sum(map(len, by_role.values()))
-    folder = kept_folder(job.store.root, job.teacher.embeddings)
+    folder = evaluation_folder(job.store.root, job.teacher.embeddings)
     cache = TeacherCache.open(folder) if (folder / MANIFEST).exists() else None
+    count = 0
     missing: list[str] = []
-    for role, texts in by_role.items():
-        prompted = PromptedTexts(texts, job.teacher.info.prompts.get(role, ""))  # type: ignore[call-overload]
-        absent = np.arange(len(texts)) if cache is None else np.flatnonzero(cache.positions(prompted.keys) < 0)
-        missing += prompted.prompted(absent)
+    for role, texts in evaluation_texts(job.tasks).items():
+        count += len(texts)
+        prompted = PromptedTexts(texts, job.teacher.info.prompts.get(role, ""))
+        rows = np.arange(len(texts))
+        if cache is not None:
+            rows = np.flatnonzero(cache.positions(prompted.keys) < 0)
+        missing += prompted.prompted(rows)
     if not missing:
-        return f"the vectors of all {count:,} texts are kept: {folder}"
+        return f"the vectors of all {count:,} texts are stored: {folder}"
     lengths = model.lengths(spread(missing))
     if rate is None or lengths.max() > LONGER * rate.lengths[1]:
-        rate = embedding_rate(model, missing)[0]
-    return f"{len(missing):,} of {count:,} texts: about {duration(len(missing) * rate.mean(lengths))}; then kept"
+        rate, _ = embedding_rate(model, missing)
+    return f"{len(missing):,} of {count:,} texts: about {duration(len(missing) * rate.mean(lengths))}; then stored"
 
 
 def student_evaluation(job: Job, student: SentenceTransformer) -> str:
     """What models of the student's size embed for the evaluation, and how long that takes."""
-    by_role = evaluation_texts(job.tasks)
-    model = ModelEmbedder(student, "student", job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
-    texts = [model.prompts.get(role, "") + text for role, part in by_role.items() for text in part]  # type: ignore[call-overload]
-    rate, lengths = embedding_rate(model, texts)
-    scored = ["untrained", "student", *(["projected"] if trains_projection(job) else [])]
-    names = [name for name in scored if name in job.recipe.evaluation.columns]
-    saved = job.recipe.train.keep_students or 0 if "margin" in job.recipe.evaluation.parts else 0
-    times = len(names) + saved
-    of = ", ".join([*names, *([f"{saved} saved checkpoints"] if saved else [])])
-    return f"{len(texts):,} texts, {times} times ({of}): about {duration(times * len(texts) * rate.mean(lengths))}"
+    section = job.recipe.evaluation
+    model = ModelEmbedder(student, "student", section.batch_tokens, job.teacher.info.prompts)
+    prompted_texts = []
+    for role, texts in evaluation_texts(job.tasks).items():
+        prompt = model.prompts.get(role, "")
+        prompted_texts += [prompt + text for text in texts]
+    rate, lengths = embedding_rate(model, prompted_texts)
+
+    models: list[str] = [name for name in ("untrained", "student") if name in section.columns]
+    if "projected" in section.columns and trains_projection(job):
+        models.append("projected")
+    times = len(models)
+    checkpoints = job.recipe.train.keep_students
+    if checkpoints and "margin" in section.parts:
+        models.append(f"{checkpoints} saved checkpoints")
+        times += checkpoints
+    count = len(prompted_texts)
+    time = duration(times * count * rate.mean(lengths))
+    return f"{count:,} texts, {times} times ({', '.join(models)}): about {time}"
 
 
 def evaluation_lines(job: Job, student: SentenceTransformer, teacher: str | None) -> list[list[str]]:
@@ -151,7 +172,8 @@ def evaluation_lines(job: Job, student: SentenceTransformer, teacher: str | None
         return []
     section = job.recipe.evaluation
     names = ", ".join(task.name for task in job.tasks)
-    lines = [["evaluation", f"{len(job.tasks)} task{'s' * (len(job.tasks) > 1)}: {names}"]]
+    count = "1 task" if len(job.tasks) == 1 else f"{len(job.tasks)} tasks"
+    lines = [["evaluation", f"{count}: {names}"]]
     if teacher is not None and TEACHER_COLUMNS & {*section.columns}:
         lines.append(["  with the teacher", teacher])
     lines.append(["  with the student", student_evaluation(job, student)])

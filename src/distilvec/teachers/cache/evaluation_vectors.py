@@ -1,4 +1,4 @@
-"""Vectors of evaluation texts, kept on disk: every run, seed and `distilvec evaluate --teacher` embeds a suite once.
+"""Vectors of evaluation texts on disk: every run, seed and `distilvec evaluate --teacher` embeds a suite once.
 
 The store is a TeacherCache in float32, so that scores are those of vectors that come from the model itself: float16
 moves a cosine by up to 1e-6 here, which can swap two documents. It is named by the model's content alone (weights,
@@ -15,35 +15,29 @@ from typing import Protocol
 
 import numpy as np
 
-from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
 from distilvec.data.corpus import text_key
 from distilvec.data.corpus_files import as_keys
+from distilvec.teachers.cache.fill import VectorModel
 from distilvec.teachers.cache.index import Keys
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import Array, Rows
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.encode import TextProgress, Vectors
+from distilvec.teachers.encode import TextProgress
 
 SHARD_TEXTS = 2048  # a killed evaluation loses at most the work of so many texts
 
 
-class Model(Protocol):
-    """A model that computes vectors."""
+class EvaluationModel(VectorModel, Protocol):
+    """A model that computes vectors of `dim` dimensions."""
 
     dim: int
-
-    def signals(
-        self, prompted: Sequence[Text], pre_dense: bool = False, progress: TextProgress | None = None
-    ) -> Vectors:
-        """ "embedding", float32 [n, dim], of texts with their prompts."""
-        ...
 
 
 @dataclass(frozen=True)
 class PromptedTexts:
-    """Texts with one prompt, as a cache reads a corpus."""
+    """Texts with one prompt, as a cache reads a corpus (KeyedTexts)."""
 
     texts: Sequence[str]
     prompt: str
@@ -65,61 +59,63 @@ class PromptedTexts:
         return [self.prompt + text for text in self.stored(rows)]
 
 
-def kept_manifest(manifest: Manifest) -> Manifest:
-    """The manifest of a teacher's kept vectors: embeddings alone, in float32, under any prompt."""
+def evaluation_manifest(manifest: Manifest) -> Manifest:
+    """The manifest of a teacher's vectors of evaluation texts: embeddings alone, in float32, under any prompt."""
     return replace(manifest, prompts={}, pre_dense_width=None, vector_width=None, tokens=None, store_dtype="float32")
 
 
-def kept_folder(root: Path, manifest: Manifest) -> Path:
-    """The folder of a teacher's kept vectors below a cache root, whether it exists or not."""
-    return root / "evaluations" / kept_manifest(manifest).fingerprint
+def evaluation_folder(root: Path, manifest: Manifest) -> Path:
+    """The folder of a teacher's vectors of evaluation texts below a cache root, whether it exists or not."""
+    return root / "evaluations" / evaluation_manifest(manifest).fingerprint
 
 
-def open_kept(root: Path, manifest: Manifest) -> TeacherCache | None:
+def open_evaluation_cache(root: Path, manifest: Manifest) -> TeacherCache | None:
     """The store of a teacher's vectors of evaluation texts, new if there is none.
 
     None, and a line in the log, if it cannot be opened or made: scores need no store.
     """
+    folder = evaluation_folder(root, manifest)
     try:
-        return TeacherCache.create_or_open(kept_folder(root, manifest), kept_manifest(manifest), SHARD_TEXTS)
+        return TeacherCache.create_or_open(folder, evaluation_manifest(manifest), SHARD_TEXTS)
     except DistilvecError as error:
-        log(f"{error}\nThe teacher's vectors of evaluation texts are computed, and not kept.")
+        log(f"{error}\nThe teacher's vectors of evaluation texts are computed, and not stored.")
         return None
 
 
-def embed_kept(
-    cache: TeacherCache, model: Model, texts: Sequence[str], prompt: str, progress: TextProgress | None = None
+def embed_and_store(
+    cache: TeacherCache, model: EvaluationModel, texts: Sequence[str], prompt: str, progress: TextProgress | None = None
 ) -> Array:
-    """Vectors of texts, float32 [n, dim]: from the cache, else from the model, and then kept.
+    """Vectors of texts, float32 [n, dim]: from the cache, else from the model, and then stored.
 
-    Vectors that a cache refuses (zero, not finite) are returned as they are and not kept.
+    Vectors that a cache refuses (zero, not finite) are returned as they are and not stored.
     """
-    asked = PromptedTexts(texts, prompt)
-    positions = cache.positions(asked.keys)
+    prompted = PromptedTexts(texts, prompt)
+    positions = cache.positions(prompted.keys)
+    is_stored = positions >= 0
     vectors = np.empty((len(texts), model.dim), dtype=np.float32)
-    present = positions >= 0
-    vectors[present] = cache.read(positions[present])
-    missing = np.flatnonzero(~present)
+    vectors[is_stored] = cache.read(positions[is_stored])
+    missing = np.flatnonzero(~is_stored)
     done = len(texts) - len(missing)
     for start in range(0, len(missing), SHARD_TEXTS):
         rows = missing[start : start + SHARD_TEXTS]
 
-        def advance(count: int, share: float, before: int = done + start, size: int = len(rows)) -> None:
+        def advance(count: int, share: float, done: int = done, size: int = len(rows)) -> None:
             if progress is not None:
-                progress(before + count, (before + share * size) / len(texts))
+                progress(done + count, (done + share * size) / len(texts))
 
-        vectors[rows] = model.signals(asked.prompted(rows), progress=advance)["embedding"]
-        good = rows[np.isfinite(vectors[rows]).all(axis=1) & vectors[rows].any(axis=1)]
-        if len(good):
-            _keep(cache, asked, good, vectors[good])
+        vectors[rows] = model.signals(prompted.prompted(rows), progress=advance)["embedding"]
+        done += len(rows)
+        is_valid = np.isfinite(vectors[rows]).all(axis=1) & vectors[rows].any(axis=1)
+        if is_valid.any():
+            _store(cache, prompted, rows[is_valid], vectors[rows[is_valid]])
     if progress is not None:
         progress(len(texts), 1.0)
     return vectors
 
 
-def _keep(cache: TeacherCache, asked: PromptedTexts, rows: Rows, vectors: Array) -> None:
+def _store(cache: TeacherCache, texts: PromptedTexts, rows: Rows, vectors: Array) -> None:
     """Append vectors; a full or read-only disk is logged, since the scores do not depend on it."""
     try:
-        cache.append(asked.keys[rows], {"embedding": vectors}, asked.stored(rows).__getitem__)
+        cache.append(texts.keys[rows], {"embedding": vectors}, texts.stored(rows).__getitem__)
     except DistilvecError as error:
-        log(f"{error}\n{len(rows):,} vectors of evaluation texts are not kept.")
+        log(f"{error}\n{len(rows):,} vectors of evaluation texts are not stored.")

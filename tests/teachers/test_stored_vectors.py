@@ -1,4 +1,4 @@
-"""A teacher's vectors of evaluation texts on disk: who shares them, what is not kept, what a kill leaves."""
+"""A teacher's vectors of evaluation texts on disk: who shares them, what is not stored, what a kill leaves."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config.schema import TeacherSection
-from distilvec.teachers.cache import kept
-from distilvec.teachers.cache.kept import embed_kept, kept_folder, kept_manifest
+from distilvec.teachers.cache import evaluation_vectors
+from distilvec.teachers.cache.evaluation_vectors import embed_and_store, evaluation_folder, evaluation_manifest
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.teacher import load_teacher
@@ -106,27 +106,29 @@ class Sums:
 
 @pytest.fixture
 def store(tiny_model, tmp_path):
-    manifest = kept_manifest(load_teacher(TeacherSection(model=str(tiny_model), truncate_dim=4), "cpu").manifest())
+    manifest = evaluation_manifest(
+        load_teacher(TeacherSection(model=str(tiny_model), truncate_dim=4), "cpu").manifest()
+    )
     return lambda: TeacherCache.create_or_open(tmp_path / "kept", manifest, 8)
 
 
 def test_vectors_that_no_cache_takes_are_returned_all_the_same(store):
     model, texts = Sums(), ["abba", "", "cab"]
-    first = embed_kept(store(), model, texts, "")
-    again = embed_kept(store(), model, texts, "")
+    first = embed_and_store(store(), model, texts, "")
+    again = embed_and_store(store(), model, texts, "")
     assert first.tolist() == again.tolist() == [[4, 2, 2, 0], [0, 0, 0, 0], [3, 1, 1, 1]]
     assert model.asked == [*texts, ""], "the zero vector is computed again"
-    assert embed_kept(store(), model, [], "").shape == (0, 4)
+    assert embed_and_store(store(), model, [], "").shape == (0, 4)
 
 
 def test_repeated_texts_have_one_row(store):
     cache = store()
-    assert embed_kept(cache, Sums(), ["ab", "b", "ab"], "").tolist() == [[2, 1, 1, 0], [1, 0, 1, 0], [2, 1, 1, 0]]
+    assert embed_and_store(cache, Sums(), ["ab", "b", "ab"], "").tolist() == [[2, 1, 1, 0], [1, 0, 1, 0], [2, 1, 1, 0]]
     assert len(cache) == 2
 
 
 def test_a_kill_loses_one_shard(store, monkeypatch):
-    monkeypatch.setattr(kept, "SHARD_TEXTS", 8)
+    monkeypatch.setattr(evaluation_vectors, "SHARD_TEXTS", 8)
     model, signals, texts = Sums(), Sums.signals, [f"a{number}" for number in range(30)]
 
     def dying(self, prompted, *values, **named):
@@ -136,18 +138,18 @@ def test_a_kill_loses_one_shard(store, monkeypatch):
 
     monkeypatch.setattr(Sums, "signals", dying)
     with pytest.raises(KeyboardInterrupt):
-        embed_kept(store(), model, texts, "")
+        embed_and_store(store(), model, texts, "")
     monkeypatch.setattr(Sums, "signals", signals)
     model = Sums()
-    assert len(embed_kept(store(), model, texts, "")) == 30 and model.asked == texts[16:]
+    assert len(embed_and_store(store(), model, texts, "")) == 30 and model.asked == texts[16:]
 
 
 def test_without_a_place_to_keep_them_they_are_computed(tiny_model, tmp_path, embedded, capsys):
     manifest = load_teacher(TeacherSection(model=str(tiny_model)), "cpu").manifest()
-    kept_folder(tmp_path, manifest).parent.mkdir()
-    kept_folder(tmp_path, manifest).write_text("a file where the folder should be")
+    evaluation_folder(tmp_path, manifest).parent.mkdir()
+    evaluation_folder(tmp_path, manifest).write_text("a file where the folder should be")
     assert keeping(tiny_model, tmp_path).embed(TEXTS).shape == (30, 32) and embedded == TEXTS
-    assert "are computed, and not kept" in capsys.readouterr().err
+    assert "are computed, and not stored" in capsys.readouterr().err
 
 
 def test_a_full_disk_is_no_error_of_an_evaluation(store, monkeypatch, capsys):
@@ -155,6 +157,6 @@ def test_a_full_disk_is_no_error_of_an_evaluation(store, monkeypatch, capsys):
         raise OSError(28, "No space left on device")
 
     cache = store()
-    monkeypatch.setattr("distilvec.teachers.cache.shard.write_shard", full)
-    assert embed_kept(cache, Sums(), ["ab", "b"], "").tolist() == [[2, 1, 1, 0], [1, 0, 1, 0]]
-    assert "2 vectors of evaluation texts are not kept" in capsys.readouterr().err
+    monkeypatch.setattr("distilvec.teachers.cache.journal.write_shard", full)
+    assert embed_and_store(cache, Sums(), ["ab", "b"], "").tolist() == [[2, 1, 1, 0], [1, 0, 1, 0]]
+    assert "2 vectors of evaluation texts are not stored" in capsys.readouterr().err

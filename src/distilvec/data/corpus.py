@@ -186,8 +186,8 @@ def build_corpus(
         keep = corpus_files.first_occurrences(open_column(raw / "keys.npy"), progress)
         ends = _apply_limits(section, counts, keep)
         totals: dict[str, Any] = {}
-        for name in _REPORTED:
-            totals[name] = sum(count[name] for count in counts)
+        for outcome in _REPORTED:
+            totals[outcome] = sum(count[outcome] for count in counts)
         totals["excluded_as"] = {}
         for kind in dict.fromkeys(excluded_kinds.values()):
             totals["excluded_as"][kind] = sum(count[kind] for count in counts)
@@ -202,7 +202,8 @@ def build_corpus(
         totals["holdout"] = validation
         totals["sources"] = []
         for source, count in zip(section.sources, counts, strict=True):
-            totals["sources"].append({"name": source.label, **{name: count[name] for name in _REPORTED}})
+            outcomes = {outcome: count[outcome] for outcome in _REPORTED}
+            totals["sources"].append({"name": source.label, **outcomes})
         return describe(totals, prompts, section.sources)
 
     return open_or_build(folder, name, "corpus", needed, build, Corpus)

@@ -16,7 +16,7 @@ other preparation count. Students are saved on the way, and scored when the cloc
 Jobs: "minilm" trains all layers of --student; "5M" makes a student of about five million parameters. What each side
 does is its own usual way:
 
-- distilvec: a recipe with its defaults. 5M: two layers of --student, half of their neurons, a factorized table.
+- distilvec: its shortest command, `distilvec distill TEACHER TEXTS --size 5M` or `--student MODEL`, with --epochs.
 - sentence-transformers: the two ways of its example model_distillation.py, in bf16 where the hardware has it. minilm:
   MSELoss to the teacher's vectors, which PCA cuts to the student's width. 5M: the teacher with four of its layers;
   there is no way to a smaller vocabulary, so that this student is larger.
@@ -54,15 +54,7 @@ KILL_AFTER = 120  # seconds that a side has to end after it was asked to
 COLOURS = {"distilvec": "#1f6fb2", "sentence-transformers": "#d1701f", "model2vec": "#888888"}
 Vectors = npt.NDArray[np.float32]
 
-OURS: dict[str, dict[str, Any]] = {
-    "minilm": {},
-    "5M": {
-        "layers": [4, 5],
-        "intermediate_size": 768,
-        "vocabulary": {"kind": "trim", "size": 24_000, "letters": "seen"},
-        "embedding": {"rank": 96},
-    },
-}
+JOBS = ("5M", "minilm")
 PEER_LAYERS = [1, 4, 7, 10]  # of the teacher, as in the example
 
 
@@ -71,7 +63,7 @@ def main() -> None:
     parser.add_argument("workspace", type=Path, help="a folder for texts, vectors and students; used again")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figure", type=Path, help="only draw what the file has")
-    parser.add_argument("--job", choices=list(OURS), default="5M")
+    parser.add_argument("--job", choices=JOBS, default="5M")
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
     parser.add_argument("--teacher", default="sentence-transformers/all-mpnet-base-v2")
     parser.add_argument("--student", default="all-MiniLM-L6-v2")
@@ -222,20 +214,11 @@ def saved_students(folder: Path) -> list[Path]:
 
 
 def run_distilvec(arguments: argparse.Namespace, workspace: Path, folder: Path) -> None:
-    """Become `distilvec run` with the recipe of the job."""
-    import yaml
-
-    recipe = {
-        "name": arguments.job,
-        "teacher": {"model": arguments.teacher},
-        "student": {"model": arguments.student, **OURS[arguments.job]},
-        "corpus": {"sources": [{"path": str(workspace / "texts.jsonl")}]},
-        "method": {"name": "redact"},
-        "train": {"epochs": arguments.epochs, "keep_students": arguments.points},
-        "evaluation": {"parts": []},
-    }
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    line = [sys.executable, "-m", "distilvec", "run", str(folder / "recipe.yaml"), "--out", str(folder / "run")]
+    """Become `distilvec distill`, without its evaluation: one code scores the students of all sides later."""
+    student = ["--size", "5M"] if arguments.job == "5M" else ["--student", arguments.student]
+    line = [sys.executable, "-m", "distilvec", "distill", arguments.teacher, str(workspace / "texts.jsonl"), *student]
+    line += ["--epochs", str(arguments.epochs), "--out", str(folder / "run")]
+    line += [f"train.keep_students={arguments.points}", "evaluation.parts=[]"]
     os.execv(sys.executable, line)
 
 

@@ -51,7 +51,7 @@ from distilvec.students.shape import count_tokens, read_shape
 from experiments.ten_languages import write_texts
 
 SWEEPS = {"english": "real_teachers.yaml", "turkish": "real_teachers_turkish.yaml"}
-RUN = ("teacher", "texts", "size", "split", "seed", "steps", "limit")  # keys of a row that name its run
+RUN = ("teacher", "student", "texts", "size", "split", "seed", "steps", "limit")  # keys of a row that name its run
 
 
 def more_layers_fewer_tokens(shape: ModelShape, parameters: int, tokens: TokensUsed, rule: Split) -> Split | None:
@@ -92,6 +92,7 @@ def _half_again(shape: ModelShape, rule: Split) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("teacher")
+    parser.add_argument("--student", help="another model whose layers the student takes, a folder or id")
     parser.add_argument("--size", required=True, help="2M, 5M, 20M or 25%%")
     parser.add_argument("--split", choices=["rule", *RIVALS], default="rule")
     parser.add_argument("--texts", choices=[*SWEEPS, "ten-languages"], default="english")
@@ -106,6 +107,7 @@ def main() -> None:
 
     run = {name: getattr(arguments, name) for name in RUN}
     run["teacher"] = Path(arguments.teacher).name
+    run["student"] = None if arguments.student is None else Path(arguments.student).name
     rows = read_rows(arguments.json)
     if row_of(rows, run) is not None and not arguments.plan:
         print(f"done before: {row_of(rows, run)}")
@@ -114,9 +116,13 @@ def main() -> None:
     names = [str(value).replace("%", "pc") for value in run.values() if value is not None]
     folder = arguments.out / "-".join(names)
     tree = recipe_tree(arguments, folder.name)
-    shape = read_shape(arguments.teacher)
+    model = arguments.student or arguments.teacher
+    shape = read_shape(model)
+    teacher_dim = read_shape(arguments.teacher).dim
+    if shape.dim != teacher_dim:
+        shape = replace(shape, linear_dim=teacher_dim)
     parameters = parse_size(arguments.size).of(shape)
-    split = choose_split(arguments.split, shape, parameters, tokens_of(tree, arguments.teacher, folder))
+    split = choose_split(arguments.split, shape, parameters, tokens_of(tree, model, folder))
     parts = count_parameters(shape, split)
     print(f"{folder.name}: {describe(split)}; {parts.total:,} of {parameters:,} parameters: {parts}", flush=True)
     if arguments.plan:
@@ -145,7 +151,7 @@ def recipe_tree(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "teacher": {"model": resolved(arguments.teacher)},
-        "student": {"model": "teacher"},
+        "student": {"model": "teacher" if arguments.student is None else resolved(arguments.student)},
         "corpus": corpus,
         "method": {"name": "redact"},
         "train": {"max_steps": arguments.steps, "batch_size": 32, "seed": arguments.seed},
@@ -153,15 +159,15 @@ def recipe_tree(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
     }
 
 
-def resolved(teacher: str) -> str:
+def resolved(model: str) -> str:
     """Return the absolute path of a folder, and an id as it is."""
-    return str(Path(teacher).resolve()) if Path(teacher).is_dir() else teacher
+    return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 
-def tokens_of(tree: dict[str, Any], teacher: str, folder: Path) -> TokensUsed:
-    """Count the tokens that the training texts of a recipe use."""
+def tokens_of(tree: dict[str, Any], model: str, folder: Path) -> TokensUsed:
+    """Count the tokens of a model's vocabulary that the training texts of a recipe use."""
     corpus = resolve(recipes.validate(tree, origin="experiments.design_rule"), folder).corpus
-    return count_tokens(load_tokenizer(teacher, "teacher"), texts_by_language(corpus))
+    return count_tokens(load_tokenizer(model, "student.model"), texts_by_language(corpus))
 
 
 def choose_split(name: str, shape: ModelShape, parameters: int, used: TokensUsed) -> Split:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from interrupted import interrupt
@@ -46,6 +48,17 @@ def test_the_rate_is_lowered_at_every_return_and_training_ends_after_the_last(ti
     after = [line["train/learning_rate"] for line in lines if "train/loss" in line and first < line["step"] <= second]
     assert max(after) < 0.3 * max(before)
     assert "back to its start" in capsys.readouterr().err
+
+
+def test_a_return_is_judged_after_some_steps_of_its_own(tiny_recipe, tmp_path, monkeypatch):
+    """A validation one step behind a return would spend the next one on a student that has hardly moved."""
+    monkeypatch.setattr("distilvec.train.trainer.SHARE_OF_A_RETURN", 0.5)
+    recipe = tiny_recipe(**DESTROYS, train__validation_steps=1)
+    job = resolve(recipe, tmp_path / "run")
+    train(job)
+    returns = [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if line.get("kind") == "start"]
+    all_steps = math.ceil(len(job.corpus.train_rows) / recipe.train.batch_size) * recipe.train.epochs
+    assert len(returns) > 1 and returns[1] - returns[0] >= all_steps / 2
 
 
 def test_a_killed_run_returns_to_the_same_start(tiny_recipe, tmp_path, monkeypatch):

@@ -49,6 +49,7 @@ class Progress:
     last_distance: float = float("inf")
     learning_rate: float = 0.0  # the schedule's highest, known after the first validation
     returns: int = 0  # to the start, each with a lower rate
+    returned_step: int = 0  # of the last return
     # Of a training that ends early where validation is flat (train/length.py)
     judged_step: int = 0  # of the last validation that counted
     flat_distance: float = float("inf")  # of the last one that improved

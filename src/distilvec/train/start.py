@@ -24,6 +24,8 @@ BACKWARD = 3  # a training step costs about three forward passes, a validation o
 BEHIND = 1.05  # further from the teacher than at the start by more than chance: 5%
 SLOWER = 0.25  # of the rate, after each return to the start
 RETURNS = 2
+# A validation soon after a return says nothing: an epoch may end a few steps later, and the way has only begun.
+STEPS_OF_A_RETURN, SHARE_OF_A_RETURN = CLOSEST_VALIDATIONS // 4, 0.1  # of all steps, in a short training
 
 
 def suitable_rate(cosine: float | None, highest: float = HIGHEST_RATE) -> float:

@@ -44,7 +44,9 @@ from distilvec.train.start import (
     BEHIND,
     HIGHEST_RATE,
     RETURNS,
+    SHARE_OF_A_RETURN,
     SLOWER,
+    STEPS_OF_A_RETURN,
     StartWeights,
     suitable_rate,
     validation_interval,
@@ -342,11 +344,19 @@ class Trainer:
             self.hooks.save("student")
         if state.step in self.saved_steps:
             self.hooks.save(f"students/step-{state.step}")
-        if self.start_weights is not None and state.last_distance > BEHIND * state.start_distance:
+        if self._is_behind_start():
             self._return_to_start()
         elif self.ends_early:
             self._end_if_flat()
         return metrics
+
+    def _is_behind_start(self) -> bool:
+        """Whether the student is further from its teacher than at its start, with enough steps to be judged."""
+        state = self.state
+        if self.start_weights is None or state.last_distance <= BEHIND * state.start_distance:
+            return False
+        steps_to_judge = min(STEPS_OF_A_RETURN, SHARE_OF_A_RETURN * self.planned_steps)
+        return state.returns == 0 or state.step - state.returned_step >= steps_to_judge
 
     def _return_to_start(self) -> None:
         """Go back to the weights of the start with a lower rate; end the training if that was done often enough."""
@@ -360,6 +370,7 @@ class Trainer:
         else:
             assert self.start_weights is not None
             state.returns += 1
+            state.returned_step = state.step
             # The way there begins anew, with another rate
             state.judged_step, state.flat_validations, state.decay_step = state.step, 0, -1
             state.flat_distance = float("inf")

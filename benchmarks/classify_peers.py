@@ -1,0 +1,141 @@
+"""`distilvec classify` against setfit on the same labelled rows: accuracy on the official test rows, and minutes.
+
+    python -m venv SETFIT && SETFIT/bin/pip install setfit 'transformers<5'
+    python -m benchmarks.classify_peers WORKSPACE --setfit SETFIT/bin/python --labels 8 --json results/classify.json
+    python -m benchmarks.classify_peers WORKSPACE --labels all --sides distilvec --json results/classify.json
+
+Banking77: 77 intents, 10,003 training rows and 3,080 test rows. `--labels 8` draws 8 rows of each intent by seed, the
+setting that setfit is made for. Both sides start from the same model and use their own defaults; setfit runs in an
+environment of its own. Each side is a process of its own; the clock has imports and everything else.
+setfit's student is the whole model, ours has a third of its layers: the file says how many parameters each has.
+The file keeps what other calls have left there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.stopwatch import machine
+from benchmarks.texts import SHARED
+
+ROOT = Path(__file__).parents[1]
+DATA = SHARED.parents[1] / "banking77" / "banking77.jsonl.gz"
+Row = dict[str, str]
+
+# Runs in setfit's environment, which has no distilvec. Its defaults: one epoch of contrastive pairs, then a
+# logistic regression.
+SETFIT = """
+import json, sys, time
+from datasets import Dataset
+from setfit import SetFitModel, Trainer, TrainingArguments
+
+model_name, train_file, test_file, seed = sys.argv[1:5]
+rows = [[json.loads(line) for line in open(name, encoding="utf-8")] for name in (train_file, test_file)]
+train, test = (Dataset.from_list([{"text": row["text"], "label": row["label"]} for row in part]) for part in rows)
+model = SetFitModel.from_pretrained(model_name)
+trainer = Trainer(model=model, args=TrainingArguments(seed=int(seed), report_to="none"), train_dataset=train)
+trainer.train()
+predicted = model.predict(test["text"])
+right = sum(str(one) == other for one, other in zip(predicted, test["label"]))
+parameters = sum(weight.numel() for weight in model.model_body.parameters())
+print(json.dumps({"accuracy": 100 * right / len(test), "parameters": parameters}))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workspace", type=Path)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--setfit", type=Path, help="the Python of an environment with setfit")
+    parser.add_argument("--labels", default="8", help="training rows of each label, or all")
+    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="that both start from")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sides", nargs="+", choices=["distilvec", "setfit"], default=["distilvec", "setfit"])
+    arguments = parser.parse_args()
+
+    from distilvec.models.load import resolve_model
+
+    workspace: Path = arguments.workspace.resolve() / f"{arguments.labels}-{arguments.seed}"
+    workspace.mkdir(parents=True, exist_ok=True)
+    write_rows(workspace, arguments.labels, arguments.seed)
+    for side in arguments.sides:
+        if side == "setfit" and arguments.setfit is None:
+            parser.error("--setfit is needed: the Python of an environment with setfit")
+        began = time.time()
+        if side == "distilvec":
+            result = run_distilvec(workspace, arguments.model, arguments.seed)
+        else:
+            result = run_setfit(workspace, arguments.setfit, str(resolve_model(arguments.model)), arguments.seed)
+        result["minutes"] = round((time.time() - began) / 60, 2)
+        print(side, result, flush=True)
+        save(arguments.json, f"{arguments.labels} labels, seed {arguments.seed}", side, result)
+
+
+def write_rows(workspace: Path, labels: str, seed: int) -> None:
+    """Write train.jsonl, with so many rows of each label, and test.jsonl."""
+    with gzip.open(DATA, "rt", encoding="utf-8") as file:
+        rows: list[Row] = [json.loads(line) for line in file]
+    train = [row for row in rows if row["split"] == "train"]
+    if labels != "all":
+        train = drawn(train, int(labels), seed)
+    test = [row for row in rows if row["split"] == "test"]
+    for name, part in {"train": train, "test": test}.items():
+        lines = [json.dumps({"text": row["text"], "label": row["label"]}) + "\n" for row in part]
+        (workspace / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def drawn(rows: list[Row], count: int, seed: int) -> list[Row]:
+    """Return `count` rows of each label."""
+    by_label: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_label[row["label"]].append(row)
+    generator = np.random.default_rng(seed)
+    chosen: list[Row] = []
+    for label_rows in by_label.values():
+        numbers = generator.choice(len(label_rows), size=count, replace=False)
+        chosen += [label_rows[number] for number in numbers]
+    return chosen
+
+
+def run_distilvec(workspace: Path, model: str, seed: int) -> dict[str, Any]:
+    """Run the command; return accuracy with its interval, that of the teacher, and parameters."""
+    out = workspace / "run"
+    line = [sys.executable, "-m", "distilvec", "classify", str(workspace / "train.jsonl")]
+    line += ["--test", str(workspace / "test.jsonl"), "--teacher", model, "--seed", str(seed), "--out", str(out)]
+    line += ["--json", str(workspace / "result.json"), "--restart"]
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "DISTILVEC_CACHE": str(workspace / "cache")}
+    subprocess.run(line, check=True, env=environment, cwd=workspace)
+    result: dict[str, Any] = json.loads((workspace / "result.json").read_text(encoding="utf-8"))
+    return result
+
+
+def run_setfit(workspace: Path, python: Path, model: str, seed: int) -> dict[str, Any]:
+    """Train with setfit's defaults; return accuracy and parameters."""
+    line = [str(python), "-c", SETFIT, model, str(workspace / "train.jsonl"), str(workspace / "test.jsonl"), str(seed)]
+    output = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True, cwd=workspace).stdout
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return result
+
+
+def save(path: Path, job: str, side: str, result: dict[str, Any]) -> None:
+    """Put a side's result into the file."""
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    report["machine"] = machine()
+    report.setdefault(job, {})[side] = result
+    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

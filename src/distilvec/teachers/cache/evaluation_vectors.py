@@ -95,6 +95,8 @@ def embed_and_store(
     vectors = np.empty((len(texts), model.dim), dtype=np.float32)
     vectors[is_stored] = cache.read(positions[is_stored])
     missing = np.flatnonzero(~is_stored)
+    # No lock while the model computes: two evaluations may compute a text twice, but neither waits for the other.
+    # `append` leaves out what the other one has stored meanwhile.
     done = len(texts) - len(missing)
     for start in range(0, len(missing), SHARD_TEXTS):
         rows = missing[start : start + SHARD_TEXTS]

@@ -120,7 +120,7 @@ def fill_shards(
         progress(total - missing, total, total - missing)
     if not missing:
         return
-    with cache.writing():
+    with cache.writing():  # until the end: two processes at once would compute the same shards
         done = total - count_missing(cache, corpus)  # another process may have added some before this one held the lock
         for number, rows in ahead(plan_shards(cache, corpus)):
             try:

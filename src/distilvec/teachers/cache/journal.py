@@ -152,6 +152,7 @@ def write_shard(folder: Path, shard: Shard, arrays: dict[str, Array], journal_si
             np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
             write_synced(file, array.view(np.uint8).reshape(-1).data)
         shard.files[name] = (new.stat().st_size, checksum_once(new))
+    # Every file is on the disk before the first one gets its name: a full disk leaves nothing but scratch files.
     for name in arrays:
         path = shard.path(folder, name)
         scratch(path).replace(path)
@@ -167,9 +168,9 @@ def adopt_shard(folder: Path, shard: Shard, source: Path, number: int, journal_s
     for name in shard.files:
         path = shard.verify(source, name)
         target = adopted.path(folder, name)
-        target.unlink(missing_ok=True)
+        target.unlink(missing_ok=True)  # of a merge that was killed
         try:
-            os.link(path, target)
+            os.link(path, target)  # one content under two names: a shard's files are never changed in place
         except OSError:  # another file system, or one without links
             shutil.copyfile(path, scratch(target))
             with scratch(target).open("rb") as file:
@@ -227,7 +228,8 @@ def write_errors(folder: Path, needed: int) -> AbstractContextManager[None]:
 def lock(folder: Path, wait: bool = True) -> AbstractContextManager[None]:
     """Hold the cache for writing; the system frees the lock when the process ends.
 
-    Errors: DistilvecError if another process holds the lock, unless `wait`.
+    The lock's file must stay: if it were removed, a process that has opened it and one that makes it anew would both
+    write. Errors: DistilvecError if another process holds the lock, unless `wait`.
     """
     return locked(folder / LOCK, KEY_NAME, f"to the teacher cache {folder}", wait)
 
@@ -244,7 +246,7 @@ def begin(manifest: Path, content: str) -> None:
             raise DistilvecError(KEY_NAME, f"{folder} is not a teacher cache.", "Choose another folder.")
         folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
-        if not manifest.exists():
+        if not manifest.exists():  # else another process held the lock first, and wrote it
             write_file(manifest, content, KEY_NAME)
 
 

@@ -128,6 +128,7 @@ def _copy(section: TeacherSection, address: Address, folder: Path, refresh: bool
         if not state.kept:
             problem = f"has {state.rows:,} rows, none with a text and a vector"
             raise DistilvecError(KEY, f"{address.text} {problem}.", "Check the columns.")
+        # Last of all: a folder with this file is a whole copy.
         content = {"index": address.text, "metric": reader.metric, **asdict(state)}
         write_json(folder / META, content, sealed=True, key="cache.root")
     log(f"index: {state.kept:,} of {state.read:,} rows of {address.text} copied to {folder}")

@@ -27,6 +27,7 @@ import yaml
 
 from benchmarks.stopwatch import machine
 from benchmarks.texts import sample_texts
+from distilvec.core.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 INTERVAL = 0.1  # seconds between two looks
@@ -98,12 +99,13 @@ def measure(source: Path, recipe: Path, run: Path, seed: int, changes: list[str]
 def finished_phases(run: Path) -> list[str]:
     """Phases that have left their file or their key in the run's folder, in order."""
     finished = []
-    if (run / "metrics.jsonl").exists():
+    files = RunFolder(run)
+    if files.metrics.exists():
         finished.append("caching")
-    if (run / "training.json").exists():
+    if files.training_result.exists():
         finished.append("training")
     try:
-        report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+        report = json.loads(files.report.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return finished
     return finished + report.get("measured", [])

@@ -25,6 +25,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.texts import COMMON
+from distilvec.core.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))  # its tiny models and labelled tasks
@@ -265,7 +266,7 @@ def compare(case: Case, workspace: Path, problems: dict[str, dict[str, str]]) ->
 
 def student_folder(run: Path) -> Path:
     """Return the folder of a run's student."""
-    return next(path for path in (run / "student", *run.glob("**/student")) if path.is_dir())
+    return next(path for path in (RunFolder(run).student, *run.glob("**/student")) if path.is_dir())
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

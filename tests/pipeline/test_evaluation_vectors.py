@@ -39,13 +39,13 @@ def suite(tmp_path):
 @pytest.fixture
 def embedded(monkeypatch):
     """The texts that each model embeds, by its name."""
-    asked, signals = {}, ModelEmbedder.signals
+    asked, batches = {}, ModelEmbedder.batches
 
     def noted(self, prompted, *values, **named):
         asked.setdefault(self.name, []).extend(prompted)
-        return signals(self, prompted, *values, **named)
+        return batches(self, prompted, *values, **named)
 
-    monkeypatch.setattr(ModelEmbedder, "signals", noted)
+    monkeypatch.setattr(ModelEmbedder, "batches", noted)
     return asked
 
 

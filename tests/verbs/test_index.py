@@ -20,6 +20,7 @@ from servers import FaultyApi
 from benchmarks.indexes import DATABASES, lacking, stored
 from distilvec.__main__ import run_command
 from distilvec.config.schema import TeacherSection
+from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.significance import mean_interval
 from distilvec.evaluation.stored import draw_stored, stored_tasks
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
@@ -234,9 +235,9 @@ def test_an_index_becomes_a_judged_encoder(kind, folder, tmp_path, many, capsys,
 def test_an_encoder_is_judged_once_with_one_sentence(table, near_teacher, tmp_path, capsys, monkeypatch):
     """Terminal, page and card of `distill` have the sentence of `check`, from one evaluation."""
     out, judged, stored_scores = tmp_path / "run", [], []
-    judge, score = judgement.judge_encoder, columns.evaluate
+    judge, score = judgement.judge_encoder, columns.score_task
     monkeypatch.setattr(judgement, "judge_encoder", lambda *a: judged.append(a) or judge(*a))
-    monkeypatch.setattr(columns, "evaluate", lambda *a: stored_scores.append(a) or score(*a))
+    monkeypatch.setattr(columns, "score_task", lambda *a: stored_scores.append(a) or score(*a))
     words = ["distill", str(table), "--student", str(near_teacher), "--out", str(out)]
     words += [
         "evaluation.stored=60",
@@ -246,9 +247,9 @@ def test_an_encoder_is_judged_once_with_one_sentence(table, near_teacher, tmp_pa
         "train.precision=fp32",
     ]
     assert run_command([*words, "--json", str(tmp_path / "distill.json")]) == 0
-    assert len(judged) == 1 and len(stored_scores) == 2  # two columns
+    assert len(judged) == 1 and len(stored_scores) == 4  # two tasks in two columns
     printed = capsys.readouterr().out
-    report = json.loads((out / "report.json").read_text())
+    report = json.loads(RunFolder(out).report.read_text())
     sentence = report["verdict"]["text"]
     assert LINE.match(sentence) and "a stored text is found at rank 1 to 10 with MRR" in sentence
     assert report["verdict"]["retention"] is report["verdict"]["asymmetric_retention"] is None
@@ -290,14 +291,14 @@ def test_a_table_is_a_full_teacher_of_a_run(table, tiny_recipe, tiny_model, tmp_
         },
     )
     run(recipe, tmp_path / "run")
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    report = json.loads(RunFolder(tmp_path / "run").report.read_text())
     assert report["failures"] == []
     assert {"teacher", "asymmetric", "student"} <= set(report["scores"]) == set(report["averages"])
     assert set(report["agreement"]) == {"mine", NEIGHBORS, KNOWN_ITEM}
     assert report["agreement"][NEIGHBORS]["models"]["asymmetric"].keys() >= {"overlap@10", "kendall_tau"}
     assert {row["column"] for row in report["compression"]["rows"]} == {"teacher", "student", "asymmetric"}
     assert set(report["projections"]["sentences"]["points"]) >= {"teacher", "student"}
-    record = json.loads((tmp_path / "run" / "distillation.json").read_text())
+    record = json.loads(RunFolder(tmp_path / "run").record.read_text())
     assert record["data"]["train_rows"] + record["data"]["holdout_rows"] >= 300 - 10 - 30
     assert parity_task(tmp_path / "run" / "student", None).name == "mine"  # what an export is compared on
 

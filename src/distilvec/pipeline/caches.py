@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,19 @@ from distilvec.alignment.store import AlignmentStore
 from distilvec.config.schema import Recipe
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import Advance, progress
+from distilvec.core.log import progress
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.storage import Pusher, Remote
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.job import Job, Teacher, errors_of
-from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.cache.fill import (
     TOKEN_SHARD_ROWS,
+    FillSteps,
     TokenSource,
     complete_cache,
+    compute_tokens,
     count_missing,
-    fill_tokens,
+    fill_steps,
     superset_caches,
 )
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
@@ -126,30 +127,25 @@ def fill(
     _refuse_other_signals(cache, teacher, missing)
     what = "teacher table" if isinstance(model, TableEmbedder) else "teacher"
     what = f"{what} {teacher.info.name}" if len(job.teachers) > 1 else what
-    with filling(job, cache, what, len(corpus), len(corpus) - missing) as advance, errors_of(teacher.key):
-
-        def report(done: int, total: int, work: float) -> None:
-            advance(done, model.meter.note if isinstance(model, ApiEmbedder) else "", work)
-
-        if tokens is None or not isinstance(model, ModelEmbedder):
-            model.fill(cache, corpus, report)
-        else:
-            fill_tokens(cache, corpus, token_source(job, teacher, model, tokens, alignment), report)
+    if tokens is None or not isinstance(model, ModelEmbedder):
+        steps = model.fill_steps(cache, corpus)
+    else:
+        source = token_source(job, teacher, model, tokens, alignment)
+        steps = fill_steps(cache, corpus, partial(compute_tokens, cache.manifest, corpus, source))
+    with errors_of(teacher.key):
+        show_filling(job, cache, what, steps, len(corpus), len(corpus) - missing)
 
 
-@contextmanager
-def filling(job: Job, cache: TeacherCache, what: str, texts: int, done: int = 0) -> Iterator[Advance]:
-    """Show progress while a cache is filled; with `cache.remote` the cache is pushed each minute, and at the end."""
+def show_filling(job: Job, cache: TeacherCache, what: str, steps: FillSteps, texts: int, done: int = 0) -> None:
+    """Fill a cache by these steps and show them; with `cache.remote` it is pushed each minute, and at the end."""
     remote = remote_cache(job.recipe, cache.folder)
     push = None if remote is None else Pusher(remote, cache.folder)
-    with progress(what, texts, "texts", done) as advance:
-
-        def report(done: int, note: str = "", work: float | None = None) -> None:
-            advance(done, note, work)
+    # closing: the cache is held for writing until the last step
+    with progress(what, texts, "texts", done) as advance, closing(steps):
+        for step in steps:
+            advance(step.done, step.note, step.work)
             if push is not None:
                 push()
-
-        yield report
     if remote is not None:
         remote.push(cache.folder)
 

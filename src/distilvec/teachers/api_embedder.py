@@ -6,8 +6,10 @@ What is paid for is stored even if a later request fails, and no text is paid fo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,20 @@ from distilvec.data.corpus import Corpus
 from distilvec.remote.client import Client
 from distilvec.remote.meter import Batch, make_batches, token_counter
 from distilvec.teachers.cache.evaluation_vectors import PromptedTexts
-from distilvec.teachers.cache.fill import Progress, Unfinished, count_missing, fill_cache, key_chunks
+from distilvec.teachers.cache.fill import (
+    Batches,
+    FillSteps,
+    Unfinished,
+    compute_vectors,
+    count_missing,
+    fill_cache,
+    fill_steps,
+    key_chunks,
+)
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.encode import TextProgress, Vectors, cut_dimensions
+from distilvec.teachers.encode import EmbeddedBatch, Vectors, collect, cut_dimensions
 from distilvec.teachers.sources import OPENAI
 
 KEY = "teacher.api"  # of the recipe, in messages
@@ -117,7 +128,7 @@ class ApiEmbedder:
         rows = np.random.default_rng(0).choice(len(corpus), min(SAMPLE, len(corpus)), replace=False)
         return round(texts * float(np.mean(self.count([str(text) for text in corpus.prompted(np.sort(rows))]))))
 
-    def fill(self, cache: TeacherCache, corpus: Corpus, progress: Progress | None = None) -> None:
+    def fill_steps(self, cache: TeacherCache, corpus: Corpus) -> FillSteps:
         """Embed the rows that the cache lacks; what is answered is stored even if a later request fails.
 
         Errors: DistilvecError for a model that no longer gives the cached vectors, for the cap, and for a server that
@@ -129,30 +140,55 @@ class ApiEmbedder:
         tokens = self.estimate(corpus, missing)
         log(f"{self.name}: {missing:,} texts, about {tokens:,} tokens{self.api.cost_note(tokens)}")
         self._check_same(cache, corpus)
-        fill_cache(cache, corpus, self, progress)
+        with closing(fill_steps(cache, corpus, partial(compute_vectors, cache.manifest, corpus, self))) as steps:
+            for step in steps:
+                yield replace(step, note=self.meter.note)
         log(f"{self.name}: {self.meter.note}")
 
-    def embed(self, texts: Sequence[str], role: Role = "document", progress: TextProgress | None = None) -> Array:
+    def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
         """float32 [n, dim] in the order of the texts, with the role's prompt prepended."""
         asked: Any = PromptedTexts(texts, self.prompts[role])
         if self._store is None:
-            return self._whole(asked.prompted(range(len(texts))), progress)
+            return self._whole(asked.prompted(range(len(texts))))
         cache, corpus = self._store
         if count_missing(cache, asked):
             self._check_same(cache, corpus)
-            fill_cache(cache, asked, self, None if progress is None else _of_corpus(progress))
+            fill_cache(cache, asked, self)
         return cache.read(cache.positions(asked.keys))
+
+    def embed_batches(self, texts: Sequence[str], role: Role = "document") -> Iterator[EmbeddedBatch]:
+        """Embed request by request. With `store_in` all vectors come in the last batch, from the cache.
+
+        The batches before have no rows then: they tell the work that is done.
+        """
+        asked: Any = PromptedTexts(texts, self.prompts[role])
+        if self._store is None:
+            yield from self._paid(asked.prompted(range(len(texts))))
+            return
+        cache, corpus = self._store
+        done = 0.0
+        if count_missing(cache, asked):
+            self._check_same(cache, corpus)
+            with closing(fill_steps(cache, asked, partial(compute_vectors, cache.manifest, asked, self))) as steps:
+                for step in steps:
+                    work = step.work / len(texts)
+                    yield EmbeddedBatch(np.arange(0), {"embedding": np.empty((0, self.dim))}, work - done)
+                    done = work
+        stored = cache.read(cache.positions(asked.keys))
+        yield EmbeddedBatch(np.arange(len(texts)), {"embedding": stored}, 1 - done)
 
     def store_in(self, cache: TeacherCache, corpus: Corpus) -> None:
         """From now on keep the texts of `embed` in the corpus's cache, so that none is paid for twice."""
         self._store = cache, corpus
 
-    def signals(
-        self, prompted: Sequence[Text], pre_dense: bool = False, progress: TextProgress | None = None
-    ) -> Vectors:
-        """ "embedding" float32 [n, dim] of texts with prompts; `progress` is told every batch.
+    def signals(self, prompted: Sequence[Text]) -> Vectors:
+        """ "embedding" float32 [n, dim] of texts with prompts."""
+        return {"embedding": self._whole(prompted)}
 
-        Errors: Unfinished with the vectors until then, its cause the error.
+    def batches(self, prompted: Sequence[Text], pre_dense: bool = False) -> Batches:
+        """Embed texts with prompts in several requests at a time; yield the answers as they come.
+
+        Errors: Unfinished with the vectors until then, its cause the error; also if it is closed before its end.
         """
         assert not pre_dense
         full, _ = self._measured
@@ -160,25 +196,24 @@ class ApiEmbedder:
         embedded = np.zeros((len(texts), full), dtype=np.float32)
         done = np.zeros(len(texts), dtype=bool)
         tokens = np.array(self.count(texts))
-        batches = make_batches(texts, tokens.tolist(), self.section.batch_tokens, self.api.batch_texts)
+        planned = make_batches(texts, tokens.tolist(), self.section.batch_tokens, self.api.batch_texts)
 
         def keep(batch: Batch, vectors: Array) -> None:
             embedded[batch.start : batch.end] = vectors
             done[batch.start : batch.end] = True
 
-        def report() -> None:
-            if progress is not None:
-                progress(int(done.sum()), float(tokens[done].sum() / max(1, tokens.sum())))
-
         def work(batch: Batch) -> Array:
             return self._vectors(texts[batch.start : batch.end], batch, full)
 
         try:
-            self.client.ask_all(batches, work, keep, report)
+            with closing(self.client.ask_all(planned, work, keep)) as answered:
+                for batch in answered:
+                    rows = np.arange(batch.start, batch.end)
+                    share = float(tokens[rows].sum() / max(1, tokens.sum()))
+                    yield EmbeddedBatch(rows, {"embedding": self._cut(embedded[rows])}, share)
         except BaseException as error:
             rows = np.flatnonzero(done)
             raise Unfinished(rows, {"embedding": self._cut(embedded[rows])}) from error
-        return {"embedding": self._cut(embedded)}
 
     @cached_property
     def _measured(self) -> tuple[int, bool]:
@@ -201,10 +236,15 @@ class ApiEmbedder:
             asked["dimensions"] = self.api.dimensions
         return self.client.ask("/embeddings", asked, batch, lambda answer: _read(answer["data"], len(texts), dims))
 
-    def _whole(self, prompted: Sequence[Text], progress: TextProgress | None = None) -> Array:
-        """float32 [n, dim]; the cause of Unfinished as it is."""
+    def _whole(self, prompted: Sequence[Text]) -> Array:
+        """float32 [n, dim]; errors as `_paid`."""
+        return collect(self._paid(prompted), len(prompted), self.dim)
+
+    def _paid(self, prompted: Sequence[Text]) -> Iterator[EmbeddedBatch]:
+        """Yield the batches of `batches`. Errors: the cause of Unfinished, since nothing stores the answers."""
         try:
-            return self.signals(prompted, progress=progress)["embedding"]
+            with closing(self.batches(prompted)) as batches:
+                yield from batches
         except Unfinished as part:
             raise part.__cause__ or part from None
 
@@ -277,11 +317,6 @@ def _only_model(api: ApiSection, key: str) -> str:
 def _settings(key: str) -> str:
     """Name what to check when a server refuses a request, in the words of a recipe or of a command."""
     return "teacher.model and teacher.api" if key == KEY else "the address and the model's name"
-
-
-def _of_corpus(progress: TextProgress) -> Progress:
-    """Tell a TextProgress what a cache tells while it is filled."""
-    return lambda done, total, work: progress(done, work / max(1, total))
 
 
 def _read(data: Any, texts: int, dims: int | None) -> Array:

@@ -16,14 +16,14 @@ from distilvec.core.info import TeacherInfo
 from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus, text_key
 from distilvec.data.corpus_files import as_keys
-from distilvec.teachers.cache.fill import Progress, count_missing, key_chunks
+from distilvec.teachers.cache.fill import FillStep, FillSteps, count_missing, key_chunks
 from distilvec.teachers.cache.index import KeyIndex
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.parquet import TableRows, VectorTable, append_rows
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cache.validate import shortened
-from distilvec.teachers.encode import TextProgress, cut_dimensions
+from distilvec.teachers.encode import EmbeddedBatch, cut_dimensions
 
 _TOLERANCE = 1e-3
 _FEW = 0.1  # share of vectors that may have length 1 at random
@@ -99,7 +99,7 @@ class TableEmbedder:
         files = hash_files(self.table.paths, key=self.key)
         return combine([("table", files), *sorted(self.table.names.items())]) if self.section.columns else files
 
-    def fill(self, cache: TeacherCache, corpus: Corpus, progress: Progress | None = None) -> None:
+    def fill_steps(self, cache: TeacherCache, corpus: Corpus) -> FillSteps:
         """Put the vectors of the corpus's texts into the cache, in the table's order; resumed exactly after a kill.
 
         Errors: DistilvecError if texts of the corpus are not in the table, rows of one text differ (both before
@@ -116,10 +116,13 @@ class TableEmbedder:
             done = len(corpus) - len(missing)
             for new in append_rows(cache, rows_to_add):
                 done += new
-                if progress:
-                    progress(done, len(corpus), done)
+                yield FillStep(done, len(corpus), done)
 
-    def embed(self, texts: Sequence[str], role: Role = "document", progress: TextProgress | None = None) -> Array:
+    def embed_batches(self, texts: Sequence[str], role: Role = "document") -> Iterator[EmbeddedBatch]:
+        """Look all texts up at once: the table is read from its beginning to its end."""
+        yield EmbeddedBatch(np.arange(len(texts)), {"embedding": self.embed(texts, role)}, 1.0)
+
+    def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
         """float32 [n, dim] of texts in the table, in their order. DistilvecError for texts that the table lacks."""
         keys, back = np.unique(self._keys_of(texts, role), return_inverse=True)
         index = KeyIndex()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,14 +107,12 @@ class _Writer:
         answers = self.journal.answers
         of_other_words = len(answers) - sum(word in answers for word in words)
         with progress(self.section.kind, len(words), "words", len(answers) - of_other_words) as advance:
-
-            def report() -> None:
-                advance(len(answers) - of_other_words, self.client.meter.note)
-
             for attempt in range(self.section.attempts):
                 missing = [word for word in words if word not in answers and self.journal.failures[word] == attempt]
                 if missing:
-                    self._ask_all(missing, attempt, report)
+                    with closing(self._ask_all(missing, attempt)) as answered:
+                        for _ in answered:
+                            advance(len(answers) - of_other_words, self.client.meter.note)
 
     def forecast(self, words: int) -> None:
         """Log tokens and cost of `words` words like those that have answers."""
@@ -124,13 +123,14 @@ class _Writer:
         cost = self.section.cost_note(tokens, written)
         log(f"at this rate {words:,} words take about {tokens:,} tokens read, {written:,} written{cost}")
 
-    def _ask_all(self, words: list[str], attempt: int, report: Callable[[], None]) -> None:
+    def _ask_all(self, words: list[str], attempt: int) -> Generator[list[str], None, None]:
+        """Ask for some words in batches; yield the words of each batch that has an answer."""
         size = max(1, self.section.words >> attempt)  # half as many words in each further attempt
         batches = [words[start : start + size] for start in range(0, len(words), size)]
         tokens = len(batches) * self.count([self.prompt])[0] + sum(self.count(words))
         requests = f"{len(words):,} words in {len(batches):,} requests"
         log(f"{self.section.model}, attempt {attempt + 1}: {requests}, {tokens:,} tokens to read")
-        self.client.ask_all(batches, self._ask, self._store, report)
+        yield from self.client.ask_all(batches, self._ask, self._store)
 
     def _ask(self, words: list[str]) -> str:
         """The answer to one request, as it was written."""

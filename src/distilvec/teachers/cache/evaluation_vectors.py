@@ -7,7 +7,7 @@ tokenizer, pooling, lengths, precision). Prompts are part of a text's key, and s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from distilvec.teachers.cache.index import Keys
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import Array, Rows
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.encode import TextProgress
+from distilvec.teachers.encode import EmbeddedBatch
 
 SHARD_TEXTS = 2048  # a killed evaluation loses at most the work of so many texts
 
@@ -82,37 +82,30 @@ def open_evaluation_cache(root: Path, manifest: Manifest) -> TeacherCache | None
         return None
 
 
-def embed_and_store(
-    cache: TeacherCache, model: EvaluationModel, texts: Sequence[str], prompt: str, progress: TextProgress | None = None
-) -> Array:
-    """Vectors of texts, float32 [n, dim]: from the cache, else from the model, and then stored.
+def stored_batches(
+    cache: TeacherCache, model: EvaluationModel, texts: Sequence[str], prompt: str
+) -> Iterator[EmbeddedBatch]:
+    """Embed texts: from the cache, else with the model, whose vectors are then stored.
 
-    Vectors that a cache refuses (zero, not finite) are returned as they are and not stored.
+    Vectors that a cache refuses (zero, not finite) are passed on as they are and not stored.
     """
     prompted = PromptedTexts(texts, prompt)
     positions = cache.positions(prompted.keys)
-    is_stored = positions >= 0
-    vectors = np.empty((len(texts), model.dim), dtype=np.float32)
-    vectors[is_stored] = cache.read(positions[is_stored])
-    missing = np.flatnonzero(~is_stored)
+    stored = np.flatnonzero(positions >= 0)
+    if len(stored):
+        yield EmbeddedBatch(stored, {"embedding": cache.read(positions[stored])}, len(stored) / len(texts))
+    missing = np.flatnonzero(positions < 0)
     # No lock while the model computes: two evaluations may compute a text twice, but neither waits for the other.
     # `append` leaves out what the other one has stored meanwhile.
-    done = len(texts) - len(missing)
     for start in range(0, len(missing), SHARD_TEXTS):
         rows = missing[start : start + SHARD_TEXTS]
-
-        def advance(count: int, share: float, done: int = done, size: int = len(rows)) -> None:
-            if progress is not None:
-                progress(done + count, (done + share * size) / len(texts))
-
-        vectors[rows] = model.signals(prompted.prompted(rows), progress=advance)["embedding"]
-        done += len(rows)
-        is_valid = np.isfinite(vectors[rows]).all(axis=1) & vectors[rows].any(axis=1)
+        vectors = np.empty((len(rows), model.dim), dtype=np.float32)
+        for batch in model.batches(prompted.prompted(rows)):
+            vectors[batch.rows] = batch.embedding
+            yield EmbeddedBatch(rows[batch.rows], batch.signals, batch.work * len(rows) / len(texts))
+        is_valid = np.isfinite(vectors).all(axis=1) & vectors.any(axis=1)
         if is_valid.any():
-            _store(cache, prompted, rows[is_valid], vectors[rows[is_valid]])
-    if progress is not None:
-        progress(len(texts), 1.0)
-    return vectors
+            _store(cache, prompted, rows[is_valid], vectors[is_valid])
 
 
 def _store(cache: TeacherCache, texts: PromptedTexts, rows: Rows, vectors: Array) -> None:

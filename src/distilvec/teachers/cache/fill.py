@@ -7,8 +7,8 @@ computed, so that several processes can compute them (parts.py, verbs/cache/clus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,12 +29,11 @@ from distilvec.teachers.cache.signals import Array, Ragged, Rows, compress, join
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
 from distilvec.teachers.cache.validate import Describe, refuse
 from distilvec.teachers.cached import BatchTeacher
-from distilvec.teachers.encode import CPU_FLOOR, TextProgress, Vectors, plan_batches
+from distilvec.teachers.encode import CPU_FLOOR, EmbeddedBatch, plan_batches
 
-# rows of the corpus in the cache, rows of the corpus, and the former in rows of average length: core.log.Advance
-Progress = Callable[[int, int, float], None]
 Planned = tuple[int, Rows]  # a shard to compute: its number, its rows of the corpus
-Compute = Callable[[Rows, TextProgress], Mapping[str, Array | Ragged]]  # signals of corpus rows
+Batches = Generator[EmbeddedBatch, None, None]
+Compute = Callable[[Rows], Batches]  # signals of corpus rows, batch by batch
 
 TOKEN_SHARD_ROWS = 2048  # at most: a shard with token signals is in memory until it is whole
 _LOOKUP = 65_536  # rows looked up together
@@ -43,10 +42,8 @@ _LOOKUP = 65_536  # rows looked up together
 class VectorModel(Protocol):
     """A model that computes vectors."""
 
-    def signals(
-        self, prompted: Sequence[Text], pre_dense: bool = False, progress: TextProgress | None = None
-    ) -> Vectors:
-        """ "embedding", and "pre_dense" if asked for, float32 [n, dim], of texts with their prompts."""
+    def batches(self, prompted: Sequence[Text], pre_dense: bool = False) -> Iterator[EmbeddedBatch]:
+        """Embed texts with their prompts: "embedding" of each batch, and "pre_dense" if asked for."""
         ...
 
 
@@ -80,6 +77,22 @@ class TokenSource:
     device: torch.device
 
 
+@dataclass(frozen=True)
+class FillStep:
+    """How far a cache is filled: `done` of `total` rows of the corpus, and the same in rows of average length.
+
+    `note`: what the work has cost until now.
+    """
+
+    done: int
+    total: int
+    work: float
+    note: str = ""
+
+
+FillSteps = Generator[FillStep, None, None]
+
+
 class Unfinished(Exception):
     """Signals of some rows of a shard (numbered from 0), computed before its cause ended the work."""
 
@@ -89,61 +102,62 @@ class Unfinished(Exception):
         self.signals = signals
 
 
-def fill_cache(cache: TeacherCache, corpus: KeyedTexts, teacher: VectorModel, progress: Progress | None = None) -> None:
-    """Embed the rows that the cache lacks.
-
-    Errors: DistilvecError for vectors that must not be stored, or a full disk.
-    """
-    fill_shards(cache, corpus, partial(compute_vectors, cache.manifest, corpus, teacher), progress)
+def fill_cache(cache: TeacherCache, corpus: KeyedTexts, teacher: VectorModel) -> None:
+    """Embed the rows that the cache lacks. Errors: see `fill_steps`."""
+    for _ in fill_steps(cache, corpus, partial(compute_vectors, cache.manifest, corpus, teacher)):
+        pass
 
 
-def fill_tokens(cache: TeacherCache, corpus: Corpus, source: TokenSource, progress: Progress | None = None) -> None:
-    """Compute vectors and token signals of the rows that the cache lacks. Errors: see `fill_cache`."""
-    fill_shards(cache, corpus, partial(compute_tokens, cache.manifest, corpus, source), progress)
-
-
-def fill_shards(
+def fill_steps(
     cache: TeacherCache,
     corpus: KeyedTexts,
     compute: Compute,
-    progress: Progress | None = None,
     ahead: Callable[[Iterator[Planned]], Iterator[Planned]] = iter,
-) -> None:
-    """`compute` the signals of the rows that the cache lacks, a shard at a time, and append them.
+) -> FillSteps:
+    """`compute` the signals of the rows that the cache lacks, a shard at a time, and append them; yield every batch.
 
     `ahead` passes the planned shards on, in any order; it may begin several of them before it passes on the first.
-    Of a shard that ends in Unfinished the rows until then are appended, and its cause is raised.
+    Of a shard that ends in Unfinished the rows until then are appended, and its cause is raised. The cache is held for
+    writing until the iterator ends or is closed: two processes at once would compute the same shards.
+    Errors: DistilvecError for vectors that must not be stored, or a full disk.
     """
     total = len(corpus)
     missing = count_missing(cache, corpus)
-    if progress:
-        progress(total - missing, total, total - missing)
+    yield FillStep(total - missing, total, total - missing)
     if not missing:
         return
-    with cache.writing():  # until the end: two processes at once would compute the same shards
+    with cache.writing():
         done = total - count_missing(cache, corpus)  # another process may have added some before this one held the lock
         for number, rows in ahead(plan_shards(cache, corpus)):
+            computed: list[EmbeddedBatch] = []
+            texts = done
+            work = float(done)
             try:
-                signals = compute(rows, shard_progress(progress, done, len(rows), total))
+                with closing(compute(rows)) as batches:
+                    for batch in batches:
+                        computed.append(batch)
+                        texts += len(batch.rows)
+                        work += batch.work * len(rows)
+                        yield FillStep(texts, total, work)
             except Unfinished as part:  # vectors of an API are paid for
                 finished = rows[part.rows]
                 cache.append(np.asarray(corpus.keys[finished]), part.signals, corpus.stored(finished).__getitem__)
                 raise part.__cause__ or part from None
+            signals = in_order(computed)
             cache.append(np.asarray(corpus.keys[rows]), signals, corpus.stored(rows).__getitem__, number)
             done += len(rows)
         cache.sort_shards()  # `ahead` may have passed them on in another order
-    if progress:
-        progress(total, total, total)
+    yield FillStep(total, total, total)
 
 
-def shard_progress(progress: Progress | None, done: int, rows: int, total: int) -> TextProgress:
-    """Progress within a shard of `rows` rows, reported as progress of the whole work, of which `done` rows are done."""
-
-    def advance(texts: int, share: float) -> None:
-        if progress:
-            progress(done + texts, total, done + share * rows)
-
-    return advance
+def in_order(batches: Sequence[EmbeddedBatch]) -> dict[str, Array | Ragged]:
+    """Return the signals of all batches in the order of the texts."""
+    back = np.argsort(np.concatenate([batch.rows for batch in batches]))
+    signals: dict[str, Array | Ragged] = {}
+    for name, first in batches[0].signals.items():
+        parts = [batch.signals[name] for batch in batches]
+        signals[name] = join(parts).take(back) if isinstance(first, Ragged) else np.concatenate(parts)[back]
+    return signals
 
 
 def plan_shards(cache: TeacherCache, corpus: KeyedTexts) -> Iterator[Planned]:
@@ -203,20 +217,13 @@ def complete_cache(folder: Path, fingerprint: str, corpus: Corpus) -> TeacherCac
     return None
 
 
-def compute_vectors(
-    manifest: Manifest, corpus: KeyedTexts, teacher: VectorModel, rows: Rows, advance: TextProgress
-) -> Vectors:
+def compute_vectors(manifest: Manifest, corpus: KeyedTexts, teacher: VectorModel, rows: Rows) -> Batches:
     """Vectors of these rows."""
-    return teacher.signals(corpus.prompted(rows), "pre_dense" in manifest.signals, advance)
+    yield from teacher.batches(corpus.prompted(rows), "pre_dense" in manifest.signals)
 
 
-def compute_tokens(
-    manifest: Manifest, corpus: Corpus, source: TokenSource, rows: Rows, advance: TextProgress
-) -> dict[str, Array | Ragged]:
-    """Signals of a cache with this manifest for these rows, in their order; computed in batches of like length."""
-    batches = []
-    order = []
-    rows_done = tokens_done = 0
+def compute_tokens(manifest: Manifest, corpus: Corpus, source: TokenSource, rows: Rows) -> Batches:
+    """Signals of a cache with this manifest for these rows; computed in batches of like length."""
     lengths = source.lengths[rows].astype(np.int64)
     for places in plan_batches(lengths, source.batch_tokens, min(source.batch_tokens, CPU_FLOOR)):
         batch_rows = rows[places]
@@ -224,18 +231,8 @@ def compute_tokens(
         alignment = source.alignment.batch(batch_rows) if source.alignment else None
         batch = TextBatch(numbers, {}, torch.zeros_like(numbers), alignment=alignment).to(source.device)
         outputs = source.teacher.signals(batch)
-        batches.append(_stored_signals(manifest, outputs, corpus.stored(batch_rows).__getitem__))
-        order.append(places)
-        rows_done += len(places)
-        tokens_done += int(lengths[places].sum())
-        advance(rows_done, tokens_done / int(lengths.sum()))
-
-    back = np.argsort(np.concatenate(order))
-    signals: dict[str, Array | Ragged] = {}
-    for name, signal in manifest.signals.items():
-        parts = [batch_signals[name] for batch_signals in batches]
-        signals[name] = join(parts).take(back) if signal.uneven else np.concatenate(parts)[back]
-    return signals
+        signals = _stored_signals(manifest, outputs, corpus.stored(batch_rows).__getitem__)
+        yield EmbeddedBatch(places, signals, float(lengths[places].sum() / lengths.sum()))
 
 
 def _stored_signals(manifest: Manifest, outputs: ModelOutputs, describe: Describe) -> dict[str, Any]:

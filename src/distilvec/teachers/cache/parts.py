@@ -18,7 +18,7 @@ import numpy as np
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import remove
 from distilvec.data.corpus import Corpus
-from distilvec.teachers.cache.fill import Compute, Progress, plan_shards, shard_progress
+from distilvec.teachers.cache.fill import Compute, FillStep, FillSteps, in_order, plan_shards
 from distilvec.teachers.cache.journal import KEY_NAME, Shard, damaged, read_journal
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
 
@@ -59,8 +59,7 @@ def fill_share(
     share: Share,
     corpus: Corpus,
     compute: Compute,
-    progress: Progress | None = None,
-) -> None:
+) -> FillSteps:
     """Compute those shards that the cache lacks and that belong to the share, into `part`; resumed after a kill.
 
     Errors: DistilvecError for vectors that must not be stored, or a full disk.
@@ -72,11 +71,17 @@ def fill_share(
         for number, rows in planned:
             keys = np.asarray(corpus.keys[rows])
             if (part.positions(keys) < 0).any():
-                signals = compute(rows, shard_progress(progress, done, len(rows), total))
-                part.append(keys, signals, corpus.stored(rows).__getitem__, number)
+                computed = []
+                texts = done
+                work = float(done)
+                for batch in compute(rows):
+                    computed.append(batch)
+                    texts += len(batch.rows)
+                    work += batch.work * len(rows)
+                    yield FillStep(texts, total, work)
+                part.append(keys, in_order(computed), corpus.stored(rows).__getitem__, number)
             done += len(rows)
-            if progress:
-                progress(done, total, done)
+            yield FillStep(done, total, done)
 
 
 def part_folders(cache: Path) -> list[Path]:

@@ -58,6 +58,7 @@ def classify(
 
     from distilvec.config.recipe import read_overrides
     from distilvec.core.files import check_output_folder
+    from distilvec.core.run_folder import RunFolder
     from distilvec.verbs.classify.recipes import DEFAULT_TEACHER, check_overrides, describe_labels, teacher_recipe
     from distilvec.verbs.classify.split import read_and_split
 
@@ -68,7 +69,7 @@ def classify(
         data, split = read_and_split(file, text or [], label, test, test_size, seed)
         folder = out or Path("runs") / data.name
         check_output_folder(folder, "out")
-        labels = describe_labels(data, split, folder / "data")
+        labels = describe_labels(data, split, RunFolder(folder).labels)
         teacher_recipe(teacher or DEFAULT_TEACHER, labels, epochs, seed, trust_remote_code, changes)
 
         from distilvec.cli.terminal import print_result, show_problems

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.core.log import log
+from distilvec.core.run_folder import RunFolder
 from distilvec.core.verbosity import quiet_libraries
+from distilvec.pipeline.claim import own_folder
 from distilvec.pipeline.inputs import Model, model_name
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.run_dir import own_folder
 from distilvec.students.task_head import head_info
 from distilvec.train.metrics import Callback
 from distilvec.verbs.classify.recipes import (
@@ -66,7 +67,7 @@ def classify(
         test_size: The share of test rows.
         epochs: Passes over the training rows; by default five, more for few rows, fewer for many.
         seed: Of the split and of both trainings.
-        output_dir: The run folder; by default runs/<name of the file>. The teacher is in its `teacher/`.
+        output_dir: The run folder; by default runs/<name of the file>. The teacher is in its `details/teacher/`.
         restart: Move an earlier run in the folder aside and start over.
         trust_remote_code: Run code that comes with the teacher.
         overrides: Keys of the recipes: `teacher.` for the teacher's training, `student.` for the student's, others
@@ -80,9 +81,10 @@ def classify(
     data, split = read_and_split(file, columns, label, test, test_size, seed)
     folder = Path(output_dir) if output_dir is not None else Path("runs") / data.name
     name = model_name(DEFAULT_TEACHER if teacher is None else teacher, cache_root(), "teacher")
-    own_folder(folder, restart)
-    write_split(split, data.several, folder / "data")
-    labels = describe_labels(data, split, folder / "data")
+    files = RunFolder(folder)
+    own_folder(files, restart)
+    write_split(split, data.several, files.labels)
+    labels = describe_labels(data, split, files.labels)
     log(_line(data, split))
     for note in split.notes:
         log(f"note: {note}")
@@ -91,11 +93,11 @@ def classify(
     recipe = teacher_recipe(name, labels, *options)
     knows_labels = has_learned(Path(name), labels, split.classes)
     log(f"1/2 teacher: {name} {'has learned these labels' if knows_labels else 'learns the labels'}")
-    whole = resolve(recipe, folder / "teacher").student  # the teacher, as a student with all of its layers
+    whole = resolve(recipe, files.teacher.path).student  # the teacher, as a student with all of its layers
     teacher_folder = Path(name)
     if not knows_labels:
-        run(with_rate(recipe, whole.hidden_size), folder / "teacher")
-        teacher_folder = folder / "teacher" / "student"
+        run(with_rate(recipe, whole.hidden_size), files.teacher.path)
+        teacher_folder = files.teacher.student
 
     count = default_layers(whole.layers) if layers is None else layers
     log(f"2/2 student: {count} of the teacher's {whole.layers} layers, from the labels and the teacher's answers")

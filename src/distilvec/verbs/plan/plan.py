@@ -33,7 +33,7 @@ from distilvec.pipeline.student import trainable, untrained_student
 from distilvec.pipeline.texts import below_limits, left_out
 from distilvec.report.model_card import shorter_reading
 from distilvec.teachers.api_embedder import ApiEmbedder
-from distilvec.teachers.cache.fill import compute_tokens, count_missing
+from distilvec.teachers.cache.fill import compute_tokens, count_missing, in_order
 from distilvec.teachers.cache.signals import Array, Ragged, Rows
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.stages import Stage, errors_named
@@ -332,7 +332,7 @@ def _cost_of_a_text(
         lengths = np.asarray(tokens.lengths[rows], dtype=np.int64)
 
         def compute(chosen: Rows) -> dict[str, Array | Ragged]:
-            return compute_tokens(teacher.manifest, corpus, source, rows[chosen], lambda done, share: None)
+            return in_order(list(compute_tokens(teacher.manifest, corpus, source, rows[chosen])))
 
         rate, results = measure_rate(compute, lengths)
         size += _token_bytes(lengths, results)

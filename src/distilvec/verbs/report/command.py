@@ -9,6 +9,7 @@ from typing import Annotated
 from distilvec.cli.options import argument, option
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
+from distilvec.core.run_folder import RunFolder
 
 
 def report(
@@ -21,7 +22,7 @@ def report(
     from distilvec.cli.terminal import print_result
     from distilvec.report.write import refresh_report
 
-    page = refresh_report(run)
+    page = refresh_report(RunFolder(run))
     if page is None:
         raise DistilvecError("RUN", f"{run} holds no report.", "Name the folder of a finished run.")
     print_result(str(page), link=page)

@@ -54,6 +54,7 @@ def run(
     from distilvec.cli.terminal import print_result, show_comparison, show_finished
     from distilvec.core.log import log
     from distilvec.core.processes import is_main
+    from distilvec.core.run_folder import RunFolder
     from distilvec.pipeline.run import run as run_recipe
     from distilvec.report.write import draw_sweep
     from distilvec.verbs.compare.compare import compare_runs  # takes seconds: a mistake in a recipe is reported before
@@ -74,5 +75,5 @@ def run(
         comparison = compare_runs([folder])
         write_result(json_file, comparison.to_json())
         show_comparison(comparison)
-        if page := draw_sweep(folder, comparison):
+        if page := draw_sweep(RunFolder(folder), comparison):
             print_result(str(page), link=page)

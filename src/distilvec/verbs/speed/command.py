@@ -33,9 +33,8 @@ def speed(
     from distilvec.cli.terminal import print_result
     from distilvec.core.log import progress
     from distilvec.evaluation.speed import Timing, measure_speed
-    from distilvec.report.json_values import from_json
+    from distilvec.report.json_values import to_json
     from distilvec.report.sections.speed import speed_text
-    from distilvec.report.values import Speed
     from distilvec.teachers.open import open_model
 
     timing = Timing(20, 200, None if full else seconds)
@@ -46,5 +45,5 @@ def speed(
             advance(100 * done // max(1, total), what)
 
         report = measure_speed(loaded, timing=timing, progress=note)
-    write_result(json_file, report)
-    print_result(speed_text(from_json(Speed, report)))
+    write_result(json_file, to_json(report, defaults=True))
+    print_result(speed_text(report))

@@ -253,7 +253,6 @@ def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(
         "train.schedule",
         "train.epochs",
         "student.max_length",
-        "student.dropout",
     )
     recipe = distilvec.load_recipe("quickstart").model_dump(mode="json")
     overrides = {key: recipe[key.split(".")[0]][key.split(".")[1]] for key in same}
@@ -265,6 +264,6 @@ def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(
         "corpus.sources.0.sample": "first",
     }
     student = distilvec.distill(
-        "all-MiniLM-L6-v2", list(docstrings.passages()), layers=[0, 2, 5], out="mine", overrides=overrides
+        "all-MiniLM-L6-v2", list(docstrings.passages()), size="5M", out="mine", overrides=overrides
     )
     assert_same(student.student, distilvec.load("quickstart/student", device="cpu"))

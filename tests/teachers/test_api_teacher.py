@@ -265,6 +265,29 @@ def test_requests_have_the_recipe_s_fields_prompts_and_key(monkeypatch):
     np.testing.assert_allclose(found, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), atol=1e-6)
 
 
+def test_a_server_that_prepends_the_prompts_gets_texts_without_them(tmp_path):
+    """Documents and queries go in requests of their own, each with the fields of its role."""
+    fields = {"query": {"input_type": "query"}, "document": {"input_type": "passage"}}
+    prompts = {"query": "query: ", "document": "passage: "}
+    texts = [*TEXTS[:30], "query: of a reader"]
+    corpus = corpus_of(tmp_path / "c", texts, prompts=prompts, queries=TEXTS[30:50])
+    with FaultyApi(table_of([*TEXTS, *texts])) as server:
+        section = TeacherSection(
+            model="served", prompts=prompts, api={"base_url": server.address, "batch_texts": 8, "by_role": fields}
+        )
+        with ApiEmbedder(section) as teacher:
+            cache = cache_of(tmp_path, teacher)
+            list(teacher.fill_steps(cache, corpus))
+            np.testing.assert_allclose(stored(cache, corpus), rows_of(corpus, server.table), atol=1e-6)
+            sent = {"query": set(), "passage": set()}
+            for body in server.bodies:
+                sent[body["input_type"]] |= {*body["input"]}
+            assert sent == {"query": {*TEXTS[30:50]}, "passage": {*texts, *_PROBE}}
+            np.testing.assert_allclose(teacher.embed(TEXTS[50:60], "query"), [server.table[t] for t in TEXTS[50:60]],
+                                       atol=1e-6)  # fmt: skip
+            assert server.bodies[-1]["input_type"] == "query"
+
+
 def test_texts_of_evaluation_are_paid_for_once(tmp_path):
     corpus = corpus_of(tmp_path / "c", TEXTS[:100])
     with FaultyApi(table_of(TEXTS)) as server:
@@ -294,7 +317,9 @@ def test_the_manifest_changes_with_model_dimensions_prompts_host_and_fields():
         assert (first.model, first.width, first.endpoint, first.backend) == ("served", 12, "127.0.0.1", "api")
         changes = [{"model": "other"}, {"prompts": {"query": "q: "}}, {"truncate_dim": 6}]
         changes += [{"api": {"body": {"x": 1}}}, {"api": {"dimensions": 12}}]
-        assert len({first.fingerprint, *(manifest(**change).fingerprint for change in changes)}) == 6
+        roles = {"query": {"input_type": "query"}}
+        changes += [{"api": {"by_role": roles}, "prompts": {"query": "q: ", "document": "d: "}}]
+        assert len({first.fingerprint, *(manifest(**change).fingerprint for change in changes)}) == 7
         assert manifest(api={"concurrency": 2, "price": 1.0, "timeout": 9}).fingerprint == first.fingerprint
         assert json.loads(first.to_json())["manifest"]["endpoint"] == "127.0.0.1"
 
@@ -319,6 +344,8 @@ def test_the_manifest_changes_with_model_dimensions_prompts_host_and_fields():
         ({"model": "m", "api": {"base_url": f"https://host/v1?key={KEY}"}}, r"^\[teacher.api.base_url\]"),
         ({"model": "m", "api": {"base_url": "host:8000"}}, r"^\[teacher.api.base_url\] .*an address such as"),
         ({"model": "m", "api": {"body": {"input": []}}}, r"^\[teacher.api.body\] found 'input'"),
+        ({"model": "m", "api": {"by_role": {"query": {"input": []}}}}, r"^\[teacher.api.by_role\] found 'input'"),
+        ({"model": "m", "api": {"by_role": {"query": {"x": 1}}}}, r"^\[teacher.prompts\] api.by_role tells"),
         ({"model": "m", "api": {"most_cost": 2.0}}, r"^\[teacher.api.most_cost\] needs the price"),
     ],
 )

@@ -108,6 +108,21 @@ def test_several_labels_a_text(tiny_model, tmp_path):
     ] == answers
 
 
+def test_a_size_says_how_small_the_student_is(rows, tiny_model, tmp_path, capsys, monkeypatch):
+    classifier = classify(rows, tiny_model, tmp_path / "run", layers=None, size="60%", epochs=2)
+    assert classifier.parameters <= 0.6 * classifier.teacher_parameters
+    assert classifier.result.recipe.student.size == "60%"
+    with refused("size"):
+        classify(rows, tiny_model, tmp_path / "small", layers=None, size="10")
+    assert not (tmp_path / "small" / "details" / "teacher" / "student").exists(), "refused before the teacher learns"
+    with refused("size"):
+        classify(rows, tiny_model, tmp_path / "both", layers=1, size="60%")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "intents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run_command(["classify", "intents.jsonl", "--teacher", str(tiny_model), "--size", "wide"]) == 2
+    assert "[--size]" in capsys.readouterr().err
+
+
 def test_pairs(tiny_model, tmp_path):
     texts = labelled_rows(120)
     pairs = [{"a": row["text"], "b": "anything", "kind": row["label"]} for row in texts]

@@ -17,6 +17,7 @@ from refusals import refused
 from samples import make_texts
 from servers import FaultyApi
 
+import distilvec
 from benchmarks.indexes import DATABASES, lacking, stored
 from distilvec.__main__ import run_command
 from distilvec.config.schema import TeacherSection
@@ -26,13 +27,16 @@ from distilvec.evaluation.stored import draw_stored, stored_tasks
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
 from distilvec.models.load import load
 from distilvec.pipeline import columns, judgement
+from distilvec.pipeline.caches import open_cache
+from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.teachers.api_embedder import _PROBE
 from distilvec.teachers.cache.columns import USUAL_NAMES
+from distilvec.teachers.maker import SAMPLE
 from distilvec.teachers.open import open_table
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.verbs.check.check import check_index
-from distilvec.verbs.distill.prompts import recognize
+from distilvec.verbs.distill.maker import recognize
 from distilvec.verbs.evaluate.scores import score_models
 from distilvec.verbs.export.export import parity_task
 
@@ -64,15 +68,15 @@ def near_teacher(tmp_path_factory, tiny_model):
     return near(tiny_model, tmp_path_factory.mktemp("near"))
 
 
-def near(model, folder):
-    """Save a model whose first layer's weights are changed a little."""
+def near(model, folder, change=0.01):
+    """Save a model whose first layer's weights are changed, by default a little."""
     import torch
 
     own = load(model, device="cpu")
     torch.manual_seed(0)
     with torch.no_grad():
         for weight in own[0].auto_model.encoder.layer[0].parameters():
-            weight += 0.01 * torch.randn_like(weight)
+            weight += change * torch.randn_like(weight)
     own.save_pretrained(str(folder), create_model_card=False)
     return folder
 
@@ -307,6 +311,78 @@ def test_candidates_are_recognized(table, tiny_model, near_teacher):
     index = TableEmbedder(TeacherSection(vectors=table))
     best, other = recognize(index, [str(near_teacher), str(tiny_model)])
     assert best.model == str(tiny_model) and best.same and other.cosine < best.cosine
+
+
+QUERIES = make_texts(460)[400:]
+FAST = {"evaluation.stored": 30, "train.max_steps": 2, "train.device": "cpu", "train.precision": "fp32"}
+
+
+def cached(run):
+    """The texts of a run's teacher cache, with their vectors."""
+    job = resolve(run.recipe, run.folder)
+    cache = open_cache(job, job.teacher)
+    rows = np.arange(len(job.corpus))
+    vectors = cache.read(cache.positions(job.teacher.corpus.keys[rows]))
+    return dict(zip(job.corpus.stored(rows), vectors, strict=True))
+
+
+def test_queries_of_an_index_are_embedded_by_the_model_that_made_it(
+    table, teacher, tiny_model, near_teacher, tmp_path, no_pages
+):
+    """Documents have the stored vectors, queries those of the model; another model is refused before the work."""
+    (tmp_path / "queries.txt").write_text("\n".join(QUERIES))
+    asked = {"queries": tmp_path / "queries.txt", "student": near_teacher, "overrides": FAST, "out": tmp_path / "run"}
+    with refused("made_by", "--made-by"):
+        distilvec.distill(table, **asked)
+    with refused("made_by", "has not made the index"):
+        distilvec.distill(table, made_by=[str(near(tiny_model, tmp_path / "other", change=0.5))], **asked)
+    made = distilvec.distill(table, made_by=[str(near_teacher), str(tiny_model)], query_prompt="river ", **asked)
+    assert made.recipe.teacher.made_by == str(tiny_model)
+    vectors = cached(made)
+    assert set(QUERIES) <= set(vectors) and len(vectors) == len(TEXTS) - 30 + len(QUERIES)
+    expected = teacher.encode([f"river {text}" for text in QUERIES])
+    np.testing.assert_allclose(np.stack([vectors[text] for text in QUERIES]), expected, atol=2e-3)
+
+
+def test_texts_beside_an_index_are_embedded_by_its_model(table, tiny_model, near_teacher, tmp_path, no_pages):
+    (tmp_path / "more.txt").write_text("\n".join([*TEXTS[200:], *NEW]))
+    run = distilvec.distill(
+        table, tmp_path / "more.txt", made_by=[str(tiny_model)], student=near_teacher, overrides=FAST,
+        out=tmp_path / "run",
+    )  # fmt: skip
+    assert set(NEW) <= set(cached(run))
+
+
+@pytest.mark.usefixtures("loopback")
+def test_queries_are_embedded_by_the_api_that_made_the_index(near_teacher, tmp_path, monkeypatch, capsys, no_pages):
+    """By the command; only queries and a sample are sent, and nothing twice when it runs again."""
+    texts = [*TEXTS, *QUERIES, *_PROBE]
+    vectors = np.random.default_rng(0).normal(size=(len(texts), 32)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    by_text = dict(zip(texts, vectors, strict=True))
+    pq.write_table(pa.table({"text": TEXTS, "embedding": [by_text[text] for text in TEXTS]}), tmp_path / "api.parquet")
+    (tmp_path / "queries.txt").write_text("\n".join(QUERIES))
+    with FaultyApi(by_text) as server:
+        words = ["distill", str(tmp_path / "api.parquet"), "--queries", str(tmp_path / "queries.txt")]
+        words += ["--made-by", server.address, "--student", str(near_teacher), "--out", str(tmp_path / "run")]
+        words += [f"{key}={value}" for key, value in FAST.items()]
+        assert run_command(words) == 0
+        assert all(server.given[text] == 1 for text in QUERIES)
+        assert sum(server.given[text] for text in TEXTS) <= 2 * SAMPLE
+        assert run_command(words) == 0
+        assert all(server.given[text] == 1 for text in QUERIES)
+        found = cached(distilvec.result(tmp_path / "run"))
+    for text in QUERIES:
+        np.testing.assert_allclose(found[text], by_text[text], atol=2e-3)
+    assert f"{len(QUERIES)} that the table lacks" not in capsys.readouterr().out
+
+
+def test_a_plan_says_what_the_model_of_an_index_embeds(table, tiny_model, near_teacher, tmp_path, capsys):
+    (tmp_path / "queries.txt").write_text("\n".join(QUERIES))
+    words = ["distill", str(table), "--queries", str(tmp_path / "queries.txt"), "--made-by", str(tiny_model)]
+    words += ["--student", str(near_teacher), "--out", str(tmp_path / "run"), "--dry-run"]
+    assert run_command([*words, *(f"{key}={value}" for key, value in FAST.items())]) == 0
+    assert f"{len(QUERIES)} that the table lacks" in " ".join(capsys.readouterr().out.split())
 
 
 def test_models_that_cannot_search_the_index(table, tmp_path, near_teacher, capsys):

@@ -26,6 +26,7 @@ from typing import Any
 
 import typer
 
+from distilvec.cli.colour import RED, coloured
 from distilvec.cli.layout import EVERYWHERE
 from distilvec.cli.output import json_alone
 from distilvec.core.errors import DistilvecError, Interrupted, ProcessLost, Stopped, explain, first_line
@@ -159,7 +160,8 @@ def _suggest_key(error: Any) -> None:
 
 def _print_error(message: str) -> None:
     encoding = sys.stderr.encoding or "utf-8"
-    print(f"distilvec: {message}".encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+    shown = f"distilvec: {message}".encode(encoding, "backslashreplace").decode(encoding)
+    print(coloured(shown, RED, sys.stderr), file=sys.stderr)
 
 
 def _write_log(error: Exception, arguments: Sequence[str]) -> Path | None:

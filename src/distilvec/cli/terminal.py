@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from distilvec.cli.colour import BOLD, RED, coloured, coloured_table
 from distilvec.core.escape import visible
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
@@ -31,10 +32,11 @@ PATHS = ("run", "report")  # of Run.lines
 _PLAIN = str.maketrans({"│": "|", "─": "-", "┼": "+", ABSENT: "-", "±": "+-", "→": "->", "\N{MINUS SIGN}": "-"})
 
 
-def print_result(text: str = "", error: bool = False, link: Path | None = None) -> None:
+def print_result(text: str = "", error: bool = False, link: Path | None = None, style: str = "") -> None:
     """Print on standard output (or error), with hidden characters written out, and those that its encoding lacks.
 
-    On a terminal the path `link` in the text opens its file (OSC 8).
+    On a terminal the path `link` in the text opens its file (OSC 8), headers of tables are bold, and the text has the
+    `style` (colour.py).
     """
     stream = sys.stderr if error else sys.stdout
     encoding = stream.encoding or "utf-8"
@@ -43,6 +45,7 @@ def print_result(text: str = "", error: bool = False, link: Path | None = None) 
         output.encode(encoding)
     except UnicodeEncodeError:
         output = output.translate(_PLAIN).encode(encoding, "backslashreplace").decode(encoding)
+    output = coloured(output, style, stream) if style else coloured_table(output, stream)
     if link is not None and stream.isatty() and os.environ.get("TERM") != "dumb":
         path = visible(str(link))
         hyperlink = f"\x1b]8;;{link.resolve().as_uri()}\x1b\\{path}\x1b]8;;\x1b\\"
@@ -92,7 +95,7 @@ def show_result(result: Run) -> None:
     print_result(f'\n{imports}\nstudent = {call}("{folder}")')
     print_result('vectors = student.encode_query(["a text to search for"])\n')
     for name, text in reversed(result.verdict_lines()):
-        print_result(_line(name, text))
+        print_result(_line(name, text), style=BOLD)
 
 
 def _size_text(record: RunRecord) -> str | None:
@@ -124,7 +127,7 @@ def show_finished(result: Run | None) -> None:
 def show_problems(problems: Sequence[TaskFailure], key: str = "evaluation") -> None:
     """Name what could not be scored, or only in part, on standard error, and leave with exit status 1."""
     for problem in problems:
-        print_result(f"distilvec: [{key}] {problem_text(problem)}", error=True)
+        print_result(f"distilvec: [{key}] {problem_text(problem)}", error=True, style=RED)
     if problems:
         raise typer.Exit(1)
 

@@ -85,7 +85,7 @@ def _teacher_file(section: TeacherSection, store: ArtifactStore) -> Path | None:
         return None
     settings = section.model_dump(mode="json", exclude={"live", "weight", "batch_tokens", "api", "device_map"})
     settings["prompts"] = section.stated_prompts
-    asked = section.api and section.api.model_dump(include={"base_url", "dimensions", "body"})
+    asked = section.api and section.api.model_dump(include={"base_url", "dimensions", "body", "by_role"})
     model = asked if folder is None else hash_model(folder, section.adapters)
     stated = None if folder is None else _stated(folder)
     return store.folder("descriptions", f"{recipes.fingerprint(FORMAT, settings, model, stated)}.json")

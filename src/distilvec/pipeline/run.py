@@ -24,7 +24,7 @@ from pathlib import Path
 
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import log
+from distilvec.core.log import begin_phase, log, phases
 from distilvec.core.processes import is_main, join, main_first, wait, world_size
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.storage import Pusher, Remote
@@ -32,6 +32,7 @@ from distilvec.pipeline.claim import check_run, claim_folder
 from distilvec.pipeline.evaluate import evaluate
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.overview import overview
+from distilvec.pipeline.phases import EVALUATION, TRAINING, run_phases
 from distilvec.pipeline.prepare import prepare
 from distilvec.pipeline.publish import publish
 from distilvec.pipeline.resolve import resolve
@@ -71,14 +72,17 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
             stack.callback(remote.push, folder)
 
         training = finished_training(job)
+        stack.enter_context(phases(run_phases(job, training is not None)))
         if training is None:
             prepared = prepare(job)
+            begin_phase(TRAINING)
             training = train(job, prepared, callbacks)
             del prepared  # of live teachers and the last student
         job.loaded.release_untaken()
         try:
             if not is_main():
                 return None
+            begin_phase(EVALUATION)
             report = evaluate(job)
             result = publish(job, training, report)
             if not recipe.train.keep_checkpoint:

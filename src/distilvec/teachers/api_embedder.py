@@ -110,6 +110,8 @@ class ApiEmbedder:
         """Settings that the vectors depend on: model, host, dimensions, prompts and further fields of requests."""
         assert not pre_dense
         asked = {"model": self.section.model, "dimensions": self.api.dimensions, **self.api.body}
+        if self.api.by_role is not None:
+            asked["by_role"] = self.api.by_role
         return Manifest(
             model=str(self.section.model),
             weights=combine((name, repr(value)) for name, value in sorted(asked.items())),
@@ -156,6 +158,10 @@ class ApiEmbedder:
             fill_cache(cache, asked, self)
         return cache.read(cache.positions(asked.keys))
 
+    def embed_prompted(self, prompted: Sequence[str]) -> Array:
+        """Return float32 [n, dim] of texts that have their prompts."""
+        return self._whole(prompted)
+
     def embed_batches(self, texts: Sequence[str], role: Role = "document") -> Iterator[EmbeddedBatch]:
         """Embed request by request. With `store_in` all vectors come in the last batch, from the cache.
 
@@ -196,31 +202,50 @@ class ApiEmbedder:
         embedded = np.zeros((len(texts), full), dtype=np.float32)
         done = np.zeros(len(texts), dtype=bool)
         tokens = np.array(self.count(texts))
-        planned = make_batches(texts, tokens.tolist(), self.section.batch_tokens, self.api.batch_texts)
 
-        def keep(batch: Batch, vectors: Array) -> None:
-            embedded[batch.start : batch.end] = vectors
-            done[batch.start : batch.end] = True
-
-        def work(batch: Batch) -> Array:
-            return self._vectors(texts[batch.start : batch.end], batch, full)
+        def keep(batch: Batch, vectors: Array, rows: Any) -> None:
+            embedded[rows[batch.start : batch.end]] = vectors
+            done[rows[batch.start : batch.end]] = True
 
         try:
-            with closing(self.client.ask_all(planned, work, keep)) as answered:
-                for batch in answered:
-                    rows = np.arange(batch.start, batch.end)
-                    share = float(tokens[rows].sum() / max(1, tokens.sum()))
-                    yield EmbeddedBatch(rows, {"embedding": self._cut(embedded[rows])}, share)
+            for role, rows in self._rows_by_role(texts):
+                asked = [self._sent(texts[row], role) for row in rows]
+                planned = make_batches(asked, tokens[rows].tolist(), self.section.batch_tokens, self.api.batch_texts)
+
+                def work(batch: Batch, asked: list[str] = asked, role: Role = role) -> Array:
+                    return self._vectors(asked[batch.start : batch.end], batch, full, role)
+
+                with closing(self.client.ask_all(planned, work, partial(keep, rows=rows))) as answered:
+                    for batch in answered:
+                        chosen = rows[batch.start : batch.end]
+                        share = float(tokens[chosen].sum() / max(1, tokens.sum()))
+                        yield EmbeddedBatch(chosen, {"embedding": self._cut(embedded[chosen])}, share)
         except BaseException as error:
-            rows = np.flatnonzero(done)
-            raise Unfinished(rows, {"embedding": self._cut(embedded[rows])}) from error
+            finished = np.flatnonzero(done)
+            raise Unfinished(finished, {"embedding": self._cut(embedded[finished])}) from error
+
+    def _rows_by_role(self, texts: Sequence[str]) -> list[tuple[Role, Any]]:
+        """Return the rows of documents and of queries; one request has texts of one role where the server asks for it.
+
+        A text's prompt says its role. Without `by_role` all texts go together.
+        """
+        if self.api.by_role is None:
+            return [("document", np.arange(len(texts)))]
+        query, document = self.prompts["query"], self.prompts["document"]
+        is_query = np.array([_begins_with(text, query, document) for text in texts], dtype=bool)
+        groups: list[tuple[Role, Any]] = [("document", np.flatnonzero(~is_query)), ("query", np.flatnonzero(is_query))]
+        return [(role, rows) for role, rows in groups if len(rows)]
+
+    def _sent(self, text: str, role: Role) -> str:
+        """Return a text as it is sent: without its prompt where the server prepends it."""
+        return text if self.api.by_role is None else text.removeprefix(self.prompts[role])
 
     @cached_property
     def _measured(self) -> tuple[int, bool]:
         """Dimensions that the server gives, and whether vectors have length 1."""
         self.meter.stopping.clear()
         batch = make_batches(_PROBE, self.count(_PROBE), 1_000, len(_PROBE))[0]
-        vectors = self._vectors(list(_PROBE), batch, self.api.dimensions)
+        vectors = self._vectors(list(_PROBE), batch, self.api.dimensions, "document")
         full = vectors.shape[1]
         asked = self.section.truncate_dim
         if asked is not None and asked > full:
@@ -229,9 +254,10 @@ class ApiEmbedder:
             )
         return full, bool((np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _TOLERANCE).all())
 
-    def _vectors(self, texts: list[str], batch: Batch, dims: int | None) -> Array:
+    def _vectors(self, texts: list[str], batch: Batch, dims: int | None, role: Role) -> Array:
         """float32 [n, dims] of one request's texts."""
-        asked = {"model": self.section.model, "input": texts, **self.api.body}
+        of_role = (self.api.by_role or {}).get(role, {})
+        asked = {"model": self.section.model, "input": texts, **self.api.body, **of_role}
         if self.api.dimensions is not None:
             asked["dimensions"] = self.api.dimensions
         return self.client.ask("/embeddings", asked, batch, lambda answer: _read(answer["data"], len(texts), dims))
@@ -312,6 +338,13 @@ def _only_model(api: ApiSection, key: str) -> str:
         f"{api.base_url} has {len(models)} models: {listed}{more}.",
         f"Name one behind the address: {api.base_url}#{models[0] if models else 'MODEL'}.",
     )
+
+
+def _begins_with(text: str, prompt: str, other: str) -> bool:
+    """Return whether a text has this prompt and not the other one; of two that both fit, it is the longer one."""
+    if not text.startswith(prompt):
+        return False
+    return not text.startswith(other) or len(prompt) > len(other)
 
 
 def _settings(key: str) -> str:

@@ -66,7 +66,7 @@ def open_teacher(
     if section.api is not None:
         return ApiEmbedder(section, counts)
     if section.vectors is not None:
-        return TableEmbedder(section)
+        return TableEmbedder(section, device=device)
     return load_teacher(section, device, sharded)
 
 

@@ -22,35 +22,35 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.data.corpus_files import KEY_BYTES
 from distilvec.data.tokens import TokenStore
 from distilvec.models.static import is_static, text_tokenizer
-from distilvec.pipeline.caches import folder_of_cache, open_cache, reads_tokens, superset_cache, token_source
+from distilvec.pipeline.caches import missing_rows, reads_tokens, token_source
 from distilvec.pipeline.data import ReadyTeacher, training_data
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.judgement import plan_line
 from distilvec.pipeline.pace import measure_pace, steps_in_minutes
 from distilvec.pipeline.prepare import align, prepare_teacher, tokenize, tokenize_for
+from distilvec.pipeline.rates import (
+    SAMPLE_TEXTS,
+    Lengths,
+    PerToken,
+    mean_lengths,
+    measure_rate,
+    measured_rows,
+    rate_text,
+)
 from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.pipeline.student import trainable, untrained_student
 from distilvec.pipeline.texts import below_limits, left_out
 from distilvec.report.model_card import shorter_reading
 from distilvec.teachers.api_embedder import ApiEmbedder
-from distilvec.teachers.cache.fill import compute_tokens, count_missing, in_order
+from distilvec.teachers.cache.fill import compute_tokens, in_order
 from distilvec.teachers.cache.signals import Array, Ragged, Rows
 from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.train.stages import Stage, errors_named
 from distilvec.train.trainer import planned_steps
 from distilvec.verbs.plan.api_costs import cost_lines
+from distilvec.verbs.plan.evaluation import evaluation_lines, teacher_evaluation
 from distilvec.verbs.plan.fleet import Fleet, fleet_lines
-from distilvec.verbs.plan.rates import (
-    SAMPLE_TEXTS,
-    Lengths,
-    PerToken,
-    evaluation_lines,
-    mean_lengths,
-    measure_rate,
-    measured_rows,
-    rate_text,
-    teacher_evaluation,
-)
 from distilvec.vocabulary.compare import parameter_counts
 
 Lines = list[list[str]]  # rows of a name and a value; the name of a detail begins with two spaces
@@ -235,19 +235,25 @@ def _plan_teacher(
         if model is not None and reads_tokens(teacher):
             tokens = tokenize_for(job, teacher, model)
         cost = _cost_of_a_text(job, teacher, model, tokens, alignment)
-        folder, missing = _missing_rows(job, teacher)
+        folder, missing = missing_rows(job, teacher)
         evaluation = None
         if job.tasks and teacher is job.teacher and model is not None:
             evaluation = teacher_evaluation(job, model, None if reads_tokens(teacher) else cost.rate)
-        api_lines = cost_lines(job, teacher, embedder, missing) if isinstance(embedder, ApiEmbedder) else []
+        service_lines: Lines = []
+        made_by = teacher.section.made_by
+        if isinstance(embedder, ApiEmbedder):
+            service_lines = cost_lines(job, teacher, embedder, missing)
+        elif isinstance(embedder, TableEmbedder) and made_by is not None:
+            absent = embedder.absent(teacher.corpus)
+            service_lines = [["  by the index's model", f"{absent:,} that the table lacks, by {made_by}"]]
 
     vectors = f"{missing:,} of {len(job.corpus):,}"
-    if not api_lines:  # how long an API takes is in its own lines
+    if not service_lines:  # nothing is known about the speed of others
         vectors += f": about {duration(missing * cost.seconds)}"
     lines.append(["teacher vectors to compute", vectors])
     if cost.rate_text:
         lines.append(["  rate", cost.rate_text])
-    lines += api_lines
+    lines += service_lines
     lines.append(["disk for them", _disk_text(teacher, folder, missing * cost.bytes)])
     if fleet is not None:
         lines += fleet_lines(fleet, teacher, missing, cost.seconds, cost.bytes, student_tokens)
@@ -287,17 +293,6 @@ def _plan_without_cache(job: Job, teacher: Teacher, student: SentenceTransformer
                 if isinstance(embedder, ModelEmbedder):
                     evaluation = teacher_evaluation(job, embedder, None)
     return TeacherPlan(lines, ready, alignment, evaluation)
-
-
-def _missing_rows(job: Job, teacher: Teacher) -> tuple[Path, int]:
-    """Return the folder of the teacher's cache, or of a superset, and the number of rows that it lacks."""
-    folder = folder_of_cache(job, teacher)
-    cache = superset_cache(job, teacher)
-    if cache is None and folder.exists() and (folder.is_file() or any(folder.iterdir())):
-        cache = open_cache(job, teacher)  # refuses a file and a folder of something else
-    if cache is None:
-        return folder, len(teacher.corpus)
-    return cache.folder, count_missing(cache, teacher.corpus)
 
 
 def _disk_text(teacher: Teacher, folder: Path, size: float) -> str:

@@ -16,7 +16,10 @@ def report(
     run: Annotated[Path, argument("The folder of a finished run.")],
     open_page: Annotated[bool, option("Open the page in a browser.", "--open")] = False,
 ) -> None:
-    """Write the page of a run again from its report.json, and print its path."""
+    """Write the page of a run again.
+
+    It is made from report.json; its path is printed.
+    """
     require_extra("report", "report")
 
     from distilvec.cli.terminal import print_result

@@ -21,10 +21,10 @@ def serve(
     truncate: Annotated[bool, option("Cut texts that are too long, not refuse them.", "--truncate")] = False,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Serve a model over HTTP: OpenAI's /v1/embeddings, /health and /metrics. Ctrl-C or SIGTERM ends it.
+    """Serve a model over HTTP, like OpenAI's API.
 
-    With the environment variable DISTILVEC_SERVE_KEY, requests to /v1 need that key. input_type, "query" or "document",
-    chooses the model's prompt.
+    /v1/embeddings, /health and /metrics; Ctrl-C or SIGTERM ends it. With the environment variable DISTILVEC_SERVE_KEY,
+    requests to /v1 need that key. input_type, "query" or "document", chooses the model's prompt.
     """
     check_model(model, "model")
     from distilvec.core.extras import require_extra

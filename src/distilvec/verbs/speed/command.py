@@ -22,7 +22,10 @@ def speed(
     seconds: Annotated[float, option("Time for each setting otherwise.")] = 2.0,
     json_file: JsonFile = None,
 ) -> None:
-    """Latency and throughput by batch size and length, PyTorch and ONNX Runtime, size and memory."""
+    """Measure latency, throughput and memory of models.
+
+    By batch size and length, in PyTorch and ONNX Runtime.
+    """
     check_outputs([("--json", json_file)])
     check_positive(seconds, "--seconds")
     for name in models:

@@ -96,12 +96,12 @@ def test_the_plan_has_the_evaluation(tiny_recipe, suite, tmp_path, no_pages):
     rows = dict(make_plan(resolve(recipe, tmp_path / "run")))
     assert re.match(r"[\d,.]+ texts/s on average \([\d,]+ tokens/s on texts of \d+ tokens, ", rows["  rate"])
     assert rows["evaluation"] == "1 task: find"
-    assert re.fullmatch(r"50 of 50 texts: about \d+ s; then kept", rows["  with the teacher"])
+    assert re.fullmatch(r"50 of 50 texts: about \d+ s; then stored", rows["  with the teacher"])
     assert re.fullmatch(r"50 texts, 2 times \(untrained, student\): about \d+ s", rows["  with the student"])
     assert rows["  table of speed"] == "at most 2 min (evaluation.speed_seconds)"
     run(tiny_recipe(evaluation__suite=suite), tmp_path / "run")
     rows = dict(make_plan(resolve(recipe, tmp_path / "again")))
-    assert rows["  with the teacher"].startswith("the vectors of all 50 texts are kept: ")
+    assert rows["  with the teacher"].startswith("the vectors of all 50 texts are stored: ")
 
 
 def test_a_plan_without_a_suite_has_no_evaluation(tiny_recipe, tmp_path, shared_cache):

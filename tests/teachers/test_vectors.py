@@ -122,7 +122,7 @@ def test_lengths_are_measured_and_dimensions_cut(tmp_path):
     assert (long.normalized, long.dim) == (False, 5)
     cut = TableEmbedder(TeacherSection(vectors=write(tmp_path / "unit.parquet", TEXTS, unit(100)), truncate_dim=5))
     (rows,) = cut.rows(["embedding"])
-    np.testing.assert_allclose(np.linalg.norm(rows["embedding"], axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(rows.vectors["embedding"], axis=1), 1, atol=1e-6)
     with pytest.raises(DistilvecError, match=r"\[teacher.truncate_dim\] found 13"):
         TableEmbedder(TeacherSection(vectors=tmp_path / "unit.parquet", truncate_dim=13))
 
@@ -142,7 +142,7 @@ def test_one_vector_of_another_length_is_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("scale", "differs"), [(1.0, False), (1.0005, False), (1.2, True), (-1.0, True)])
 def test_rows_of_one_text_must_agree(tmp_path, monkeypatch, scale, differs):
     monkeypatch.setattr("distilvec.teachers.cache.parquet._ROWS", 30)
-    monkeypatch.setattr("distilvec.teachers.cache.parquet._MOST", 12 * 4 * 2)  # two vectors together
+    monkeypatch.setattr("distilvec.teachers.cache.parquet._MAX_BYTES", 12 * 4 * 2)  # two vectors together
     vectors = unit(100) * 3
     texts, rows = [*TEXTS, *TEXTS[40:45], TEXTS[3]], np.concatenate([vectors, vectors[40:45], vectors[3:4] * scale])
     teacher = TableEmbedder(TeacherSection(vectors=write(tmp_path / "t.parquet", texts, rows)))

@@ -31,7 +31,7 @@ from distilvec.pipeline.caches import open_cache
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.teachers.api_embedder import _PROBE
-from distilvec.teachers.cache.columns import KNOWN
+from distilvec.teachers.cache.columns import USUAL_NAMES
 from distilvec.teachers.maker import SAMPLE
 from distilvec.teachers.open import open_table
 from distilvec.teachers.table_embedder import TableEmbedder
@@ -425,7 +425,7 @@ def test_column_errors_name_the_option_that_was_typed(table, tiny_model, tmp_pat
     assert run_command(command) == 2
     problem = " ".join(capsys.readouterr().err.split())
     assert f"[index] {odd} has the columns chunk_id, chunk_text, dense;" in problem
-    for name in (*KNOWN["text"], "embedding", "vector", "embeddings", "vectors"):
+    for name in (*USUAL_NAMES["text"], "embedding", "vector", "embeddings", "vectors"):
         assert name in problem
     assert "teacher_embedding_final" not in problem and "columns:" not in problem and "teacher." not in problem
     assert problem.endswith("Name yours: --column text=NAME --column embedding=NAME.")

@@ -19,7 +19,7 @@ from distilvec.core.storage import Pusher, Remote
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.job import Job, Teacher, errors_of
 from distilvec.teachers.cache.fill import (
-    MOST_ROWS,
+    TOKEN_SHARD_ROWS,
     FillSteps,
     TokenSource,
     complete_cache,
@@ -122,7 +122,7 @@ def own_cache(job: Job, teacher: Teacher) -> TeacherCache:
     rows = job.recipe.cache.shard_rows
     pull_cache(job.recipe, folder_of_cache(job, teacher))
     small = teacher.manifest.tokens is not None or teacher.section.api is not None  # a kill costs money
-    rows = min(rows, MOST_ROWS) if small else rows
+    rows = min(rows, TOKEN_SHARD_ROWS) if small else rows
     return TeacherCache.create_or_open(folder_of_cache(job, teacher), teacher.manifest, rows)
 
 

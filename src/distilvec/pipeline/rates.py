@@ -42,19 +42,24 @@ class PerToken:
 
 def measured_rows(lengths: Lengths) -> tuple[Rows, Rows]:
     """Rows of short and of long texts with about MEASURED_TOKENS tokens each, out of a sample's lengths."""
-    order = np.argsort(lengths, kind="stable")
-    ends = np.cumsum(lengths[order[::-1]])
-    long_rows = order[::-1][: max(1, int(np.searchsorted(ends, MEASURED_TOKENS, side="right")))]
-    rising = order[int(SHORT_QUANTILE * len(order)) :]
-    ends = np.cumsum(lengths[rising])
-    return rising[: max(1, int(np.searchsorted(ends, MEASURED_TOKENS, side="right")))], long_rows
+    by_length = np.argsort(lengths, kind="stable")
+    from_a_quarter = by_length[int(SHORT_QUANTILE * len(by_length)) :]
+    return _first_rows(from_a_quarter, lengths), _first_rows(by_length[::-1], lengths)
+
+
+def _first_rows(rows: Rows, lengths: Lengths) -> Rows:
+    """The first rows with at most MEASURED_TOKENS tokens together, at least one row."""
+    tokens = np.cumsum(lengths[rows])
+    count = int(np.searchsorted(tokens, MEASURED_TOKENS, side="right"))
+    return rows[: max(1, count)]
 
 
 def measure_rate(compute: Callable[[Rows], Any], lengths: Lengths) -> tuple[PerToken, list[Any]]:
     """Seconds for each token, from two calls of `compute` on rows of a sample; and what the calls returned."""
     groups = measured_rows(lengths)
     compute(groups[0][:8])  # warm-up
-    results, seconds = [], []
+    results = []
+    seconds = []
     for rows in groups:
         began = time.perf_counter()
         results.append(compute(rows))
@@ -64,7 +69,9 @@ def measure_rate(compute: Callable[[Rows], Any], lengths: Lengths) -> tuple[PerT
 
 def mean_lengths(lengths: Lengths, groups: tuple[Rows, Rows]) -> tuple[int, int]:
     """The mean length of the short and of the long texts, the first never above the second."""
-    short, long = (round(float(lengths[rows].mean())) for rows in groups)
+    short_rows, long_rows = groups
+    short = round(float(lengths[short_rows].mean()))
+    long = round(float(lengths[long_rows].mean()))
     return min(short, long), long
 
 
@@ -72,14 +79,17 @@ def embedding_rate(model: ModelEmbedder, texts: Sequence[Text]) -> tuple[PerToke
     """Seconds for each token of texts with their prompts, and the lengths of a sample of them."""
     sample = spread(texts)
     lengths = model.lengths(sample)
-    return measure_rate(lambda rows: model.signals([sample[row] for row in rows]), lengths)[0], lengths
+    rate, _ = measure_rate(lambda rows: model.signals([sample[row] for row in rows]), lengths)
+    return rate, lengths
 
 
 def rate_text(rate: PerToken, lengths: Lengths) -> str:
     """A rate in words: texts a second on average, and tokens a second on short and on long texts."""
-    (short, long), (short_seconds, long_seconds) = rate.lengths, rate.values
-    on_long = "" if short == long else f", {1 / long_seconds:,.0f} on texts of {long}"
-    by_length = f"{1 / short_seconds:,.0f} tokens/s on texts of {short} tokens{on_long}"
+    short, long = rate.lengths
+    short_seconds, long_seconds = rate.values
+    by_length = f"{1 / short_seconds:,.0f} tokens/s on texts of {short} tokens"
+    if short != long:
+        by_length += f", {1 / long_seconds:,.0f} on texts of {long}"
     return f"{1 / max(rate.mean(lengths), 1e-9):,.1f} texts/s on average ({by_length})"
 
 

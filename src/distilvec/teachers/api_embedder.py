@@ -27,17 +27,17 @@ from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus
 from distilvec.remote.client import Client
 from distilvec.remote.meter import Batch, make_batches, token_counter
+from distilvec.teachers.cache.evaluation_vectors import PromptedTexts
 from distilvec.teachers.cache.fill import (
     Batches,
     FillSteps,
     Unfinished,
-    chunks,
     compute_vectors,
     count_missing,
     fill_cache,
     fill_steps,
+    key_chunks,
 )
-from distilvec.teachers.cache.kept import PromptedTexts
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
@@ -282,7 +282,7 @@ class ApiEmbedder:
         if self._checked:
             return
         self._checked = True
-        stored = [start + np.flatnonzero(cache.positions(keys) >= 0) for start, keys in chunks(corpus)]
+        stored = [start + np.flatnonzero(cache.positions(keys) >= 0) for start, keys in key_chunks(corpus)]
         rows = np.concatenate(stored) if stored else np.empty(0, dtype=np.int64)
         rows = rows[np.linspace(0, len(rows) - 1, min(AGAIN, len(rows))).astype(int)]
         if not len(rows):

@@ -36,8 +36,8 @@ from distilvec.models.load import (
 from distilvec.models.settings import ModelSettings, setting_key
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.models.unreadable import PROBE, check_vector, vector_expected
+from distilvec.teachers.cache.evaluation_vectors import open_evaluation_cache, stored_batches
 from distilvec.teachers.cache.fill import FillSteps, compute_vectors, fill_steps
-from distilvec.teachers.cache.kept import kept_batches, open_kept
 from distilvec.teachers.cache.manifest import Manifest, hash_model, hash_modules
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.encode import (
@@ -117,7 +117,7 @@ class ModelEmbedder:
         self.pre_dense_dim: int | None = dense[0] if dense else None
         bfloat16 = self.settings.dtype == "bfloat16"
         self._forward = Forward(model, batch_tokens, self.max_length, bfloat16) if runs_directly(model) else None
-        self._kept: TeacherCache | None = None  # of evaluation texts: keep_in
+        self._evaluation_cache: TeacherCache | None = None  # of evaluation texts: keep_in
 
     def __enter__(self) -> ModelEmbedder:
         return self
@@ -207,8 +207,8 @@ class ModelEmbedder:
     def embed_batches(self, texts: Sequence[str], role: Role = "document") -> Iterator[EmbeddedBatch]:
         """Embed batch by batch, those that are stored first, then the longest texts."""
         prompt = self.prompts.get(role, "")
-        if self._kept is not None:
-            return kept_batches(self._kept, self, texts, prompt)
+        if self._evaluation_cache is not None:
+            return stored_batches(self._evaluation_cache, self, texts, prompt)
         return self.batches([prompt + text for text in texts])
 
     def embed_prompted(self, prompted: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -220,7 +220,7 @@ class ModelEmbedder:
 
         `manifest` is this teacher's, with any signals.
         """
-        self._kept = open_kept(root, manifest)
+        self._evaluation_cache = open_evaluation_cache(root, manifest)
 
     def signals(self, prompted: Sequence[Text], pre_dense: bool = False) -> Vectors:
         """ "embedding" [n, dim] and optionally "pre_dense" [n, pre_dense_dim] of texts with prompts, float32.

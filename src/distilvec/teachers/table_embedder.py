@@ -17,10 +17,10 @@ from distilvec.core.info import TeacherInfo
 from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus, text_key
 from distilvec.data.corpus_files import as_keys
-from distilvec.teachers.cache.fill import FillStep, FillSteps, chunks, compute_vectors, count_missing, fill_steps
+from distilvec.teachers.cache.fill import FillStep, FillSteps, compute_vectors, count_missing, fill_steps, key_chunks
 from distilvec.teachers.cache.index import KeyIndex
 from distilvec.teachers.cache.manifest import Manifest
-from distilvec.teachers.cache.parquet import Rows, VectorTable, append_rows, take
+from distilvec.teachers.cache.parquet import TableRows, VectorTable, append_rows
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cache.validate import shortened
@@ -127,9 +127,9 @@ class TableEmbedder:
             self._refuse_missing(cache, corpus, stored)
         with cache.writing():
             missing = KeyIndex()
-            for _, keys in chunks(corpus):
+            for _, keys in key_chunks(corpus):
                 missing.add(keys[cache.positions(keys) < 0])
-            rows_to_add = (take(rows, missing.positions(rows["key"]) >= 0) for rows in self.rows(cache.signals))
+            rows_to_add = (rows.select(missing.positions(rows.keys) >= 0) for rows in self.rows(cache.signals))
             done = len(corpus) - len(missing)
             for new in append_rows(cache, rows_to_add):
                 done += new
@@ -155,18 +155,18 @@ class TableEmbedder:
         is_document = self._are_documents(rows)
         prompt = self.prompts["document" if is_document.any() else "query"]
         if is_document.any():
-            rows = take(rows, is_document)
-        rows = take(rows, slice(count))
-        return [prompt + text for text in rows["text"]], rows["embedding"]
+            rows = rows.select(is_document)
+        rows = rows.select(slice(count))
+        return [prompt + text for text in rows.texts], rows.vectors["embedding"]
 
-    def _are_documents(self, rows: Rows) -> Any:
+    def _are_documents(self, rows: TableRows) -> Any:
         """Return which rows are documents, [n]: their keys are those of their texts with the prompt of documents."""
-        keys = self._keys_of(rows["text"].tolist(), "document")
-        return (keys.view(np.uint64) == rows["key"].view(np.uint64)).reshape(-1, 2).all(axis=1)
+        keys = self._keys_of(rows.texts.tolist(), "document")
+        return (keys.view(np.uint64) == rows.keys.view(np.uint64)).reshape(-1, 2).all(axis=1)
 
     def absent(self, corpus: Corpus) -> int:
         """Count the corpus's rows that have no vector in the table."""
-        return sum(int((self._index.positions(keys) < 0).sum()) for _, keys in chunks(corpus))
+        return sum(int((self._index.positions(keys) < 0).sum()) for _, keys in key_chunks(corpus))
 
     def embed_batches(self, texts: Sequence[str], role: Role = "document") -> Iterator[EmbeddedBatch]:
         """Look all texts up at once: the table is read from its beginning to its end."""
@@ -180,9 +180,9 @@ class TableEmbedder:
         vectors = np.zeros((len(keys), self.dim), dtype=np.float32)
         present = np.zeros(len(keys), dtype=bool)
         for rows in self.rows(["embedding"]):
-            slots = index.positions(rows["key"])
+            slots = index.positions(rows.keys)
             asked = slots >= 0
-            vectors[slots[asked]] = rows["embedding"][asked]
+            vectors[slots[asked]] = rows.vectors["embedding"][asked]
             present[slots[asked]] = True
         lacking = np.flatnonzero(~present[back])
         if len(lacking):
@@ -204,13 +204,13 @@ class TableEmbedder:
         vectors = [np.empty((0, self.dim), dtype=np.float32)]
         seen = KeyIndex()
         for rows in self.rows(["embedding"]):
-            rows = take(rows, self._are_documents(rows) & (rows["text"] != ""))
-            keys = rows["key"]
+            rows = rows.select(self._are_documents(rows) & (rows.texts != ""))
+            keys = rows.keys
             first = np.sort(np.unique(keys, return_index=True)[1])
             first = first[seen.positions(keys[first]) < 0]
             seen.add(keys[first])
-            texts += rows["text"][first].tolist()
-            vectors.append(rows["embedding"][first])
+            texts += rows.texts[first].tolist()
+            vectors.append(rows.vectors["embedding"][first])
         return texts, np.concatenate(vectors)
 
     @cached_property
@@ -220,26 +220,26 @@ class TableEmbedder:
     def _keys_of(self, texts: Sequence[str], role: Role) -> Any:
         return as_keys(text_key(self.prompts[role], text.strip()) for text in texts)
 
-    def rows(self, signals: Iterable[str]) -> Iterator[Rows]:
+    def rows(self, signals: Iterable[str]) -> Iterator[TableRows]:
         """The table's rows in order, cut to `dim` dimensions. DistilvecError if only some vectors have length 1."""
         for rows in self.table.rows(signals):
-            if "embedding" in rows:
-                real, close = _real_and_unit(rows["embedding"])
+            if "embedding" in rows.vectors:
+                real, close = _real_and_unit(rows.vectors["embedding"])
                 if self.normalized and (wrong := real & ~close).any():
-                    text = shortened(rows["text"][int(np.argmax(wrong))])
+                    text = shortened(rows.texts[int(np.argmax(wrong))])
                     raise DistilvecError(
                         self.key,
                         f"{self.table.path}: other vectors have length 1, that of {text} has not.",
                         "Normalise all of them, or none.",
                     )
-                rows["embedding"] = cut_dimensions(rows["embedding"], self.dim, self.normalized)
+                rows.vectors["embedding"] = cut_dimensions(rows.vectors["embedding"], self.dim, self.normalized)
             yield rows
 
     def _measure(self) -> bool:
         """True if the first vectors have length 1, but for zero vectors and a few others."""
         measured = unit = 0
         for rows in self.table.rows(["embedding"]):
-            real, close = _real_and_unit(rows["embedding"])
+            real, close = _real_and_unit(rows.vectors["embedding"])
             measured += int(real.sum())
             unit += int((real & close).sum())
             if measured >= _MEASURED:
@@ -248,7 +248,7 @@ class TableEmbedder:
 
     def _refuse_missing(self, cache: TeacherCache, corpus: Corpus, table: KeyIndex) -> None:
         """DistilvecError for texts of the corpus that are neither in the cache nor in the table."""
-        missing = [(cache.positions(keys) < 0) & (table.positions(keys) < 0) for _, keys in chunks(corpus)]
+        missing = [(cache.positions(keys) < 0) & (table.positions(keys) < 0) for _, keys in key_chunks(corpus)]
         rows = np.flatnonzero(np.concatenate(missing))
         if rows.size:
             separate = " With task.encode=separate, pairs are looked up as two texts." if corpus.paired else ""

@@ -15,7 +15,7 @@ EXAMPLES = (
     "table.parquet, table.arrow, vectors.npy, index.faiss, db/TABLE.lance, qdrant://host:6333/COLLECTION, "
     "qdrant:///folder/COLLECTION or postgresql://user@host/database/TABLE"
 )
-_SECRET = ("password", "passfile", "api_key", "apikey", "api-key", "token", "sslpassword")
+_SECRET_PARAMETERS = ("password", "passfile", "api_key", "apikey", "api-key", "token", "sslpassword")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,9 @@ class Address:
     @property
     def name(self) -> str:
         """Short name in reports: that of the file, table or collection."""
-        return self.path.stem if self.path is not None else unquote(urlsplit(self.text).path).rpartition("/")[2]
+        if self.path is not None:
+            return self.path.stem
+        return unquote(urlsplit(self.text).path).rpartition("/")[2]
 
 
 def is_index(name: object) -> bool:
@@ -44,20 +46,16 @@ def read_address(text: str | Path, key: str) -> Address:
     text = str(text)
     scheme, separator, _ = text.partition("://")
     if not separator:
-        path = Path(text)
-        kind = "parquet" if path.is_dir() and path.suffix not in ENDINGS else ENDINGS.get(path.suffix)
-        if kind is None:
-            raise DistilvecError(key, f"{text}: no known kind of index.", f"Give {EXAMPLES}.")
-        return Address(kind, text, path)
+        return _file_address(text, key)
     if scheme not in SCHEMES:
         raise DistilvecError(key, f"no index has the scheme '{scheme}://'.", f"Give {EXAMPLES}.")
     try:
         parts = urlsplit(text)
-        secret = parts.password is not None or any(name.lower() in _SECRET for name, _ in parse_qsl(parts.query))
-        _ = parts.port
-    except ValueError:
+        _ = parts.port  # parsed only now
+    except ValueError:  # without the text, which may hold a password
         raise DistilvecError(key, f"the address with '{scheme}://' is not valid.", f"Give {EXAMPLES}.") from None
-    if secret:
+    parameters = [name.lower() for name, _ in parse_qsl(parts.query)]
+    if parts.password is not None or any(name in _SECRET_PARAMETERS for name in parameters):
         variable = "QDRANT_API_KEY" if scheme == "qdrant" else "PGPASSWORD (or DISTILVEC_INDEX_PASSWORD)"
         raise DistilvecError(
             key,
@@ -70,5 +68,18 @@ def read_address(text: str | Path, key: str) -> Address:
     return Address(SCHEMES[scheme], text)
 
 
+def _file_address(text: str, key: str) -> Address:
+    path = Path(text)
+    kind = ENDINGS.get(path.suffix)
+    if kind is None and path.is_dir():
+        kind = "parquet"
+    if kind is None:
+        raise DistilvecError(key, f"{text}: no known kind of index.", f"Give {EXAMPLES}.")
+    return Address(kind, text, path)
+
+
 def _is_parquet_folder(path: Path) -> bool:
-    return path.is_dir() and not (path / "modules.json").exists() and next(path.glob("**/*.parquet"), None) is not None
+    """Whether a folder holds Parquet files and is not that of a model, which may have such files next to it."""
+    if not path.is_dir() or (path / "modules.json").exists():
+        return False
+    return any(True for _ in path.glob("**/*.parquet"))

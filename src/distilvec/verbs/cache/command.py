@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -179,7 +180,7 @@ def cache_import(
     print(f"{import_parquet(table, cache):,} vectors imported into {cache.folder}")
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> list[list[str]]:
+def _flat(tree: Mapping[str, object], prefix: str = "") -> list[list[str]]:
     rows: list[list[str]] = []
     for key, value in tree.items():
         rows += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [[prefix + key, str(value)]]

@@ -1,4 +1,4 @@
-"""A teacher's vectors of evaluation texts on disk: who shares them, what is not kept, what a kill leaves."""
+"""A teacher's vectors of evaluation texts on disk: who shares them, what is not stored, what a kill leaves."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config.schema import TeacherSection
-from distilvec.teachers.cache import kept
-from distilvec.teachers.cache.kept import kept_batches, kept_folder, kept_manifest
+from distilvec.teachers.cache import evaluation_vectors
+from distilvec.teachers.cache.evaluation_vectors import evaluation_folder, evaluation_manifest, stored_batches
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.encode import EmbeddedBatch, collect
 from distilvec.teachers.model_embedder import ModelEmbedder
@@ -109,12 +109,14 @@ class Sums:
 
 
 def embed(cache, model, texts, prompt):
-    return collect(kept_batches(cache, model, texts, prompt), len(texts), model.dim)
+    return collect(stored_batches(cache, model, texts, prompt), len(texts), model.dim)
 
 
 @pytest.fixture
 def store(tiny_model, tmp_path):
-    manifest = kept_manifest(load_teacher(TeacherSection(model=str(tiny_model), truncate_dim=4), "cpu").manifest())
+    manifest = evaluation_manifest(
+        load_teacher(TeacherSection(model=str(tiny_model), truncate_dim=4), "cpu").manifest()
+    )
     return lambda: TeacherCache.create_or_open(tmp_path / "kept", manifest, 8)
 
 
@@ -134,7 +136,7 @@ def test_repeated_texts_have_one_row(store):
 
 
 def test_a_kill_loses_one_shard(store, monkeypatch):
-    monkeypatch.setattr(kept, "SHARD_TEXTS", 8)
+    monkeypatch.setattr(evaluation_vectors, "SHARD_TEXTS", 8)
     model, batches, texts = Sums(), Sums.batches, [f"a{number}" for number in range(30)]
 
     def dying(self, prompted):
@@ -152,10 +154,10 @@ def test_a_kill_loses_one_shard(store, monkeypatch):
 
 def test_without_a_place_to_keep_them_they_are_computed(tiny_model, tmp_path, embedded, capsys):
     manifest = load_teacher(TeacherSection(model=str(tiny_model)), "cpu").manifest()
-    kept_folder(tmp_path, manifest).parent.mkdir()
-    kept_folder(tmp_path, manifest).write_text("a file where the folder should be")
+    evaluation_folder(tmp_path, manifest).parent.mkdir()
+    evaluation_folder(tmp_path, manifest).write_text("a file where the folder should be")
     assert keeping(tiny_model, tmp_path).embed(TEXTS).shape == (30, 32) and embedded == TEXTS
-    assert "are computed, and not kept" in capsys.readouterr().err
+    assert "are computed, and not stored" in capsys.readouterr().err
 
 
 def test_a_full_disk_is_no_error_of_an_evaluation(store, monkeypatch, capsys):
@@ -163,6 +165,6 @@ def test_a_full_disk_is_no_error_of_an_evaluation(store, monkeypatch, capsys):
         raise OSError(28, "No space left on device")
 
     cache = store()
-    monkeypatch.setattr("distilvec.teachers.cache.shard.write_shard", full)
+    monkeypatch.setattr("distilvec.teachers.cache.journal.write_shard", full)
     assert embed(cache, Sums(), ["ab", "b"], "").tolist() == [[2, 1, 1, 0], [1, 0, 1, 0]]
-    assert "2 vectors of evaluation texts are not kept" in capsys.readouterr().err
+    assert "2 vectors of evaluation texts are not stored" in capsys.readouterr().err

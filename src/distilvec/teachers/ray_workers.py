@@ -74,7 +74,6 @@ class RayWorkers:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: on a busy machine workers would hardly run
         import ray
-
         from ray.job_config import JobConfig
 
         options, gpus = self._options, self._options.gpus_per_worker

@@ -118,6 +118,7 @@ class FaultyChat(FaultyApi):
 
 GOOD_FORMS = {
     "fence": lambda found: f"```json\n{json.dumps(found)}\n```",
+    "around": lambda found: f"Sure, {{here}} it is:\n{json.dumps(found)}\n{{Anything}} else?",
     "case": lambda found: json.dumps({f" {word.upper()}": texts for word, texts in found.items()}),
 }
 BAD_ANSWERS = {

@@ -261,7 +261,7 @@ def test_requests_have_the_recipe_s_fields_prompts_and_key(monkeypatch):
         teacher = ApiEmbedder(teacher.section.model_copy(update={"prompts": {"query": "q: "}, "truncate_dim": 8}))
         found = teacher.embed(TEXTS[:3], "query")
         assert server.bodies[-1] == {"model": "served", "input": [f"q: {text}" for text in TEXTS[:3]], "dimensions": 12,
-                                     **body}  # fmt: skip
+                                     "encoding_format": "float", **body}  # fmt: skip
     wanted = np.array([table[f"q: {text}"][:8] for text in TEXTS[:3]])
     np.testing.assert_allclose(found, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), atol=1e-6)
 
@@ -320,6 +320,9 @@ def test_the_manifest_changes_with_model_dimensions_prompts_host_and_fields():
         ({"model": "m", "api": {"base_url": f"https://host/v1?key={KEY}"}}, r"^\[teacher.api.base_url\]"),
         ({"model": "m", "api": {"base_url": "host:8000"}}, r"^\[teacher.api.base_url\] .*an address such as"),
         ({"model": "m", "api": {"body": {"input": []}}}, r"^\[teacher.api.body\] found 'input'"),
+        ({"model": "m", "api": {"body": {"api_key": KEY}}}, r"^\[teacher.api.body\] .*key_variable"),
+        ({"model": "m", "api": {"body": {"extra": [{"apiKey": KEY}]}}}, r"^\[teacher.api.body\]"),
+        ({"model": "m", "api": {"body": {"headers": {"Authorization": KEY}}}}, r"^\[teacher.api.body\]"),
         ({"model": "m", "api": {"most_cost": 2.0}}, r"^\[teacher.api.most_cost\] needs the price"),
     ],
 )

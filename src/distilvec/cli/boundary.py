@@ -29,6 +29,7 @@ import typer
 from distilvec.cli.layout import EVERYWHERE
 from distilvec.cli.output import json_alone
 from distilvec.core.errors import DistilvecError, Interrupted, ProcessLost, Stopped, explain, first_line
+from distilvec.core.escape import visible
 from distilvec.core.files import user_cache
 from distilvec.core.level import Level, verbosity
 from distilvec.core.verbosity import quiet_libraries
@@ -159,7 +160,8 @@ def _suggest_key(error: Any) -> None:
 
 def _print_error(message: str) -> None:
     encoding = sys.stderr.encoding or "utf-8"
-    print(f"distilvec: {message}".encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+    # Messages quote servers and files: no escape sequence of theirs reaches the terminal
+    print(f"distilvec: {visible(message)}".encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
 
 
 def _write_log(error: Exception, arguments: Sequence[str]) -> Path | None:

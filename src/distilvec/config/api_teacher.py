@@ -15,4 +15,4 @@ class ApiSection(EndpointSection):
     dimensions: Units | None = key(None, "ask for vectors of n dimensions")
     batch_texts: int = key(96, "texts in one request, with at most teacher.batch_tokens; TEI allows 32", gt=0, le=2048)
 
-    own_fields: ClassVar[tuple[str, ...]] = ("model", "input", "dimensions", "encoding_format")
+    own_fields: ClassVar[tuple[str, ...]] = ("model", "input", "dimensions")

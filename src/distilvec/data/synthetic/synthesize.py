@@ -19,12 +19,13 @@ from distilvec.data.readers import MAPPING, extension
 from distilvec.data.sources import read_source
 from distilvec.data.synthetic.answers import distinct, fill_prompt, read_answer, read_prompt
 from distilvec.data.synthetic.journal import Journal
-from distilvec.remote.client import Client
+from distilvec.remote.client import MOST_BYTES, BatchRefused, Client
 from distilvec.remote.meter import Batch, most_tokens_of, token_counter
 
 KEY = "synthesize"  # of the section, in messages
 ANSWERS, COUNTS, UNANSWERED, LOCK = "answers.jsonl", "requests.json", "unanswered.txt", "lock"
 _HOPELESS = 20  # answers one after another without a usable text: the work ends
+_TOKEN_BYTES = 200  # of a token in JSON, escaped
 _LONGEST_WORD = 500  # characters
 
 
@@ -76,6 +77,13 @@ def synthesize(
             found = _publish(out, asked, journal)
         about = f"{found.texts:,} texts about {found.answered:,} of {found.words:,} words"
         log(f"{out}: {about}, {found.repeats:,} repeats left out; {writer.client.meter.note}")
+        if not found.texts:
+            raise DistilvecError(
+                "--model",
+                f"no answer about {found.words:,} words is JSON of words with lists of texts; {out} was not written, "
+                f"{writer.client.meter.note}.",
+                "Try another model or prompt, or raise --answer-tokens.",
+            )
         if len(asked) < len(words):
             writer.forecast(len(words))
     return found
@@ -120,7 +128,12 @@ class _Writer:
         batch = Batch(0, len(words), self.count([prompt])[0], most_tokens_of(prompt), section.answer_tokens)
         asked: dict[str, Any] = {"model": section.model, "messages": [{"role": "user", "content": prompt}]}
         asked |= {section.answer_field: section.answer_tokens, **section.body}
-        return self.client.ask("/chat/completions", asked, batch, _content)
+        most_bytes = MOST_BYTES + _TOKEN_BYTES * section.answer_tokens
+        try:
+            return self.client.ask("/chat/completions", asked, batch, _content, most_bytes)
+        except BatchRefused:
+            self.client.meter.stopping.set()  # before this thread takes other words
+            raise
 
     def _keep(self, words: list[str], content: str) -> None:
         """Keep the usable texts of an answer. DistilvecError if no answer is usable."""

@@ -300,6 +300,16 @@ def test_the_manifest_changes_with_model_dimensions_prompts_host_and_fields():
         assert json.loads(first.to_json())["manifest"]["endpoint"] == "127.0.0.1"
 
 
+def test_two_servers_of_one_machine_are_told_apart_by_their_vectors():
+    """Two ports with the same model's name; the same model at another port, after rounding, keeps its cache."""
+    found = []
+    for seed, rounding in ((0, 0.0), (0, 1e-4), (1, 0.0)):
+        table = {text: vector + rounding for text, vector in table_of([], 64, seed).items()}
+        with FaultyApi(table) as server, teacher_of(server) as teacher:
+            found.append(teacher.manifest().fingerprint)
+    assert found[0] == found[1] != found[2]
+
+
 @pytest.mark.parametrize(
     ("teacher", "words"),
     [

@@ -76,8 +76,8 @@ class Client:
         self.key = key
         self.settings = settings
         self.meter = Meter(section, key, counts)
-        self._secret = _secret(section.key_variable, key)
         check_destination(section, key)
+        self._secret = _secret(section.key_variable, key)
         self._announced = False
         self._lock = Lock()
         headers = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.config.api_teacher import ApiSection
+from distilvec.config.endpoint import is_this_machine
 from distilvec.config.recipe import section_of
 from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.batch import Text
@@ -66,6 +67,7 @@ class ApiEmbedder:
         self.meter = self.client.meter
         self._store: tuple[TeacherCache, Corpus] | None = None
         self._checked = False
+        self._signature: list[tuple[int, bool]] = []  # of the measured vectors
         self._most_texts = self.api.batch_texts  # in one request; less once the server has refused more
 
     def __enter__(self) -> ApiEmbedder:
@@ -104,13 +106,16 @@ class ApiEmbedder:
     def manifest(self, store_dtype: str = "float16", pre_dense: bool = False) -> Manifest:
         """Settings that the vectors depend on: model, host, dimensions, prompts and further fields of requests."""
         assert not pre_dense
-        asked = {"model": self.section.model, "dimensions": self.api.dimensions, **self.api.body}
+        normalized = self.normalized  # measures the signature, too
+        asked: dict[str, Any] = {"model": self.section.model, "dimensions": self.api.dimensions, **self.api.body}
         asked.pop("encoding_format", None)  # the same vectors in another spelling
+        if is_this_machine(self.api.host):
+            asked["probe"] = self._signature
         return Manifest(
             model=str(self.section.model),
             weights=combine((name, repr(value)) for name, value in sorted(asked.items())),
             prompts=self.prompts,
-            normalized=self.normalized,
+            normalized=normalized,
             width=self.dim,
             truncate_dim=self.section.truncate_dim,
             compute_dtype="unknown",
@@ -204,6 +209,10 @@ class ApiEmbedder:
             raise DistilvecError(
                 "teacher.truncate_dim", f"found {asked}; the vectors have {full}.", "Give at most that."
             )
+        # Servers of this machine often share a model's name and differ in their port, which a restart changes too. The
+        # largest component survives rounding.
+        largest = np.abs(vectors[:2]).argmax(axis=1)
+        self._signature = [(int(place), bool(vectors[row, place] > 0)) for row, place in enumerate(largest)]
         return full, bool((np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _TOLERANCE).all())
 
     def _in_parts(self, texts: list[str], dims: int | None) -> Array:

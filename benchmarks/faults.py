@@ -25,12 +25,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from faults import harness  # type: ignore[import-not-found]
 
 from distilvec.core.files import write_json
+from distilvec.core.run_folder import RunFolder
 
 KINDS = {
     "shards": "cache/teachers/*/*.npy",
     "corpora": "cache/corpora/*/*.*",
     "tokens": "cache/tokens/*/*.*",
-    "checkpoints": "run/checkpoint/state.safetensors",
+    "checkpoints": "run/details/checkpoint/state.safetensors",
 }
 
 
@@ -97,7 +98,7 @@ def go_on(kept: Path, place: Path, flipped: tuple[Path, int] | None, expected: b
         content[bit // 8] ^= 1 << bit % 8
         path.write_bytes(content)
     found = harness.execute(harness.World(place), ["run", "tiny.yaml", "--out", "run"])
-    weights = place / "run" / "last" / "model.safetensors"
+    weights = RunFolder(place / "run").last / "model.safetensors"
     if found.status:
         refused = found.status == 2 and not weights.exists() and "damaged" in found.err
         return "refused" if refused else "failed", found.err[-300:]
@@ -112,7 +113,7 @@ def prepare(place: Path) -> bytes:
     world = harness.World(place)
     recipe = world.recipe(train__checkpoint_steps=2, train__keep_checkpoint=True)
     world.run("run", recipe, "--out", "whole")
-    expected = (place / "whole" / "last" / "model.safetensors").read_bytes()
+    expected = (RunFolder(place / "whole").last / "model.safetensors").read_bytes()
     from distilvec.train.trainer import Trainer
 
     step = Trainer._step

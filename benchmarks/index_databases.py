@@ -19,6 +19,7 @@ import numpy as np
 from benchmarks.indexes import DATABASES, lacking, stored
 from benchmarks.texts import sample_texts
 from distilvec.__main__ import run_command
+from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.significance import mean_interval
 from distilvec.models.load import BUILTIN, load, resolve_model
 
@@ -54,11 +55,11 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         with stored(kind, (given.out / f"{kind}-index").resolve(), texts, vectors) as index:
             words = ["distill", index.address, "--student", source, "--layers", str(given.layers)]
             words += ["--epochs", str(given.epochs), "--out", str(out), *index.distill_words]
-            judged = ["check", str(out / "student"), index.address, *index.words]
+            judged = ["check", str(RunFolder(out).student), index.address, *index.words]
             status = run_command(words) or run_command([*judged, "--json", str(given.out / f"{kind}.json")])
             if status == 2:
                 raise SystemExit(f"{kind}: distill or check failed")
-            ours = load(out / "student").encode(new, batch_size=64, normalize_embeddings=True)
+            ours = load(RunFolder(out).student).encode(new, batch_size=64, normalize_embeddings=True)
             share = json.loads((given.out / f"{kind}.json").read_text())["judgement"]["student"]["among"]
             expected = [share["mean"], share["low"], share["high"]]
             found = measured(index.search, ours, theirs)

@@ -39,6 +39,7 @@ from benchmarks.texts import sample_texts
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.files import SEAL
+from distilvec.core.run_folder import RunFolder
 
 THROUGHPUT = ("train/texts_per_second", "train/tokens_per_second", "train/wait")
 TIMES = ("created", "seconds", SEAL)  # the seal covers the others
@@ -251,7 +252,7 @@ def make_recipe(texts: Path, teacher: str, **train: Any) -> Recipe:
         "device": "cpu",
         "checkpoint_steps": 10,
         "logging_steps": 7,
-        "keep_checkpoint": True,  # last/ is compared, too
+        "keep_checkpoint": True,  # details/last/ is compared, too
     }
     return recipes.validate(
         {
@@ -293,20 +294,22 @@ def hashes(folder: Path) -> dict[str, str]:
 
 def trained(out: Path) -> dict[str, str]:
     """Every student's weights and the lines of metrics.jsonl without what depends on the clock."""
+    run = RunFolder(out)
     weights = {
         name: found
         for name, found in hashes(out).items()
-        if name.endswith(".safetensors") and not name.startswith("checkpoint")
+        if name.endswith(".safetensors") and name != str(run.checkpoint.relative_to(out))
     }
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines()]
     plain = [{key: value for key, value in line.items() if key not in THROUGHPUT} for line in lines]
     return {**weights, "metrics.jsonl": json.dumps(plain)}
 
 
 def evaluated(out: Path) -> dict[str, str]:
     """The report without times, and what it was computed from."""
-    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    with np.load(out / "samples.npz") as samples:
+    run = RunFolder(out)
+    report = json.loads(run.report.read_text(encoding="utf-8"))
+    with np.load(run.samples) as samples:
         arrays = {name: hashlib.blake2b(samples[name].tobytes()).hexdigest() for name in samples.files}
     return {"report.json": json.dumps(without_times(report), sort_keys=True), **arrays}
 
@@ -319,8 +322,10 @@ def without_times(value: Any) -> Any:
 
 def students_load(out: Path) -> bool:
     """Whether every student that has its name is whole."""
-    folders = [path for path in (out / "student", out / "last", *out.glob("students/step-*")) if path.is_dir()]
-    for folder in folders:
+    run = RunFolder(out)
+    for folder in (run.student, run.last, *run.saved_students.values()):
+        if not folder.is_dir():
+            continue
         if not (folder / "modules.json").exists():
             return False
         load_file(folder / "model.safetensors")

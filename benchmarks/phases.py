@@ -2,12 +2,14 @@
 
     python -m benchmarks.phases --json FILE [--source FOLDER] [--teacher MODEL] [--texts 2000] [--suite FILE]
         [KEY=VALUE...]
+    python -m benchmarks.phases --json FILE --against FOLDER --rounds 3 evaluation.suite=null    two versions in turns
 
 Runs `distilvec run` in a process of its own and watches its folder, so that any version can be measured: `--source` is
 the `src` folder of another checkout, KEY=VALUE a change of the recipe that it needs. For each phase: seconds, seconds
 of processor time (with those of processes that it starts, such as the measurement of memory) and the peak of the
 process's own memory (RssAnon, MB). On a busy machine compare processor time. A second run with another seed shows what
-is shared.
+is shared. With `--against`, the `src` of an earlier version, both versions run in turns, each round with a cache of its
+own, and the figures are the medians of the rounds and the ratio of `--source` to it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,6 +41,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--source", type=Path, default=ROOT / "src", help="of the version to measure")
+    parser.add_argument("--against", type=Path, help="src of an earlier version, which runs in turns with --source")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--teacher", default="all-MiniLM-L6-v2")
     parser.add_argument("--texts", type=int, default=2000)
     parser.add_argument("--suite", type=Path, default=ROOT / "recipes" / "suites" / "cranfield.yaml")
@@ -45,6 +50,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="changes of the recipe")
     arguments = parser.parse_args()
+    if arguments.against:
+        compare_versions(arguments)
+        return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         recipe = write_recipe(path, arguments.teacher, arguments.texts, arguments.suite, arguments.epochs)
@@ -58,6 +66,32 @@ def main() -> None:
         for name, figures in phases.items():
             print(f"seed {seed}  {name:<16} {figures}")
         print(f"seed {seed}  {'all':<16} {total(phases)}", flush=True)
+
+
+def compare_versions(arguments: argparse.Namespace) -> None:
+    """Run both versions in turns, and write and print medians and ratios by phase."""
+    sources = {"before": arguments.against.resolve(), "after": arguments.source.resolve()}
+    rounds: dict[str, list[Phases]] = {name: [] for name in sources}
+    for number in range(arguments.rounds):
+        order = list(sources) if number % 2 == 0 else list(reversed(sources))
+        for name in order:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder)
+                recipe = write_recipe(path, arguments.teacher, arguments.texts, arguments.suite, arguments.epochs)
+                rounds[name].append(measure(sources[name], recipe, path / "run", 0, arguments.changes))
+    table: dict[str, dict[str, dict[str, float]]] = {}
+    for phase in rounds["before"][0]:
+        if any(phase not in phases for phases in (*rounds["before"], *rounds["after"])):
+            continue
+        table[phase] = {}
+        for figure in ("seconds", "processor_seconds", "peak_mb"):
+            before = statistics.median(phases[phase][figure] for phases in rounds["before"])
+            after = statistics.median(phases[phase][figure] for phases in rounds["after"])
+            ratio = round(after / before, 3) if before else 0.0
+            table[phase][figure] = {"before": before, "after": after, "ratio": ratio}
+        print(f"{phase:<16} {table[phase]}", flush=True)
+    report = {"texts": arguments.texts, "teacher": arguments.teacher, "machine": machine(), "rounds": arguments.rounds}
+    arguments.json.write_text(json.dumps({**report, "phases": table}, indent=1) + "\n", encoding="utf-8")
 
 
 def write_recipe(folder: Path, teacher: str, count: int, suite: Path, epochs: int) -> Path:
@@ -98,15 +132,20 @@ def measure(source: Path, recipe: Path, run: Path, seed: int, changes: list[str]
 def finished_phases(run: Path) -> list[str]:
     """Phases that have left their file or their key in the run's folder, in order."""
     finished = []
-    if (run / "metrics.jsonl").exists():
+    if path_in(run, "metrics.jsonl").exists():
         finished.append("caching")
-    if (run / "training.json").exists():
+    if path_in(run, "training.json").exists():
         finished.append("training")
     try:
-        report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+        report = json.loads(path_in(run, "report.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return finished
     return finished + report.get("measured", [])
+
+
+def path_in(run: Path, name: str) -> Path:
+    """Return the path of a file of a run folder, whose place depends on the version."""
+    return run / "details" / name if (run / "details").is_dir() else run / name
 
 
 class Watch:

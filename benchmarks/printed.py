@@ -31,6 +31,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from distilvec.core.run_folder import RunFolder
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("tutorial", "guide", "language", "existing_index"))]  # fmt: skip  # noqa: E501
 BUILTIN = "all-MiniLM-L6-v2"
@@ -122,24 +124,24 @@ def _run(where: str, code: str, work: Callable[[], None]) -> Outcome:
             output.write(traceback.format_exc(limit=-3))
         outcome.problem = output.getvalue().strip()[-600:] or str(error)
     outcome.seconds = round(time.time() - began, 1)
-    for record in sorted(Path().rglob("distillation.json")):
-        run = record.parent
-        if (run / "recipe.yaml").exists() and record.stat().st_mtime >= began:
+    for recipe in sorted(Path().rglob("recipe.yaml")):
+        run = RunFolder(recipe.parent)
+        if run.record.exists() and run.record.stat().st_mtime >= began:
             verdict = verdict_of(run)
-            outcome.runs[str(run)] = verdict
+            outcome.runs[str(run.path)] = verdict
             if not re.search(r"\d", verdict):
-                outcome.problem += f"\n{run} ends without a number: {verdict!r}"
-            if not (run / "report.html").exists():
-                outcome.problem += f"\n{run} ends without a page"
+                outcome.problem += f"\n{run.path} ends without a number: {verdict!r}"
+            if not run.report_page.exists():
+                outcome.problem += f"\n{run.path} ends without a page"
     outcome.problem = outcome.problem.strip()
     return outcome
 
 
-def verdict_of(run: Path) -> str:
+def verdict_of(run: RunFolder) -> str:
     """Return the verdict of a run's report, or the scores of its labelled task; "" without any."""
-    if not (run / "report.json").exists():
+    if not run.report.exists():
         return ""
-    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    report = json.loads(run.report.read_text(encoding="utf-8"))
     return str((report.get("verdict") or {}).get("text") or "")
 
 

@@ -264,7 +264,7 @@ def compare(case: Case, workspace: Path, problems: dict[str, dict[str, str]]) ->
 
 
 def student_folder(run: Path) -> Path:
-    """Return the folder of a run's student."""
+    """Return the folder of a run's student, of any version."""
     return next(path for path in (run / "student", *run.glob("**/student")) if path.is_dir())
 
 

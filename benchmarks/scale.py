@@ -102,7 +102,8 @@ def measure(rows: int, folder: Path) -> dict[str, Any]:
     def vectors() -> None:
         teacher = TableEmbedder(TeacherSection(vectors=table))
         cache = TeacherCache.create_or_open(folder / "vectors", teacher.manifest())
-        teacher.fill(cache, corpus)
+        for _ in teacher.fill_steps(cache, corpus):
+            pass
         assert not count_missing(cache, corpus)
 
     stage("vectors", vectors)

@@ -22,6 +22,7 @@ import logging
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ from distilvec.data.tokens import TokenStore, build_tokens
 from distilvec.models.load import resolve_model
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.cache.fill import TokenSource, fill_tokens
+from distilvec.teachers.cache.fill import TokenSource, compute_tokens, fill_steps
 from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import BatchTeacher, CachedTeacher
@@ -129,11 +130,10 @@ class Bench:
         settings = token_settings(self.required.tokens, hidden, width, tokenizer_hash(tokenizer), STUDENT_LENGTH)
         self.cache = TeacherCache.create_or_open(folder / "cache", replace(teacher.manifest(), tokens=settings))
         self.live = LiveTeacher(teacher, self.pieces.theirs, self.required)
-        fill_tokens(
-            self.cache,
-            self.pieces.corpus,
-            TokenSource(self.live, self.pieces.theirs.lengths, self.pieces.alignment, 2048, CPU),
-        )
+        source = TokenSource(self.live, self.pieces.theirs.lengths, self.pieces.alignment, 2048, CPU)
+        compute = partial(compute_tokens, self.cache.manifest, self.pieces.corpus, source)
+        for _ in fill_steps(self.cache, self.pieces.corpus, compute):
+            pass
 
     def batches(self) -> Iterable[TextBatch]:
         """The corpus in batches."""

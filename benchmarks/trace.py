@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.texts import sample_texts
+from distilvec.core.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 TEXTS = 300
@@ -167,7 +168,7 @@ def has_command(name: str) -> bool:
 
 def student_folder(run: Path) -> Path:
     """Return the folder of a run's student."""
-    return next(path for path in (run / "student", *run.glob("**/student")) if path.is_dir())
+    return next(path for path in (RunFolder(run).student, *run.glob("**/student")) if path.is_dir())
 
 
 # -- tracing -----------------------------------------------------------------------------------------------------------

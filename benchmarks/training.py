@@ -37,6 +37,7 @@ from distilvec.config.training import ScheduleSection, TrainSection
 from distilvec.core.device import fast_bf16
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.registry import build_objective
+from distilvec.core.run_folder import TrainingFolder
 from distilvec.data.corpus import Corpus
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.prepare import fill_cache, tokenize
@@ -96,8 +97,8 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         medians = {name: statistics.median(values[1:]) for name, values in rates.items()}
         waits = [
             line["train/wait"]
-            for path in job.folder.glob(f"{precision}-*/metrics.jsonl")
-            for line in read_metrics(path)
+            for path in job.folder.glob(f"{precision}-*/")
+            for line in read_metrics(TrainingFolder(path).metrics)
             if "train/wait" in line
         ]
         losses = {name: distance(job, cache, side.model) for name, side in (("ours", ours), ("peer", peer))}
@@ -172,9 +173,8 @@ class Ours(Side):
             batch_size=self.batch,
             checkpoint_minutes=60,
         )
-        loop = Unsaved(
-            self.encoder, objective, data, section, self.job.folder / f"{self.precision}-{self.rounds}", "benchmark"
-        )
+        folder = TrainingFolder(self.job.folder / f"{self.precision}-{self.rounds}")
+        loop = Unsaved(self.encoder, objective, data, section, folder, "benchmark")
         began = time.perf_counter()
         loop.run()
         return time.perf_counter() - began

@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks.stopwatch import machine
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL, retention
+from distilvec.evaluation.evaluator import Score
 
 TEACHER = "all-MiniLM-L6-v2"
 QUERIES = ("what chord devices are used for supersonic flow", "how do i dispute a card payment")
@@ -128,10 +129,7 @@ def alternatives_line(found: Mapping[str, Any]) -> str:
 def kept_by_static(model: Mapping[str, Any]) -> dict[str, float]:
     """The averages of a scored model in % of its teacher's."""
     ours, theirs = (
-        [
-            {"task": row["task"], "type": row["type"], "metric": row["metric"], "value": row[side]}
-            for row in model["scores"]
-        ]
+        [Score(row["task"], row["type"], row["metric"], row[side]) for row in model["scores"]]
         for side in ("student", "teacher")
     )
     return retention(ours, theirs)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.core.files import write_json
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.opened_run import Run
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "banking77" / "banking77.jsonl.gz"
@@ -53,8 +54,8 @@ def main() -> None:
     for seed in arguments.seeds:
         for number, (name, words) in enumerate(RUNS.items()):
             out = arguments.out / f"{number}-{seed}"
-            if not (out / "report.json").exists():
-                subprocess.run(command(words, task, arguments.out / "1-0" / "student", out, seed), check=True)
+            if not RunFolder(out).report.exists():
+                subprocess.run(command(words, task, RunFolder(arguments.out / "1-0").student, out, seed), check=True)
             rows.append({"run": name, "seed": seed, **result(out)})
             write_json(arguments.json, {"rows": rows})
             print(rows[-1], flush=True)

@@ -2,7 +2,7 @@
 
     python -m experiments.readme
 
-results/english-*.json, results/quickstart.json   distillation.json of the runs results/training.json, caching.json,
+results/english-*.json, results/quickstart.json   records of the runs results/training.json, caching.json,
 memory.json, search.json, kills.json   what the benchmarks wrote with --json results/shootout_sentence_level.json,
 step_cost.json, triplet.json, sharpness.json   the same, for docs/sentence_level.md results/alignment.json,
 token_cache.json, step_cost_tokens.json, sinkhorn.json, attention_rows.json, results/shootout_cross_tokenizer.json   the

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.core.files import write_json
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.opened_run import Run
+from distilvec.verbs.runs.function import run_folders
 
 STARTS = {  # the variants of real_teachers.yaml, and what the student is before its training
     "mpnet-ridge": "mpnet, fitted layer",
@@ -47,9 +49,10 @@ def main() -> None:
     if arguments.json.exists():
         rows = {row["run"]: row for row in json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]}
     for folder in arguments.folders:
-        for path in sorted(folder.rglob("distillation.json")):
-            if (path.parent / "report.json").exists():
-                row = row_of(path.parent)
+        for path in run_folders(folder):
+            run = RunFolder(path)
+            if run.record.exists() and run.report.exists():
+                row = row_of(path)
                 rows[row["run"]] = row
     write_json(arguments.json, {"rows": [rows[name] for name in sorted(rows)]})
     print(table({"rows": list(rows.values())}, {name: name for name in rows}))

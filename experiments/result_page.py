@@ -3,7 +3,7 @@
     python -m experiments.result_page runs/english-three-layers three-layers
     python -m experiments.result_page three-layers         the page and its pictures of scores again, from results/
 
-Writes results/english-<name>.json (the run's distillation.json), results/english-<name>-report.json (report.json
+Writes results/english-<name>.json (the run's record), results/english-<name>-report.json (report.json
 without texts and projections), docs/english-<name>.md and the pictures it shows. No text of an evaluation set is
 copied.
 """
@@ -51,11 +51,11 @@ def main() -> None:
     (results / f"{name}-report.json").write_text(
         json.dumps(published(run.report).to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )
-    shutil.copyfile(arguments.run / "distillation.json", results / f"{name}.json")
+    shutil.copyfile(run.files.record, results / f"{name}.json")
     pictures = ROOT / "docs" / "figures"
     pictures.mkdir(parents=True, exist_ok=True)
     shown = {}
-    for path in sorted((arguments.run / "figures").glob("*.png")):
+    for path in sorted(run.files.figures.glob("*.png")):
         if path.stem.startswith(PICTURES):
             shown[path.stem] = f"figures/{name}-{path.name}"
             shutil.copyfile(path, ROOT / "docs" / shown[path.stem])

@@ -58,7 +58,7 @@ def measure(beta: float, folder: Path, steps: int, overrides: list[str]) -> dict
     recipe = recipes.load(recipe_folder() / "distillmoe.yaml", "local", texts)
     job = resolve(recipe, folder / name)
     train(job, prepare(job))
-    lines = [line for line in read_metrics(folder / name / "metrics.jsonl") if "train/gate_1" in line]
+    lines = [line for line in read_metrics(job.files.metrics) if "train/gate_1" in line]
     gates = [[value for key, value in line.items() if key.removeprefix("train/gate_").isdigit()] for line in lines]
     late = lines[len(lines) // 2 :]
     return {

@@ -128,7 +128,7 @@ def shootout(out: Path, path: Path, data: Path, chosen: Chosen) -> dict[str, Any
             section |= {"limit": QUICK["rows"], "labels": QUICK["rows"] // 4}
         result = tune({**section, "labels": None}, out / f"teacher-{task}", quick)
         teachers[task] = metrics_of(result)
-        members += plan(task, section, start, result.folder / "student", chosen)
+        members += plan(task, section, start, result.student_folder, chosen)
     members.sort(key=lambda member: (name_of(member.recipe) not in METHODS, member.recipe.train.seed))
     train = members[0].recipe.train
     settings = {"batch_size": train.batch_size, "learning_rate": train.learning_rate, "steps": STEPS}
@@ -202,7 +202,7 @@ def rows_of(recipe: Recipe, result: Run) -> Rows:
 
 def last_gates(result: Run) -> list[float]:
     """The mean gate of each expert at the end of training; [] for a student without experts."""
-    lines = [line for line in read_metrics(result.folder / "metrics.jsonl") if "train/gate_1" in line]
+    lines = [line for line in read_metrics(result.files.metrics) if "train/gate_1" in line]
     return (
         [round(value, 3) for name, value in lines[-1].items() if re.fullmatch(r"train/gate_\d+", name)] if lines else []
     )

@@ -34,6 +34,7 @@ from distilvec.config.builtin import recipe_folder
 from distilvec.config.schema import TeacherSection
 from distilvec.config.student import VocabularySection
 from distilvec.core.files import write_json
+from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.suite import load_suite
 from distilvec.losses.distance import l2_distance
@@ -173,12 +174,12 @@ def students(runs: list[Path]) -> dict[str, Any]:
     found = {}
     teacher = load_teacher(TeacherSection(model=TEACHER)).model
     for folder in runs:
-        job = resolve(recipes.load(folder / "recipe.yaml"), folder)
+        job = resolve(recipes.load(RunFolder(folder).recipe), folder)
         texts = [str(text) for text in job.corpus.prompted(job.corpus.holdout_rows[:ENCODED])]
-        student = load(folder / "student", device="cpu")
+        student = load(job.files.student, device="cpu")
         medians = in_turn({"teacher": teacher, "student": student}, texts)
         name, record = recorded(folder)
-        size = sum(path.stat().st_size for path in (folder / "student").rglob("*") if path.is_file())
+        size = sum(path.stat().st_size for path in job.files.student.rglob("*") if path.is_file())
         speed = {f"{side}_texts_per_second": len(texts) / value for side, value in medians.items()}
         found[name] = {**record, "megabytes": size / 1e6, "machine": machine(), "inference": speed}
     return found
@@ -192,7 +193,7 @@ def sizes(runs: list[Path]) -> dict[str, Any]:
 def recorded(folder: Path) -> tuple[str, dict[str, Any]]:
     """The name of a finished run's folder, and its record with the tokens of its vocabulary."""
     record = Run.open(folder).record.to_json()
-    return folder.name, {**record, "tokens": len(load_tokenizer(str(folder / "student"), "student"))}
+    return folder.name, {**record, "tokens": len(load_tokenizer(str(RunFolder(folder).student), "student"))}
 
 
 PARTS = {"trim": trimmed, "turkish": turkish, "inference": inference}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from distilvec.core.objective import Objective
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.prepare import prepare_data, shard_teachers
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.student import trainable, untrained_student
@@ -22,7 +23,7 @@ def make_loop(recipe, folder: Path, objective: Objective | None = None) -> Train
         objective or own,
         shard_teachers(prepare_data(job, model)).training_data(required_outputs(own, job.examples)),
         recipe.train,
-        folder,
+        RunFolder(folder).training,
         "mark",
     )
 

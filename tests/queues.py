@@ -6,6 +6,7 @@ import torch
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import ModelOutputs
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.student import untrained_student
@@ -44,7 +45,7 @@ def interrupted_equals_whole(recipe, tmp_path):
     def loop(folder):
         job = resolve(
             recipe,
-            folder,
+            RunFolder(folder).training,
         )
         encoder = Encoder(untrained_student(job))
         objective = make_objective(job.stages[-1], job.context)
@@ -53,7 +54,7 @@ def interrupted_equals_whole(recipe, tmp_path):
             objective,
             prepare_data(job, encoder.model).training_data(required_outputs(objective, job.examples)),
             job.recipe.train,
-            folder,
+            RunFolder(folder).training,
             "mark",
         )
 

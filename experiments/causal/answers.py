@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import progress
+from distilvec.core.run_folder import RunFolder
 from experiments.causal.data import prompt_ids, read_pairs
 from experiments.causal.schema import CausalRecipe, GenerationSection
 
@@ -22,8 +23,9 @@ from experiments.causal.schema import CausalRecipe, GenerationSection
 def score_tests(recipe: CausalRecipe, folder: Path) -> dict[str, Any]:
     """ROUGE-L of the saved student on every test file, by name; its answers are written to answers/."""
     device, found = pick_device(recipe.train.device), {}
-    model = AutoModelForCausalLM.from_pretrained(folder / "student", dtype=torch.float32, trust_remote_code=False)
-    tokenizer = AutoTokenizer.from_pretrained(folder / "student", trust_remote_code=False)
+    student = RunFolder(folder).student
+    model = AutoModelForCausalLM.from_pretrained(student, dtype=torch.float32, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(student, trust_remote_code=False)
     (folder / "answers").mkdir(exist_ok=True)
     for name, path in recipe.data.tests.items():
         pairs, dropped = read_pairs(path, f"data.tests.{name}", recipe.data, [tokenizer])

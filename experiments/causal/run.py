@@ -1,8 +1,8 @@
 """A causal run: tokens, training by the package's only loop, answers to the test files.
 
 run folder
-  recipe.yaml  metrics.jsonl  checkpoint/  student/ (best by validation cross-entropy)  students/step-N/ (saved)
-  report.json  answers/<test>.jsonl
+  recipe.yaml  student/ (best by validation cross-entropy)  students/step-N/ (saved)  answers/<test>.jsonl
+  details/     metrics.jsonl  checkpoint/  report.json
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from distilvec.core.log import log
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.processes import is_main, join, main_first
+from distilvec.core.run_folder import RunFolder
 from distilvec.data.corpus import validation_size
 from distilvec.data.readers import check_readable
 from distilvec.formats.replace import replace_folder
 from distilvec.models.experts import Experts
 from distilvec.models.load import load_tokenizer
 from distilvec.models.unreadable import check_weights, readable
-from distilvec.pipeline.run_dir import check_training, claim_folder, refuse_foreign
+from distilvec.pipeline.claim import check_training, claim_folder, refuse_foreign
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer, TrainingHooks
 from experiments.causal.align import align_responses, common_tokens
@@ -56,7 +57,8 @@ def run_causal(recipe: CausalRecipe, folder: Path, restart: bool = False) -> dic
     Returns the report, None in all processes but the main one. Errors: DistilvecError; Stopped after a signal.
     """
     transformers.utils.logging.disable_progress_bar()
-    refuse_foreign(folder)
+    run = RunFolder(folder)
+    refuse_foreign(run)
     check_training(recipe.train)
     if recipe.train.shard:
         raise DistilvecError("train.shard", "next-token models cannot be sharded.", "Remove the key.")
@@ -67,7 +69,7 @@ def run_causal(recipe: CausalRecipe, folder: Path, restart: bool = False) -> dic
     with ExitStack() as stack:
         with main_first():
             if is_main():
-                stack.enter_context(claim_folder(folder, recipe, fingerprint, restart))
+                stack.enter_context(claim_folder(run, recipe, fingerprint, restart))
         trainer = build_trainer(recipe, folder, fingerprint)
         trainer.finish()
         return _report(recipe, folder, trainer) if is_main() else None
@@ -116,7 +118,7 @@ def build_trainer(recipe: CausalRecipe, folder: Path, fingerprint: str) -> Train
         objective,
         CausalData(tokens, signals, train_rows, validation_rows, pairs_of),
         train,
-        folder,
+        RunFolder(folder).training,
         fingerprint,
         TrainingHooks(partial(_save, student, tokenizer, folder), validate=validation_cross_entropy),
     )
@@ -171,7 +173,7 @@ def validation_cross_entropy(
 
 def _report(recipe: CausalRecipe, folder: Path, trainer: Trainer) -> dict[str, Any]:
     """Answer the test files with the saved student; write and return the report."""
-    lines = [line for line in read_metrics(folder / "metrics.jsonl") if line["step"] and "eval/cross_entropy" in line]
+    lines = [line for line in read_metrics(RunFolder(folder).metrics) if line["step"] and "eval/cross_entropy" in line]
     best = min(lines, key=lambda line: line["eval/cross_entropy"])
     report = {
         "name": recipe.name,
@@ -181,7 +183,7 @@ def _report(recipe: CausalRecipe, folder: Path, trainer: Trainer) -> dict[str, A
         "held_out": {"step": best["step"], **{name: best[f"eval/{name}"] for name in ("cross_entropy", "perplexity")}},
         "tests": score_tests(recipe, folder),
     }
-    write_json(folder / "report.json", report)
+    write_json(RunFolder(folder).report, report)
     return report
 
 
@@ -259,8 +261,9 @@ def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, run: Path,
     """Write model and tokenizer as a plain transformers folder, complete or not at all, in the main process."""
     if not is_main():
         return
-    new = scratch(run / name)
+    folder = RunFolder(run).model(name)
+    new = scratch(folder)
     remove(new)
     model.save_pretrained(new)
     tokenizer.save_pretrained(new)
-    replace_folder(new, run / name)
+    replace_folder(new, folder)

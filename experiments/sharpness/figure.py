@@ -11,6 +11,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.escape import visible_tree
 from distilvec.core.extras import require_extra
 from distilvec.core.log import log
+from distilvec.core.run_folder import RunFolder
 from distilvec.report.figures import LinePoint, lines_figure, write_figure
 from distilvec.report.section import Figure
 from distilvec.report.tables import Table, make_table
@@ -53,14 +54,14 @@ def sharpness_figure(*runs: Part) -> Figure:
 
 
 def draw_sharpness(runs: Sequence[Part], path: Path | None) -> list[Path]:
-    """Write .svg and .png to `path`, else into the run's figures/ or next to the first of several runs."""
+    """Write .svg and .png to `path`, else into the run's figures or next to the first of several runs."""
     try:
         require_extra("report", "--figure")
     except DistilvecError as error:
         log(f"no figure: {error}")
         return []
     first = Path(runs[0]["folder"])
-    target = path or (first / "figures" if len(runs) == 1 else first.resolve().parent) / "sharpness.svg"
+    target = path or (RunFolder(first).figures if len(runs) == 1 else first.resolve().parent) / "sharpness.svg"
     figure = replace(sharpness_figure(*visible_tree(runs)), name=target.stem)
     write_figure(figure, target.parent, "--figure" if path else "figures")
     return [target.with_suffix(".svg"), target.with_suffix(".png")]

@@ -34,14 +34,14 @@ from distilvec.core.files import read_json, write_json
 from distilvec.core.log import progress
 from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import ModelOutputs
+from distilvec.core.run_folder import RunFolder
 from distilvec.data.sampler import epoch_batches
 from distilvec.models.load import load
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import make_objective, reopen, required_outputs
-from distilvec.pipeline.run_dir import saved_folders
 from distilvec.students.encoder import Encoder
-from distilvec.train.checkpoint import load_objective, objective_file
+from distilvec.train.checkpoint import load_objective
 from distilvec.train.distillation import Distillation, seed_step
 from distilvec.train.metrics import read_metrics
 from distilvec.train.optimizer import freeze_others
@@ -113,7 +113,7 @@ class Landscapes:
 
     def __init__(self, run: Run, texts: int, seed: int, dropout: bool | None) -> None:
         self.texts, self.seed, self.dropout = texts, seed, dropout
-        if not (run.folder / "last").exists():
+        if not run.files.last.exists():
             raise DistilvecError(
                 "train.keep_checkpoint",
                 f"{run.folder} has not kept the last weights of its training.",
@@ -124,7 +124,12 @@ class Landscapes:
         training = run.record.training
         assert training is not None
         final = training.stages[-1].steps if training.stages else training.steps  # each stage counts its steps from 0
-        self.students = {**saved_folders(run.folder), int(final or 0): run.folder / "last"}
+        self.students = {**run.files.saved_students, int(final or 0): run.files.last}
+
+    def objective_file(self, step: int) -> Path:
+        """Return the file of the objective's parameters at the checkpoint of a step."""
+        files = self.job.files
+        return files.objective("last" if self.students[step] == files.last else f"students/step-{step}")
 
     def landscape(self, step: int) -> Landscape:
         """Return the loss at the checkpoint of a step, on the first batches of an epoch; at least one."""
@@ -137,7 +142,7 @@ class Landscapes:
         device = torch.device(pick_device(train.device))
         model = load(folder, device="cpu").float()
         objective = make_objective(self.job.stages[-1], self.job.context)
-        load_objective(objective_file(folder), objective)
+        load_objective(self.objective_file(step), objective)
         module = Distillation(Encoder(model), objective).to(device)
         freeze_others(module, train)
         data = prepare_data(self.job, model).training_data(required_outputs(objective, self.job.examples))
@@ -164,7 +169,7 @@ class Measurement:
     def __init__(self, run: Run, settings: Settings) -> None:
         self.folder, self.settings = run.folder, settings
         self.landscapes = Landscapes(run, settings.texts, settings.seed, settings.dropout)
-        trained, values = run.folder / "train.fingerprint", asdict(settings)
+        trained, values = run.files.fingerprint, asdict(settings)
         key = recipes.fingerprint(FORMAT, trained.read_text() if trained.exists() else "", values)
         path = run.folder / SHARPNESS
         self.content = read_json(path, MEASURE_AGAIN, sealed=False) if path.exists() else {}
@@ -195,7 +200,7 @@ class Measurement:
         landscape, points = self.landscapes.landscape(step), self.content["points"]
         point = next((point for point in points if point["step"] == step), None)
         if point is None:
-            lines = read_metrics(self.folder / "metrics.jsonl")
+            lines = read_metrics(RunFolder(self.folder).metrics)
             epoch = next((line["epoch"] for line in lines if line["step"] == step), None)
             point = {"step": step, "epoch": epoch, **measure_curvature(landscape, self.settings, report)}
             points.append(point)

@@ -19,6 +19,7 @@ from sentence_transformers import SentenceTransformer
 
 import distilvec
 from distilvec.core.errors import DistilvecError
+from distilvec.core.run_folder import RunFolder
 
 SMALL = {
     "train.batch_size": 16,
@@ -116,7 +117,7 @@ def test_a_file_of_any_size_is_trained_on(tiny_model, tmp_path, capsys, texts, v
     (tmp_path / "documents.txt").write_text("\n".join(make_texts(texts)))
     overrides = {"train.max_steps": 2, "train.device": "cpu"}
     distilvec.distill(str(tiny_model), texts="documents.txt", layers=2, out="run", overrides=overrides)
-    found = json.loads((tmp_path / "run" / "distillation.json").read_text())["data"]
+    found = json.loads(RunFolder(tmp_path / "run").record.read_text())["data"]
     assert (found["train_rows"], found["holdout_rows"]) == (texts - validation, validation)
     lines = capsys.readouterr().err
     assert f"{texts:,} texts, {validation:,} of them for validation" in lines
@@ -130,7 +131,7 @@ def test_fewer_texts_than_a_batch_are_one_batch(tiny_model, tmp_path, method):
         str(tiny_model), make_texts(12), layers=2, method=method, out="run", epochs=2, overrides=SMALL
     ).student
     assert np.isfinite(student.encode(["river"])).all()
-    record = json.loads((tmp_path / "run" / "distillation.json").read_text())
+    record = json.loads(RunFolder(tmp_path / "run").record.read_text())
     assert record["training"]["steps"] == 2 and record["training"]["texts"] == 2 * 6
 
 
@@ -252,7 +253,6 @@ def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(
         "train.schedule",
         "train.epochs",
         "student.max_length",
-        "student.dropout",
     )
     recipe = distilvec.load_recipe("quickstart").model_dump(mode="json")
     overrides = {key: recipe[key.split(".")[0]][key.split(".")[1]] for key in same}
@@ -264,6 +264,6 @@ def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(
         "corpus.sources.0.sample": "first",
     }
     student = distilvec.distill(
-        "all-MiniLM-L6-v2", list(docstrings.passages()), layers=[0, 2, 5], out="mine", overrides=overrides
+        "all-MiniLM-L6-v2", list(docstrings.passages()), size="5M", out="mine", overrides=overrides
     )
     assert_same(student.student, distilvec.load("quickstart/student", device="cpu"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,11 @@ def test_nothing_heavy_is_imported_for_help():
     code = f"import sys, distilvec.cli.app; print({heavy} & {{*sys.modules}})"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
+
+
+def test_the_version_is_that_of_the_package():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert distilvec("--version").stdout.strip() == project["version"]
 
 
 def test_recipes_are_listed_and_shown():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,15 @@ def test_completion_scripts_are_printed(shell, capsys, monkeypatch):
 
 
 # -- recipes -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_has_the_recipes_of_users_and_all_of_them_on_request(capsys):
+    def names(*words):
+        return [row["name"] for row in json.loads(printed(capsys, "recipes", *words, "--json", "-"))]
+
+    assert 8 <= len(names()) <= 14 and {"quickstart", "redact", "small_english"} <= set(names())
+    assert names("--all") == [path.stem for path in builtin.recipe_files()] and "simcse" in names("--all")
+    assert "distilvec recipes --all" in printed(capsys, "recipes")
 
 
 @pytest.mark.parametrize("path", builtin.recipe_files(), ids=lambda path: path.stem)
@@ -214,3 +224,72 @@ def test_the_schema_describes_keys_and_has_no_marks_of_ours():
     assert schema["additionalProperties"] is False and schema["$schema"].startswith("https://json-schema.org/")
     source = schema["$defs"]["SourceSection"]["properties"]
     assert "path" in source and "path" not in source["dataset"] and "labels" not in source["where"]
+
+
+# -- help and colours ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", [*([name] for name in VERBS), *IN_GROUPS], ids=" ".join)
+def test_help_of_a_verb_is_the_same_by_help_and_by_h(verb, capsys):
+    assert printed(capsys, "help", *verb) == printed(capsys, *verb, "-h") == printed(capsys, *verb, "--help")
+
+
+def test_help_alone_is_the_list_of_verbs(capsys):
+    assert printed(capsys, "help") == printed(capsys, "-h")
+    assert run_command(["help", "distil"]) == 2 and "distill" in capsys.readouterr().err
+    assert run_command(["help", "distill", "texts"]) == 2
+
+
+def test_the_first_line_of_a_verb_fits_in_55_characters():
+    import typer.main
+
+    def commands(command):
+        for name, inner in getattr(command, "commands", {}).items():
+            yield name, inner
+            yield from commands(inner)
+
+    for name, command in commands(typer.main.get_command(app)):
+        assert 10 < len(command.get_short_help_str(10_000)) <= 55, name
+
+
+@pytest.mark.parametrize(
+    ("terminal", "variables", "shown"),
+    [(True, {}, True), (False, {}, False), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False)],
+)
+def test_colours_are_for_terminals_that_want_them(terminal, variables, shown, capsys, monkeypatch):
+    from distilvec.cli.terminal import show_table
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    plain_help = printed(capsys, "distill", "-h")
+    plain_table = shown_by(capsys, lambda: show_table(["name", "value"], [["one", "1"]]))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    for plain, text in (
+        (plain_help, printed(capsys, "distill", "-h")),
+        (plain_table, shown_by(capsys, lambda: show_table(["name", "value"], [["one", "1"]]))),
+    ):
+        assert ("\x1b[" in text) == shown
+        assert re.sub(r"\x1b\[\d*m", "", text) == plain
+    assert run_command(["plan", "absent.yaml"]) == 2
+    assert ("\x1b[31m" in capsys.readouterr().err) == shown
+
+
+def shown_by(capsys, show):
+    show()
+    return capsys.readouterr().out
+
+
+def test_tables_are_as_wide_as_the_terminal(capsys, monkeypatch):
+    from distilvec.cli.terminal import show_table
+
+    row = [f"{number} {'word ' * 6}" for number in range(5)]
+    widest = {}
+    for columns in (80, 140):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = shown_by(capsys, lambda: show_table(row, [row])).splitlines()
+        widest[columns] = max(map(len, lines))
+        assert widest[columns] <= columns
+    assert widest[140] > 80

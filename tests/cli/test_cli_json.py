@@ -26,7 +26,7 @@ def test_verbs_with_json():
     found = {" ".join(words) for words in commands_with_json(get_command(app))}
     assert found == {
         "align", "check", "classify", "compare", "data list", "distill", "doctor", "evaluate", "finetune",
-        "plan", "recipes", "run", "runs", "speed",
+        "plan", "quickstart", "recipes", "run", "runs", "speed",
     }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from several import start
 
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import Interrupted
+from distilvec.core.run_folder import RunFolder
 from distilvec.train.metrics import read_metrics
 from distilvec.verbs.run import launch
 
@@ -22,7 +23,7 @@ from distilvec.verbs.run import launch
 def test_a_killed_process_ends_all_and_ctrl_c_leaves_a_checkpoint(tiny_recipe, tmp_path):
     folder, file = tmp_path / "run", tmp_path / "tiny.yaml"
     file.write_text(recipes.dump(tiny_recipe(train__epochs=2000, train__checkpoint_steps=5)))
-    checkpoint = folder / "checkpoint" / "state.safetensors"
+    checkpoint = RunFolder(folder).checkpoint
 
     first = Command("run", file, "--processes", 2, "--out", folder)
     first.wait_for(checkpoint)
@@ -32,10 +33,10 @@ def test_a_killed_process_ends_all_and_ctrl_c_leaves_a_checkpoint(tiny_recipe, t
     assert first.returncode == 128 + signal.SIGKILL, error
     assert "[processes] process 1 of 2 ended by SIGKILL" in error and "Traceback" not in error
     assert error.count("training: ") == 1 and "on cpu x 2" in error
-    done = max(line["step"] for line in read_metrics(folder / "metrics.jsonl"))
+    done = max(line["step"] for line in read_metrics(RunFolder(folder).metrics))
 
     second = Command("run", file, "--processes", 2, "--out", folder)
-    while max(line["step"] for line in read_metrics(folder / "metrics.jsonl")) <= done:
+    while max(line["step"] for line in read_metrics(RunFolder(folder).metrics)) <= done:
         assert second.returncode is None, second.communicate()[1]
         time.sleep(0.01)
     second.send_signal(signal.SIGINT)

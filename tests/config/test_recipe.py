@@ -8,7 +8,7 @@ from refusals import refused
 
 from distilvec.api import load_recipe
 from distilvec.config import recipe
-from distilvec.config.builtin import recipe_file
+from distilvec.config.builtin import moved_text, recipe_file
 from distilvec.config.schema import CorpusSection
 from distilvec.config.yaml_dialect import dump_yaml
 from distilvec.core.errors import DistilvecError
@@ -332,3 +332,30 @@ def test_a_named_student_of_every_run_of_a_sweep_stays_whole(file, capsys):
     members = expand(file, ["student.model=runs/small"])
     assert [(one.recipe.student.model, one.recipe.student.layers) for one in members] == [("runs/small", None)] * 4
     assert {one.recipe.train.batch_size for one in members} == {8, 16}
+
+
+@pytest.mark.parametrize(
+    ("stated", "paths"),
+    [
+        ("data/texts.txt", ["data/texts.txt"]),
+        ("[data/texts.txt, more.txt]", ["data/texts.txt", "more.txt"]),
+        ("[data/texts.txt, {path: more.txt, role: query}]", ["data/texts.txt", "more.txt"]),
+    ],
+)
+def test_a_file_is_short_for_a_source(stated, paths, tmp_path, monkeypatch):
+    """In a file, in a variant and on the command line; the saved recipe has one form."""
+    text = MINIMAL.replace("[{path: data/texts.txt}]", stated)
+    (tmp_path / "mine.yaml").write_text(text)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "texts.txt").write_text("a text")
+    monkeypatch.chdir(tmp_path)
+    loaded = recipe.load(tmp_path / "mine.yaml")
+    assert [source.path for source in loaded.corpus.sources] == [tmp_path / path for path in paths]
+    (tmp_path / "plain.yaml").write_text(f"{MINIMAL}  short: {{corpus.sources: {stated}}}\n")
+    in_variant = recipe.load(tmp_path / "plain.yaml", "short")
+    overridden = recipe.load(tmp_path / "plain.yaml", None, [f"corpus.sources={stated}"])
+    assert in_variant.corpus == overridden.corpus == loaded.corpus
+    (tmp_path / "saved.yaml").write_text(recipe.dump(loaded))
+    assert f"path: {tmp_path / 'data' / 'texts.txt'}" in recipe.dump(loaded)
+    assert recipe.load(tmp_path / "saved.yaml") == loaded
+    assert str(tmp_path / "data" / "texts.txt") in moved_text(tmp_path / "mine.yaml")

@@ -19,6 +19,7 @@ from distilvec.core.method_file import method_code, method_files
 from distilvec.core.objective import check_terms
 from distilvec.core.options import check_options
 from distilvec.core.registry import build_objective, method_class, method_names
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.job import training_fingerprint
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
@@ -55,7 +56,7 @@ def write(path: Path, imports: str = "") -> str:
 
 def fingerprint(**changes) -> str:
     recipe = recipes.validate({**TREE, **changes})
-    return training_fingerprint(recipe, tuple(training_stages(recipe, Path("run"))), "vectors", "corpus")
+    return training_fingerprint(recipe, tuple(training_stages(recipe, RunFolder(Path("run")))), "vectors", "corpus")
 
 
 def test_methods_of_the_package_have_no_code_that_counts():

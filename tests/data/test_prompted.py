@@ -11,6 +11,7 @@ from distilvec.data.corpus import build_corpus, text_key, with_prompts
 from distilvec.teachers.cache.fill import fill_cache
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.encode import EmbeddedBatch
 
 PROMPTS = {"query": "find: ", "document": "read: "}
 
@@ -61,11 +62,12 @@ class Letters:
     def __init__(self, most=10_000):
         self.left = most
 
-    def signals(self, prompted, pre_dense=False, progress=None):
+    def batches(self, prompted, pre_dense=False):
         self.left -= len(prompted)
         if self.left < 0:
             raise KeyboardInterrupt
-        return {"embedding": np.array([[len(text), text.count("e"), 1] for text in prompted], dtype=np.float32)}
+        vectors = np.array([[len(text), text.count("e"), 1] for text in prompted], dtype=np.float32)
+        yield EmbeddedBatch(np.arange(len(prompted)), {"embedding": vectors}, 1.0)
 
 
 def test_rows_with_one_key_are_computed_once_and_a_killed_fill_ends_with_the_same_bytes(corpus, tmp_path):
@@ -84,7 +86,7 @@ def test_rows_with_one_key_are_computed_once_and_a_killed_fill_ends_with_the_sam
     cache = fill("whole", Letters(most=60))
     assert len(cache) == 60 and [shard.rows for shard in cache._shards] == [16, 16, 16, 12]
     rows = cache.read(cache.positions(found.keys))
-    np.testing.assert_array_equal(rows, Letters().signals(found.prompted(range(80)))["embedding"])
+    np.testing.assert_array_equal(rows, next(Letters().batches(found.prompted(range(80)))).embedding)
     with pytest.raises(KeyboardInterrupt):
         fill("killed", Letters(most=35))
     fill("killed", Letters())

@@ -101,7 +101,7 @@ def visible(folder):
     return sorted(
         str(path.relative_to(folder))
         for path in folder.rglob("*")
-        if path.is_file() and get.KEPT not in path.relative_to(folder).parts
+        if path.is_file() and get.DOWNLOADS not in path.relative_to(folder).parts
     )
 
 
@@ -116,7 +116,7 @@ def test_a_set_is_fetched_converted_and_its_licence_noted(server, lines, tmp_pat
     assert visible(tmp_path) == [get.NOTES, "texts/lines.jsonl.gz"]
     note = json.loads((tmp_path / get.NOTES).read_text())["lines"]
     assert note == {"licence": "of the test", "sources": [REPOSITORY], "files": ["texts/lines.jsonl.gz"]}
-    assert not (tmp_path / get.KEPT / "lines").exists(), "downloads are removed at the end"
+    assert not (tmp_path / get.DOWNLOADS / "lines").exists(), "downloads are removed at the end"
     get.get("lines", tmp_path)
     assert len(server.seen) == 1, "what is there is not fetched again"
     path.write_bytes(b"")
@@ -162,7 +162,7 @@ def test_a_file_that_is_not_there_is_not_tried_again(server, lines, tmp_path):
 
 def test_more_bytes_than_allowed_are_refused(server, lines, tmp_path):
     with pytest.raises(DistilvecError, match=r"more than the 1,000 allowed"):
-        download.download(f"{get.RAW}{lines}", tmp_path / "file", most=1000)
+        download.download(f"{get.RAW}{lines}", tmp_path / "file", max_bytes=1000)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -171,7 +171,7 @@ def test_other_content_than_expected_is_thrown_away(server, lines, tmp_path, mon
     publish(monkeypatch, lines={"texts/lines.jsonl.gz": [{"format": "lines", "files": ["a b.txt"]}]}, **expected)
     with refused("data", "lines.jsonl.gz"):
         get.get("lines", tmp_path)
-    assert visible(tmp_path) == [] and not (tmp_path / get.KEPT / "lines").exists()
+    assert visible(tmp_path) == [] and not (tmp_path / get.DOWNLOADS / "lines").exists()
     right = hashlib.sha256(b"".join(b'{"text": "line %d"}\n' % n for n in range(20_000))).hexdigest()
     publish(
         monkeypatch,
@@ -243,14 +243,14 @@ def test_damaged_archives(server, tmp_path, monkeypatch, content):
     publish(monkeypatch, reviews={"reviews.jsonl.gz": [part]})
     with pytest.raises(DistilvecError, match=r"\[data\] .*damaged"):
         get.get("reviews", tmp_path)
-    assert visible(tmp_path) == [] and not (tmp_path / get.KEPT / "reviews").exists()
+    assert visible(tmp_path) == [] and not (tmp_path / get.DOWNLOADS / "reviews").exists()
 
 
 def test_an_archive_that_unpacks_to_very_much(server, tmp_path, monkeypatch):
     server.files[f"/archives/someone/texts/tar.gz/{COMMIT}"] = tar({"texts-000/a/1.txt": b"x" * 5000})
     part = {"format": "documents", "archive": "repository", "files": ["a/*.txt"], "columns": {"text": "text"}}
     publish(monkeypatch, reviews={"reviews.jsonl.gz": [part]})
-    monkeypatch.setattr(get, "MOST_UNPACKED", 4999)
+    monkeypatch.setattr(get, "MAX_UNPACKED", 4999)
     with pytest.raises(DistilvecError, match=r"\[data\] .*unpacks to more than 4,999"):
         get.get("reviews", tmp_path)
 

@@ -13,7 +13,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_files, recipe_folder
 from distilvec.config.paths import DATA, data_path
 from distilvec.config.yaml_dialect import read_yaml
-from distilvec.data.public.convert import rows_of
+from distilvec.data.public.convert import rows_of_files
 from distilvec.data.public.table import OutFile, Part, data_set, data_sets, how_to_get
 
 CAUSAL = Path(__file__).parents[2] / "experiments" / "causal" / "dolly.yaml"
@@ -75,7 +75,7 @@ def convert(tmp_path):
         for number, (name, content) in enumerate(zip(names, contents, strict=True)):
             files[name] = tmp_path / str(number)
             files[name].write_bytes(content if isinstance(content, bytes) else content.encode())
-        return list(rows_of(part, files))
+        return list(rows_of_files(part, files))
 
     return rows
 

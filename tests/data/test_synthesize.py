@@ -18,9 +18,9 @@ from distilvec.config.schema import SourceSection
 from distilvec.config.synthesis import KINDS, SynthesisSection
 from distilvec.core.errors import DistilvecError
 from distilvec.data.sources import read_source
-from distilvec.data.synthetic.answers import distinct, fill_prompt, read_answer, read_prompt
+from distilvec.data.synthetic.answers import distinct_texts, fill_prompt, read_answer, read_prompt
 from distilvec.data.synthetic.journal import Journal
-from distilvec.data.synthetic.synthesize import _HOPELESS, read_words, synthesize, work_folder
+from distilvec.data.synthetic.synthesize import _MAX_USELESS, read_words, synthesize, work_folder
 from distilvec.remote.meter import read_counts
 
 pytestmark = pytest.mark.usefixtures("loopback")
@@ -161,7 +161,7 @@ def test_a_model_that_never_writes_json_ends_the_work(tmp_path):
     with FaultyChat(lambda number: "prose") as server:
         with refused("--model", "'Certainly!"):
             synthesize(WORDS, section_to(server, words=1, concurrency=2), tmp_path / "v.json")
-        assert _HOPELESS <= server.requests <= _HOPELESS + 4
+        assert _MAX_USELESS <= server.requests <= _MAX_USELESS + 4
         server.faults = {}
         synthesize(WORDS, section_to(server, model="better"), tmp_path / "v.json")  # nothing there to be mixed with
         for change, words in [({"model": "served"}, "model"), ({"model": "better", "kind": "texts"}, "prompt")]:
@@ -190,7 +190,7 @@ def test_answers_are_read_strictly():
     assert read_answer("```\n" + json.dumps(full) + "\n```", ["Abipon"]) == {"Abipon": ["A people."]}
     for wrong in ({"1080": "x"}, {"1080": [["x"]]}, {"1080": {"x": "y"}}, {"1080": None}, {"1080": ["x" * 10_001]}):
         assert read_answer(json.dumps(wrong), words) == {}
-    found, repeats = distinct(["b", "a", "c"], {"a": ["One  text", "two"], "b": ["one TEXT"], "c": ["Two"]})
+    found, repeats = distinct_texts(["b", "a", "c"], {"a": ["One  text", "two"], "b": ["one TEXT"], "c": ["Two"]})
     assert found == {"b": ["one TEXT"], "a": ["two"]} and repeats == 2
 
 

@@ -148,6 +148,6 @@ def check_yaml(code: str) -> None:
         if merged["student"]["model"] == "teacher":
             merged["student"] = {"model": "all-MiniLM-L6-v2", "layers": 3}
     merged.pop("variants", None)
-    recipes.validate(merged, origin="a page")
+    recipes.recipe_from(merged, None, "a page")
     for stage in tree.get("stages", []):
         assert set(stage) == {"name", "set"}

@@ -25,6 +25,7 @@ STEPS = {50: 60, 2000: 4}  # of a training, by lines
 TWINS = {
     ("pip",): "tests/e2e/test_readme.py",
     ("distilvec", "push"): "tests/verbs/test_push.py",
+    ("distilvec", "distill", "--made-by"): "tests/verbs/test_index.py",
     ("distilvec", "doctor"): "tests/verbs/test_doctor.py",
     ("distilvec", "runs"): "tests/verbs/test_runs.py",
     ("distilvec", "report"): "tests/verbs/test_runs.py",

@@ -14,6 +14,7 @@ from samples import make_texts
 
 from distilvec.__main__ import run_command
 from distilvec.config import recipe as recipes
+from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.speed import measure_speed
 from distilvec.pipeline.run import run
 
@@ -92,7 +93,7 @@ def test_a_run_with_a_suite(tiny_model, folder, suite, capsys, monkeypatch):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder / "runs" / "a b" / "student")
         check_snippets(PYTHON.findall(card))
-    last = (folder / "runs" / "a b" / "last" / "README.md").read_text()
+    last = (RunFolder(folder / "runs" / "a b").last / "README.md").read_text()
     assert "finished training" in last and "has not finished" not in last
 
 

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from distilvec.core.files import write_json
+from distilvec.core.run_folder import RunFolder
 from experiments.sweeps import collected, domains_table, tokenizers_table
 
 SCORES = {"simcse+testbed": (40.0, 42.0, 44.0), "dskd+testbed": (45.0, 48.0, 48.0)}  # by seed, of the task near
@@ -18,7 +19,7 @@ def runs(tmp_path, tiny_model):
     for name, values in SCORES.items():
         for seed, value in enumerate(values):
             folder = tmp_path / f"{name},seed={seed}"
-            folder.mkdir()
+            RunFolder(folder).make()
             (folder / "student").symlink_to(tiny_model)
             scores = [
                 {"task": "near", "type": "sts", "metric": "spearman", "value": value, "domain": "in"},
@@ -27,7 +28,7 @@ def runs(tmp_path, tiny_model):
             student, training = {"parameters": 5_000_000}, {"seed": seed, "minutes": 1.0, "steps": 2105}
             columns = {"student": scores, "teacher": [{**score, "value": 80.0} for score in scores]}
             record = {"name": name, "student": student, "training": training, "scores": columns}
-            write_json(folder / "distillation.json", record, sealed=True)
+            write_json(RunFolder(folder).record, record, sealed=True)
             (folder / "recipe.yaml").write_text(yaml.safe_dump({"name": name, "train": {"seed": seed}}))
             folders.append(folder)
     return folders

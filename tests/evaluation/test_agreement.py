@@ -1,7 +1,7 @@
 """Ranking agreement against whole rankings made with Python's sort, and by hand."""
 
 import dataclasses
-import json
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -11,9 +11,10 @@ from scipy.stats import kendalltau
 
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import agreement
-from distilvec.evaluation.agreement import ranking_agreement
+from distilvec.evaluation.agreement import TaskRankings, ranking_agreement
 from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.tasks import make_retrieval
+from distilvec.report.json_values import from_json, to_json
 
 DOCUMENTS = {f"d{i:03}": f"document {i} " + "x" * 200 for i in range(60)} | {"d999": " "}
 QUERIES = {f"q{i}": f"query {i}" for i in range(9)}
@@ -76,13 +77,10 @@ def test_figures_are_those_of_whole_rankings(embedder, monkeypatch, cells, simil
     for name in ("asymmetric", "student"):
         expected = agreements(TASK, columns[name], columns["teacher"])
         assert 0.2 < expected[:, 0].mean() < 0.95  # the case is not a trivial one
-        assert report[name] == pytest.approx(
-            {
-                "overlap@10": expected[:, 0].mean(),
-                "overlap@10_std": expected[:, 0].std(),
-                "kendall_tau": expected[:, 1].mean(),
-                "kendall_tau_std": expected[:, 1].std(),
-            }
+        found = report.models[name]
+        assert (found.overlap, found.overlap_std) == pytest.approx((expected[:, 0].mean(), expected[:, 0].std()))
+        assert (found.kendall_tau, found.kendall_tau_std) == pytest.approx(
+            (expected[:, 1].mean(), expected[:, 1].std())
         )
 
 
@@ -99,11 +97,9 @@ def test_lists_by_hand(embedder):
     teacher.width = student.width = 2
     task = make_retrieval("three", {"3": "a", "2": "b", "1": "c"}, {"q": "q"}, {("q", "1"): 1, ("q", "2"): 0})
     report = ranking_agreement(task, {"teacher": (teacher, teacher), "student": (student, student)}, EmbeddingCache())
-    assert report["student"] == pytest.approx(
-        {"overlap@10": 1, "overlap@10_std": 0, "kendall_tau": 1 / 3, "kendall_tau_std": 0}
-    )
-    listed = report["queries"]["rows"][0]
-    assert listed["found"] == {"teacher": ["3", "2", "1"], "student": ["3", "1", "2"]} and listed["relevant"] == ["1"]
+    assert astuple(report.models["student"]) == pytest.approx((1, 1 / 3, 0, 0))
+    listed = report.queries.rows[0]
+    assert listed.found == {"teacher": ["3", "2", "1"], "student": ["3", "1", "2"]} and listed.relevant == ["1"]
 
 
 def test_the_teacher_agrees_with_itself_and_reversed_scores_do_not(embedder, columns):
@@ -114,11 +110,9 @@ def test_the_teacher_agrees_with_itself_and_reversed_scores_do_not(embedder, col
         {"teacher": (teacher, teacher), "same": (teacher, teacher), "reversed": (opposite, teacher)},
         EmbeddingCache(),
     )
-    assert report["same"] == pytest.approx(
-        {"overlap@10": 1, "overlap@10_std": 0, "kendall_tau": 1, "kendall_tau_std": 0}
-    )
+    assert astuple(report.models["same"]) == pytest.approx((1, 1, 0, 0))
     # -1 needs the true places: cut off at 11, the ten documents outside either list would tie
-    assert report["reversed"]["overlap@10"] == 0 and report["reversed"]["kendall_tau"] == pytest.approx(-1)
+    assert report.models["reversed"].overlap == 0 and report.models["reversed"].kendall_tau == pytest.approx(-1)
 
 
 def test_equal_scores_and_empty_documents_keep_one_order(embedder):
@@ -128,30 +122,30 @@ def test_equal_scores_and_empty_documents_keep_one_order(embedder):
     task = make_retrieval("ties", documents, {"q": "q"}, {("q", "01"): 1})
     equal = [embedder(name, known=dict.fromkeys([*documents.values(), "q"], one)) for name in ("a", "b")]
     report = ranking_agreement(task, {"teacher": (equal[0],) * 2, "student": (equal[1],) * 2}, EmbeddingCache())
-    assert report["student"]["overlap@10"] == 1 and report["student"]["kendall_tau"] == pytest.approx(1)
+    assert report.models["student"].overlap == 1 and report.models["student"].kendall_tau == pytest.approx(1)
     few = make_retrieval("few", {"1": "t1", "2": "", "3": "", "4": "t2"}, {"q": "q"}, {("q", "1"): 1})
     models = {"teacher": (equal[0],) * 2, "student": (embedder("s"),) * 2}
-    (row,) = ranking_agreement(few, models, EmbeddingCache())["queries"]["rows"]
-    assert row["found"]["teacher"] == ["4", "1", "3", "2"] and row["found"]["student"][2:] == ["3", "2"]
+    (row,) = ranking_agreement(few, models, EmbeddingCache()).queries.rows
+    assert row.found["teacher"] == ["4", "1", "3", "2"] and row.found["student"][2:] == ["3", "2"]
 
 
 def test_queries_show_what_each_model_found_and_what_was_judged(columns):
     report = ranking_agreement(TASK, columns, EmbeddingCache())
-    listed = report["queries"]
-    assert listed["count"] == len(listed["rows"]) == 9
-    losses = [row["scores"]["student"] - row["scores"]["teacher"] for row in listed["rows"]]
+    listed = report.queries
+    assert listed.count == len(listed.rows) == 9
+    losses = [row.scores["student"] - row.scores["teacher"] for row in listed.rows]
     assert losses == sorted(losses)
-    for row in listed["rows"]:
-        query = TASK.queries.index(row["query"])
+    for row in listed.rows:
+        query = TASK.queries.index(row.query)
         gains = {TASK.document_ids[d]: gain for (q, d), gain in zip(TASK.judged, TASK.gains, strict=True) if q == query}
-        for name, found in row["found"].items():
+        for name, found in row.found.items():
             order, _ = rankings(TASK, columns[name])
             assert found == [TASK.document_ids[d] for d in order[query][:10]]
-        shown = {one for found in row["found"].values() for one in found}
-        assert set(row["relevant"]) == {one for one in shown if gains.get(one, 0) > 0}
-        assert shown <= set(listed["documents"])
-    assert any(row["relevant"] for row in listed["rows"]) and {*map(len, listed["documents"].values())} == {160}
-    assert json.loads(json.dumps(report)) == report
+        shown = {one for found in row.found.values() for one in found}
+        assert set(row.relevant) == {one for one in shown if gains.get(one, 0) > 0}
+        assert shown <= set(listed.documents)
+    assert any(row.relevant for row in listed.rows) and {*map(len, listed.documents.values())} == {160}
+    assert from_json(TaskRankings, to_json(report)) == report
 
 
 def test_nothing_is_embedded_twice(embedder):
@@ -168,7 +162,7 @@ def test_one_document_is_full_agreement(embedder):
     report = ranking_agreement(
         task, {"teacher": (embedder("t"),) * 2, "student": (embedder("s", seed="s"),) * 2}, EmbeddingCache()
     )
-    assert report["student"]["overlap@10"] == 1 and report["student"]["kendall_tau"] == 1
+    assert report.models["student"].overlap == 1 and report.models["student"].kendall_tau == 1
 
 
 def test_what_cannot_be_compared_is_named(embedder, columns):

@@ -8,10 +8,10 @@ from sentence_transformers.util.quantization import quantize_embeddings
 from sklearn.linear_model import LogisticRegression
 
 from distilvec.core.errors import DistilvecError
+from distilvec.evaluation import compression
 from distilvec.evaluation.compression import (
     PRECISIONS,
     compress,
-    compression_rows,
     default_dims,
     int8_ranges,
     truncate,
@@ -46,8 +46,16 @@ def columns(embedder):
 
 
 def value_of(rows, **wanted):
-    (row,) = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
-    return row["value"]
+    (row,) = [row for row in rows if all(getattr(row, key) == value for key, value in wanted.items())]
+    return row.value
+
+
+def compression_rows(tasks, columns, *options, **settings):
+    rows = []
+    for task in tasks:
+        for name, pair in columns.items():
+            rows += compression.compression_rows(task, name, pair, *options, **settings)
+    return rows
 
 
 def test_widths_are_powers_of_two_and_the_full_one():
@@ -65,7 +73,7 @@ def test_vectors_that_are_compared_by_product_keep_their_lengths(embedder):
         assert value_of(rows, task=task, width=48, precision="float16") == pytest.approx(whole, abs=0.5)
     cosine = embedder(width=48)
     (whole,) = compression_rows([STS], {"student": (cosine, cosine)}, EmbeddingCache(), [48], ["float32"])
-    assert whole["value"] != pytest.approx(value_of(rows, task="graded", width=48, precision="float32"), abs=1)
+    assert whole.value != pytest.approx(value_of(rows, task="graded", width=48, precision="float32"), abs=1)
     cut = value_of(rows, task="graded", width=32, precision="float32")
     products = [model.vector(a)[:32] @ model.vector(b)[:32] for a, b in zip(STS.first, STS.second, strict=True)]
     assert cut == pytest.approx(100 * spearmanr(products, STS.gold).statistic, abs=0.01)
@@ -125,9 +133,8 @@ def test_float16_is_rounded():
 
 
 def test_rows_for_every_task_column_width_and_precision(columns):
-    calls = []
-    rows = compression_rows(TASKS, columns, EmbeddingCache(), progress=lambda *call: calls.append(call))
-    found = {(row["task"], row["column"], row["width"], row["precision"]) for row in rows}
+    rows = compression_rows(TASKS, columns, EmbeddingCache())
+    found = {(row.task, row.column, row.width, row.precision) for row in rows}
     pairwise = {
         (task, width, precision) for task in ("graded", "same") for width in (32, 48) for precision in PRECISIONS[:-1]
     }
@@ -137,16 +144,13 @@ def test_rows_for_every_task_column_width_and_precision(columns):
         | {("classes", 48, "float32")}
     )
     assert found == {(task, column, width, precision) for task, width, precision in wanted for column in columns}
-    assert len(rows) == len(found) and all(
-        set(row) == {"task", "metric", "column", "width", "precision", "value"} for row in rows
-    )
-    assert {row["task"]: row["metric"] for row in rows} == {
+    assert len(rows) == len(found)
+    assert {row.task: row.metric for row in rows} == {
         "graded": "spearman",
         "same": "average_precision",
         "classes": "accuracy",
         "search": "ndcg@10",
     }
-    assert calls[0] == ("teacher: graded", 0, 12) and calls[-1] == ("compression", 12, 12) and len(calls) == 13
 
 
 def test_full_width_float32_is_the_plain_score_and_always_there(columns):
@@ -176,7 +180,7 @@ def test_no_text_is_embedded_twice(columns):
 def test_asymmetric_rows_repeat_the_students_outside_retrieval(columns):
     rows = compression_rows([STS, PAIRS, SEARCH], columns, EmbeddingCache())
     found = {
-        name: {(row["task"], row["width"], row["precision"]): row["value"] for row in rows if row["column"] == name}
+        name: {(row.task, row.width, row.precision): row.value for row in rows if row.column == name}
         for name in ("student", "asymmetric")
     }
     for key, value in found["student"].items():
@@ -251,7 +255,7 @@ def test_widths_that_fit_each_column(embedder):
     rows = compression_rows(
         [STS], {"teacher": (wide, wide), "student": (narrow, narrow)}, EmbeddingCache(), precisions=["float32"]
     )
-    assert [(row["column"], row["width"]) for row in rows] == [
+    assert [(row.column, row.width) for row in rows] == [
         ("teacher", 32),
         ("teacher", 64),
         ("teacher", 70),

@@ -16,13 +16,22 @@ from distilvec.config import recipe as recipes
 from distilvec.config.student import ExpertsSection, StudentSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import TaskInfo
 from distilvec.data.labeled import Labelled
-from distilvec.evaluation.diagnostics import Group, experts_report, labelled_groups, run_mixture, sample, task_groups
+from distilvec.evaluation.diagnostics import (
+    Experts,
+    Group,
+    experts_report,
+    labelled_groups,
+    run_mixture,
+    sample,
+    task_groups,
+)
 from distilvec.evaluation.projection import project_experts
 from distilvec.evaluation.tasks import ClassificationTask, StsTask, make_retrieval
 from distilvec.pipeline.run import run
-from distilvec.report.json_values import from_json
+from distilvec.report.json_values import from_json, to_json
 from distilvec.report.values import Report
 from distilvec.report.write import draw_report
 from distilvec.students.build import TeacherInfo, build_student
@@ -63,8 +72,8 @@ def test_gates_outputs_and_lengths_are_the_models_own(student):
 
 
 def test_a_group_is_read_behind_its_prompt(student):
-    one, other = (experts_report(student, [Group("texts", TEXTS, role)])["gates"] for role in ("query", "document"))
-    behind = experts_report(student, [Group("texts", [f"query: {text}" for text in TEXTS])])["gates"]
+    one, other = (experts_report(student, [Group("texts", TEXTS, role)]).gates for role in ("query", "document"))
+    behind = experts_report(student, [Group("texts", [f"query: {text}" for text in TEXTS])]).gates
     assert one == behind != other
 
 
@@ -75,18 +84,16 @@ def test_groups_and_lengths_hold_every_text_once(student):
         Group("empty", [" "]),
     ]
     found = experts_report(student, groups)
-    assert [(row["name"], row["rows"]) for row in found["groups"]] == [("short", 30), ("long", 20)] and found[
-        "rows"
-    ] == 50
-    assert sum(row["rows"] for row in found["lengths"]) == 50
+    assert [(row.name, row.rows) for row in found.groups] == [("short", 30), ("long", 20)] and found.rows == 50
+    assert sum(row.rows for row in found.lengths) == 50
     lengths = run_mixture(student.model, [text for group in groups[:2] for text in sample(group, 100)]).lengths
-    for row in found["lengths"]:
-        assert row["rows"] == sum(row["from"] <= length <= row["to"] for length in lengths)
-    weighed = sum(row["rows"] * np.array(row["gates"]) for row in found["groups"]) / 50
-    np.testing.assert_allclose(weighed, found["gates"], atol=1e-4)
-    np.testing.assert_allclose(sum(found["gates"]), 1, atol=1e-4)
-    assert found["plane"] is None and np.shape(found["cosines"]) == (3, 3) and np.allclose(np.diag(found["cosines"]), 1)
-    assert json.loads(json.dumps(found)) == found
+    for row in found.lengths:
+        assert row.rows == sum(row.first <= length <= row.last for length in lengths)
+    weighed = sum(row.rows * np.array(row.gates) for row in found.groups) / 50
+    np.testing.assert_allclose(weighed, found.gates, atol=1e-4)
+    np.testing.assert_allclose(sum(found.gates), 1, atol=1e-4)
+    assert found.plane is None and np.shape(found.cosines) == (3, 3) and np.allclose(np.diag(found.cosines), 1)
+    assert from_json(Experts, to_json(found)) == found
 
 
 def test_without_experts_or_texts_there_is_nothing(student, tiny_model):
@@ -94,15 +101,15 @@ def test_without_experts_or_texts_there_is_nothing(student, tiny_model):
         experts_report(
             ModelEmbedder(SentenceTransformer(str(tiny_model), device="cpu"), "plain"), [Group("texts", TEXTS)]
         )
-        == {}
+        is None
     )
-    assert experts_report(student, []) == {} == experts_report(student, [Group("blank", [" "])])
+    assert experts_report(student, []) is None and experts_report(student, [Group("blank", [" "])]) is None
     alone = build_student(
         StudentSection(model=str(tiny_model), layers=2, experts=ExpertsSection(count=1, width=16)),
         TeacherInfo(32, True, 128),
         seed=0,
     )
-    assert experts_report(ModelEmbedder(alone, "one expert"), [Group("texts", TEXTS)]) == {}
+    assert experts_report(ModelEmbedder(alone, "one expert"), [Group("texts", TEXTS)]) is None
 
 
 def test_samples_are_drawn_by_seed_without_repeats():
@@ -144,9 +151,9 @@ def test_a_turned_expert_is_like_the_teacher_and_noise_is_not():
     rotation = np.linalg.qr(generator.normal(size=(40, 40)))[0][:24]
     turned, noise = 7 * teacher @ rotation, generator.normal(size=(120, 16))  # another width, another length
     found = project_experts(teacher, [turned, noise], teacher)
-    assert found["likeness"][0] > 0.98 and found["likeness"][2] > 0.98 and abs(found["likeness"][1]) < 0.2
-    np.testing.assert_allclose(found["experts"][0], found["teacher"], atol=0.3)
-    assert found["axes"] == 16 and 0.5 < found["variance"] < 1 and len(found["mixture"]) == 120
+    assert found.likeness[0] > 0.98 and found.likeness[2] > 0.98 and abs(found.likeness[1]) < 0.2
+    np.testing.assert_allclose(found.experts[0], found.teacher, atol=0.3)
+    assert found.axes == 16 and 0.5 < found.variance < 1 and len(found.mixture) == 120
 
 
 # -- whole runs -------------------------------------------------------------------------------------------------------
@@ -170,7 +177,7 @@ def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path, no_pages):
     alone = run(plain, tmp_path / "alone").folder
     recipe = recipe.model_copy(update={"evaluation": recipe.evaluation.model_copy(update={"finetuned": alone})})
     run(recipe, tmp_path / "run")
-    found = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
+    found = json.loads(RunFolder(tmp_path / "run").report.read_text(encoding="utf-8"))
     assert [row["name"] for row in found["experts"]["groups"]] == ["graded"] and len(
         found["experts"]["plane"]["likeness"]
     ) == 4
@@ -181,13 +188,13 @@ def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path, no_pages):
     for turned, raw in zip([*plane["experts"], plane["mixture"]], plane["raw"], strict=True):
         assert np.shape(raw) == np.shape(turned) and not np.allclose(raw, turned)
     own = from_json(Report, {part: found[part] for part in ("experts", "tokens", "history")})
-    page = draw_report(tmp_path / "run", own).read_text(encoding="utf-8")
-    names = {path.stem for path in (tmp_path / "run" / "figures").glob("*.svg")}
+    page = draw_report(RunFolder(tmp_path / "run"), own).read_text(encoding="utf-8")
+    names = {path.stem for path in RunFolder(tmp_path / "run").figures.glob("*.svg")}
     assert {"experts", "experts_raw", "experts_gates", "experts_training", "token_planes"} <= names
     assert '<section id="experts"' in page and "gate-table" in page
-    before = {path.name: path.read_bytes() for path in (tmp_path / "run" / "figures").glob("*.svg")}
-    draw_report(tmp_path / "run", own)
-    assert before == {path.name: path.read_bytes() for path in (tmp_path / "run" / "figures").glob("*.svg")}, (
+    before = {path.name: path.read_bytes() for path in RunFolder(tmp_path / "run").figures.glob("*.svg")}
+    draw_report(RunFolder(tmp_path / "run"), own)
+    assert before == {path.name: path.read_bytes() for path in RunFolder(tmp_path / "run").figures.glob("*.svg")}, (
         "it can be redrawn"
     )
 
@@ -198,7 +205,7 @@ def test_a_labelled_run_without_a_suite_shows_its_experts_by_class(tiny_recipe, 
     path = write_task(tmp_path / "pair.jsonl", "pair")
     task = {"type": "pair", "path": str(path), "encode": encode}
     recipe = recipes.validate(tree | {"corpus": None, "task": task})
-    found = json.loads((run(recipe, tmp_path / "run").folder / "report.json").read_text(encoding="utf-8"))
+    found = json.loads(run(recipe, tmp_path / "run").files.report.read_text(encoding="utf-8"))
     assert [row["name"] for row in found["experts"]["groups"]] == ["pair: 0", "pair: 1"] and found["failures"] == []
     assert found["experts"]["plane"]["teacher"] and len(found["tokens"]) == 4
     assert found["projections"] is found["speed"] is None
@@ -208,5 +215,5 @@ def test_a_run_without_experts_has_an_empty_part(tiny_recipe, tmp_path, no_pages
     path = write_task(tmp_path / "pair.jsonl", "classification")
     tree = tiny_recipe(train__max_steps=2, method__name="task", evaluation__parts=["experts"]).model_dump(mode="json")
     recipe = recipes.validate(tree | {"corpus": None, "task": {"type": "classification", "path": str(path)}})
-    found = json.loads((run(recipe, tmp_path / "run").folder / "report.json").read_text(encoding="utf-8"))
+    found = json.loads(run(recipe, tmp_path / "run").files.report.read_text(encoding="utf-8"))
     assert found["experts"] is None and found["tokens"] == [] and "tokens" not in found["measured"]

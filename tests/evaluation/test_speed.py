@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import statistics
 import sys
 import threading
@@ -28,6 +27,9 @@ from distilvec.evaluation.memory import machine_info, measure_memory, random_tok
 from distilvec.evaluation.speed import (
     LEAST_REPEATS,
     Setting,
+    Speed,
+    SpeedRatio,
+    SpeedRow,
     Timing,
     interleaved,
     largest_batch,
@@ -37,19 +39,7 @@ from distilvec.evaluation.speed import (
     plan_settings,
     speed_ratios,
 )
-
-ROW_KEYS = {
-    "model",
-    "backend",
-    "role",
-    "batch_size",
-    "tokens",
-    "mean_ms",
-    "median_ms",
-    "p99_ms",
-    "std_ms",
-    "texts_per_second",
-}
+from distilvec.report.json_values import from_json, to_json
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +54,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SentenceTransf
 
 
 @pytest.fixture(scope="module")
-def report(models: dict[str, SentenceTransformer]) -> dict:
+def report(models: dict[str, SentenceTransformer]) -> Speed:
     pytest.importorskip("onnxruntime")
     return measure_speed(models, batch_sizes=(1, 3), lengths=(16, 128, 256), timing=Timing(1, 6, 0.2), memory=False)
 
@@ -123,12 +113,12 @@ def test_the_papers_counts_hold_without_a_budget() -> None:
 # -- rules on made-up rows -------------------------------------------------------------------------------------------
 
 
-def rows_of(medians: dict[str, dict[int, float]], role: str = "query", backend: str = "pytorch") -> list[dict]:
-    return [
-        {"model": model, "backend": backend, "role": role, "batch_size": size, "median_ms": value}
-        for model, values in medians.items()
-        for size, value in values.items()
-    ]
+def rows_of(medians: dict[str, dict[int, float]], role: str = "query", backend: str = "pytorch") -> list[SpeedRow]:
+    rows = []
+    for model, values in medians.items():
+        for size, value in values.items():
+            rows.append(SpeedRow(model, backend, role, size, 16, value, value, value, 0.0, 1.0))
+    return rows
 
 
 def test_largest_batch_is_the_last_within_100_ms() -> None:
@@ -147,7 +137,7 @@ def test_ratio_is_the_geometric_mean_over_batch_sizes() -> None:
         {"teacher": {1: 8.0, 2: 20.0, 4: 30.0}, "student": {1: 4.0, 2: 2.5, 8: 1.0}}
     )  # 2 and 8 times; no pair for 4 and 8
     found = speed_ratios(rows, "student", "teacher")
-    assert found == {"pytorch": {"query": {"ratio": pytest.approx(4.0), "lowest": 2.0, "highest": 8.0}}}
+    assert found == {"pytorch": {"query": SpeedRatio(pytest.approx(4.0), 2.0, 8.0)}}
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
@@ -168,13 +158,13 @@ def test_documents_are_equally_long_and_lengths_left_out(
     both = {"teacher": models["teacher"], "student": short}
     found = measure_speed(both, ("pytorch",), (1,), (16, 64), Timing(0, 2, None), memory=False)
     rows = {
-        (row["role"], row["tokens"]): [other["model"] for other in found["rows"] if other["role"] == row["role"]
-                                       and other["tokens"] == row["tokens"]]
-        for row in found["rows"]
+        (row.role, row.tokens): [other.model for other in found.rows if other.role == row.role
+                                       and other.tokens == row.tokens]
+        for row in found.rows
     }  # fmt: skip
     pair = ["teacher", "student"]
     assert rows == {("query", 16): pair, (None, 16): pair, ("document", 32): pair, (None, 64): ["teacher"]}
-    assert found["notes"] == [
+    assert found.notes == [
         "documents have 32 tokens for every model, the most that student takes",
         "student takes 32 tokens: it has no rows for longer texts",
     ]
@@ -216,14 +206,14 @@ def test_a_table_keeps_to_its_limit_and_says_what_it_leaves_out(
 ) -> None:
     clock = Clock(monkeypatch)
     found = limited(models, 20.0)
-    assert clock.now <= 20.0 and found["settings"]["limit_seconds"] == 20.0
-    rows = {(row["backend"], row["batch_size"], row["tokens"]) for row in found["rows"]}
+    assert clock.now <= 20.0 and found.settings["limit_seconds"] == 20.0
+    rows = {(row.backend, row.batch_size, row.tokens) for row in found.rows}
     assert {("pytorch", 1, 16), ("pytorch", 1, 64), ("pytorch", 1, 128), ("onnx", 1, 64)} <= rows
-    (note,) = [note for note in found["notes"] if "left out" in note]
+    (note,) = [note for note in found.notes if "left out" in note]
     missing = [f"{backend} 8 x 128 tokens" for backend in ("pytorch", "onnx") if (backend, 8, 128) not in rows]
     assert missing and all(setting in note for setting in missing)
     assert "evaluation.speed_seconds" in note and "`distilvec speed`" in note
-    assert all(row["repeats"] >= LEAST_REPEATS for row in found["rows"])
+    assert all(row.repeats >= LEAST_REPEATS for row in found.rows)
 
 
 def test_without_a_limit_nothing_is_left_out(
@@ -231,7 +221,7 @@ def test_without_a_limit_nothing_is_left_out(
 ) -> None:
     Clock(monkeypatch)
     found = limited(models, None)
-    assert not [note for note in found["notes"] if "left out" in note] and len(found["rows"]) == 2 * 2 * 6
+    assert not [note for note in found.notes if "left out" in note] and len(found.rows) == 2 * 2 * 6
 
 
 def test_both_roles_are_compared_however_short_the_limit(
@@ -239,9 +229,9 @@ def test_both_roles_are_compared_however_short_the_limit(
 ) -> None:
     Clock(monkeypatch)
     found = limited(models, 1e-6)
-    rows = {(row["backend"], row["role"], row["batch_size"]) for row in found["rows"]}
+    rows = {(row.backend, row.role, row.batch_size) for row in found.rows}
     assert rows == {("pytorch", "query", 1), ("pytorch", "document", 1)}
-    assert found["ratio"]["document"] == pytest.approx(1.0)
+    assert found.ratio["document"] == pytest.approx(1.0)
 
 
 def test_an_export_that_takes_too_long_is_left_out_and_noted(models: dict[str, SentenceTransformer]) -> None:
@@ -252,8 +242,8 @@ def test_an_export_that_takes_too_long_is_left_out_and_noted(models: dict[str, S
 
 def test_memory_that_takes_too_long_is_noted(models: dict[str, SentenceTransformer]) -> None:
     found = measure_speed({"only": models["student"]}, ("pytorch",), (1,), (), Timing(0, 2, None), limit_seconds=0.01)
-    assert found["models"]["only"]["memory_mb"] is None
-    assert any("its memory could not be measured: it takes more than 0 s" in note for note in found["notes"])
+    assert found.models["only"].memory_mb is None
+    assert any("its memory could not be measured: it takes more than 0 s" in note for note in found.notes)
 
 
 def test_random_tokens_are_ordinary_and_the_same_each_time(models: dict[str, SentenceTransformer]) -> None:
@@ -269,7 +259,7 @@ def test_random_tokens_are_ordinary_and_the_same_each_time(models: dict[str, Sen
 # -- real measurements -----------------------------------------------------------------------------------------------
 
 
-def test_every_row_is_there_with_every_figure(report: dict) -> None:
+def test_every_row_is_there_with_every_figure(report: Speed) -> None:
     wanted = {
         (model, backend, role, size, tokens)
         for model, backend in itertools.product(("teacher", "student"), ("pytorch", "onnx"))
@@ -278,34 +268,32 @@ def test_every_row_is_there_with_every_figure(report: dict) -> None:
     wanted |= {
         (m, b, None, 1, tokens) for m in ("teacher", "student") for b in ("pytorch", "onnx") for tokens in (16, 128)
     }
-    found = [(row["model"], row["backend"], row["role"], row["batch_size"], row["tokens"]) for row in report["rows"]]
+    found = [(row.model, row.backend, row.role, row.batch_size, row.tokens) for row in report.rows]
     assert len(found) == len(wanted) and set(found) == wanted
-    for row in report["rows"]:
-        assert row.keys() >= ROW_KEYS and 2 <= row["repeats"] <= 6
-        assert 0 < row["median_ms"] <= row["p99_ms"] and row["std_ms"] >= 0
-        assert row["texts_per_second"] == pytest.approx(1e3 * row["batch_size"] / row["mean_ms"])
-    assert json.loads(json.dumps(report, allow_nan=False)) == report
+    for row in report.rows:
+        assert 2 <= row.repeats <= 6
+        assert 0 < row.median_ms <= row.p99_ms and row.std_ms >= 0
+        assert row.texts_per_second == pytest.approx(1e3 * row.batch_size / row.mean_ms)
+    assert from_json(Speed, to_json(report)) == report
 
 
-def test_models_are_described(report: dict, models: dict[str, SentenceTransformer]) -> None:
+def test_models_are_described(report: Speed, models: dict[str, SentenceTransformer]) -> None:
     for name, model in models.items():
-        info = report["models"][name]
+        info = report.models[name]
         table = model[0].auto_model.embeddings.word_embeddings.weight
-        assert info["parameters"] == sum(weight.numel() for weight in model.parameters())
-        assert info["embedding_parameters"] == table.numel()
-        assert (
-            4 * info["parameters"] / 1e6 <= info["megabytes"] < 4 * info["parameters"] / 1e6 + 0.05
-        )  # and the file's header
-        assert info["largest_batch_under_100_ms"] == info["largest_batch_by_backend"]["pytorch"]
-        assert set(info["largest_batch_by_backend"]) == {"pytorch", "onnx"}
-        assert info["memory_mb"] is None and info["memory"] is None
-    assert report["ratio"].keys() == {"query", "document"}
-    assert report["ratio"]["query"] == report["ratios"]["student"]["pytorch"]["query"]["ratio"]
-    assert report["machine"]["torch"] == torch.__version__ and report["machine"]["threads"] == torch.get_num_threads()
-    assert report["machine"]["processor"] and report["machine"]["cores"] >= 1 and report["machine"]["onnxruntime"]
-    assert report["settings"]["repeats"] == 6 and report["settings"]["budget_seconds"] == 0.2
-    assert report["reference"] == "teacher"
-    assert [note.split(":")[0] for note in report["notes"]] == [
+        assert info.parameters == sum(weight.numel() for weight in model.parameters())
+        assert info.embedding_parameters == table.numel()
+        assert 4 * info.parameters / 1e6 <= info.megabytes < 4 * info.parameters / 1e6 + 0.05  # and the file's header
+        assert info.largest_batch_under_100_ms == info.largest_batch_by_backend["pytorch"]
+        assert set(info.largest_batch_by_backend) == {"pytorch", "onnx"}
+        assert info.memory_mb is None and info.memory is None
+    assert report.ratio.keys() == {"query", "document"}
+    assert report.ratio["query"] == report.ratios["student"]["pytorch"]["query"].ratio
+    assert report.machine["torch"] == torch.__version__ and report.machine["threads"] == torch.get_num_threads()
+    assert report.machine["processor"] and report.machine["cores"] >= 1 and report.machine["onnxruntime"]
+    assert report.settings["repeats"] == 6 and report.settings["budget_seconds"] == 0.2
+    assert report.reference == "teacher"
+    assert [note.split(":")[0] for note in report.notes] == [
         "documents have 128 tokens for every model, the most that teacher, student takes",
         "teacher takes 128 tokens",
         "student takes 128 tokens",
@@ -328,7 +316,7 @@ def test_a_quarter_of_the_layers_is_faster(
             models,
             Timing(1, 3, None),
         )
-    medians = {row["model"]: row["median_ms"] for row in found}
+    medians = {row.model: row.median_ms for row in found}
     assert 1.5 < medians["teacher"] / medians["student"] < 8
 
 
@@ -345,13 +333,11 @@ def test_without_onnxruntime_the_pytorch_rows_still_come(
         memory=False,
         progress=lambda *step: shown.append(step),
     )
-    assert {row["backend"] for row in found["rows"]} == {"pytorch"} and len(found["rows"]) == 2
-    assert any("only: no ONNX rows" in note and "pip install" in note and "[onnx]" in note for note in found["notes"])
-    assert (
-        found["ratio"] == {"query": None, "document": None} and found["ratios"] == {} and found["reference"] == "only"
-    )
-    assert found["models"]["only"]["memory_mb"] is None
-    assert found["models"]["only"]["largest_batch_by_backend"]["onnx"] == {"query": None, "document": None}
+    assert {row.backend for row in found.rows} == {"pytorch"} and len(found.rows) == 2
+    assert any("only: no ONNX rows" in note and "pip install" in note and "[onnx]" in note for note in found.notes)
+    assert found.ratio == {"query": None, "document": None} and found.ratios == {} and found.reference == "only"
+    assert found.models["only"].memory_mb is None
+    assert found.models["only"].largest_batch_by_backend["onnx"] == {"query": None, "document": None}
     assert [done for _, done, _ in shown] == sorted(done for _, done, _ in shown)
     assert shown[0][1] == 0 and shown[-1][1] == shown[-1][2] and len({total for *_, total in shown}) == 1
 
@@ -361,11 +347,11 @@ def test_memory_is_measured_in_a_process_of_its_own(
     models: dict[str, SentenceTransformer], forked_modules: None
 ) -> None:
     found = measure_speed({"student": models["student"]}, ("pytorch",), (1, 16), (), Timing(0, 2, 2.0))
-    memory = found["models"]["student"]["memory"]
+    memory = found.models["student"].memory
     assert memory["batch_size"] == 16 and memory["tokens"] == 128 and memory["method"].startswith("psutil")
     assert 0.3 < memory["memory_mb"] < 300 and memory["loading_mb"] <= memory["memory_mb"]
-    assert found["models"]["student"]["memory_mb"] == memory["memory_mb"] and not any(
-        "memory" in note for note in found["notes"]
+    assert found.models["student"].memory_mb == memory["memory_mb"] and not any(
+        "memory" in note for note in found.notes
     )
 
 

@@ -16,10 +16,9 @@ from distilvec.evaluation.diagnostics import (
     several_classes_metrics,
     supervised_report,
 )
-from distilvec.evaluation.mistakes import find_mistakes
-from distilvec.report.json_values import from_json
+from distilvec.evaluation.mistakes import ClassMistakes, WrongText, find_mistakes
 from distilvec.report.sections import mistakes as page_section
-from distilvec.report.values import Mistakes, Report
+from distilvec.report.values import Report
 
 
 def test_class_metrics_by_hand():
@@ -53,13 +52,11 @@ def test_every_model_is_scored_on_the_same_examples_in_their_order(tiny_model):
     models = {"teacher": (model, heads[0]), "student": (model, heads[1])}
     report, samples, logits = supervised_report("toy", models, Labelled([(t,) for t in texts], gold))
     assert np.array_equal(samples["teacher"]["toy"].predicted, gold) and samples["student"]["toy"].metric == "accuracy"
-    assert as_scores(report)["student"][0].value == 100 * report["scores"]["student"]["accuracy"]
-    assert (
-        report["rows"] == 40 and report["type"] == "classification" and list(report["scores"]) == ["teacher", "student"]
-    )
-    assert report["scores"]["teacher"]["accuracy"] == 1.0
+    assert as_scores(report)["student"][0].value == 100 * report.scores["student"]["accuracy"]
+    assert report.rows == 40 and report.type == "classification" and list(report.scores) == ["teacher", "student"]
+    assert report.scores["teacher"]["accuracy"] == 1.0
     assert np.array_equal(logits.argmax(1), samples["student"]["toy"].predicted)
-    assert report["scores"]["student"]["accuracy"] == pytest.approx(
+    assert report.scores["student"]["accuracy"] == pytest.approx(
         float((heads[1](pooled).argmax(1).numpy() == gold).mean())
     )
 
@@ -72,38 +69,34 @@ def test_mistakes_by_hand():
     inputs = [("one",), ("two",), ("three",), ("four",), (("five", "and"),)]
     test = Labelled(inputs, np.array([0, 0, 1, 1, 2]))
     found = find_mistakes(logits, test, ["a", "b", "c", "d"])
-    assert (found["rows"], found["wrong"]) == (5, 2)
-    assert [(one["text"], one["class"], one["taken_for"]) for one in found["texts"]] == [
+    assert (found.rows, found.wrong) == (5, 2)
+    assert [(one.text, one.name, one.taken_for) for one in found.texts] == [
         ("four", "b", "c"),
         ("two", "a", "b"),
     ]
-    assert [one["probability"] for one in found["texts"]] == pytest.approx([0.8, 0.6])
-    lines = {one["class"]: one for one in found["classes"]}
-    assert list(lines) == ["b", "a", "c"] and lines["b"] == {
-        "class": "b", "rows": 2, "precision": 0.5, "recall": 0.5, "f1": 0.5, "most_taken_for": "c"
-    }  # fmt: skip
-    assert lines["c"]["recall"] == 1 and lines["c"]["precision"] == 0.5 and lines["c"]["most_taken_for"] is None
-    assert {(one["class"], one["taken_for"], one["rows"]) for one in found["confused"]} == {
+    assert [one.probability for one in found.texts] == pytest.approx([0.8, 0.6])
+    lines = {one.name: one for one in found.classes}
+    assert list(lines) == ["b", "a", "c"] and lines["b"] == ClassMistakes("b", 2, 0.5, 0.5, 0.5, "c")
+    assert lines["c"].recall == 1 and lines["c"].precision == 0.5 and lines["c"].most_taken_for is None
+    assert {(one.name, one.taken_for, one.rows) for one in found.confused} == {
         ("a", "b", 1),
         ("b", "c", 1),
     }
-    shown = page_section.section(Report(mistakes=from_json(Mistakes, found)))
+    shown = page_section.section(Report(mistakes=found))
     assert shown.blocks[0].content == "The student is wrong on 2 of 5 test examples."
     assert shown.blocks[1].content.lines[0] == ["four", "b", "c", "80.0"]
     right = find_mistakes(logits[[0, 2]], Labelled([("one",), ("three",)], np.array([0, 1])), ["a", "b", "c", "d"])
-    assert right["wrong"] == 0 and right["confused"] == right["texts"] == []
+    assert right.wrong == 0 and right.confused == right.texts == []
 
 
 def test_mistakes_where_a_text_has_several_classes():
     logits = np.array([[3.0, -2, -1], [2, 1, -3], [-1, -1, -1]])
     gold = np.array([[1, 0, 0], [1, 0, 1], [0, 0, 0]], dtype=np.float32)
     found = find_mistakes(logits, Labelled([("one",), ("two",), ("three",)], gold), ["a", "b", "c"])
-    assert (found["rows"], found["wrong"], found["confused"]) == (3, 1, [])
+    assert (found.rows, found.wrong, found.confused) == (3, 1, [])
     worst = float(1 / (1 + np.exp(-3)))
-    assert found["texts"] == [
-        {"text": "two", "class": "a, c", "taken_for": "a, b", "probability": pytest.approx(worst)}
-    ]
-    recall = {line["class"]: line["recall"] for line in found["classes"]}
+    assert found.texts == [WrongText("two", "a, c", "a, b", pytest.approx(worst))]
+    recall = {line.name: line.recall for line in found.classes}
     assert recall == {"a": 1.0, "c": 0.0}, "b has no test row"
     assert several_classes_metrics(logits > 0, gold) == pytest.approx(
         {"accuracy": 2 / 3, "f1": 2 / 3, "macro_f1": 1 / 3}

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from distilvec.evaluation.text_distances import embed_rows, farthest_texts, spread_rows, text_distances
+from distilvec.evaluation.text_distances import farthest_texts, row_batches, spread_rows, text_distances
+from distilvec.teachers.encode import EmbeddedBatch, collect
 
 
 @pytest.fixture
@@ -26,11 +27,13 @@ def corpus():
 def test_vectors_keep_the_order_of_the_rows_and_the_role_of_the_source(corpus):
     rows, asked = spread_rows(corpus.holdout_rows), []
 
-    def embed(texts, role):
-        asked.append((role, texts))
-        return np.array([[float(text.split()[1]), float(role == "query")] for text in texts], dtype=np.float32)
+    class Numbers:
+        def embed_batches(self, texts, role):
+            asked.append((role, texts))
+            vectors = [[float(text.split()[1]), float(role == "query")] for text in texts]
+            yield EmbeddedBatch(np.arange(len(texts)), {"embedding": np.array(vectors)}, 1.0)
 
-    assert embed_rows(corpus, rows, embed).tolist() == [[1, 1], [2, 0], [5, 1], [8, 0], [11, 1]]
+    assert collect(row_batches(corpus, rows, Numbers()), 5, 2).tolist() == [[1, 1], [2, 0], [5, 1], [8, 0], [11, 1]]
     assert sorted(asked) == [("document", ["text 2", "text 8"]), ("query", ["text 1", "text 5", "text 11"])]
 
 
@@ -40,17 +43,15 @@ def test_distances_by_source_and_length(corpus):
     measured = corpus, spread_rows(corpus.holdout_rows), teacher, student, np.array([3, 8, 9, 40, 8])
     found, worst = text_distances(*measured), farthest_texts(*measured)
     distance = np.sqrt(((student.astype(float) - teacher) ** 2).sum(1))
-    assert found["mean"] == pytest.approx(distance.mean()) and found["rows"] == 5
-    pages, questions = found["by_source"]
-    assert (pages["name"], pages["texts"]) == ("pages", 2) and pages["distance"] == pytest.approx(
-        distance[[1, 3]].mean()
-    )
-    assert questions["std"] == pytest.approx(distance[[0, 2, 4]].std())
-    assert [(row["from"], row["to"], row["texts"]) for row in found["by_length"]] == [
+    assert found.mean == pytest.approx(distance.mean()) and found.rows == 5
+    pages, questions = found.by_source
+    assert (pages.name, pages.texts) == ("pages", 2) and pages.distance == pytest.approx(distance[[1, 3]].mean())
+    assert questions.std == pytest.approx(distance[[0, 2, 4]].std())
+    assert [(row.first, row.last, row.texts) for row in found.by_length] == [
         (1, 8, 3),
         (9, 16, 1),
         (33, 40, 1),
     ]
-    assert found["by_length"][0]["distance"] == pytest.approx(distance[[0, 1, 4]].mean())
-    assert [row["distance"] for row in worst] == sorted(distance.round(4), reverse=True)
-    assert worst[0]["text"] == f"text {spread_rows(corpus.holdout_rows)[distance.argmax()]}"
+    assert found.by_length[0].distance == pytest.approx(distance[[0, 1, 4]].mean())
+    assert [row.distance for row in worst] == sorted(distance.round(4), reverse=True)
+    assert worst[0].text == f"text {spread_rows(corpus.holdout_rows)[distance.argmax()]}"

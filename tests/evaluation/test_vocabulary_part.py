@@ -13,6 +13,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import CorpusSection
+from distilvec.core.run_folder import RunFolder
 from distilvec.data.corpus import build_corpus
 from distilvec.evaluation import diagnostics
 from distilvec.evaluation.diagnostics import language_texts, vocabulary_report
@@ -83,7 +84,7 @@ def test_a_run_with_another_tokenizer_shows_what_it_changes(tiny_recipe, tiny_mo
     recipe = tiny_recipe(student=other, corpus={"sources": sources, "validation_rows": 32}, train__max_steps=3, **suite)
     job = resolve(recipe, tmp_path / "run")
     result = run(job.recipe, job.folder)
-    report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
+    report = json.loads(RunFolder(tmp_path / "run").report.read_text(encoding="utf-8"))
     found = report["vocabulary"]
     assert report["failures"] == [] and list(found["languages"]) == ["en", "tr", "part3"] and found["max_length"] == 24
     texts = language_texts(job.corpus)
@@ -96,7 +97,7 @@ def test_a_run_with_another_tokenizer_shows_what_it_changes(tiny_recipe, tiny_mo
         assert found[side]["parameters"]["total"] == parameter_counts(model)["total"]
     page = result.page.read_text(encoding="utf-8")
     assert '<section id="vocabulary"' in page and "tokens per word, teacher" in page
-    assert (tmp_path / "run" / "figures" / "vocabulary.svg").exists()
+    assert (RunFolder(tmp_path / "run").figures / "vocabulary.svg").exists()
 
 
 def test_a_labelled_run_has_the_part_without_a_suite(tiny_recipe, other, tmp_path, monkeypatch):
@@ -108,7 +109,7 @@ def test_a_labelled_run_has_the_part_without_a_suite(tiny_recipe, other, tmp_pat
         student=other, train__max_steps=2, method__name="task", evaluation__parts=["vocabulary"]
     ).model_dump(mode="json")
     recipe = recipes.validate(tree | {"corpus": None, "task": {"type": "pair", "path": str(path)}})
-    found = json.loads((run(recipe, tmp_path / "run").folder / "report.json").read_text(encoding="utf-8"))
+    found = json.loads(run(recipe, tmp_path / "run").files.report.read_text(encoding="utf-8"))
     (figures,) = found["vocabulary"]["languages"].values()
     assert figures["before"]["texts"] == 2 * 80 and found["failures"] == []  # both texts of every pair
 

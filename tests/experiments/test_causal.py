@@ -24,6 +24,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.run_folder import RunFolder
 from distilvec.models.experts import Experts
 from distilvec.train.checkpoint import read_checkpoint
 from experiments.causal.__main__ import app
@@ -363,7 +364,7 @@ def test_missing_files_are_named_with_their_origin(tmp_path, monkeypatch):
 def test_trains_answers_and_saves_a_plain_model(causal_recipe, tmp_path):
     recipe = causal_recipe("train.epochs=8", "train.keep_students=2")
     report = run_causal(recipe, tmp_path / "run")
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in RunFolder(tmp_path / "run").metrics.read_text().splitlines()]
     losses = [line["train/loss"] for line in lines if "train/loss" in line]
     held_out = [line["eval/cross_entropy"] for line in lines if "eval/cross_entropy" in line]
     assert losses[-1] < 0.7 * losses[0] and min(held_out) < 0.7 * held_out[0]
@@ -421,7 +422,7 @@ def test_without_a_teacher_the_task_stands_alone(causal_recipe, tmp_path):
         and not loop.module.objective.needs_fixed_batch
     )
     loop.run()
-    assert not any("moe" in line for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert not any("moe" in line for line in RunFolder(tmp_path / "run").metrics.read_text().splitlines())
 
 
 def test_only_what_changes_weights_changes_the_fingerprint(causal_recipe, tmp_path):
@@ -446,7 +447,7 @@ def test_only_what_changes_weights_changes_the_fingerprint(causal_recipe, tmp_pa
 def test_a_missing_test_file_is_named_before_any_training(causal_recipe, tmp_path):
     with refused("data.tests.own"):
         run_causal(causal_recipe(f"data.tests.own={tmp_path / 'missing.jsonl'}"), tmp_path / "run")
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    assert not RunFolder(tmp_path / "run").metrics.exists()
 
 
 def test_the_command(causal_recipe, tmp_path, capsys):
@@ -496,7 +497,7 @@ def test_two_processes_train_as_one_does(causal_recipe, tmp_path):
     changes = ("method.name=dskd", "student.experts=null", "train.max_steps=6", "train.batch_size=5", *rates)
     run_causal(causal_recipe(*changes), tmp_path / "one")
     finish(start(tmp_path / "recipe.yaml", *changes, "--out", tmp_path / "two", module="experiments.causal"))
-    one, two = (load_file(tmp_path / name / "checkpoint" / "state.safetensors") for name in ("one", "two"))
+    one, two = (load_file(RunFolder(tmp_path / name).checkpoint) for name in ("one", "two"))
     way = 6 * 3e-3  # steps times rate; the bounds are those of test_processes.py
     for key, value in one.items():
         if key.startswith("model/") and "c_attn.bias" not in key:  # the keys' part has no gradient, but for rounding

@@ -14,6 +14,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from distilvec.core.info import StudentInfo, TeacherInfo
 from distilvec.core.objective import weighted_loss
+from distilvec.core.run_folder import RunFolder
 from distilvec.models.load import load_tokenizer
 from experiments.causal.align import common_tokens
 from experiments.causal.methods import CausalContext, Mined
@@ -237,7 +238,7 @@ def test_dskd(step):
 def test_trains_resumes_answers_and_saves_a_plain_model(causal_recipe, tmp_path, name):
     recipe = causal_recipe(f"method.name={name}", "student.experts=null", "train.epochs=2")
     report = run_causal(recipe, tmp_path / "run")
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in RunFolder(tmp_path / "run").metrics.read_text().splitlines()]
     losses = [line["train/loss"] for line in lines if "train/loss" in line]
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
     assert 0 <= report["tests"]["own"]["rouge_l"] <= 100

@@ -15,12 +15,12 @@ from torch import nn
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.registry import method_names
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.evaluate import saved_students
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.run_dir import saved_folders
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.distillation import Distillation
@@ -203,7 +203,7 @@ def views_run(tiny_recipe, tmp_path, common_folder, no_pages):
     method = common_folder / "views.py"
     method.write_text(METHOD)
     recipe = tiny_recipe(method__name=str(method), train__epochs=2, train__keep_students=3)
-    if not (common_folder / "views" / "distillation.json").exists():
+    if not RunFolder(common_folder / "views").record.exists():
         run(recipe, common_folder / "views")
     return shutil.copytree(common_folder / "views", tmp_path / "run"), recipe
 
@@ -216,9 +216,9 @@ def test_kept_students_have_the_objectives_parameters_beside_them(views_run):
     folder, recipe = views_run
     steps = sorted(landscapes_of(folder).students)
     names = [f"students/step-{step}" for step in steps] + ["student", "last"]
-    assert all((folder / f"{name}.objective.safetensors").exists() for name in names)
+    assert all(RunFolder(folder).objective(name).exists() for name in names)
     assert not list((folder / "student").glob("objective*"))
-    assert list(saved_folders(folder)) == steps == [7, 13, 20]
+    assert list(RunFolder(folder).saved_students) == steps == [7, 13, 20]
     assert saved_students(resolve(recipe, folder)) == [], "its method has no distance, and so no robustness margin"
 
 
@@ -227,7 +227,7 @@ def test_the_landscape_is_one_fixed_function_of_the_trained_weights(views_run):
     landscape = landscapes_of(folder).landscape(20)
     assert landscape.rows == 32 and [len(batch) for batch, _ in landscape.batches] == [16, 16]
     assert landscape.module.training  # two views are wanted
-    kept = load_file(folder / "last.objective.safetensors")
+    kept = load_file(RunFolder(folder).objective("last"))
     assert torch.equal(landscape.module.objective.project.weight, kept["project.weight"])
     first, second = loss_value(landscape.parts), loss_value(landscape.parts)
     assert first == second and math.isfinite(first)
@@ -306,7 +306,7 @@ def test_the_command_from_end_to_end(views_run, monkeypatch, capsys, tmp_path):
         assert point["residual"] <= 0.01 * point["lambda_max"] and point["asam"] > 0 and point["trace_error"] > 0
         assert point["loss"] > 0 and point["lambda_max"] > point["lambda_min"] and point["products"] > 2
     for name in ("sharpness.svg", "sharpness.png"):
-        assert (folder / "figures" / name).exists()
+        assert (RunFolder(folder).figures / name).exists()
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_refusals(views_run, tmp_path, monkeypatch):
         measure_runs([tmp_path / "absent"], None, QUICK, trace=False)
     with pytest.raises(DistilvecError, match=r"^\[--steps\] .* 9; it has 7, 13, 20"):
         measure_runs([folder], [9], QUICK, trace=False)
-    (folder / "students" / "step-13.objective.safetensors").unlink()
+    RunFolder(folder).objective("students/step-13").unlink()
     with refused("step-13.objective.safetensors", "--restart"):
         measure_runs([folder], [13], QUICK, trace=False)
     (folder / "sharpness.json").write_text("{")

@@ -142,9 +142,9 @@ def _(world: World) -> list[str]:
 
 @case("cache-disk-full", key="cache.path")
 def _(world: World) -> list[str]:
-    from distilvec.teachers.cache import shard as shards
+    from distilvec.teachers.cache import journal
 
-    patched(world, shards, "write_synced", _full)
+    patched(world, journal, "write_synced", _full)
     return ["cache", world.recipe()]
 
 

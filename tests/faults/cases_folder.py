@@ -12,11 +12,12 @@ NOT_OURS = {
     "stages": "stages/head/notes.md",
     "a-report": "report.json",
     "metrics": "metrics.jsonl",
-    "a-record": "distillation.json",
+    "a-record": "record.json",
+    "details": "details/notes.txt",
     "any-file": "notes.txt",
     "a-hidden-file": ".keep",
     "a-student": "student/model.safetensors",
-    "a-marker-of-another-tool": "distilvec-run.json",
+    "a-marker-of-another-tool": "details/marker.json",
 }
 VERBS = {
     "run": lambda world: ["run", world.recipe()],
@@ -141,7 +142,7 @@ def _(world: World) -> list[str]:
     table = world.file("vectors.parquet", b"not a table")
     first = world.recipe(teacher={"vectors": table})
     assert world.execute("run", first, "--out", "run").status == 2
-    world.moved += ["run/recipe.yaml", "run/train.fingerprint"]
+    world.moved += ["run/recipe.yaml", "run/details/train.fingerprint"]
     return ["run", world.recipe("second.yaml"), "--out", "run"]
 
 
@@ -154,8 +155,8 @@ def _(world: World) -> list[str]:
 @case("sweep-with-a-damaged-list-goes-on", key=None)
 def _(world: World) -> list[str]:
     world.run("run", world.recipe(sweep={"seeds": [0, 1]}), "--out", "sweep")
-    world.file("sweep/sweep.json", '{"format": 1, "memb')
-    world.moved.append("sweep/sweep.json")
+    world.file("sweep/details/sweep.json", '{"format": 1, "memb')
+    world.moved.append("sweep/details/sweep.json")
     return ["run", "tiny.yaml", "--out", "sweep"]
 
 
@@ -165,7 +166,7 @@ def _(world: World) -> list[str]:
     world.file("sweep/notes.txt")
     world.file("sweep/seed=0/notes.txt")
     world.checks.append(lambda found: _has_note(world))
-    world.moved += ["sweep/seed=0/", "sweep/sweep.json", "sweep/leaderboard."]
+    world.moved += ["sweep/seed=0/", "sweep/details/sweep.json", "sweep/leaderboard."]
     return ["run", "tiny.yaml", "--out", "sweep", "--restart"]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from distilvec.core.run_folder import RunFolder
 from faults.harness import Outcome, World, case
 
 TASK = {"task": "sts", "type": "sts", "metric": "spearman"}
@@ -20,7 +21,7 @@ def a_run(world: World, name: str = "run", title: str | None = None, value: floa
     from distilvec.core.files import write_json
 
     folder = world.root / name
-    folder.mkdir()
+    RunFolder(folder).make()
     tree = {"name": title or name, "train": {"seed": 0}, "student": {"model": "teacher"}, "x": name}
     scores = {"teacher": [{**TASK, "value": 80.0}], "student": [{**TASK, "value": value}]}
     record = {
@@ -29,11 +30,11 @@ def a_run(world: World, name: str = "run", title: str | None = None, value: floa
         "data": {"fingerprint": "d"},
         "metrics": {"distance": 0.3},
     }
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
-    write_json(folder / "distillation.json", record, sealed=True)
-    write_json(folder / "report.json", {"format": 2, "scores": scores}, sealed=True)
+    RunFolder(folder).recipe.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    write_json(RunFolder(folder).record, record, sealed=True)
+    write_json(RunFolder(folder).report, {"format": 2, "scores": scores}, sealed=True)
     gold = np.arange(20.0)
-    np.savez(folder / "samples.npz", **{"student/sts/predicted": gold + value, "student/sts/gold": gold})
+    np.savez(RunFolder(folder).samples, **{"student/sts/predicted": gold + value, "student/sts/gold": gold})
     return folder
 
 
@@ -63,7 +64,7 @@ def _has(found: Outcome, *texts: str) -> None:
 @case("runs-without-samples", key=None)
 def _(world: World) -> list[str]:
     folders = [a_run(world), a_run(world, "other", value=75.0)]
-    (folders[0] / "samples.npz").unlink()
+    RunFolder(folders[0]).samples.unlink()
     world.checks.append(lambda found: _has(found, "No interval"))
     return ["compare", *map(str, folders)]
 
@@ -71,91 +72,91 @@ def _(world: World) -> list[str]:
 @case("score-edited", key="report.json")
 def _(world: World) -> list[str]:
     folder = a_run(world)
-    edit(folder / "report.json", scores={"student": [{**TASK, "value": 99.9}]})
+    edit(RunFolder(folder).report, scores={"student": [{**TASK, "value": 99.9}]})
     return ["compare", str(folder)]
 
 
-@case("record-edited", key="distillation.json")
+@case("record-edited", key="record.json")
 def _(world: World) -> list[str]:
     folder = a_run(world)
-    edit(folder / "distillation.json", metrics={"distance": 0.01})
+    edit(RunFolder(folder).record, metrics={"distance": 0.01})
     return ["compare", str(folder)]
 
 
 @case("report-truncated", key="report.json")
 def _(world: World) -> list[str]:
     folder = a_run(world)
-    (folder / "report.json").write_bytes((folder / "report.json").read_bytes()[:100])
+    RunFolder(folder).report.write_bytes(RunFolder(folder).report.read_bytes()[:100])
     return ["compare", str(folder)]
 
 
 @case("report-is-a-list", key="report.json")
 def _(world: World) -> list[str]:
     folder = a_run(world)
-    (folder / "report.json").write_text("[]")
+    RunFolder(folder).report.write_text("[]")
     return ["compare", str(folder)]
 
 
 @case("report-is-a-folder", key="report.json")
 def _(world: World) -> list[str]:
     folder = a_run(world)
-    (folder / "report.json").unlink()
-    (folder / "report.json").mkdir()
+    RunFolder(folder).report.unlink()
+    RunFolder(folder).report.mkdir()
     return ["compare", str(folder)]
 
 
 @case("report-latin-1", key="report.json")
 def _(world: World) -> list[str]:
     folder = a_run(world)
-    (folder / "report.json").write_bytes('{"name": "é"}'.encode("latin-1"))
+    RunFolder(folder).report.write_bytes('{"name": "é"}'.encode("latin-1"))
     return ["compare", str(folder)]
 
 
 @case("score-is-text", key="report.json")
 def _(world: World) -> list[str]:
     folder = a_run(world)
-    reseal(folder / "report.json", scores={"student": [{**TASK, "value": "good"}]})
+    reseal(RunFolder(folder).report, scores={"student": [{**TASK, "value": "good"}]})
     return ["compare", str(folder)]
 
 
 @case("score-is-nan", key="report.json")
 def _(world: World) -> list[str]:
     folder = a_run(world)
-    reseal(folder / "report.json", scores={"student": [{**TASK, "value": float("nan")}]})
+    reseal(RunFolder(folder).report, scores={"student": [{**TASK, "value": float("nan")}]})
     return ["compare", str(folder)]
 
 
-@case("record-damaged", key="distillation.json")
+@case("record-damaged", key="record.json")
 def _(world: World) -> list[str]:
     folder = a_run(world)
-    (folder / "distillation.json").write_text("{")
+    RunFolder(folder).record.write_text("{")
     return ["compare", str(folder)]
 
 
-@case("record-of-another-shape", key="distillation.json")
+@case("record-of-another-shape", key="record.json")
 def _(world: World) -> list[str]:
     folder = a_run(world)
-    reseal(folder / "distillation.json", training=["minutes"])
+    reseal(RunFolder(folder).record, training=["minutes"])
     return ["compare", str(folder)]
 
 
 @case("samples-truncated", key="samples.npz")
 def _(world: World) -> list[str]:
     folder = a_run(world)
-    (folder / "samples.npz").write_bytes((folder / "samples.npz").read_bytes()[:200])
+    RunFolder(folder).samples.write_bytes(RunFolder(folder).samples.read_bytes()[:200])
     return ["compare", str(folder), str(a_run(world, "other"))]
 
 
 @case("samples-of-two-lengths", key="samples.npz")
 def _(world: World) -> list[str]:
     folder = a_run(world)
-    np.savez(folder / "samples.npz", **{"student/sts/predicted": np.zeros(3), "student/sts/gold": np.zeros(4)})
+    np.savez(RunFolder(folder).samples, **{"student/sts/predicted": np.zeros(3), "student/sts/gold": np.zeros(4)})
     return ["compare", str(folder), str(a_run(world, "other"))]
 
 
 @case("sweep-damaged", key="sweep.json")
 def _(world: World) -> list[str]:
-    world.file("sweep/sweep.json", '{"members": [{"name": "a"}]}')
+    world.file("sweep/details/sweep.json", '{"members": [{"name": "a"}]}')
     return ["compare", str(world.root / "sweep")]
 
 
@@ -168,7 +169,7 @@ def _(world: World) -> list[str]:
 @case("run-not-finished", key="run folder")
 def _(world: World) -> list[str]:
     folder = a_run(world)
-    (folder / "distillation.json").unlink()
+    RunFolder(folder).record.unlink()
     return ["compare", str(folder)]
 
 
@@ -200,7 +201,7 @@ def _(world: World) -> list[str]:
 @case("json-would-replace-the-report", key="--json")
 def _(world: World) -> list[str]:
     folder = a_run(world)
-    return ["compare", str(folder), "--json", str(folder / "report.json")]
+    return ["compare", str(folder), "--json", str(RunFolder(folder).report)]
 
 
 @case("page-where-figures-are-a-file", key="--out")

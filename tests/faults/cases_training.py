@@ -7,16 +7,17 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from distilvec.core.run_folder import RunFolder
 from faults.harness import World, case
 
 SHORT = {"train__max_steps": 3}
-STATE = "run/checkpoint/state.safetensors"
+STATE = "run/details/checkpoint/state.safetensors"
 
 
 def resumed(world: World, damage: Callable[[Path], None]) -> list[str]:
     """The command of a run that was killed at the end of its training, and whose checkpoint was damaged since."""
     world.finished_run(**SHORT, train__keep_checkpoint=True)
-    (world.root / "run" / "training.json").unlink()
+    RunFolder(world.root / "run").training_result.unlink()
     damage(world.root / STATE)
     return ["run", str(world.root / "tiny.yaml"), "--out", "run"]
 
@@ -75,17 +76,17 @@ def _(world: World) -> list[str]:
 
 @case("metrics-with-a-damaged-line", key="metrics.jsonl")
 def _(world: World) -> list[str]:
-    return again(world, text('{"step": 3, "ep\n'), "run/metrics.jsonl")
+    return again(world, text('{"step": 3, "ep\n'), "run/details/metrics.jsonl")
 
 
 @case("metrics-with-a-line-of-something-else", key="metrics.jsonl")
 def _(world: World) -> list[str]:
-    return again(world, text("[1, 2]\n"), "run/metrics.jsonl")
+    return again(world, text("[1, 2]\n"), "run/details/metrics.jsonl")
 
 
 @case("metrics-with-a-torn-last-line", key=None)
 def _(world: World) -> list[str]:
-    return again(world, text('{"step": 3, "ep'), "run/metrics.jsonl")
+    return again(world, text('{"step": 3, "ep'), "run/details/metrics.jsonl")
 
 
 @case("learning-rate-that-diverges", key="train")

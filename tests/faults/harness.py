@@ -28,6 +28,8 @@ from typing import Any
 import architectures
 from samples import make_texts
 
+from distilvec.core.run_folder import RunFolder
+
 VERDICTS = ("right", "traceback", "unclear", "silent", "lost")
 TEXTS = 80  # of a world
 LONGEST_MESSAGE = 3000  # characters: no message prints a whole file, table or expanded alias
@@ -242,11 +244,9 @@ def _is_our_lock(path: Path) -> bool:
     process id.
     """
     hidden = path.name.startswith(".") and path.name.endswith(".lock")
-    return (
-        hidden
-        or path.name == "distilvec-run.lock"
-        or (path.name == "lock" and (path.parent / "manifest.json").exists())
-    )
+    of_run = path == RunFolder(path.parent.parent).lock
+    of_cache = path.name == "lock" and (path.parent / "manifest.json").exists()
+    return hidden or of_run or of_cache
 
 
 def tiny_model() -> Path:

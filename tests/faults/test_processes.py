@@ -82,7 +82,7 @@ def test_signals_in_training_stop_with_their_status_and_the_same_command_goes_on
         _, message = process.communicate()
         assert process.returncode == 0, message
         assert ("going on from the checkpoint of step" in message) == (process is again)
-    weights = ("student/model.safetensors", "last/model.safetensors")
+    weights = ("student/model.safetensors", "details/last/model.safetensors")
     files = [contents(world.root / name) for name in ("run", "whole")]
     assert [files[0][name] for name in weights] == [files[1][name] for name in weights]
 

@@ -15,6 +15,7 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.core.registry import build_objective
+from distilvec.core.run_folder import RunFolder
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.relations import layer_relation_gaps
 from distilvec.pipeline.prepare import prepare_data
@@ -201,10 +202,10 @@ def test_learns_in_its_own_width(tiny_recipe, tiny_model, wide_teacher, tmp_path
         objective,
         prepare_data(job, model).training_data(required_outputs(objective, job.examples)),
         recipe.train,
-        tmp_path / "run",
+        RunFolder(tmp_path / "run").training,
         "mark",
     ).run()
-    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    lines = read_metrics(RunFolder(tmp_path / "run").metrics)
     logged = [line for line in lines if "train/loss" in line]
     for term in ("loss", "loss_tamd", "loss_lasd"):
         assert logged[-1][f"train/{term}"] < 0.8 * logged[0][f"train/{term}"], term

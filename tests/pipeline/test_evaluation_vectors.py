@@ -10,12 +10,12 @@ import pytest
 from samples import make_texts
 
 from distilvec.pipeline import evaluate as evaluation
+from distilvec.pipeline.rates import PerToken, measure_rate, measured_rows
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.verbs.evaluate.scores import score_models
 from distilvec.verbs.plan.plan import make_plan
-from distilvec.verbs.plan.rates import PerToken, measure_rate, measured_rows
 
 DOCUMENTS, QUERIES = 40, 10
 
@@ -39,13 +39,13 @@ def suite(tmp_path):
 @pytest.fixture
 def embedded(monkeypatch):
     """The texts that each model embeds, by its name."""
-    asked, signals = {}, ModelEmbedder.signals
+    asked, batches = {}, ModelEmbedder.batches
 
     def noted(self, prompted, *values, **named):
         asked.setdefault(self.name, []).extend(prompted)
-        return signals(self, prompted, *values, **named)
+        return batches(self, prompted, *values, **named)
 
-    monkeypatch.setattr(ModelEmbedder, "signals", noted)
+    monkeypatch.setattr(ModelEmbedder, "batches", noted)
     return asked
 
 
@@ -53,7 +53,11 @@ def teacher_name(tiny_model):
     return tiny_model.name
 
 
-def test_seeds_and_the_command_share_the_teachers_vectors(tiny_recipe, tiny_model, suite, tmp_path, embedded, no_pages):
+def test_seeds_and_the_command_share_the_teachers_vectors(
+    tiny_recipe, tiny_model, suite, tmp_path, embedded, no_pages, monkeypatch
+):
+    # The first screen embeds a few texts to measure the rate, which are not kept
+    monkeypatch.setattr("distilvec.pipeline.overview.time_line", lambda job: None)
     first = run(tiny_recipe(evaluation__suite=suite), tmp_path / "seed-0")
     found = embedded.pop(tiny_model.name)
     texts = [text for text in make_texts(DOCUMENTS, seed=5) if text in found]
@@ -92,12 +96,12 @@ def test_the_plan_has_the_evaluation(tiny_recipe, suite, tmp_path, no_pages):
     rows = dict(make_plan(resolve(recipe, tmp_path / "run")))
     assert re.match(r"[\d,.]+ texts/s on average \([\d,]+ tokens/s on texts of \d+ tokens, ", rows["  rate"])
     assert rows["evaluation"] == "1 task: find"
-    assert re.fullmatch(r"50 of 50 texts: about \d+ s; then kept", rows["  with the teacher"])
+    assert re.fullmatch(r"50 of 50 texts: about \d+ s; then stored", rows["  with the teacher"])
     assert re.fullmatch(r"50 texts, 2 times \(untrained, student\): about \d+ s", rows["  with the student"])
     assert rows["  table of speed"] == "at most 2 min (evaluation.speed_seconds)"
     run(tiny_recipe(evaluation__suite=suite), tmp_path / "run")
     rows = dict(make_plan(resolve(recipe, tmp_path / "again")))
-    assert rows["  with the teacher"].startswith("the vectors of all 50 texts are kept: ")
+    assert rows["  with the teacher"].startswith("the vectors of all 50 texts are stored: ")
 
 
 def test_a_plan_without_a_suite_has_no_evaluation(tiny_recipe, tmp_path, shared_cache):
@@ -140,7 +144,7 @@ def test_a_rate_predicts_a_mixture(monkeypatch):
     """A model that takes (1 + tokens / 100) ms a token: both measured lengths give what the whole corpus takes."""
     now, generator = [0.0], np.random.default_rng(0)
     lengths = np.concatenate([generator.integers(5, 30, 4000), generator.integers(200, 385, 200)])
-    monkeypatch.setattr("distilvec.verbs.plan.rates.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("distilvec.pipeline.rates.time.perf_counter", lambda: now[0])
 
     def compute(rows):
         now[0] += float((lengths[rows] * (1e-3 + 1e-5 * lengths[rows])).sum())

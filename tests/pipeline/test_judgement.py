@@ -13,6 +13,7 @@ import pytest
 from samples import make_texts
 
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.neighbors import neighbors_kept, read_judgement
 from distilvec.models.load import load
 from distilvec.pipeline import judgement
@@ -42,7 +43,7 @@ def test_a_run_without_a_suite_ends_with_a_judgement_and_a_page(tiny_recipe, tmp
     job = resolve(tiny_recipe(train__epochs=2), tmp_path / "run")
     result = run(job.recipe, job.folder)
     found = judged(result)
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    report = json.loads(RunFolder(tmp_path / "run").report.read_text())
     assert read_judgement(report["neighbors"]) == found and report["verdict"]["text"] == neighbors_sentence(found)
     rows = draw_rows(job, SimpleNamespace(lengths=np.full(len(job.corpus), 10)))
     assert (found.queries, found.candidates, found.texts) == (32, 200, 200) and set(rows.candidates) == {*range(200)}

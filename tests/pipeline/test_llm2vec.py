@@ -24,6 +24,7 @@ from distilvec.config.recipe import variants
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
@@ -180,7 +181,7 @@ def test_emo_learns_from_it_and_importance_counts_both_sides(finetuned, tiny_rec
         assert (attention.triu(1)[attention.triu(1) != 0] > 0).sum() == len(ids) * (len(ids) - 1) // 2
         torch.testing.assert_close(received[: len(ids)], attention.sum(0) / attention.sum(), atol=1e-3, rtol=1e-2)
     train(job)
-    losses = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss" in line]
+    losses = [line for line in read_metrics(RunFolder(tmp_path / "run").metrics) if "train/loss" in line]
     assert len(losses) >= 5 and all(line["train/loss_otis"] > 0 for line in losses)
 
 

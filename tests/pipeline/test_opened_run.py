@@ -12,6 +12,7 @@ from refusals import refused
 import distilvec
 from distilvec.cli.terminal import show_result
 from distilvec.core.files import write_json
+from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline import opened_run
@@ -36,11 +37,12 @@ RECORD = RunRecord(
 
 def made(folder, record=RECORD, page=True, **report):
     """A run whose folder has a report and, unless it could not be drawn, a page."""
-    folder.mkdir(exist_ok=True)
-    Report(**{"scores": SCORES, "verdict": VERDICT, **report}).write(folder)
-    (folder / "report.html").unlink(missing_ok=True)
+    files = RunFolder(folder)
+    files.make()
+    Report(**{"scores": SCORES, "verdict": VERDICT, **report}).write(files)
+    files.report_page.unlink(missing_ok=True)
     if page:
-        (folder / "report.html").write_text("")
+        files.report_page.write_text("")
     return Run(folder, record)
 
 
@@ -119,6 +121,7 @@ def test_a_folder_that_is_no_run(tmp_path):
     for folder in (tmp_path, tmp_path / "absent"):
         with refused("run folder", "no finished run"):
             distilvec.result(folder)
-    write_json(tmp_path / "distillation.json", {"student": 3}, sealed=True)
-    with refused("distillation.json", "student"):
+    RunFolder(tmp_path).make()
+    write_json(RunFolder(tmp_path).record, {"student": 3}, sealed=True)
+    with refused("record.json", "student"):
         distilvec.result(tmp_path)

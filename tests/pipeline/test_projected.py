@@ -13,6 +13,7 @@ from samples import make_texts
 from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.run import run
 from distilvec.verbs.export.export import export_model
 
@@ -41,7 +42,7 @@ def finished(tiny_recipe, tmp_path):
 
 def behind(folder, method, vectors):
     """Vectors [texts, dim] of the shipped student behind the saved projection, by the methods' own formulas."""
-    saved = load_file(folder / "student.objective.safetensors")
+    saved = load_file(RunFolder(folder).objective("student"))
     if method == "talas":
         (last,) = [saved[name] for name in saved if name == "anchors.2.weight"]
         return vectors @ last.numpy().T
@@ -62,7 +63,7 @@ def test_the_student_is_scored_both_ways(finished, method, monkeypatch):
     expected = 100 * spearmanr(cosines, [i % 6 for i in range(20)]).statistic
     assert result.scores["projected"][0].value == pytest.approx(expected, abs=1e-6)
     assert result.scores["projected"][0].value != pytest.approx(result.scores["student"][0].value, abs=1e-6)
-    report = json.loads((result.folder / "report.json").read_text())
+    report = json.loads(result.files.report.read_text())
     assert set(report["intervals"]["projected"]) == {"sts", "average"}
     assert "projected" in (result.folder / "student/README.md").read_text()
     assert method != "talas" or "projected" in result.page.read_text()

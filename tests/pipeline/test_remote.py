@@ -125,7 +125,7 @@ def test_a_run_is_resumed_on_another_machine(bucket, tiny_recipe, tmp_path):
     shutil.rmtree(tmp_path / "a")
     run(recipe, tmp_path / "b" / "tiny")
     assert whole is not None
-    for name in ("student", "last"):
+    for name in ("student", "details/last"):
         weights = [tmp_path / run_folder / name / "model.safetensors" for run_folder in ("whole", "b/tiny")]
         assert weights[0].read_bytes() == weights[1].read_bytes()
     with refused("--restart", "s3://bucket/runs/tiny"):

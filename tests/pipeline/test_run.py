@@ -22,6 +22,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import PARTS
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
+from distilvec.core.run_folder import RunFolder
 from distilvec.methods import redact
 from distilvec.pipeline import evaluate as run_report
 from distilvec.pipeline.resolve import resolve
@@ -65,7 +66,7 @@ def test_whole_run_with_evaluation_and_a_second_run_does_nothing_again(
     assert {score.task for score in result.scores["asymmetric"]} == {"sts", "find"}
     assert result.validation["distance"] < result.validation["untrained_distance"]
     record = json.loads((tmp_path / "run" / "student" / "distillation.json").read_text())
-    own = json.loads((tmp_path / "run" / "distillation.json").read_text())
+    own = json.loads(RunFolder(tmp_path / "run").record.read_text())
     assert own.pop("seal") and "model.safetensors" in record.pop("files") and record == own
     assert record["teacher_compatible"] and record["training"]["steps"] == result.record.training.steps
     card = (tmp_path / "run" / "student" / "README.md").read_text()
@@ -76,7 +77,7 @@ def test_whole_run_with_evaluation_and_a_second_run_does_nothing_again(
     assert "SentenceTransformer(" in printed and "sts" in printed and str(tmp_path / "run") in printed
     weights = (tmp_path / "run" / "student" / "model.safetensors").read_bytes()
     monkeypatch.setattr("distilvec.train.trainer.Trainer._step", lambda *a: pytest.fail("trained again"))
-    monkeypatch.setattr("distilvec.pipeline.columns.evaluate", lambda *a: pytest.fail("evaluated again"))
+    monkeypatch.setattr("distilvec.pipeline.columns.score_task", lambda *a: pytest.fail("evaluated again"))
     monkeypatch.setattr(
         "distilvec.teachers.model_embedder.ModelEmbedder.signals", lambda *a, **k: pytest.fail("ran the teacher again")
     )
@@ -86,7 +87,7 @@ def test_whole_run_with_evaluation_and_a_second_run_does_nothing_again(
 
 
 def record_rows(folder):
-    return json.loads((folder / "distillation.json").read_text())["data"]["holdout_rows"]
+    return json.loads(RunFolder(folder).record.read_text())["data"]["holdout_rows"]
 
 
 @pytest.mark.slow
@@ -105,7 +106,7 @@ def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules, shared_c
     )
     result = run(recipe, tmp_path / "run")
     folder = tmp_path / "run"
-    report = json.loads((folder / "report.json").read_text())
+    report = json.loads(RunFolder(folder).report.read_text())
     assert set(PARTS) <= report.keys() and report["failures"] == [] and report["verdict"]["text"]
     assert len(report["margin"]["points"]) == len(report["margin"]["left_out"]) == 4, "those of epoch 1 are left out"
     assert report["margin"]["fits"].keys() == {"sts", "find", "average"}
@@ -128,17 +129,17 @@ def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules, shared_c
     student, teacher = (report["averages"][name]["all"] for name in ("student", "teacher"))
     assert low <= student - teacher <= high
     page = (folder / "report.html").read_text()
-    assert "<svg" in page and list((folder / "figures").glob("*.svg"))
-    arrays = np.load(folder / "samples.npz")
+    assert "<svg" in page and list(RunFolder(folder).figures.glob("*.svg"))
+    arrays = np.load(RunFolder(folder).samples)
     assert arrays["student/sts/predicted"].shape == arrays["student/sts/gold"].shape == (20,)
 
-    pages = (folder / "report.json").read_bytes()
+    pages = RunFolder(folder).report.read_bytes()
     del report["agreement"], report["seal"]  # a report that lacks one part
     report["measured"].remove("agreement")
-    write_json(folder / "report.json", report, sealed=True)
+    write_json(RunFolder(folder).report, report, sealed=True)
     monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)  # the page is as before
     run(recipe, folder)
-    again = json.loads((folder / "report.json").read_text())
+    again = json.loads(RunFolder(folder).report.read_text())
     before = json.loads(pages)
     assert again["speed"] == before["speed"] and again["agreement"]["find"].keys() == before["agreement"]["find"].keys()
 
@@ -189,9 +190,9 @@ def test_parts_that_cannot_be_found_out_are_named_and_the_run_is_kept(
     assert named == {("two", column) for column in ("teacher", "untrained", "student", "asymmetric")} | {
         ("margin", None)
     }
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    report = json.loads(RunFolder(tmp_path / "run").report.read_text())
     assert report["margin"] is None and {row["task"] for row in report["compression"]["rows"]} == {"sts", "find"}
-    assert (tmp_path / "run" / "distillation.json").exists() and result.page is not None
+    assert RunFolder(tmp_path / "run").record.exists() and result.page is not None
     assert "distances of two" not in result.page.read_text() and "margin" in result.page.read_text()
 
 
@@ -200,7 +201,7 @@ def test_a_report_that_was_changed_is_measured_again(tiny_recipe, suite, tmp_pat
     changes = {"evaluation__suite": str(suite), "evaluation__columns": ["student"], "train__max_steps": 2}
     recipe, folder = tiny_recipe(**changes), tmp_path / "run"
     scores = run(recipe, folder).scores
-    path = folder / "report.json"
+    path = RunFolder(folder).report
     edited = json.loads(path.read_text())
     edited["scores"]["student"][0]["value"] = 99.9
     for content in (json.dumps(edited), path.read_text()[:100]):
@@ -217,7 +218,7 @@ def test_a_report_without_matplotlib_says_so(tiny_recipe, suite, tmp_path, monke
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     changes = {"evaluation__suite": str(suite), "evaluation__columns": ["student"], "train__max_steps": 2}
     result = run(tiny_recipe(**changes), tmp_path / "run")
-    assert result.page is None and (tmp_path / "run" / "report.json").exists()
+    assert result.page is None and RunFolder(tmp_path / "run").report.exists()
     printed = capsys.readouterr()
     assert "no report.html" in printed.out + printed.err and "matplotlib" in printed.out + printed.err
 
@@ -257,7 +258,7 @@ def test_the_start_is_scored_with_the_teachers_documents(tiny_recipe, suite, tmp
     recipe = tiny_recipe(evaluation__suite=str(suite), evaluation__columns=columns, train__max_steps=2)
     result = run(recipe, tmp_path / "run")
     assert [*result.scores] == columns
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    report = json.loads(RunFolder(tmp_path / "run").report.read_text())
     change = result.scores["asymmetric"][1].value - result.scores["untrained_asymmetric"][1].value
     low, high, _ = report["changes"]["training_asymmetric"]["find"]
     assert low - 1e-6 <= change <= high + 1e-6 and "training" not in report["changes"]
@@ -431,9 +432,11 @@ def test_a_finished_run_keeps_no_checkpoint_and_is_still_finished(tiny_recipe, t
     folder = tmp_path / "run"
     recipe = tiny_recipe(train__keep_checkpoint=False, evaluation__parts=[])
     first = run(recipe, folder)
-    assert not (folder / "checkpoint").exists() and not (folder / "last").exists()
+    assert not RunFolder(folder).checkpoint.parent.exists() and not RunFolder(folder).last.exists()
     written = {path: path.stat().st_mtime_ns for path in (folder / "student").rglob("*") if path.is_file()}
-    assert "student/" in (folder / "README.txt").read_text()
+    assert "student/" in RunFolder(folder).readme.read_text()
+    shown = {"README.txt", "recipe.yaml", "report.html", "student", "details"}
+    assert {path.name for path in folder.iterdir()} == shown
 
     monkeypatch.setattr("distilvec.pipeline.run.prepare", lambda job: pytest.fail("prepared again"))
     again = run(recipe, folder)

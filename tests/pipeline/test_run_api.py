@@ -16,6 +16,7 @@ from test_run_teachers import odd
 from distilvec.__main__ import run_command
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
 from distilvec.teachers.api_embedder import _PROBE, AGAIN
 from distilvec.verbs.serve.model import ServedModel
@@ -62,7 +63,7 @@ def test_a_run_gives_the_local_teacher_s_vectors_and_the_key_is_nowhere(
     np.testing.assert_allclose(
         cache.read(cache.positions(keys)), local.read(local.positions(keys)), atol=2e-6
     )  # local texts have no prompt either, so their keys are the same
-    record = json.loads((tmp_path / "run" / "distillation.json").read_text())
+    record = json.loads(RunFolder(tmp_path / "run").record.read_text())
     spent = record["teacher"]["api"]
     assert spent["host"] == "127.0.0.1" and spent["requests"] >= 4 and spent["retries"] == 0
     assert spent["cost"] == pytest.approx(spent["tokens"] * 20e-6) and spent["tokens"] > 200 * 3
@@ -90,7 +91,7 @@ def test_a_cap_ends_a_run_and_a_higher_one_goes_on(tiny_recipe, tiny_model, tmp_
         assert "The cap ends it before." in " ".join(capsys.readouterr().out.replace("│", " ").split())
         assert run_command([*words, "teacher.api.most_tokens=100000"]) == 0
         assert sum(server.given.values()) == 200 + AGAIN + 3 * len(_PROBE)
-    spent = json.loads((tmp_path / "run" / "distillation.json").read_text())["teacher"]["api"]
+    spent = json.loads(RunFolder(tmp_path / "run").record.read_text())["teacher"]["api"]
     probe = sum(map(server.count_tokens, _PROBE))  # of the description, before there is a count
     assert spent["tokens"] == server.tokens - probe and spent["requests"] == server.requests - 1
 

@@ -14,6 +14,7 @@ from jobs import train
 from labelled import write_task
 
 from distilvec.core.errors import DistilvecError
+from distilvec.core.run_folder import RunFolder
 from distilvec.formats.onnx import OnnxEmbedder, export_onnx, parity
 from distilvec.methods.distillmoe import FACETS
 from distilvec.models.experts import Experts
@@ -69,7 +70,7 @@ def labelled(make, tmp_path, **changes):
 
 
 def series(folder, name):
-    return [line[f"train/{name}"] for line in read_metrics(folder / "metrics.jsonl") if f"train/{name}" in line]
+    return [line[f"train/{name}"] for line in read_metrics(RunFolder(folder).metrics) if f"train/{name}" in line]
 
 
 def weights(folder):
@@ -87,7 +88,7 @@ def test_it_trains_from_the_cache_resumes_and_ships_its_experts(distillmoe, tmp_
     mixed = 0.5 * found["task"] + 0.5 * (0.8 * (found["moe"] + found["diversity"]) + 0.2 * found["dynamic_cka"])
     np.testing.assert_allclose(found["loss"], mixed, rtol=1e-4)
     assert found["moe"][-3:].mean() < found["moe"][:3].mean()
-    summary = json.loads((tmp_path / "run" / "distillation.json").read_text())["method"]["summary"]
+    summary = json.loads(RunFolder(tmp_path / "run").record.read_text())["method"]["summary"]
     assert (
         summary.startswith("moe, diversity") and "dynamic_cka: L_CKA (eq. 13)" in summary
     )  # the docstring of `forward`

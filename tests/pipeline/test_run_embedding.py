@@ -9,6 +9,7 @@ from jobs import train
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.student import untrained_student
@@ -33,7 +34,7 @@ def test_rank_and_trimmed_tokens_train_and_load_anywhere(recipe, tmp_path):
     student = saved(tmp_path / "run")
     config = student[0].auto_model.config
     assert (config.model_type, config.embedding_size, config.vocab_size) == ("electra", 8, len(student.tokenizer))
-    losses = [line["train/loss"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss" in line]
+    losses = [line["train/loss"] for line in read_metrics(RunFolder(tmp_path / "run").metrics) if "train/loss" in line]
     assert losses[-1] < losses[0]
 
 
@@ -50,7 +51,7 @@ def test_resume_ends_with_the_same_weights(recipe, tmp_path, monkeypatch):
     train(resolve(chosen, whole))
     interrupt(resolve(chosen, halves), 5, monkeypatch, execute=train)
     train(resolve(chosen, halves))
-    one, other = (load_file(folder / "last" / "model.safetensors") for folder in (whole, halves))
+    one, other = (load_file(RunFolder(folder).last / "model.safetensors") for folder in (whole, halves))
     assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 

@@ -9,6 +9,7 @@ import json
 import numpy as np
 
 from distilvec.cli.terminal import show_result
+from distilvec.core.run_folder import RunFolder
 from distilvec.models.experts import Experts
 from distilvec.models.load import load
 from distilvec.pipeline.resolve import resolve
@@ -30,7 +31,7 @@ def test_a_run_with_experts(tiny_recipe, tmp_path, capsys, forked_modules, share
     )
     result = run(recipe, tmp_path / "run")
     assert result.validation["distance"] < result.validation["untrained_distance"]
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    report = json.loads(RunFolder(tmp_path / "run").report.read_text())
     assert report["failures"] == [] and not [
         note for note in report["speed"]["notes"] if "student" in note and "could not" in note
     ]

@@ -9,6 +9,7 @@ from jobs import train
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.student import untrained_student
@@ -43,7 +44,7 @@ def test_resume_ends_with_the_same_weights(recipe, tmp_path, monkeypatch):
     train(resolve(chosen, whole))
     interrupt(resolve(chosen, halves), 3, monkeypatch, execute=train)
     train(resolve(chosen, halves))
-    one, other = (load_file(folder / "last" / "model.safetensors") for folder in (whole, halves))
+    one, other = (load_file(RunFolder(folder).last / "model.safetensors") for folder in (whole, halves))
     assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 

@@ -14,6 +14,7 @@ from sentence_transformers import SentenceTransformer
 
 import distilvec
 from distilvec.__main__ import run_command
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
 from distilvec.train.metrics import read_metrics
 from distilvec.verbs.plan.plan import make_plan
@@ -38,7 +39,7 @@ def pooling_of(folder: Path) -> str:
 
 
 def first_distance(folder: Path) -> float:
-    return float(read_metrics(folder / "metrics.jsonl")[0]["eval/distance"])
+    return float(read_metrics(RunFolder(folder).metrics)[0]["eval/distance"])
 
 
 def test_in_python(cls_model: Path, tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_plan_log_page_and_card_tell(cls_model: Path, tmp_path: Path, capsys: py
     result = distilvec.run(recipe, output_dir="run")
     assert f"| maximum length | {shorter} |" in (tmp_path / "run" / "student" / "README.md").read_text()
     assert f"The student reads {shorter}." in result.page.read_text().replace("&#39;", "'")
-    record = json.loads((tmp_path / "run" / "distillation.json").read_text())
+    record = json.loads(RunFolder(tmp_path / "run").record.read_text())
     assert (record["teacher"]["pooling"], record["teacher"]["max_length"]) == ("cls", 64)
     equal = tree | {"student": {"model": "teacher", "layers": 2}}
     capsys.readouterr()

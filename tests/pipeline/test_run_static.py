@@ -14,6 +14,7 @@ from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config.schema import PARTS
+from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.memory import measure_memory
 from distilvec.formats.onnx import export_onnx
 from distilvec.models.load import load
@@ -83,8 +84,8 @@ def test_resume_ends_with_the_same_weights(recipe, tmp_path, monkeypatch, no_pag
     interrupt(resolve(recipe, tmp_path / "stopped"), 15, monkeypatch)
     run(recipe, tmp_path / "stopped")
     for name in ("model.safetensors", "1_Dense/model.safetensors"):
-        whole = load_file(tmp_path / "whole" / "last" / name)
-        stopped = load_file(tmp_path / "stopped" / "last" / name)
+        whole = load_file(RunFolder(tmp_path / "whole").last / name)
+        stopped = load_file(RunFolder(tmp_path / "stopped").last / name)
         assert whole.keys() == stopped.keys()
         assert all((whole[key] == stopped[key]).all() for key in whole)
     assert run(recipe, tmp_path / "whole").verdict  # a finished run is read: nothing is built again

@@ -17,6 +17,7 @@ from distilvec.cli.terminal import show_result
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.run_folder import RunFolder
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import make_objective, resolve
@@ -78,7 +79,7 @@ def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, 
     job = resolve(task_recipe(kind, student=fresh, **fast), tmp_path / "run")
     result = run(job.recipe, job.folder)
     monitored = "spearman" if kind == "sts" else "accuracy"
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    report = json.loads(RunFolder(tmp_path / "run").report.read_text())
     found = report["supervised"]
     figures = found["scores"]["student"]
     assert figures["pearson" if kind == "sts" else monitored] > 0.9, (
@@ -94,7 +95,7 @@ def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, 
     assert Run.open(tmp_path / "run").samples("student", [found["task"]])[found["task"]].metric == monitored
     best = max(
         line[f"eval/{monitored}"]
-        for line in read_metrics(tmp_path / "run" / "metrics.jsonl")[1:]
+        for line in read_metrics(RunFolder(tmp_path / "run").metrics)[1:]
         if f"eval/{monitored}" in line
     )
     assert result.validation[monitored] == best
@@ -172,7 +173,7 @@ def test_resumes_the_same(task_recipe, tmp_path, monkeypatch):
         train(resolve(recipe, tmp_path / "parts"))
     monkeypatch.setattr(Trainer, "_step", step)
     train(resolve(recipe, tmp_path / "parts"))
-    for name in ("last/model.safetensors", "student/model.safetensors"):
+    for name in ("details/last/model.safetensors", "student/model.safetensors"):
         whole, parts = (load_file(tmp_path / folder / name) for folder in ("whole", "parts"))
         assert all(torch.equal(whole[key], parts[key]) for key in whole)
     assert (tmp_path / "whole" / "student" / "head.json").exists()

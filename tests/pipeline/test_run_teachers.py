@@ -25,6 +25,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import TeacherSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline import describe
 from distilvec.pipeline import job as jobs
 from distilvec.pipeline.caches import open_cache
@@ -79,11 +80,11 @@ def two(tiny_recipe, second):
 
 def last(folder):
     """Everything that a run has learnt: the student's weights and the objective's."""
-    return {**load_file(folder / "last" / "model.safetensors"), **load_file(folder / "last.objective.safetensors")}
+    return {**load_file(RunFolder(folder).last / "model.safetensors"), **load_file(RunFolder(folder).objective("last"))}
 
 
 def losses(folder):
-    return [line["train/loss"] for line in read_metrics(folder / "metrics.jsonl") if "train/loss" in line]
+    return [line["train/loss"] for line in read_metrics(RunFolder(folder).metrics) if "train/loss" in line]
 
 
 def batch_of(rows):
@@ -101,7 +102,7 @@ def test_two_cached_teachers_killed_and_resumed(two, tmp_path, monkeypatch, shar
     caches = [TeacherCache.open(open_cache(job, one).folder) for one in job.teachers]
     assert [cache.manifest.width for cache in caches] == [32, 48] and [len(cache) for cache in caches] == [200, 200]
 
-    lines = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss" in line]
+    lines = [line for line in read_metrics(RunFolder(tmp_path / "run").metrics) if "train/loss" in line]
     for line in lines:
         assert line["train/loss"] == pytest.approx(
             0.25 * line["train/loss_l2"] + 0.75 * line["train/loss_l2_2"], rel=1e-4
@@ -133,7 +134,7 @@ def test_what_is_left_names_both(two, tmp_path, shared_cache):
         tmp_path / "run",
     )
     result = run(job.recipe, job.folder)
-    record = json.loads((tmp_path / "run" / "distillation.json").read_text())
+    record = json.loads(RunFolder(tmp_path / "run").record.read_text())
     (other,) = record["more_teachers"]
     assert (record["teacher"]["weight"], other["weight"], other["name"], other["width"]) == (1.0, 3.0, "the-second", 48)
     assert (
@@ -274,7 +275,7 @@ def test_a_table_of_vectors_as_second(tiny_recipe, table, tmp_path, shared_cache
     answer = answering(job).others[0].signals(batch_of(range(200)))
     order = [make_texts(200).index(text) for text in texts]
     np.testing.assert_allclose(answer.embedding.numpy(), vectors[order], atol=1e-3)
-    lines = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss_l2_2" in line]
+    lines = [line for line in read_metrics(RunFolder(tmp_path / "run").metrics) if "train/loss_l2_2" in line]
     assert lines[-1]["train/loss_l2_2"] < 2  # both of unit length
     pq.write_table(pq.read_table(table).slice(0, 150), table)
     with refused("more_teachers.0.vectors", "50 of the corpus's 200"):

@@ -18,6 +18,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.caches import open_cache
 from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import resolve
@@ -55,7 +56,7 @@ def emo(tiny_recipe, tmp_path):
 
 
 def losses(folder):
-    return [line["train/loss"] for line in read_metrics(folder / "metrics.jsonl") if "train/loss" in line]
+    return [line["train/loss"] for line in read_metrics(RunFolder(folder).metrics) if "train/loss" in line]
 
 
 def weights(folder):

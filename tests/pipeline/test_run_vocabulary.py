@@ -11,6 +11,7 @@ from refusals import refused
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.student import untrained_student
@@ -44,7 +45,7 @@ def test_a_new_tokenizer_is_trained_put_in_and_distilled(recipe, tmp_path, kind,
     run(chosen, tmp_path / "run")
     student = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
     assert len(student.tokenizer) == student[0].auto_model.get_input_embeddings().num_embeddings == 350
-    losses = [line["train/loss"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss" in line]
+    losses = [line["train/loss"] for line in read_metrics(RunFolder(tmp_path / "run").metrics) if "train/loss" in line]
     assert losses[-1] < losses[0]
     assert json.loads((tmp_path / "run" / "student" / "distillation.json").read_text())["name"] == chosen.name
 

@@ -19,6 +19,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.evaluate import saved_students
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.parts import SavedStudent, margin
@@ -73,14 +74,14 @@ def staged(tiny_recipe, wide_model):
 def whole(staged, common_folder):
     """The folder of a finished run in two stages, for tests that only look."""
     folder = common_folder / "whole-in-stages"
-    if not (folder / "distillation.json").exists():
+    if not RunFolder(folder).record.exists():
         run(staged(), folder)
     return folder
 
 
 def trained(folder):
-    """The weights of a finished training, by parameter."""
-    tensors = load_file(folder / "checkpoint" / "state.safetensors")
+    """The weights of a finished training, or of one of its stages, by parameter."""
+    tensors = load_file(folder.checkpoint)
     return {name.removeprefix("model/"): value for name, value in tensors.items() if name.startswith("model/")}
 
 
@@ -112,18 +113,20 @@ def test_the_first_stage_trains_the_head_alone_and_the_second_goes_on_from_it(st
     )
     result = run(job.recipe, job.folder)
     untrained = {f"encoder.{name}": value for name, value in Encoder(untrained_student(job)).state_dict().items()}
-    head, both = trained(tmp_path / "run" / "stages" / "head"), trained(tmp_path / "run")
+    head, both = trained(RunFolder(tmp_path / "run").stage("head")), trained(RunFolder(tmp_path / "run"))
     assert_same(untrained, head, ALL)
     assert_same(starts[0], untrained)
     assert not torch.equal(head[f"{HEAD}linear.weight"], untrained[f"{HEAD}linear.weight"])
     assert_same(starts[1], head)
     assert not torch.equal(both[f"{HEAD}linear.weight"], head[f"{HEAD}linear.weight"])
     assert sum(not torch.equal(both[name], head[name]) for name in both if name.startswith(ALL)) > 20
-    assert not any((tmp_path / "run" / "stages" / "head" / name).exists() for name in ("student", "last", "students"))
-    kept = load_file(tmp_path / "run" / "stages" / "head" / "checkpoint" / "state.safetensors")
+    assert not any(
+        (RunFolder(tmp_path / "run").stage("head").path / name).exists() for name in ("student", "last", "students")
+    )
+    kept = load_file(RunFolder(tmp_path / "run").stage("head").checkpoint)
     assert {name.split("|")[0] for name in kept if name.startswith("optimizer/")} == {f"optimizer/{HEAD}linear.weight"}
-    lines = read_metrics(tmp_path / "run" / "stages" / "head" / "metrics.jsonl")
-    second = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    lines = read_metrics(RunFolder(tmp_path / "run").stage("head").metrics)
+    second = read_metrics(RunFolder(tmp_path / "run").metrics)
     assert second[0]["eval/distance"] == pytest.approx(lines[-1]["eval/distance"], abs=1e-7), (
         "begins where the first ended"
     )
@@ -137,7 +140,7 @@ def test_the_first_stage_trains_the_head_alone_and_the_second_goes_on_from_it(st
 
 def test_the_record_and_the_card_name_the_stages_and_the_student_loads(staged, whole):
     result = run(staged(), whole)
-    training = json.loads((whole / "distillation.json").read_text())["training"]
+    training = json.loads(RunFolder(whole).record.read_text())["training"]
     head, both = training["stages"]
     assert (head["name"], head["method"], head["trained"], head["steps"]) == ("head", "redact", "encoder.model.2", 11)
     assert (both["name"], both["trained"], both["steps"], both["learning_rate"]) == ("all", "everything", 22, 1e-3)
@@ -147,15 +150,15 @@ def test_the_record_and_the_card_name_the_stages_and_the_student_loads(staged, w
     assert "In 2 stages" in card and "| head | redact | encoder.model.2 | 0.003 | 11 | 168 |" in card
     rows = make_table("stages", "", training["stages"], STAGE_COLUMNS).rows
     assert [[cell.text for cell in row[:6]] for row in rows][1] == ["all", "redact", "everything", "0.001", "22", "336"]
-    for name in ("student", "last"):
-        assert SentenceTransformer(str(whole / name), device="cpu").encode(["a"]).shape == (1, 48)
+    for folder in (RunFolder(whole).student, RunFolder(whole).last):
+        assert SentenceTransformer(str(folder), device="cpu").encode(["a"]).shape == (1, 48)
 
 
 STOPS = {"last step of a stage": (11,), "first stage, and twice in the second": (5, 9, 3)}
 
 
 def test_the_last_checkpoint_has_the_number_of_the_last_stages_steps(whole):
-    record = json.loads((whole / "distillation.json").read_text())
+    record = json.loads(RunFolder(whole).record.read_text())
     steps = [stage["steps"] for stage in record["training"]["stages"]]
     assert [*Landscapes(Run.open(whole), 32, 0, None).students] == [steps[-1]] != [sum(steps)]
 
@@ -170,8 +173,9 @@ def test_interrupted_equals_uninterrupted(staged, whole, tmp_path, monkeypatch):
                 interrupt_after(patch, steps)
                 train(resolve(staged(), tmp_path / name))
         train(resolve(staged(), tmp_path / name))
-        for folder in (".", "stages/head"):
-            assert_same(trained(whole / folder), trained(tmp_path / name / folder))
+        expected, resumed = RunFolder(whole), RunFolder(tmp_path / name)
+        assert_same(trained(expected), trained(resumed))
+        assert_same(trained(expected.stage("head")), trained(resumed.stage("head")))
 
 
 def test_killed_between_the_stages(staged, whole, tmp_path, monkeypatch):
@@ -181,10 +185,10 @@ def test_killed_between_the_stages(staged, whole, tmp_path, monkeypatch):
             "distilvec.pipeline.train.take_over", lambda *arguments: (_ for _ in ()).throw(RuntimeError("killed"))
         )
         train(resolve(staged(), tmp_path / "parts"))
-    before = (tmp_path / "parts" / "stages" / "head" / "checkpoint" / "state.safetensors").stat().st_mtime_ns
+    before = RunFolder(tmp_path / "parts").stage("head").checkpoint.stat().st_mtime_ns
     train(resolve(staged(), tmp_path / "parts"))
-    assert (tmp_path / "parts" / "stages" / "head" / "checkpoint" / "state.safetensors").stat().st_mtime_ns == before
-    assert_same(trained(whole), trained(tmp_path / "parts"))
+    assert RunFolder(tmp_path / "parts").stage("head").checkpoint.stat().st_mtime_ns == before
+    assert_same(trained(RunFolder(whole)), trained(RunFolder(tmp_path / "parts")))
 
 
 def test_finished_stages_are_not_trained_again_and_restart_clears_them(staged, whole, tmp_path, monkeypatch):
@@ -198,7 +202,7 @@ def test_finished_stages_are_not_trained_again_and_restart_clears_them(staged, w
         run(staged(stages=changed), tmp_path / "run")
     changed[0]["name"] = "linear"
     assert run(staged(stages=changed), tmp_path / "run", restart=True).record.training.steps
-    assert [folder.name for folder in (tmp_path / "run" / "stages").iterdir()] == ["linear"]
+    assert [stage.path.name for stage in RunFolder(tmp_path / "run").earlier_stages] == ["linear"]
 
 
 def test_the_fingerprint_covers_what_changes_the_weights_and_nothing_else(staged, tmp_path):
@@ -242,7 +246,7 @@ def test_the_objectives_parameters_go_on_where_the_method_is_the_same(staged, tm
     )
     job = resolve(staged(method=method, stages=stages), tmp_path / "run")
     train(job)
-    own, wider = trained(tmp_path / "run" / "stages" / "own"), trained(tmp_path / "run" / "stages" / "wider")
+    own, wider = trained(RunFolder(tmp_path / "run").stage("own")), trained(RunFolder(tmp_path / "run").stage("wider"))
     assert own["objective.scale"] != 1 and own["objective.shift"] != 0
     assert starts[1]["objective.scale"] == own["objective.scale"], "kept"
     assert starts[1]["objective.shift"].tolist() == [0, 0], "of another shape: its own start"
@@ -259,7 +263,7 @@ def test_students_are_kept_in_the_last_stage_only(staged, tmp_path):
         len(
             [
                 line
-                for line in read_metrics(tmp_path / "run" / "stages" / "head" / "metrics.jsonl")
+                for line in read_metrics(RunFolder(tmp_path / "run").stage("head").metrics)
                 if "eval/distance" in line
             ]
         )
@@ -306,8 +310,8 @@ def test_a_stage_that_changes_nothing_is_training_without_stages(staged, tmp_pat
     stages = [{"name": "same"}, {"name": "short", "set": {"train.max_steps": 1}}]
     train(resolve(staged(stages=stages, train__max_steps=5), tmp_path / "staged"))
     train(resolve(staged(stages=[], train__max_steps=5), tmp_path / "plain"))
-    assert_same(trained(tmp_path / "plain"), trained(tmp_path / "staged" / "stages" / "same"))
-    assert not (tmp_path / "plain" / "stages").exists()
+    assert_same(trained(RunFolder(tmp_path / "plain")), trained(RunFolder(tmp_path / "staged").stage("same")))
+    assert not RunFolder(tmp_path / "plain").earlier_stages
 
 
 def test_a_frozen_backbone_has_no_graph(staged, tmp_path):
@@ -341,7 +345,9 @@ def test_upper_layers_alone(tiny_recipe, tmp_path, checkpointing):
     job = resolve(tiny_recipe(student__dropout=0.0, train__max_steps=4, **changes), tmp_path / "run")
     train(job)
     untrained = {f"encoder.{name}": value for name, value in Encoder(untrained_student(job)).state_dict().items()}
-    changed = {name for name, value in trained(tmp_path / "run").items() if not torch.equal(value, untrained[name])}
+    changed = {
+        name for name, value in trained(RunFolder(tmp_path / "run")).items() if not torch.equal(value, untrained[name])
+    }
     assert len(changed) > 10 and all(name.startswith("encoder.model.0.model.encoder.layer.1.") for name in changed)
 
 
@@ -356,7 +362,7 @@ def test_unknown_parameters_are_named_before_any_work(staged, tmp_path):
     expected = r"^\[train.trainable\] stage all: no parameter's name starts with 'encoder.model.7'; did you mean 'encoder.model.[02]'\? "  # noqa: E501
     with pytest.raises(DistilvecError, match=expected + r"Names start with encoder.model.0, encoder.model.2"):
         run(staged(stages=stages), tmp_path / "run")
-    assert not (tmp_path / "run" / "stages").exists()
+    assert not RunFolder(tmp_path / "run").earlier_stages
     stages = [{"name": "a"}, {"name": "b", "set": {"method.options": {"distanse": "l2"}}}]
     with refused("method.options.distanse", "stage b:"):
         run(staged(stages=stages), tmp_path / "run")

@@ -20,11 +20,12 @@ from sentence_transformers import SentenceTransformer
 
 import distilvec
 from distilvec.core.errors import DistilvecError
+from distilvec.core.run_folder import RunFolder
 from distilvec.data import docstrings
 from distilvec.pipeline.prepare import prepare, prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.start import CHOICE_TEXTS, FILE, Start, _batches, read_start
+from distilvec.pipeline.start import CHOICE_TEXTS, Start, _batches, read_start
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.ridge import mean_distance
@@ -49,7 +50,7 @@ def started(tiny_recipe, tmp_path):
 
 
 def first_distance(folder):
-    return read_metrics(folder / "metrics.jsonl")[0]["eval/distance"]
+    return read_metrics(RunFolder(folder).metrics)[0]["eval/distance"]
 
 
 def test_the_nearest_layers_are_those_of_brute_force(started, tiny_recipe):
@@ -76,7 +77,7 @@ def test_a_run_begins_at_its_start_and_records_it(tiny_recipe, tmp_path, capsys)
         "both": {"student__layers": BEST, **RIDGE},
     }.items():
         result = run(tiny_recipe(train__max_steps=2, **changes), tmp_path / name)
-        written = json.loads((tmp_path / name / "distillation.json").read_text())
+        written = json.loads(RunFolder(tmp_path / name).record.read_text())
         assert ("start" in written["training"]) is (name != "plain")
     said = "".join(capsys.readouterr())
     assert first_distance(tmp_path / "both") < first_distance(tmp_path / "best") < first_distance(tmp_path / "plain")
@@ -95,16 +96,16 @@ def test_a_resumed_run_ends_with_the_same_weights_and_fits_nothing_again(tiny_re
     interrupt(halved, 5, monkeypatch, execute=train)
     monkeypatch.setattr("distilvec.pipeline.start._find", lambda *arguments: pytest.fail("fitted again"))
     train(halved)
-    first, second = (load_file(job.folder / "checkpoint" / "state.safetensors") for job in (whole, halved))
+    first, second = (load_file(job.files.checkpoint) for job in (whole, halved))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first if name.startswith("model/"))
 
 
 def test_a_start_of_another_recipe_is_found_again(started, tmp_path):
     _, first = started(student__layers=BEST)
-    (tmp_path / "run" / FILE).rename(tmp_path / "kept")
+    RunFolder(tmp_path / "run").start.rename(tmp_path / "kept")
     _, again = started(student__layers=BEST)
-    assert first == again and (tmp_path / "run" / FILE).exists()
+    assert first == again and RunFolder(tmp_path / "run").start.exists()
     _, other = started(student__layers={"count": 3, "choose": "best"})
     assert len(other.layers) == 3 != len(first.layers)
 
@@ -197,7 +198,7 @@ def test_python_starts_from_ridge(tmp_path, wide_teacher):
     texts = [f"text number {number} about {word}" for number in range(60) for word in ("rivers", "stars")]
     small = str(architectures.bert(tmp_path / "small"))
     distilvec.distill(str(wide_teacher), texts, student=small, out=tmp_path / "run", epochs=1)
-    record = json.loads((tmp_path / "run" / "distillation.json").read_text())
+    record = json.loads(RunFolder(tmp_path / "run").record.read_text())
     assert "ridge student.2.linear" in record["training"]["start"]
 
 
@@ -256,11 +257,11 @@ def test_labels_alone_have_no_start(tiny_recipe, tmp_path):
 def test_a_spread_choice_is_the_number_and_a_plan_needs_no_start(started, tiny_recipe, tmp_path):
     job, start = started(student__layers={"count": 2, "choose": "spread"})
     plain = untrained_student(resolve(tiny_recipe(), tmp_path / "plain"))
-    assert start == Start() and not (job.folder / FILE).exists()
+    assert start == Start() and not job.files.start.exists()
     weights = start.student(job).state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in plain.state_dict().items())
     planned = resolve(tiny_recipe(student__layers=BEST, **RIDGE), tmp_path / "planned")
-    assert make_plan(planned) and not (planned.folder / FILE).exists()
+    assert make_plan(planned) and not RunFolder(planned.folder).start.exists()
 
 
 def test_on_real_text_the_start_is_nearer_to_the_teacher(tiny_recipe, tmp_path, monkeypatch):

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from distilvec.evaluation.compression import CompressionScore
 from distilvec.evaluation.neighbors import Judgement, NeighborShares, Share, read_judgement
 from distilvec.report import advice as rules
 from distilvec.report.advice import index_advice
 from distilvec.report.comparison import pareto
 from distilvec.report.json_values import from_json
 from distilvec.report.sections.compression import BITS, mean_rows
-from distilvec.report.values import CompressionScore
 from tests.report.report_sample import as_report, sample_report
 from tests.report.vocabulary_sample import sample_vocabulary
 

@@ -9,6 +9,7 @@ import json
 import pytest
 
 from distilvec.core import escape
+from distilvec.core.run_folder import RunFolder
 
 HOSTILE = [
     "a | b",
@@ -124,7 +125,7 @@ def test_pictures_and_pages_of_hostile_names(tmp_path):
     for number, row in enumerate(comparison.rows):
         row.run = evil + str(number)
     comparison.reference, comparison.differences, comparison.notes = evil + "0", [], [evil]
-    draw_report(tmp_path, as_report(report))
+    draw_report(RunFolder(tmp_path), as_report(report))
     draw_comparison(tmp_path / "comparison.html", comparison)
     pictures = list(tmp_path.rglob("*.svg"))
     assert len(pictures) > 10

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from distilvec.evaluation.diagnostics import Experts
 from distilvec.report.html import render_page
 from distilvec.report.json_values import from_json
 from distilvec.report.sections import experts as section
 from distilvec.report.sections.experts import expert_names, gates_figure, routing_points
 from distilvec.report.sections.projections import PlaneTexts, plane_figure
-from distilvec.report.values import Experts, Report
+from distilvec.report.values import Report
 from tests.report.expert_sample import FACETS, sample_experts
 from tests.report.report_sample import as_report, sample_report
 

@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
+from distilvec.evaluation.compression import CompressionScore
 from distilvec.report.comparison import Comparison, retention_figure
 from distilvec.report.figures import (
     INK,
@@ -29,7 +30,7 @@ from distilvec.report.sections import compression, margin, projections, speed, t
 from distilvec.report.sections import scores as scores_section
 from distilvec.report.sections.compression import mean_rows
 from distilvec.report.sections.scores import retained
-from distilvec.report.values import ChangeInterval, CompressionScore
+from distilvec.report.values import ChangeInterval
 from tests.report.report_sample import TASKS, as_report, sample_report
 
 pytest.importorskip("matplotlib")

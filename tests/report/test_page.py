@@ -11,13 +11,15 @@ from html.parser import HTMLParser
 
 import pytest
 
+from distilvec.core.run_folder import RunFolder
+from distilvec.evaluation.agreement import RankedQueries, RankedQuery
 from distilvec.evaluation.neighbors import NeighborShares, Share
 from distilvec.report.comparison import Comparison, Row, comparison_verdict, render_comparison
 from distilvec.report.html import render_page, tiles
 from distilvec.report.scores import make_verdict, score_table
 from distilvec.report.sections.queries import document_ids, query_table
 from distilvec.report.tables import ABSENT, number, number_cell
-from distilvec.report.values import RankedQueries, RankedQuery, Verdict
+from distilvec.report.values import Verdict
 from distilvec.report.write import draw_comparison, draw_sweep
 from tests.report.comparison_sample import sample_comparison
 from tests.report.report_sample import as_report, sample_judgement, sample_report
@@ -341,8 +343,8 @@ def test_a_comparison():
 
 
 def test_a_sweep_has_its_page(tmp_path):
-    assert (page := draw_sweep(tmp_path, sample_comparison())) == tmp_path / "comparison.html"
-    assert "Pareto front" in page.read_text(encoding="utf-8") and (tmp_path / "comparison-figures").is_dir()
+    assert (page := draw_sweep(RunFolder(tmp_path), sample_comparison())) == tmp_path / "comparison.html"
+    assert "Pareto front" in page.read_text(encoding="utf-8") and RunFolder(tmp_path).figures.is_dir()
 
 
 def test_writing(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from distilvec.core.run_folder import RunFolder
 from distilvec.report.tables import number
 from tests.report.comparison_sample import sample_comparison
 from tests.report.report_sample import as_report, sample_report
@@ -43,8 +44,10 @@ def folder(tmp_path_factory):
 
     folder, report = tmp_path_factory.mktemp("pages"), as_report(sample_report())
     report.verdict = make_verdict(report.scores, report.intervals["student"], report.speed, report.record)
-    report.write(folder)
-    draw_report(folder, report)
+    run = RunFolder(folder)
+    run.make()
+    report.write(run)
+    draw_report(run, report)
     draw_comparison(folder / "comparison.html", sample_comparison())
     return folder
 
@@ -149,7 +152,7 @@ def test_every_picture_has_a_text(opened, name):
 
 
 def test_the_verdicts_numbers_are_report_jsons(opened, folder):
-    page, verdict = opened(), json.loads((folder / "report.json").read_text(encoding="utf-8"))["verdict"]
+    page, verdict = opened(), json.loads(RunFolder(folder).report.read_text(encoding="utf-8"))["verdict"]
     shown = page.locator("#verdict data")
     keys = [shown.nth(place).get_attribute("data-key") for place in range(shown.count())]
     assert set(keys) == {
@@ -292,7 +295,7 @@ def test_dimensions_of_a_student_narrower_than_its_teacher(browser, tmp_path):
     report["compression"]["rows"] += [
         {**row, "width": 1024} for row in rows if row["width"] == 384 and row["column"] == "teacher"
     ]
-    draw_report(tmp_path, as_report(report))
+    draw_report(RunFolder(tmp_path), as_report(report))
     page = browser.new_page()
     page.goto((tmp_path / "report.html").as_uri())
     shown = page.locator("#compression output").inner_text()

@@ -21,12 +21,13 @@ from distilvec.cli.terminal import (
     show_tokenizers,
 )
 from distilvec.evaluation.evaluator import Score
+from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.report.comparison import leaderboard
 from distilvec.report.json_values import from_json
 from distilvec.report.sections.speed import speed_text
 from distilvec.report.tables import text_table
-from distilvec.report.values import Speed, Vocabulary
+from distilvec.report.values import Vocabulary
 
 TASKS = [
     "STSBenchmark", "Banking77Classification", "SprintDuplicateQuestions", "cranfield", "NFCorpus", "TwentyNewsgroups", "sick-r", "mrpc",  # noqa: E501

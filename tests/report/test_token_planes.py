@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
@@ -11,7 +9,8 @@ from sentence_transformers import SentenceTransformer
 from sklearn.decomposition import PCA
 
 from distilvec.evaluation import projection
-from distilvec.evaluation.projection import draw_sentences, project_token_planes, token_states
+from distilvec.evaluation.projection import SeparatePlanes, draw_sentences, project_token_planes, token_states
+from distilvec.report.json_values import from_json, to_json
 from tests.architectures import TEXTS, bert, gemma3, roberta, sentence_transformer, xlm_roberta
 from tests.samples import make_texts
 
@@ -41,35 +40,35 @@ def test_sentences_are_drawn_by_seed_from_those_of_a_sensible_length():
 def test_the_teachers_places_are_its_principal_components(models):
     rows = project_token_planes(TEXTS[:2], {"teacher": models["bert"], "student": models["bert"]})
     for row, (_, states) in zip(rows, token_states(models["bert"], TEXTS[:2]), strict=True):
-        places = np.array(row["teacher"]["places"])
+        places = np.array(row.models["teacher"].places)
         np.testing.assert_allclose(
             pdist(places),
             pdist(PCA(2).fit_transform(states)) * pdist(places)[0] / pdist(PCA(2).fit_transform(states))[0],
             atol=1e-3,
         )
         assert (places**2).sum(1).mean() == pytest.approx(1, abs=1e-4)
-        np.testing.assert_allclose(row["student"]["places"], places, atol=1e-4)
-        assert row["likeness"] == {"student": 1.0}
-    assert json.loads(json.dumps(rows)) == rows
+        np.testing.assert_allclose(row.models["student"].places, places, atol=1e-4)
+        assert row.likeness == {"student": 1.0}
+    assert all(from_json(SeparatePlanes, to_json(row)) == row for row in rows)
 
 
 @pytest.mark.parametrize("student", ["roberta", "xlm", "gemma"])
 def test_other_tokenizers_are_compared_by_words(models, student):
     rows = project_token_planes(TEXTS, {"teacher": models["bert"], "student": models[student]})
-    assert [row["text"] for row in rows] == TEXTS
+    assert [row.text for row in rows] == TEXTS
     for row in rows:
         for side in ("teacher", "student"):
-            found = row[side]
-            assert len(found["tokens"]) == len(found["places"]) >= 3 and np.isfinite(found["places"]).all()
+            found = row.models[side]
+            assert len(found.tokens) == len(found.places) >= 3 and np.isfinite(found.places).all()
         spelled = {
-            side: "".join(token.removeprefix("·") for token in row[side]["tokens"] if "\ufffd" not in token)
+            side: "".join(token.removeprefix("·") for token in row.models[side].tokens if "\ufffd" not in token)
             for side in ("teacher", "student")
         }
-        if row["text"].isascii() and student != "gemma":
-            assert spelled["student"].replace("▁", "").replace(" ", "") == row["text"].replace(" ", "")
-        assert row["likeness"]["student"] is None or -1 <= row["likeness"]["student"] < 0.95
-    assert any(row["likeness"]["student"] is not None for row in rows)
-    assert any(token.startswith("·") for row in rows for token in row["student"]["tokens"]), (
+        if row.text.isascii() and student != "gemma":
+            assert spelled["student"].replace("▁", "").replace(" ", "") == row.text.replace(" ", "")
+        assert row.likeness["student"] is None or -1 <= row.likeness["student"] < 0.95
+    assert any(row.likeness["student"] is not None for row in rows)
+    assert any(token.startswith("·") for row in rows for token in row.models["student"].tokens), (
         "pieces that go on with a word"
     )
 
@@ -109,4 +108,4 @@ def test_a_text_of_too_few_tokens_is_left_out_and_slow_tokenizers_need_no_words(
     assert project_token_planes(["a"], {"teacher": models["bert"], "student": models["roberta"]}) == []
     monkeypatch.setattr("distilvec.vocabulary.pieces.plain_copy", lambda tokenizer: None)
     (row,) = project_token_planes(TEXTS[:1], {"teacher": models["bert"], "student": models["roberta"]})
-    assert row["likeness"] == {"student": None} and len(row["student"]["tokens"]) == len(row["student"]["places"])
+    assert row.likeness == {"student": None} and len(row.models["student"].tokens) == len(row.models["student"].places)

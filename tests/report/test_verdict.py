@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 
 from distilvec.evaluation.aggregate import average, retention
+from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
+from distilvec.evaluation.memory import ModelSize
 from distilvec.evaluation.neighbors import NeighborShares, Share
-from distilvec.report.record import LabelledScores, RunRecord, StudentRecord, TeacherRecord
+from distilvec.evaluation.speed import Speed
+from distilvec.report.record import RunRecord, StudentRecord, TeacherRecord
 from distilvec.report.scores import make_verdict, score_table
-from distilvec.report.values import ChangeInterval, ModelSize, Speed
+from distilvec.report.values import ChangeInterval
 from tests.report.report_sample import as_report, sample_judgement, sample_report
 
 SPEED = Speed(ratio={"query": 3.1, "document": 3.1})

@@ -12,6 +12,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config import recipe as recipes
 from distilvec.config.student import LoraSection, StudentSection
 from distilvec.core.errors import DistilvecError
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.run import run
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.lora import add_adapters, base_weights, merged
@@ -88,7 +89,7 @@ def test_a_run_trains_adapters_only_resumes_and_saves_them_merged(tiny_model, tm
         }
     )
     run(recipe, tmp_path / "whole")
-    checkpoint = load_file(tmp_path / "whole" / "checkpoint" / "state.safetensors")
+    checkpoint = load_file(RunFolder(tmp_path / "whole").checkpoint)
     weights = [name for name in checkpoint if name.startswith("model/")]
     assert all("lora_" in name or "objective.head" in name for name in weights), weights
 
@@ -105,7 +106,7 @@ def test_a_run_trains_adapters_only_resumes_and_saves_them_merged(tiny_model, tm
         run(recipe, tmp_path / "parts")
     run(recipe, tmp_path / "parts")
     assert len(seen) > 4 and all(torch.equal(seen[0][name], seen[-1][name]) for name in seen[0])
-    whole, parts = (load_file(tmp_path / folder / "last" / "model.safetensors") for folder in ("whole", "parts"))
+    whole, parts = (load_file(RunFolder(tmp_path / folder).last / "model.safetensors") for folder in ("whole", "parts"))
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     base = load_file(tiny_model / "model.safetensors")
     assert whole.keys() == base.keys() and any(not torch.equal(whole[name], base[name]) for name in whole)

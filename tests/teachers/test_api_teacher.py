@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from email.utils import formatdate
 
 import numpy as np
@@ -63,7 +64,7 @@ def test_5000_texts_through_a_misbehaving_server(tmp_path):
         teacher_of(server, tmp_path / "counts.json", timeout=5, retries=40) as teacher,
     ):
         cache, seen = cache_of(tmp_path, teacher, 2048), []
-        teacher.fill(cache, corpus, lambda done, total, work: seen.append(done))
+        seen += [step.done for step in teacher.fill_steps(cache, corpus)]
         assert set(server.seen) - {None} == set(FAULTS) - {"slow", "dropped"}
         assert (
             teacher.meter.counts["requests"]
@@ -92,17 +93,17 @@ def test_the_cap_is_exceeded_by_less_than_a_batch_and_nothing_is_lost(cap, tmp_p
             with pytest.raises(
                 DistilvecError, match=rf"^\[teacher.api.{next(iter(cap))}\] the cap of (3,000 tokens|a cost of 6) is"
             ):
-                teacher.fill(cache, corpus)
+                list(teacher.fill_steps(cache, corpus))
         assert 3000 - max(server.sizes) < server.tokens <= 3000 + max(server.sizes)
         assert read_counts(tmp_path / "n.json", SECTION)["tokens"] == server.tokens
         first = len(cache)
         assert 0 < first == sum(server.given.values()) - len(_PROBE) < 300
         with teacher_of(server, tmp_path / "n.json", **cap) as teacher, pytest.raises(DistilvecError, match="the cap"):
-            teacher.fill(TeacherCache.open(cache.folder), corpus)  # what was spent before counts
+            list(teacher.fill_steps(TeacherCache.open(cache.folder), corpus))  # what was spent before counts
         assert server.tokens <= 3000 + max(server.sizes)
         given = dict(server.given)
         with teacher_of(server, tmp_path / "n.json", most_tokens=10**6) as teacher:
-            teacher.fill(cache, corpus)
+            list(teacher.fill_steps(cache, corpus))
         new = [text for text in TEXTS if server.given[text] > given.get(text, 0)]
         assert len(new) == 300 - first + AGAIN and len(cache) == 300
     np.testing.assert_allclose(stored(cache, corpus), rows_of(corpus, table), atol=1e-7)
@@ -114,11 +115,11 @@ def test_a_server_that_stays_broken_ends_the_work_and_what_was_answered_is_kept(
         with teacher_of(server, retries=2, concurrency=1) as teacher:
             cache = cache_of(tmp_path, teacher)
             with refused("teacher.api", "after 2 retries"):
-                teacher.fill(cache, corpus)
+                list(teacher.fill_steps(cache, corpus))
         assert 0 < len(cache) == sum(server.given.values()) - len(_PROBE) < 300 and server.requests == 13
         server.faults = {}
         with teacher_of(server) as teacher:
-            teacher.fill(TeacherCache.open(cache.folder), corpus)
+            list(teacher.fill_steps(TeacherCache.open(cache.folder), corpus))
         assert sum(server.given.values()) == 300 + AGAIN + 2 * len(_PROBE)
     np.testing.assert_allclose(stored(TeacherCache.open(cache.folder), corpus), rows_of(corpus, table), atol=1e-7)
 
@@ -126,14 +127,12 @@ def test_a_server_that_stays_broken_ends_the_work_and_what_was_answered_is_kept(
 def test_interrupted_the_answers_on_their_way_are_kept(tmp_path):
     table, corpus = table_of(TEXTS), corpus_of(tmp_path / "c", TEXTS)
 
-    def stop(done, total, work):
-        if done >= 100:
-            raise KeyboardInterrupt
-
     with FaultyApi(table) as server, teacher_of(server) as teacher:
         cache = cache_of(tmp_path, teacher, 300)
-        with pytest.raises(KeyboardInterrupt):
-            teacher.fill(cache, corpus, stop)
+        with pytest.raises(KeyboardInterrupt), closing(teacher.fill_steps(cache, corpus)) as steps:
+            for step in steps:
+                if step.done >= 100:
+                    raise KeyboardInterrupt
         assert 100 <= len(cache) == sum(server.given.values()) - len(_PROBE)
 
 
@@ -143,20 +142,20 @@ def test_a_changed_model_is_refused_at_the_next_start(tmp_path):
     with FaultyApi(table) as server:
         with teacher_of(server) as teacher:
             cache = cache_of(tmp_path, teacher)
-            teacher.fill(cache, half)
+            list(teacher.fill_steps(cache, half))
             assert sum(server.given.values()) == 150 + len(_PROBE)
         server.table = table_of(TEXTS, seed=1)
         with (
             teacher_of(server) as teacher,
             refused("teacher.api", "of 32 cached"),
         ):
-            teacher.fill(TeacherCache.open(cache.folder), corpus)
+            list(teacher.fill_steps(TeacherCache.open(cache.folder), corpus))
         assert len(TeacherCache.open(cache.folder)) == 150
         server.table = {text: vector + 1e-4 for text, vector in table.items()}  # another machine's rounding
         with teacher_of(server) as teacher:
-            teacher.fill(TeacherCache.open(cache.folder), corpus)
+            list(teacher.fill_steps(TeacherCache.open(cache.folder), corpus))
             before = server.requests
-            teacher.fill(TeacherCache.open(cache.folder), corpus)
+            list(teacher.fill_steps(TeacherCache.open(cache.folder), corpus))
             assert server.requests == before  # a whole cache needs no request
 
 
@@ -266,12 +265,35 @@ def test_requests_have_the_recipe_s_fields_prompts_and_key(monkeypatch):
     np.testing.assert_allclose(found, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), atol=1e-6)
 
 
+def test_a_server_that_prepends_the_prompts_gets_texts_without_them(tmp_path):
+    """Documents and queries go in requests of their own, each with the fields of its role."""
+    fields = {"query": {"input_type": "query"}, "document": {"input_type": "passage"}}
+    prompts = {"query": "query: ", "document": "passage: "}
+    texts = [*TEXTS[:30], "query: of a reader"]
+    corpus = corpus_of(tmp_path / "c", texts, prompts=prompts, queries=TEXTS[30:50])
+    with FaultyApi(table_of([*TEXTS, *texts])) as server:
+        section = TeacherSection(
+            model="served", prompts=prompts, api={"base_url": server.address, "batch_texts": 8, "by_role": fields}
+        )
+        with ApiEmbedder(section) as teacher:
+            cache = cache_of(tmp_path, teacher)
+            list(teacher.fill_steps(cache, corpus))
+            np.testing.assert_allclose(stored(cache, corpus), rows_of(corpus, server.table), atol=1e-6)
+            sent = {"query": set(), "passage": set()}
+            for body in server.bodies:
+                sent[body["input_type"]] |= {*body["input"]}
+            assert sent == {"query": {*TEXTS[30:50]}, "passage": {*texts, *_PROBE}}
+            np.testing.assert_allclose(teacher.embed(TEXTS[50:60], "query"), [server.table[t] for t in TEXTS[50:60]],
+                                       atol=1e-6)  # fmt: skip
+            assert server.bodies[-1]["input_type"] == "query"
+
+
 def test_texts_of_evaluation_are_paid_for_once(tmp_path):
     corpus = corpus_of(tmp_path / "c", TEXTS[:100])
     with FaultyApi(table_of(TEXTS)) as server:
         with teacher_of(server) as teacher:
             cache = cache_of(tmp_path, teacher)
-            teacher.fill(cache, corpus)
+            list(teacher.fill_steps(cache, corpus))
         for new in (30 + AGAIN + len(_PROBE), 0):
             before = sum(server.given.values())
             with teacher_of(server) as teacher:
@@ -295,7 +317,9 @@ def test_the_manifest_changes_with_model_dimensions_prompts_host_and_fields():
         assert (first.model, first.width, first.endpoint, first.backend) == ("served", 12, "127.0.0.1", "api")
         changes = [{"model": "other"}, {"prompts": {"query": "q: "}}, {"truncate_dim": 6}]
         changes += [{"api": {"body": {"x": 1}}}, {"api": {"dimensions": 12}}]
-        assert len({first.fingerprint, *(manifest(**change).fingerprint for change in changes)}) == 6
+        roles = {"query": {"input_type": "query"}}
+        changes += [{"api": {"by_role": roles}, "prompts": {"query": "q: ", "document": "d: "}}]
+        assert len({first.fingerprint, *(manifest(**change).fingerprint for change in changes)}) == 7
         assert manifest(api={"concurrency": 2, "price": 1.0, "timeout": 9}).fingerprint == first.fingerprint
         assert json.loads(first.to_json())["manifest"]["endpoint"] == "127.0.0.1"
 
@@ -333,6 +357,9 @@ def test_two_servers_of_one_machine_are_told_apart_by_their_vectors():
         ({"model": "m", "api": {"body": {"api_key": KEY}}}, r"^\[teacher.api.body\] .*key_variable"),
         ({"model": "m", "api": {"body": {"extra": [{"apiKey": KEY}]}}}, r"^\[teacher.api.body\]"),
         ({"model": "m", "api": {"body": {"headers": {"Authorization": KEY}}}}, r"^\[teacher.api.body\]"),
+        ({"model": "m", "api": {"by_role": {"query": {"input": []}}}}, r"^\[teacher.api.by_role\] found 'input'"),
+        ({"model": "m", "api": {"by_role": {"query": {"x": 1}}}}, r"^\[teacher.prompts\] api.by_role tells"),
+        ({"model": "m", "api": {"by_role": {"query": {"api_key": KEY}}}}, r"^\[teacher.api.by_role\]"),
         ({"model": "m", "api": {"most_cost": 2.0}}, r"^\[teacher.api.most_cost\] needs the price"),
     ],
 )

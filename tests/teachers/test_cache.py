@@ -16,7 +16,7 @@ from refusals import refused
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import checksum
-from distilvec.teachers.cache import shard as shards
+from distilvec.teachers.cache import journal
 from distilvec.teachers.cache.index import KeyIndex
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.store import TeacherCache
@@ -271,7 +271,7 @@ def test_leftovers_of_a_killed_writer_go(cache):
 def test_a_full_disk_is_told_and_leaves_nothing(cache, monkeypatch, call):
     fill(cache, range(5))
     before = {path.name: path.read_bytes() for path in cache.folder.iterdir() if path.name != "lock"}
-    write, calls = shards.write_synced, []
+    write, calls = journal.write_synced, []
 
     def fails_half_way(file, content):
         calls.append(1)
@@ -280,7 +280,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(cache, monkeypatch, call):
             raise OSError(errno.ENOSPC, "No space left on device")
         write(file, content)
 
-    monkeypatch.setattr(shards, "write_synced", fails_half_way)
+    monkeypatch.setattr(journal, "write_synced", fails_half_way)
     with refused("cache.path", "MB were needed"):
         fill(cache, range(5, 10), 1)
     monkeypatch.undo()

@@ -40,16 +40,16 @@ class Work:
     def cache(self, name: str) -> TeacherCache:
         return TeacherCache.create_or_open(self.folder / name, self.teacher.manifest(), 20)
 
-    def signals(self, prompted, pre_dense=False, progress=None):
+    def batches(self, prompted, pre_dense=False):
         self.embedded += len(prompted)
-        return self.teacher.signals(prompted, pre_dense, progress)
+        return self.teacher.batches(prompted, pre_dense)
 
     def share(self, cache: TeacherCache, text: str) -> TeacherCache:
-        def compute(rows, advance):
-            return compute_vectors(cache.manifest, self.corpus, self, rows, advance)
+        def compute(rows):
+            return compute_vectors(cache.manifest, self.corpus, self, rows)
 
         part = Share.parse(text).open(cache)
-        fill_share(cache, part, Share.parse(text), self.corpus, compute)
+        list(fill_share(cache, part, Share.parse(text), self.corpus, compute))
         return part
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import architectures
 import numpy as np
@@ -23,7 +24,7 @@ from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import build_tokens
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.resolve import resolve
-from distilvec.teachers.cache.fill import TokenSource, fill_tokens
+from distilvec.teachers.cache.fill import TokenSource, compute_tokens, fill_steps
 from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher
@@ -66,7 +67,8 @@ def test_the_cache_answers_as_the_live_model_does(tmp_path, name, attention, poo
     )
     live = LiveTeacher(teacher, tokens, WANTS)
     cache = TeacherCache.create_or_open(tmp_path / "cache", manifest, 8)
-    fill_tokens(cache, corpus, TokenSource(live, tokens.lengths, alignment, 256, torch.device("cpu")))
+    source = TokenSource(live, tokens.lengths, alignment, 256, torch.device("cpu"))
+    list(fill_steps(cache, corpus, partial(compute_tokens, cache.manifest, corpus, source)))
     cached = CachedTeacher(cache, corpus.keys, WANTS)
 
     def batch(rows):
@@ -120,9 +122,7 @@ def test_a_run_trains_from_it_as_from_the_live_model(tiny_recipe, tmp_path, name
             tmp_path / f"run-{live}",
         )
         train(job)
-        losses.append(
-            [line["train/loss"] for line in read_metrics(job.folder / "metrics.jsonl") if "train/loss" in line]
-        )
+        losses.append([line["train/loss"] for line in read_metrics(job.files.metrics) if "train/loss" in line])
         assert job.teacher.live is live
     assert len(losses[0]) == 5 and np.isfinite(losses).all()
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-2)

@@ -19,7 +19,7 @@ from sentence_transformers.models import Dense, Normalize, Pooling, StaticEmbedd
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.models.load import load_model, resolve_model
-from distilvec.teachers.encode import is_stateless, plan_batches
+from distilvec.teachers.encode import collect, is_stateless, plan_batches
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.teacher import load_teacher
 
@@ -206,11 +206,10 @@ def test_no_texts_and_many_texts(tiny_model, monkeypatch):
     assert teacher.embed([]).shape == (0, 32)
     whole = teacher.embed(TEXTS)
     monkeypatch.setattr("distilvec.teachers.model_embedder._WINDOW", 9)
-    seen = []
-    found = teacher.signals(TEXTS, progress=lambda texts, share: seen.append((texts, share)))
-    np.testing.assert_allclose(found["embedding"], whole, atol=1e-5)
-    assert seen[-1] == (len(TEXTS), 1.0)
-    assert seen == sorted(seen)
+    batches = list(teacher.batches(TEXTS))
+    np.testing.assert_allclose(collect(batches, len(TEXTS), 32), whole, atol=1e-5)
+    assert sorted(np.concatenate([batch.rows for batch in batches]).tolist()) == list(range(len(TEXTS)))
+    assert sum(batch.work for batch in batches) == pytest.approx(1)
 
 
 def test_missing_models_are_explained(tmp_path):
@@ -326,11 +325,13 @@ def test_threads_change_no_bit(tiny_model):
 def test_a_share_of_the_tokens_is_told(tiny_model):
     """Long texts come first: after the first batch more of the tokens than of the texts are done."""
     teacher = load_teacher(TeacherSection(model=str(tiny_model)), "cpu")
-    texts, told = ["word " * 100] * 20 + ["word"] * 400, []
-    teacher.signals(texts, progress=lambda *state: told.append(state))
+    texts = ["word " * 100] * 20 + ["word"] * 400
     lengths = teacher.lengths(texts)
     assert lengths[:20].min() > 10 * lengths[20:].max()
-    for done, share in told:
+    done, share = 0, 0.0
+    for batch in teacher.batches(texts):
+        done += len(batch.rows)
+        share += batch.work
         assert share == pytest.approx(np.sort(lengths)[::-1][:done].sum() / lengths.sum())
 
 
@@ -358,11 +359,12 @@ def test_models_of_their_own_kind_are_cut_by_tokens_too(tiny_model, monkeypatch)
     model = SentenceTransformer(str(tiny_model), device="cpu")
     texts = [*make_texts(50), *(" ".join(make_texts(20, seed=seed)) for seed in range(9))]
     expected = ModelEmbedder(model, "direct").embed(texts)
-    teacher, told, batches, encode = ModelEmbedder(model, "own kind", batch_tokens=256), [], [], model.encode
+    teacher, batches, encode = ModelEmbedder(model, "own kind", batch_tokens=256), [], model.encode
     teacher._forward = None
     monkeypatch.setattr(model, "encode", lambda texts, **options: batches.append(texts) or encode(texts, **options))
-    found = teacher.signals(texts, progress=lambda *state: told.append(state))["embedding"]
-    np.testing.assert_allclose(found, expected, atol=2e-5)
-    assert sum(map(len, batches)) == len(texts) and told[-1] == (len(texts), 1.0) and len(told) == len(batches)
+    told = list(teacher.batches(texts))
+    np.testing.assert_allclose(collect(told, len(texts), 32), expected, atol=2e-5)
+    assert sum(map(len, batches)) == len(texts) and len(told) == len(batches)
+    assert sum(batch.work for batch in told) == pytest.approx(1)
     for batch in batches:
         assert len(batch) == 1 or len(batch) * max(teacher.lengths(batch)) <= 256

@@ -97,10 +97,10 @@ def test_tables_of_others_are_read(teacher, tmp_path, kind):
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"sentence": ["a"], FINAL: [[1.0]]}, r"columns sentence, .*known name of text \(text: text, content, "),
+        ({"sentence": ["a"], FINAL: [[1.0]]}, r"columns sentence, .*usual name for text \(text: text, content, "),
         (
             {"text": ["a"], "weights": [[1.0]]},
-            r"columns text, weights; .*of embedding \(embedding: embedding, vector, ",
+            r"columns text, weights; .*for embedding \(embedding: embedding, vector, ",
         ),
         ({"text": ["a", "b"], FINAL: [[1.0, 2.0], [1.0]]}, "1 to 2 dimensions"),
         ({"text": ["a", "b"], FINAL: [[1.0, 2.0], None]}, "empty rows or values"),

@@ -47,8 +47,7 @@ def teacher(tiny_model):
 def test_every_row_gets_its_own_vector(teacher, tmp_path):
     corpus = make_corpus(tmp_path, 120)
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest("float32"), 50)
-    told = []
-    fill_cache(cache, corpus, teacher, lambda *state: told.append(state))
+    told = [(step.done, step.total, step.work) for step in teacher.fill_steps(cache, corpus)]
     assert len(cache) == len(corpus) == 132
     assert [shard.rows for shard in cache._shards] == [50, 50, 32]
     found = cache.read(cache.positions(np.asarray(corpus.keys)))
@@ -67,9 +66,9 @@ def test_only_missing_rows_are_embedded(teacher, tmp_path):
     embedded = []
 
     class Counting:
-        def signals(self, prompted, pre_dense=False, progress=None):
+        def batches(self, prompted, pre_dense=False):
             embedded.extend(prompted)
-            return teacher.signals(prompted, pre_dense)
+            return teacher.batches(prompted, pre_dense)
 
     missing = count_missing(cache, large)
     fill_cache(cache, large, Counting())
@@ -82,10 +81,10 @@ def test_a_bad_vector_names_its_text_and_keeps_the_shards_before(teacher, tmp_pa
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 40)
 
     class Broken:
-        def signals(self, prompted, pre_dense=False, progress=None):
-            found = teacher.signals(prompted)
-            found["embedding"][[text.endswith(" 57") for text in prompted]] = np.nan
-            return found
+        def batches(self, prompted, pre_dense=False):
+            for batch in teacher.batches(prompted):
+                batch.embedding[[prompted[row].endswith(" 57") for row in batch.rows]] = np.nan
+                yield batch
 
     with pytest.raises(DistilvecError, match=r"NaN.* 57'"):
         fill_cache(cache, corpus, Broken())
@@ -99,7 +98,9 @@ def job(model: str, corpus: str, folder: str, most: int) -> None:
     torch.set_num_threads(1)
     teacher = load_teacher(TeacherSection(model=model, prompts={"query": "find: "}), "cpu")
     cache = TeacherCache.create_or_open(Path(folder), teacher.manifest(), 64)
-    fill_cache(cache, Corpus(Path(corpus)), teacher, lambda done, total, work: signal.pause() if done > most else None)
+    for step in teacher.fill_steps(cache, Corpus(Path(corpus))):
+        if step.done > most:
+            signal.pause()
 
 
 def start(*arguments) -> multiprocessing.Process:

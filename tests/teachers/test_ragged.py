@@ -10,7 +10,7 @@ import pytest
 from teachers.test_cache import MANIFEST, damage, keys, vectors
 
 from distilvec.core.errors import DistilvecError
-from distilvec.teachers.cache import shard as shards
+from distilvec.teachers.cache import journal
 from distilvec.teachers.cache.manifest import read_manifest
 from distilvec.teachers.cache.signals import Ragged, TokenSettings, join
 from distilvec.teachers.cache.store import TeacherCache
@@ -147,7 +147,7 @@ def test_damage_is_found_and_repaired(cache, kind, signal):
 def test_a_full_disk_is_told_and_leaves_nothing(cache, monkeypatch, call):
     fill(cache, range(5))
     before = {path.name: path.read_bytes() for path in cache.folder.iterdir() if path.name != "lock"}
-    write, calls = shards.write_synced, []
+    write, calls = journal.write_synced, []
 
     def fails_half_way(file, content):
         calls.append(1)
@@ -156,7 +156,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(cache, monkeypatch, call):
             raise OSError(errno.ENOSPC, "No space left on device")
         write(file, content)
 
-    monkeypatch.setattr(shards, "write_synced", fails_half_way)
+    monkeypatch.setattr(journal, "write_synced", fails_half_way)
     with pytest.raises(DistilvecError, match="no space left"):
         fill(cache, range(5, 10), 1)
     monkeypatch.undo()

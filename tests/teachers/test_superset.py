@@ -58,14 +58,14 @@ def recipe(tiny_recipe, teacher):
 @pytest.fixture
 def idle(monkeypatch):
     """Called, it forbids every pass of a teacher from then on; students that are judged may run."""
-    signals = ModelEmbedder.signals
+    batches = ModelEmbedder.batches
 
     def forbid():
         def refuse(model, *args, **kwargs):
             assert model.name in ("start", "student"), "the teacher ran again"
-            return signals(model, *args, **kwargs)
+            return batches(model, *args, **kwargs)
 
-        monkeypatch.setattr(ModelEmbedder, "signals", refuse)
+        monkeypatch.setattr(ModelEmbedder, "batches", refuse)
 
     return forbid
 

@@ -5,6 +5,7 @@ itself.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import architectures
 import numpy as np
@@ -22,7 +23,7 @@ from distilvec.core.outputs import OutputSpec, TokenOutputSpec
 from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import build_tokens
 from distilvec.models.tokenizers import tokenizer_hash
-from distilvec.teachers.cache.fill import TokenSource, fill_tokens
+from distilvec.teachers.cache.fill import TokenSource, compute_tokens, fill_steps
 from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher
@@ -52,14 +53,13 @@ class Setting:
         self.manifest = replace(self.teacher.manifest(), vector_width=32, tokens=settings)
         self.live = LiveTeacher(self.teacher, self.tokens, WANTS)
 
-    def fill(self, folder, source=None, progress=None, shard_rows=20):
-        cache = TeacherCache.create_or_open(folder, self.manifest, shard_rows)
-        fill_tokens(
-            cache,
-            self.corpus,
-            TokenSource(source or self.live, self.tokens.lengths, self.alignment, 512, CPU),
-            progress,
-        )
+    def steps(self, cache, teacher=None):
+        source = TokenSource(teacher or self.live, self.tokens.lengths, self.alignment, 512, CPU)
+        return fill_steps(cache, self.corpus, partial(compute_tokens, cache.manifest, self.corpus, source))
+
+    def fill(self, folder, teacher=None):
+        cache = TeacherCache.create_or_open(folder, self.manifest, 20)
+        list(self.steps(cache, teacher))
         return cache
 
     def batch(self, rows):
@@ -77,8 +77,8 @@ def content(folder):
 
 
 def test_it_answers_as_the_live_teacher_does(setting, tmp_path):
-    told = []
-    cache = setting.fill(tmp_path / "cache", progress=lambda *state: told.append(state))
+    cache = TeacherCache.create_or_open(tmp_path / "cache", setting.manifest, 20)
+    told = [(step.done, step.total, step.work) for step in setting.steps(cache)]
     assert told[0] == (0, 93, 0) and told[-1] == (93, 93, 93) and told == sorted(told)
     assert [shard.rows for shard in cache._shards] == [20, 20, 20, 20, 13]
     cached = CachedTeacher(cache, setting.corpus.keys, WANTS)

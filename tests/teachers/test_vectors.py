@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -58,12 +60,11 @@ def test_vectors_of_the_corpus_are_taken_whatever_the_order(tmp_path):
     assert teacher.info() == TeacherInfo(12, True, prompts={"query": "", "document": ""}, name="api")
     corpus = corpus_of(tmp_path / "c", TEXTS[:70])
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest("float32"), 32)
-    told = []
-    teacher.fill(cache, corpus, lambda *state: told.append(state))
+    told = [(step.done, step.total, step.work) for step in teacher.fill_steps(cache, corpus)]
     assert told == [(32, 70, 32), (64, 70, 64), (70, 70, 70)]
     np.testing.assert_array_equal(cache.read(cache.positions(np.asarray(corpus.keys))), vectors[:70])
     before = sorted(path.name for path in cache.folder.iterdir())
-    teacher.fill(cache, corpus)
+    list(teacher.fill_steps(cache, corpus))
     assert sorted(path.name for path in cache.folder.iterdir()) == before
 
 
@@ -73,17 +74,14 @@ def test_interrupted_it_ends_with_the_same_bytes(tmp_path):
     teacher = TableEmbedder(TeacherSection(vectors=table))
     corpus = corpus_of(tmp_path / "c", TEXTS)
 
-    def stop(done, total, work):
-        raise KeyboardInterrupt
-
     whole, stopped = (
         TeacherCache.create_or_open(tmp_path / name, teacher.manifest(), 30) for name in ("whole", "stopped")
     )
-    teacher.fill(whole, corpus)
+    list(teacher.fill_steps(whole, corpus))
     for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            teacher.fill(stopped, corpus, stop)
-    teacher.fill(stopped, corpus)
+        with closing(teacher.fill_steps(stopped, corpus)) as steps:
+            next(steps)
+    list(teacher.fill_steps(stopped, corpus))
     assert len(stopped) == 100
     for path in whole.folder.iterdir():
         assert (stopped.folder / path.name).read_bytes() == path.read_bytes()
@@ -94,7 +92,7 @@ def test_missing_texts_are_counted_and_one_is_quoted(tmp_path):
     corpus = corpus_of(tmp_path / "c", TEXTS)
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 32)
     with refused("teacher.vectors", TEXTS[90][:60]):
-        teacher.fill(cache, corpus)
+        list(teacher.fill_steps(cache, corpus))
     assert len(cache) == 0
 
 
@@ -107,13 +105,13 @@ def test_roles_and_prompts(tmp_path):
         TeacherSection(vectors=write(tmp_path / "roles.parquet", texts, vectors, role=roles), prompts=prompts)
     )
     cache = TeacherCache.create_or_open(tmp_path / "roles", with_roles.manifest("float32"), 100)
-    with_roles.fill(cache, corpus)
+    list(with_roles.fill_steps(cache, corpus))
     np.testing.assert_array_equal(cache.read(cache.positions(np.asarray(corpus.keys))), vectors)
     without = TableEmbedder(
         TeacherSection(vectors=write(tmp_path / "plain.parquet", TEXTS[:40], vectors[:40]), prompts=prompts)
     )
     cache = TeacherCache.create_or_open(tmp_path / "plain", without.manifest("float32"), 100)
-    without.fill(cache, corpus)
+    list(without.fill_steps(cache, corpus))
     np.testing.assert_array_equal(
         cache.read(cache.positions(np.asarray(corpus.keys))), vectors[[*range(40), *range(20)]]
     )
@@ -124,7 +122,7 @@ def test_lengths_are_measured_and_dimensions_cut(tmp_path):
     assert (long.normalized, long.dim) == (False, 5)
     cut = TableEmbedder(TeacherSection(vectors=write(tmp_path / "unit.parquet", TEXTS, unit(100)), truncate_dim=5))
     (rows,) = cut.rows(["embedding"])
-    np.testing.assert_allclose(np.linalg.norm(rows["embedding"], axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(rows.vectors["embedding"], axis=1), 1, atol=1e-6)
     with pytest.raises(DistilvecError, match=r"\[teacher.truncate_dim\] found 13"):
         TableEmbedder(TeacherSection(vectors=tmp_path / "unit.parquet", truncate_dim=13))
 
@@ -138,24 +136,24 @@ def test_one_vector_of_another_length_is_found(tmp_path, monkeypatch):
     assert teacher.normalized
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 200)
     with pytest.raises(DistilvecError, match=rf"{TEXTS[50]}' has not. Normalise"):
-        teacher.fill(cache, corpus_of(tmp_path / "c", TEXTS))
+        list(teacher.fill_steps(cache, corpus_of(tmp_path / "c", TEXTS)))
 
 
 @pytest.mark.parametrize(("scale", "differs"), [(1.0, False), (1.0005, False), (1.2, True), (-1.0, True)])
 def test_rows_of_one_text_must_agree(tmp_path, monkeypatch, scale, differs):
     monkeypatch.setattr("distilvec.teachers.cache.parquet._ROWS", 30)
-    monkeypatch.setattr("distilvec.teachers.cache.parquet._MOST", 12 * 4 * 2)  # two vectors together
+    monkeypatch.setattr("distilvec.teachers.cache.parquet._MAX_BYTES", 12 * 4 * 2)  # two vectors together
     vectors = unit(100) * 3
     texts, rows = [*TEXTS, *TEXTS[40:45], TEXTS[3]], np.concatenate([vectors, vectors[40:45], vectors[3:4] * scale])
     teacher = TableEmbedder(TeacherSection(vectors=write(tmp_path / "t.parquet", texts, rows)))
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest("float32"), 32)
     corpus = corpus_of(tmp_path / "c", TEXTS)
     if not differs:
-        teacher.fill(cache, corpus)
+        list(teacher.fill_steps(cache, corpus))
         np.testing.assert_array_equal(cache.read(cache.positions(np.asarray(corpus.keys))), vectors)
         return
     with refused("teacher.vectors", TEXTS[3]):
-        teacher.fill(cache, corpus)
+        list(teacher.fill_steps(cache, corpus))
     assert len(cache) == 0
 
 
@@ -168,11 +166,11 @@ def test_one_text_in_two_roles_needs_two_prompts(tmp_path):
         corpus = corpus_of(folder, TEXTS[:40], TEXTS[:40], {"query": "", "document": "", **prompts})
         cache = TeacherCache.create_or_open(folder / "cache", teacher.manifest(), 32)
         if fits:
-            teacher.fill(cache, corpus)
+            list(teacher.fill_steps(cache, corpus))
             assert len(cache) == 80
         else:
             with pytest.raises(DistilvecError, match="different vectors.*prompts"):
-                teacher.fill(cache, corpus)
+                list(teacher.fill_steps(cache, corpus))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +190,7 @@ def test_tables_of_which_only_some_have_length_1_are_refused(tmp_path, rows):
     teacher = TableEmbedder(TeacherSection(vectors=write(tmp_path / "t.parquet", TEXTS, mixed)))
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 32)
     with refused("teacher.vectors", TEXTS[0][:60]):
-        teacher.fill(cache, corpus_of(tmp_path / "c", TEXTS))
+        list(teacher.fill_steps(cache, corpus_of(tmp_path / "c", TEXTS)))
     assert len(cache) == 0
 
 

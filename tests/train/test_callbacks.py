@@ -7,6 +7,7 @@ from jobs import train
 from loops import make_loop
 from refusals import refused
 
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.train.metrics import read_metrics
@@ -27,7 +28,7 @@ def test_every_logged_line(tiny_recipe, tmp_path):
 
     with_callbacks = resolve(recipe, tmp_path / "run")
     train(with_callbacks, [collect, Counter()])
-    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    lines = read_metrics(RunFolder(tmp_path / "run").metrics)
     assert [step for step, _ in calls] == steps == [line["step"] for line in lines] == [0, 2, 4, 6, 6]
     for (_, metrics), line in zip(calls, lines, strict=True):
         assert metrics == pytest.approx({name: value for name, value in line.items() if name != "step"}, abs=1e-7)
@@ -37,7 +38,7 @@ def test_every_logged_line(tiny_recipe, tmp_path):
     assert with_callbacks.fingerprint == plain.fingerprint
     strip = [
         {k: v for k, v in line.items() if not k.endswith(("per_second", "/wait"))}
-        for line in read_metrics(tmp_path / "plain" / "metrics.jsonl")
+        for line in read_metrics(RunFolder(tmp_path / "plain").metrics)
     ]
     assert strip == [{k: v for k, v in line.items() if not k.endswith(("per_second", "/wait"))} for line in lines]
 

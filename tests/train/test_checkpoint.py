@@ -16,6 +16,7 @@ from torch import nn
 
 from distilvec.core.errors import DistilvecError, Interrupted
 from distilvec.core.objective import Objective
+from distilvec.core.run_folder import RunFolder
 from distilvec.train import checkpoint
 from distilvec.train.checkpoint import (
     SEALED,
@@ -43,7 +44,7 @@ def saved(tmp_path):
     for _ in range(2):
         module(torch.randn(3, 6)).square().sum().backward()
         optimizer.step()
-    path = tmp_path / "checkpoint" / "state.safetensors"
+    path = RunFolder(tmp_path).checkpoint
     save_checkpoint(path, module, optimizer, Progress(step=2), "mark", {"window/since": torch.zeros(3)})
     return path, module, optimizer
 
@@ -166,7 +167,7 @@ class Scaled(Objective):
 
 
 def test_the_objectives_file_notices_damage_too(tmp_path):
-    path, objective = tmp_path / "last.objective.safetensors", Scaled()
+    path, objective = RunFolder(tmp_path).objective("last"), Scaled()
     save_objective(path, objective)
     load_objective(path, Scaled())
     damaged = bytearray(path.read_bytes())

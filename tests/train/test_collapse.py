@@ -14,6 +14,7 @@ from distilvec.config.student import StudentSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.core.run_folder import RunFolder
 from distilvec.models.load import resolve_model
 from distilvec.report.html import render_page
 from distilvec.report.values import Report
@@ -165,7 +166,7 @@ def test_a_run_warns_once_even_if_it_is_resumed(tiny_recipe, tmp_path, capsys, u
     }
     recipe, folder = tiny_recipe(student__dropout=0.0, **changes), tmp_path / "run"
     stop_after(make_loop(recipe, folder, Pressed()), 27).run()
-    lines = read_metrics(folder / "metrics.jsonl")
+    lines = read_metrics(RunFolder(folder).metrics)
     assert [bool(line.get("train/loss")) for line in lines if "train/mean_cosine" in line] == [True] * 9
     first = next(
         line
@@ -174,9 +175,11 @@ def test_a_run_warns_once_even_if_it_is_resumed(tiny_recipe, tmp_path, capsys, u
     )
     assert [line["step"] for line in lines if "warning" in line] == [first["step"]]
     assert make_loop(recipe, folder, Pressed()).run().finished
-    assert len(warnings(folder)) == 1 and warnings(folder)[0]["warning"].startswith("Embeddings collapsed")
+    assert len(warnings(RunFolder(folder))) == 1 and warnings(RunFolder(folder))[0]["warning"].startswith(
+        "Embeddings collapsed"
+    )
     assert capsys.readouterr().err.count("Embeddings collapsed") == 1
-    assert not any("warning" in line for line in history(folder / "metrics.jsonl"))
+    assert not any("warning" in line for line in history(RunFolder(folder).metrics))
 
 
 def test_figures_are_those_of_the_weights_before_the_step(tiny_recipe, tmp_path):
@@ -186,7 +189,7 @@ def test_figures_are_those_of_the_weights_before_the_step(tiny_recipe, tmp_path)
         recipe = tiny_recipe(train__max_steps=1, train__logging_steps=1, train__update=update)
         loop = make_loop(recipe, tmp_path / update["name"])
         loop.run()
-        (line,) = [line for line in read_metrics(loop.folder / "metrics.jsonl") if "train/loss" in line]
+        (line,) = [line for line in read_metrics(loop.folder.metrics) if "train/loss" in line]
         found.append([line["train/loss"], line["train/mean_cosine"], line["train/effective_rank"]])
         assert loop.module.snapshot is None
     assert found[0] == found[1] and np.isfinite(found[0]).all()
@@ -194,7 +197,7 @@ def test_figures_are_those_of_the_weights_before_the_step(tiny_recipe, tmp_path)
 
 def test_a_good_run_does_not_warn_and_the_page_shows_what_was_noticed(tiny_recipe, tmp_path, capsys):
     make_loop(tiny_recipe(train__epochs=2), tmp_path / "run").run()
-    assert warnings(tmp_path / "run") == [] and "collapsed" not in capsys.readouterr().err
+    assert warnings(RunFolder(tmp_path / "run")) == [] and "collapsed" not in capsys.readouterr().err
     assert 'id="problems"' not in render_page(Report(name="tiny"), str)
     warning = {"step": 1200, "epoch": 1.0, "warning": "The embeddings collapsed: <all> alike."}
     page = render_page(Report(name="tiny", warnings=[warning]), str)
@@ -202,8 +205,9 @@ def test_a_good_run_does_not_warn_and_the_page_shows_what_was_noticed(tiny_recip
 
 
 def test_stages_are_looked_through(tmp_path):
-    for folder, text in ((tmp_path / "stages" / "head", "first"), (tmp_path, "second")):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "metrics.jsonl").write_text(f'{{"step": 1, "epoch": 0.1, "warning": "{text}"}}\n')
-    assert [line["warning"] for line in warnings(tmp_path)] == ["first", "second"]
+    run = RunFolder(tmp_path)
+    for stage, text in ((run.stage("head"), "first"), (run.training, "second")):
+        stage.path.mkdir(parents=True, exist_ok=True)
+        stage.metrics.write_text(f'{{"step": 1, "epoch": 0.1, "warning": "{text}"}}\n')
+    assert [line["warning"] for line in warnings(run)] == ["first", "second"]
     assert len(SENTENCES) == 32

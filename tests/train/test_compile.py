@@ -7,6 +7,7 @@ import torch
 from jobs import train
 from safetensors.torch import load_file
 
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
 from distilvec.students.attention import fused_attention
 from distilvec.students.dropout import FastDropout
@@ -29,8 +30,8 @@ def without_code_generation(monkeypatch):
 def trained(recipe, folder):
     """The losses and the last weights of a run."""
     train(resolve(recipe, folder))
-    losses = [line["train/loss"] for line in read_metrics(folder / "metrics.jsonl") if "train/loss" in line]
-    return losses, load_file(folder / "last" / "model.safetensors")
+    losses = [line["train/loss"] for line in read_metrics(RunFolder(folder).metrics) if "train/loss" in line]
+    return losses, load_file(RunFolder(folder).last / "model.safetensors")
 
 
 def test_compiled_training_is_the_same(tiny_recipe, tmp_path):

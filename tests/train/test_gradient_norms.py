@@ -6,6 +6,7 @@ import pytest
 import torch
 from loops import make_loop
 
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
 from distilvec.report.sections.training import gradient_points
 from distilvec.train.distillation import seed_step
@@ -36,7 +37,7 @@ def test_norms_equal_autograd_term_by_term(tiny_recipe, tmp_path):
     expected = by_hand(make_loop(recipe, tmp_path / "hand"), 0)
     assert len(expected) == 3 and all(value > 0 for value in expected.values())
     make_loop(recipe, tmp_path / "run").run()
-    lines = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/gradient_simcse" in line]
+    lines = [line for line in read_metrics(RunFolder(tmp_path / "run").metrics) if "train/gradient_simcse" in line]
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     assert {name: lines[0][f"train/gradient_{name}"] for name in expected} == pytest.approx(expected, rel=1e-5)
     points = gradient_points(lines)

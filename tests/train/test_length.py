@@ -9,6 +9,7 @@ from refusals import refused
 from safetensors.torch import load_file
 
 from distilvec.config.training import TrainSection
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.pace import SAMPLE_STEPS, measure_pace
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
@@ -87,7 +88,7 @@ def test_minutes_end_and_a_resumed_run_has_the_same_steps(tiny_recipe, tmp_path,
     recipe = tiny_recipe(**MINUTES, train__checkpoint_steps=1)
     job = resolve(recipe, tmp_path / "run")
     interrupt(job, SAMPLE_STEPS + 1, monkeypatch)  # the measured steps have smaller numbers
-    steps = read_steps(tmp_path / "run", job.fingerprint)
+    steps = read_steps(job.files.training, job.fingerprint)
     assert steps is not None and steps > SAMPLE_STEPS + 1
     monkeypatch.setattr("distilvec.pipeline.pace.measure_pace", lambda *args: pytest.fail("measured again"))
     result = run(recipe, tmp_path / "run")
@@ -140,7 +141,7 @@ def test_a_flat_validation_ends_the_training_early(tiny_recipe, tmp_path, capsys
     # 30 passes of 11 steps: validations that count are at least 17 steps apart
     assert state.finished and 0 < state.decay_step < 150
     assert state.step == state.decay_step + decay_steps(state.decay_step)
-    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    lines = read_metrics(RunFolder(tmp_path / "run").metrics)
     rates = {line["step"]: line["train/learning_rate"] for line in lines if "train/loss" in line}
     assert rates[state.step] == 0.0 < rates[state.decay_step]
     assert f"training ends at step {state.step} instead of 330" in capsys.readouterr().err
@@ -168,5 +169,5 @@ def test_a_student_in_a_space_of_its_own_is_trained_to_the_end(tiny_recipe, tmp_
 
 def weights(job):
     """The last weights of a training, as bytes by name."""
-    tensors = load_file(job.folder / "checkpoint" / "state.safetensors")
+    tensors = load_file(job.files.checkpoint)
     return {name: value.numpy().tobytes() for name, value in tensors.items() if name.startswith("model/")}

@@ -18,8 +18,8 @@ from several import finish, start
 from benchmarks import kills
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
-from distilvec.pipeline.run_dir import TRAINING
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
 
@@ -39,7 +39,7 @@ def assert_same_weights(first, second):
 def test_learns_and_writes_metrics(tiny_recipe, tmp_path):
     loop = make_loop(tiny_recipe(train__epochs=4), tmp_path / "run")
     state = loop.run()
-    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    lines = read_metrics(RunFolder(tmp_path / "run").metrics)
     distances = [line["eval/distance"] for line in lines if "eval/distance" in line]
     assert len(distances) == 5 and distances[-1] < 0.8 * distances[0]
     assert state.finished and state.best_distance == pytest.approx(min(distances[1:]), abs=1e-7)
@@ -62,7 +62,7 @@ def test_interrupted_equals_uninterrupted(tiny_recipe, tmp_path, optimizer):
     assert_same_weights(weights(whole), weights(last))
     keys = ("step", "train/loss", "eval/distance")
     first, second = (
-        [{k: line.get(k) for k in keys} for line in read_metrics(f / "metrics.jsonl")]
+        [{k: line.get(k) for k in keys} for line in read_metrics(RunFolder(f).metrics)]
         for f in (tmp_path / "whole", parts)
     )
     assert [line for line in first if line["eval/distance"]] == [line for line in second if line["eval/distance"]]
@@ -96,10 +96,10 @@ def test_kept_students_are_the_same_after_an_interruption(tiny_recipe, tmp_path)
 
 def test_the_last_student_is_kept_after_a_kill_behind_the_last_checkpoint(tiny_recipe, tmp_path):
     train(resolve(tiny_recipe(), tmp_path / "run"))
-    weights_file = tmp_path / "run" / "last" / "model.safetensors"
+    weights_file = RunFolder(tmp_path / "run").last / "model.safetensors"
     before = weights_file.read_bytes()
     shutil.rmtree(weights_file.parent)
-    (tmp_path / "run" / TRAINING).unlink()  # written after the last student
+    RunFolder(tmp_path / "run").training_result.unlink()  # written after the last student
     train(resolve(tiny_recipe(), tmp_path / "run"))
     assert weights_file.read_bytes() == before
 
@@ -151,7 +151,7 @@ def test_bf16_keeps_fp32_weights_and_learns(tiny_recipe, tmp_path, monkeypatch):
     assert all(p.dtype == torch.float32 for p in loop.module.parameters())
     assert loop.module.objective.matmul_dtype == torch.bfloat16
     distances = [
-        line["eval/distance"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/distance" in line
+        line["eval/distance"] for line in read_metrics(RunFolder(tmp_path / "run").metrics) if "eval/distance" in line
     ]
     assert distances[-1] < distances[0]
 
@@ -186,7 +186,7 @@ def test_trackers_get_the_same_figures(tiny_recipe, tmp_path):
     make_loop(tiny_recipe(train__trackers=["tensorboard"]), tmp_path / "run").run()
     events = EventAccumulator(str(next((tmp_path / "run").rglob("events.out*")).parent))
     events.Reload()
-    lines = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss" in line]
+    lines = [line for line in read_metrics(RunFolder(tmp_path / "run").metrics) if "train/loss" in line]
     assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(
         [line["train/loss"] for line in lines], abs=1e-5
     )
@@ -206,7 +206,7 @@ def test_a_checkpoint_of_another_recipe_or_a_damaged_one_is_refused(tiny_recipe,
     loop.run()
     loop.fingerprint = "other"
     with pytest.raises(DistilvecError, match=r"^\[checkpoint\] .*--restart"):
-        Trainer(loop.module.encoder, loop.module.objective, loop.data, recipe.train, tmp_path / "run", "other")
+        Trainer(loop.module.encoder, loop.module.objective, loop.data, recipe.train, loop.folder, "other")
     loop.checkpoint.write_bytes(loop.checkpoint.read_bytes()[:1000])
     with pytest.raises(DistilvecError, match="damaged"):
         make_loop(recipe, tmp_path / "run")
@@ -238,10 +238,10 @@ def test_two_processes_train_one_student(tiny_recipe, tmp_path):
     file.write_text(recipes.dump(tiny_recipe(train__epochs=3, **changes)))
     first, second = finish(start("run", file, "--out", tmp_path / "run", module="distilvec"))
     assert "student" in first and not second
-    state = json.loads((tmp_path / "run" / "distillation.json").read_text())["training"]
+    state = json.loads(RunFolder(tmp_path / "run").record.read_text())["training"]
     assert state["steps"] == 3 * 23 and state["texts"] == 3 * 184
     distances = [
-        line["eval/distance"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/distance" in line
+        line["eval/distance"] for line in read_metrics(RunFolder(tmp_path / "run").metrics) if "eval/distance" in line
     ]
     assert len(distances) >= 4 and distances[-1] < distances[0]  # the start, and the end of each epoch
 

@@ -97,7 +97,7 @@ def test_weights_and_metrics_are_those_without_a_thread(tiny_recipe, tmp_path, m
         assert torch.equal(value, alone.module.state_dict()[name]), name
     found, expected = (
         [{key: value for key, value in line.items() if not key.endswith(("per_second", "wait"))} for line in lines]
-        for lines in (read_metrics(loop.folder / "metrics.jsonl") for loop in (ahead, alone))
+        for lines in (read_metrics(loop.folder.metrics) for loop in (ahead, alone))
     )
     assert found == expected and len(found) > 3
 
@@ -131,7 +131,7 @@ def test_the_log_has_the_share_of_time_spent_waiting(tiny_recipe, tmp_path, monk
     monkeypatch.setattr(Trainer, "_load", slow)
     loop = make_loop(tiny_recipe(train__logging_steps=2, train__max_steps=4), tmp_path / "run")
     loop.run()
-    waits = [line["train/wait"] for line in read_metrics(loop.folder / "metrics.jsonl") if "train/wait" in line]
+    waits = [line["train/wait"] for line in read_metrics(loop.folder.metrics) if "train/wait" in line]
     assert len(waits) == 2 and all(0 < wait <= 1 for wait in waits) and max(waits) > 0.1
 
 

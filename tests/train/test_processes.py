@@ -12,6 +12,7 @@ from several import finish, start, train_alone_and_in_two
 
 from distilvec.config import recipe as recipes
 from distilvec.core.registry import method_names
+from distilvec.core.run_folder import RunFolder
 from distilvec.train.metrics import read_metrics
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_cache")]
@@ -92,7 +93,7 @@ def test_weights_after_12_steps_are_those_of_one_process(trained, name):
     4e-3), Adam divides it by itself.
     """
     way = 12 * recipes.load(trained / f"{name}.yaml").train.learning_rate
-    one, two = (load_file(trained / count / name / "checkpoint" / "state.safetensors") for count in ("one", "two"))
+    one, two = (load_file(RunFolder(trained / count / name).checkpoint) for count in ("one", "two"))
     assert one.keys() == two.keys()
     for key, value in one.items():
         if key.startswith("model/") and "key.bias" not in key:  # whose gradient is 0, but for rounding
@@ -109,7 +110,7 @@ def test_a_checkpoint_that_is_due_in_one_process_is_written_by_all(trained, tiny
 @pytest.mark.parametrize("name", CASES)
 def test_metrics_are_those_of_one_process(trained, name):
     """Validation before the first step to the last digit; losses, gradient norms and warnings of training."""
-    one, two = (read_metrics(trained / count / name / "metrics.jsonl") for count in ("one", "two"))
+    one, two = (read_metrics(RunFolder(trained / count / name).metrics) for count in ("one", "two"))
     timed = {"train/texts_per_second", "train/tokens_per_second", "train/wait"}
     assert one[0] == two[0] and any(key.startswith("eval/") for key in one[0])
     assert [line.keys() for line in one] == [line.keys() for line in two] and one[-1]["step"] == 12

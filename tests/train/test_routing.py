@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from distilvec.core.batch import TextBatch
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.core.run_folder import RunFolder
 from distilvec.report.write import warnings
 from distilvec.train.metrics import read_metrics
 from distilvec.train.monitors import (
@@ -147,14 +148,14 @@ def test_a_run_warns_once_even_if_it_is_resumed(tiny_recipe, tmp_path, capsys):
     )
     folder = tmp_path / "run"
     stop_after(make_loop(recipe, folder, Pressed()), 27).run()
-    lines = read_metrics(folder / "metrics.jsonl")
+    lines = read_metrics(RunFolder(folder).metrics)
     assert (
         max(line.get("train/gate_3", 0) for line in lines) > ONE
         and len([line for line in lines if "train/gate_1" in line]) == 9
     )
     assert [line["kind"] for line in lines if "warning" in line].count("routing") == 1
     assert make_loop(recipe, folder, Pressed()).run().finished
-    found = [line for line in warnings(folder) if line["kind"] == "routing"]
+    found = [line for line in warnings(RunFolder(folder)) if line["kind"] == "routing"]
     assert len(found) == 1
     assert capsys.readouterr().err.count("Routing collapsed") == 1
 
@@ -165,9 +166,11 @@ def test_monitoring_changes_no_weight(tiny_recipe, tmp_path):
         recipe = tiny_recipe(**EXPERTS, train__max_steps=4, train__logging_steps=often)
         loop = make_loop(recipe, tmp_path / str(often))
         loop.run()
-        lines = [line for line in read_metrics(loop.folder / "metrics.jsonl") if "train/loss" in line]
+        lines = [line for line in read_metrics(loop.folder.metrics) if "train/loss" in line]
         assert len(lines) == (4 if often == 1 else 1) and all("train/gate_3" in line for line in lines)
-    one, other = (load_file(next((tmp_path / name / "checkpoint").glob("*.safetensors"))) for name in ("1", "50"))
+    one, other = (
+        load_file(next(RunFolder(tmp_path / name).checkpoint.parent.glob("*.safetensors"))) for name in ("1", "50")
+    )
     names = {
         name for name in one if not name.startswith("loop/")
     }  # what the loop has in memory depends on how often it looks

@@ -18,6 +18,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.training import TrainSection
 from distilvec.core import processes
 from distilvec.core.errors import DistilvecError, ProcessLost
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.job import training_fingerprint
 from distilvec.pipeline.prepare import check_shards
 from distilvec.pipeline.run import run
@@ -82,12 +83,12 @@ def trained(root, make_recipe):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_weights_state_and_metrics_are_those_of_whole_weights(trained, root, name):
-    one, two = (load_file(root / count / name / "checkpoint" / "state.safetensors") for count in ("one", "two"))
+    one, two = (load_file(RunFolder(root / count / name).checkpoint) for count in ("one", "two"))
     assert one.keys() == two.keys()
     for key, value in one.items():
         if not key.startswith("loop/") and "key.bias" not in key:  # whose gradient is 0, but for rounding
             torch.testing.assert_close(two[key], value, atol=2e-5, rtol=1e-4, msg=f"{key}: {{}}".format)
-    first, second = (read_metrics(root / count / name / "metrics.jsonl") for count in ("one", "two"))
+    first, second = (read_metrics(RunFolder(root / count / name).metrics) for count in ("one", "two"))
     assert first[0] == second[0] and [line["step"] for line in first] == [line["step"] for line in second]
     for one_line, two_line in zip(first, second, strict=True):
         same = {key: value for key, value in one_line.items() if "_per_second" not in key and "wait" not in key}
@@ -114,7 +115,7 @@ def test_a_run_saves_the_plain_student_of_one_process(root, make_recipe):
     two = start("run", file, "--out", root / "shards", module="distilvec")
     finish([one])
     finish(two)
-    for name in ("student", "last", "students/step-6", "students/step-12"):
+    for name in ("student", "details/last", "students/step-6", "students/step-12"):
         whole, shards = (SentenceTransformer(str(root / run / name)) for run in ("whole", "shards"))
         assert shards.state_dict().keys() == whole.state_dict().keys() and not any(
             "lora" in k for k in whole.state_dict()

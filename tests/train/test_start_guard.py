@@ -11,6 +11,7 @@ from jobs import train
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.start import read_start
@@ -40,7 +41,7 @@ def test_the_start_ships_where_training_ends_further_from_the_teacher(tiny_recip
 def test_the_rate_is_lowered_at_every_return_and_training_ends_after_the_last(tiny_recipe, tmp_path, capsys):
     job = resolve(tiny_recipe(**DESTROYS, train__logging_steps=1), tmp_path / "run")
     state = train(job).state
-    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    lines = read_metrics(RunFolder(tmp_path / "run").metrics)
     warnings = [line for line in lines if line.get("kind") == "start"]
     assert len(warnings) == 3 and state.finished and state.returns == 2
     first, second, _ = (line["step"] for line in warnings)
@@ -67,13 +68,13 @@ def test_a_killed_run_returns_to_the_same_start(tiny_recipe, tmp_path, monkeypat
     train(whole)
     interrupt(halved, 5, monkeypatch, execute=train)
     train(halved)
-    first, second = (load_file(job.folder / "checkpoint" / "state.safetensors") for job in (whole, halved))
+    first, second = (load_file(job.files.checkpoint) for job in (whole, halved))
     assert all(torch.equal(first[name], second[name]) for name in first if name.startswith("model/"))
     assert validations(whole.folder) == validations(halved.folder)
 
 
 def validations(folder):
-    return [line for line in read_metrics(folder / "metrics.jsonl") if "eval/distance" in line]
+    return [line for line in read_metrics(RunFolder(folder).metrics) if "eval/distance" in line]
 
 
 def test_training_that_helps_is_left_alone(tiny_recipe, tmp_path):

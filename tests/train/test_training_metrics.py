@@ -11,6 +11,7 @@ from jobs import train
 from loops import make_loop, stop_after
 from refusals import refused
 
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
 from distilvec.train.metrics import MetricsLog, read_metrics
 
@@ -59,7 +60,7 @@ def test_equal_after_kills(tiny_recipe, tmp_path, monkeypatch, changes, every, k
     assert all(len(found) > 4 for found in expected.values()) and len(expected) == 1 + (changes is STAGED)
     for step in kills:
         interrupt(resolve(recipe, tmp_path / "parts"), step, monkeypatch, execute=train)
-        with (tmp_path / "parts" / "metrics.jsonl").open("a") as file:
+        with RunFolder(tmp_path / "parts").metrics.open("a") as file:
             file.write('{"step": 9, "epo')  # torn by the kill
     train(resolve(recipe, tmp_path / "parts"))
     assert lines(tmp_path / "parts") == expected
@@ -79,7 +80,7 @@ def test_equal_after_a_collapse_that_was_said_before_the_kill(tiny_recipe, tmp_p
     stop_after(make_loop(recipe, tmp_path / "parts"), 7).run()
     make_loop(recipe, tmp_path / "parts").run()
     expected = lines(tmp_path / "whole")
-    assert sum("warning" in line for line in expected["metrics.jsonl"]) == 1
+    assert sum("warning" in line for line in expected["details/metrics.jsonl"]) == 1
     assert lines(tmp_path / "parts") == expected
 
 
@@ -93,7 +94,7 @@ def test_a_checkpoint_without_the_loops_memory_goes_on(tiny_recipe, tmp_path, mo
         patched.setattr(module, "save_checkpoint", lambda *arguments: save(*arguments[:-1], {}))
         stop_after(make_loop(recipe, tmp_path / "run"), 6).run()
     assert make_loop(recipe, tmp_path / "run").run().finished
-    assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [
+    assert [line["step"] for line in read_metrics(RunFolder(tmp_path / "run").metrics)] == [
         0,
         4,
         8,

@@ -10,6 +10,7 @@ from jobs import training_data
 from loops import make_loop
 from sentence_transformers import SentenceTransformer
 
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.record import best_distance
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
@@ -93,11 +94,13 @@ def test_the_student_that_ships(tiny_recipe, tmp_path, monkeypatch, method):
     saved: list[int] = []
     loop.hooks = replace(loop.hooks, save=lambda name: saved.append(loop.state.best_step))
     state = loop.run()
-    steps = [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/similarity_gap" in line]
+    steps = [
+        line["step"] for line in read_metrics(RunFolder(tmp_path / "run").metrics) if "eval/similarity_gap" in line
+    ]
     assert saved == {"redact": steps[:2], "simcse": steps[1:]}[method]
     assert state.best_step == saved[-1]
     names = {"redact": "distance", "simcse": "similarity_gap"}
-    metrics = best_distance([tmp_path / "run" / "metrics.jsonl"])
+    metrics = best_distance([RunFolder(tmp_path / "run").metrics])
     last = 0.5 + 0.1 / 19 * (len(steps) - 3)
     assert metrics[names[method]] == pytest.approx({"redact": 0.2, "simcse": last}[method])
 

@@ -14,6 +14,7 @@ from samples import make_texts
 
 import distilvec
 from distilvec.__main__ import run_command
+from distilvec.core.run_folder import RunFolder
 from distilvec.students.task_head import head_info
 from distilvec.train.trainer import Trainer
 
@@ -48,7 +49,11 @@ def rows():
 
 def test_learns_judges_and_predicts(rows, tiny_model, tmp_path):
     classifier = classify(rows, tiny_model, tmp_path / "run")
-    assert classifier.accuracy.rows == len((tmp_path / "run/data/test.jsonl").read_text().splitlines()) == 30
+    assert (
+        classifier.accuracy.rows
+        == len((RunFolder(tmp_path / "run").labels / "test.jsonl").read_text().splitlines())
+        == 30
+    )
     assert classifier.accuracy.value > 0.8 and classifier.teacher_accuracy.value > 0.6
     low, high = classifier.accuracy.interval
     assert 0 < low <= classifier.accuracy.value <= high <= 1
@@ -57,7 +62,7 @@ def test_learns_judges_and_predicts(rows, tiny_model, tmp_path):
     assert classifier.mistakes.wrong == 30 - classifier.accuracy.right
     assert "30 test rows" in classifier.sentence and f"{100 * classifier.accuracy.value:.1f}%" in classifier.sentence
 
-    tested = [json.loads(line) for line in (tmp_path / "run/data/test.jsonl").read_text().splitlines()]
+    tested = [json.loads(line) for line in (RunFolder(tmp_path / "run").labels / "test.jsonl").read_text().splitlines()]
     answers = classifier.predict([row["text"] for row in tested])
     right = sum(answer == row["label"] for answer, row in zip(answers, tested, strict=True))
     assert right == classifier.accuracy.right
@@ -67,8 +72,10 @@ def test_learns_judges_and_predicts(rows, tiny_model, tmp_path):
     again = classify(rows, tiny_model, tmp_path / "run")
     assert again.to_json()["accuracy"] == classifier.accuracy.value, "the finished run is opened"
 
-    small = classify(rows, tmp_path / "run/teacher/student", tmp_path / "second", epochs=1)
-    assert not (tmp_path / "second" / "teacher").exists(), "a teacher that knows the labels learns nothing again"
+    small = classify(rows, RunFolder(tmp_path / "run").teacher.student, tmp_path / "second", epochs=1)
+    assert not RunFolder(tmp_path / "second").teacher.path.exists(), (
+        "a teacher that knows the labels learns nothing again"
+    )
     assert small.teacher_accuracy.right == classifier.teacher_accuracy.right
 
 
@@ -77,10 +84,11 @@ def test_few_labels_begin_from_a_logistic_regression_and_the_better_one_ships(ti
     rows = labelled_rows(36)
     overrides = FAST | {"train.learning_rate": 1.0, "train.max_grad_norm": 100.0}
     classifier = classify(rows, tiny_model, tmp_path / "run", overrides=overrides, test=labelled_rows(150)[36:])
-    for folder in (tmp_path / "run" / "teacher", tmp_path / "run"):
-        training = json.loads((folder / "distillation.json").read_text())["training"]
+    student = RunFolder(tmp_path / "run")
+    for run in (student.teacher, student):
+        training = json.loads(run.record.read_text())["training"]
         assert "logistic regression" in training["start"]
-        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
         scores = {line["step"]: line["eval/accuracy"] for line in lines if "eval/accuracy" in line}
         assert scores[training["best_step"]] == max(scores.values()) >= scores[0]
     assert classifier.accuracy.value > 0.6, "a third of the texts would be right by chance"
@@ -90,7 +98,7 @@ def test_several_labels_a_text(tiny_model, tmp_path):
     classifier = classify(labelled_rows(150, several=True), tiny_model, tmp_path / "run", epochs=10)
     assert head_info(classifier.model_folder)["task"]["kind"] == "multilabel"
     assert classifier.accuracy.f1 > 0.8 and classifier.accuracy.value > 0.5 and "F1" in classifier.sentence
-    tested = [json.loads(line) for line in (tmp_path / "run/data/test.jsonl").read_text().splitlines()]
+    tested = [json.loads(line) for line in (RunFolder(tmp_path / "run").labels / "test.jsonl").read_text().splitlines()]
     answers = classifier.predict([row["text"] for row in tested])
     right = sum(answer == row["label"] for answer, row in zip(answers, tested, strict=True))
     assert right == classifier.accuracy.right
@@ -98,6 +106,21 @@ def test_several_labels_a_text(tiny_model, tmp_path):
     assert [
         [name for name, p in zip(classifier.classes, row, strict=True) if p > 0.5] for row in probabilities
     ] == answers
+
+
+def test_a_size_says_how_small_the_student_is(rows, tiny_model, tmp_path, capsys, monkeypatch):
+    classifier = classify(rows, tiny_model, tmp_path / "run", layers=None, size="60%", epochs=2)
+    assert classifier.parameters <= 0.6 * classifier.teacher_parameters
+    assert classifier.result.recipe.student.size == "60%"
+    with refused("size"):
+        classify(rows, tiny_model, tmp_path / "small", layers=None, size="10")
+    assert not (tmp_path / "small" / "details" / "teacher" / "student").exists(), "refused before the teacher learns"
+    with refused("size"):
+        classify(rows, tiny_model, tmp_path / "both", layers=1, size="60%")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "intents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run_command(["classify", "intents.jsonl", "--teacher", str(tiny_model), "--size", "wide"]) == 2
+    assert "[--size]" in capsys.readouterr().err
 
 
 def test_pairs(tiny_model, tmp_path):
@@ -114,15 +137,16 @@ def test_resumes_from_where_it_was_stopped(rows, tiny_model, tmp_path, monkeypat
 
     def stop(self, batches, index):
         step(self, batches, index)
-        self.stop_asked = self.state.step == 5 and self.folder == tmp_path / "parts"
+        self.stop_asked = self.state.step == 5 and self.folder == RunFolder(tmp_path / "parts").training
 
     monkeypatch.setattr(Trainer, "_step", stop)
     with pytest.raises(distilvec.core.errors.DistilvecError):
         classify(rows, tiny_model, tmp_path / "parts", epochs=2)
     monkeypatch.setattr(Trainer, "_step", step)
-    before = (tmp_path / "parts/teacher/metrics.jsonl").stat().st_mtime_ns
+    metrics = RunFolder(tmp_path / "parts").teacher.metrics
+    before = metrics.stat().st_mtime_ns
     parts = classify(rows, tiny_model, tmp_path / "parts", epochs=2)
-    assert (tmp_path / "parts/teacher/metrics.jsonl").stat().st_mtime_ns == before
+    assert metrics.stat().st_mtime_ns == before
     texts = [row["text"] for row in rows]
     assert np.array_equal(parts.predict_proba(texts), whole.predict_proba(texts))
 

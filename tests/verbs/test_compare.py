@@ -13,6 +13,7 @@ from sklearn.metrics import f1_score
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
+from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.evaluator import Sample
 from distilvec.evaluation.significance import average_interval
 from distilvec.report.comparison import differences_table, leaderboard
@@ -52,7 +53,7 @@ def write_run(tmp_path):
         place, samples, seed=0, name=None, kept=True, data="d", column="student", minutes=2.0, speed=None, recipe=None
     ):
         folder = tmp_path / place
-        folder.mkdir(parents=True)
+        RunFolder(folder).make()
         tree = {
             "name": name or folder.name,
             "train": {"seed": seed, "epochs": 1},
@@ -72,14 +73,14 @@ def write_run(tmp_path):
             "training": {"minutes": minutes, "texts": 1000, "steps": 30},
             "metrics": {"distance": 0.3 + seed / 100},
         }
-        (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
-        write_json(folder / "distillation.json", record, sealed=True)
-        write_json(folder / "report.json", {"format": 3, "scores": columns, "speed": speed}, sealed=True)
+        RunFolder(folder).recipe.write_text(yaml.safe_dump(tree))
+        write_json(RunFolder(folder).record, record, sealed=True)
+        write_json(RunFolder(folder).report, {"format": 3, "scores": columns, "speed": speed}, sealed=True)
         if kept:
             arrays = {
                 f"{column}/{t}/{part}": getattr(s, part) for t, s in samples.items() for part in ("predicted", "gold")
             }
-            np.savez(folder / "samples.npz", format=3, **arrays)
+            np.savez(RunFolder(folder).samples, format=3, **arrays)
         return folder
 
     return write
@@ -146,7 +147,8 @@ def test_a_sweep_gives_its_groups(write_run, tmp_path):
         {"name": f"lr=3,seed={s}", "group": "lr=3", "folder": f"lr=3,seed={s}", "state": state}
         for s, state in ((0, "failed"), (1, "pending"))
     ]
-    (tmp_path / "sweep" / "sweep.json").write_text(json.dumps({"members": entries}))
+    RunFolder(tmp_path / "sweep").make()
+    RunFolder(tmp_path / "sweep").sweep.write_text(json.dumps({"members": entries}))
     comparison = compare_runs([tmp_path / "sweep"])
     assert [(row.run, row.seeds) for row in comparison.rows] == [("lr=2", 2), ("lr=1", 2)], "best average first"
     assert comparison.reference == "lr=1", "the first that was given"
@@ -164,16 +166,16 @@ def test_a_run_without_newer_keys_is_in_the_group_of_its_recipe(write_run, tiny_
     older = {**full, "train": {key: value for key, value in full["train"].items() if key != "optimizer"}}
     folders = [write_run(name, {"a": sts(1)}, name="mine") for name in ("older", "newer")]
     for seed, (folder, tree) in enumerate(zip(folders, (older, {**full, "remote_output": "s3://b/c"}), strict=True)):
-        (folder / "recipe.yaml").write_text(yaml.safe_dump({**tree, "train": {**tree["train"], "seed": seed}}))
+        RunFolder(folder).recipe.write_text(yaml.safe_dump({**tree, "train": {**tree["train"], "seed": seed}}))
     assert [row.seeds for row in compare_runs(folders).rows] == [2]
 
 
 def test_one_teacher_with_more_outputs_is_no_other_teacher(write_run):
     folders = [write_run(name, {"a": sts(1)}, seed) for seed, name in enumerate(("states", "plain"))]
     for folder, mark in zip(folders, ("t1", "t2"), strict=True):
-        record = json.loads((folder / "distillation.json").read_text())
+        record = json.loads(RunFolder(folder).record.read_text())
         record["teacher"] |= {"fingerprint": mark, "embeddings": "same"}
-        write_json(folder / "distillation.json", record, sealed=True)
+        write_json(RunFolder(folder).record, record, sealed=True)
     assert not any("Different teachers" in note for note in compare_runs(folders).notes)
 
 
@@ -191,10 +193,10 @@ def test_what_is_not_one_group(write_run):
 
 def test_scores_of_the_record_serve_where_there_is_no_report(write_run):
     folder = write_run("run", {"a": sts(1)})
-    scores = json.loads((folder / "report.json").read_text())["scores"]
-    (folder / "report.json").unlink()
-    record = json.loads((folder / "distillation.json").read_text())
-    write_json(folder / "distillation.json", {**record, "scores": scores}, sealed=True)
+    scores = json.loads(RunFolder(folder).report.read_text())["scores"]
+    RunFolder(folder).report.unlink()
+    record = json.loads(RunFolder(folder).record.read_text())
+    write_json(RunFolder(folder).record, {**record, "scores": scores}, sealed=True)
     assert compare_runs([folder]).rows[0].mean["a"] == pytest.approx(value(sts(1)))
 
 
@@ -259,9 +261,9 @@ def test_averages_by_type_and_of_retrieval_against_a_loop(write_run):
 
     folders = [write_run(name, side) for name, side in (("ours", sides[0]), ("theirs", sides[1]))]
     for folder in folders:
-        report = json.loads((folder / "report.json").read_text())
+        report = json.loads(RunFolder(folder).report.read_text())
         report["scores"]["asymmetric"] = [{**s, "value": 40.0} for s in report["scores"]["student"]]
-        write_json(folder / "report.json", report, sealed=True)
+        write_json(RunFolder(folder).report, report, sealed=True)
     comparison = compare_runs(folders, reference="theirs", draws=120)
     ours = row_of(comparison, "ours")
     drawn = []
@@ -374,7 +376,7 @@ def test_columns(write_run):
 
 
 def test_folders_that_are_no_runs(write_run, tmp_path):
-    (tmp_path / "empty").mkdir()
+    RunFolder(tmp_path / "empty").make()
     for place in ("empty", "absent"):
         with pytest.raises(DistilvecError, match=rf"^\[run folder\] .*{place}: neither"):
             load_runs([tmp_path / place])
@@ -384,18 +386,18 @@ def test_folders_that_are_no_runs(write_run, tmp_path):
     with pytest.raises(DistilvecError, match="has not finished"):
         load_runs([tmp_path / "empty"])
     entry = {"name": "a", "group": "a", "folder": "a", "state": "pending"}
-    (tmp_path / "empty" / "sweep.json").write_text(json.dumps({"members": [entry]}))
+    RunFolder(tmp_path / "empty").sweep.write_text(json.dumps({"members": [entry]}))
     with pytest.raises(DistilvecError, match=r"^\[run folder\] .*none of the sweep's 1 "):
         load_runs([tmp_path / "empty"])
 
 
 def test_damaged_files_are_named(write_run):
     folder, other = write_run("run", {"a": sts(1)}), write_run("other", {"a": sts(2)})
-    (folder / "samples.npz").write_bytes((folder / "samples.npz").read_bytes()[:200])
+    RunFolder(folder).samples.write_bytes(RunFolder(folder).samples.read_bytes()[:200])
     with refused("samples.npz"):
         compare_runs([folder, other], draws=20)
     for content in ("{", "[]", "[" * 100_000):
-        (folder / "report.json").write_text(content)
+        RunFolder(folder).report.write_text(content)
         with refused("report.json"):
             compare_runs([folder])
 
@@ -413,16 +415,17 @@ def test_damaged_files_are_named(write_run):
         ("report.json", {"speed": {"rows": [{"model": "student"}]}}),
         ("report.json", {"speed": {"models": {"student": {"megabytes": "11"}}}}),
         ("report.json", {"speed": {"rows": [{"texts_per_second": 1.0, "median_ms": "slow"}]}}),
-        ("distillation.json", {"teacher": "big"}),
-        ("distillation.json", {"training": {"minutes": "two"}}),
-        ("distillation.json", {"metrics": {"distance": True}}),
-        ("distillation.json", {"student": {"parameters": []}}),
+        ("record.json", {"teacher": "big"}),
+        ("record.json", {"training": {"minutes": "two"}}),
+        ("record.json", {"metrics": {"distance": True}}),
+        ("record.json", {"student": {"parameters": []}}),
     ],
 )
 def test_files_of_another_shape_are_named(write_run, name, change):
     folder = write_run("run", {"a": sts(1)})
-    content = json.loads((folder / name).read_text()) | change
-    write_json(folder / name, content, sealed=True)
+    path = RunFolder(folder).details / name
+    content = json.loads(path.read_text()) | change
+    write_json(path, content, sealed=True)
     key = next(iter(change))
     with pytest.raises(DistilvecError, match=rf"^\[{name}\] .*{name}: {key}.* Delete it"):
         compare_runs([folder])
@@ -440,6 +443,6 @@ def test_files_of_another_shape_are_named(write_run, name, change):
 )
 def test_samples_that_do_not_fit(write_run, arrays):
     folder, other = write_run("run", {"a": sts(1)}), write_run("other", {"a": sts(2)})
-    np.savez(folder / "samples.npz", **{f"student/a/{name}": values for name, values in arrays.items()})
+    np.savez(RunFolder(folder).samples, **{f"student/a/{name}": values for name, values in arrays.items()})
     with refused("samples.npz"):
         compare_runs([folder, other], draws=20)

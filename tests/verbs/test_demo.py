@@ -25,6 +25,7 @@ from distilvec.__main__ import run_command
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import locked, write_json
+from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation import parity
 from distilvec.evaluation.search import top_k
 from distilvec.formats.sentence_transformers import save_student
@@ -75,7 +76,8 @@ def world(tmp_path_factory):
     }
     (folder / "run" / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     record = {"name": "tiny", "teacher": {"name": "plain"}, "student": {}, "teacher_compatible": True}
-    write_json(folder / "run" / "distillation.json", record, sealed=True)
+    RunFolder(folder / "run").make()
+    write_json(RunFolder(folder / "run").record, record, sealed=True)
     patch.setattr(parity, "TIMING", parity.Timing(1, 5, 1.0))
     patch.setenv("DISTILVEC_CACHE", str(folder / "cache"))
     yield SimpleNamespace(run=folder / "run", model=model, texts=TEXTS, recipe=recipe)
@@ -284,10 +286,10 @@ def test_what_cannot_be_shown_is_refused_before_the_work(world, copy, tmp_path, 
     refuse(r"^\[--runtime\] .* has no transformers.web.min.js", runtime=tmp_path / "mine")
     other = tmp_path / "other"
     shutil.copytree(world.run, other)
-    record = json.loads((other / "distillation.json").read_text()) | {"teacher_compatible": False}
-    write_json(other / "distillation.json", record, sealed=True)
+    record = json.loads(RunFolder(other).record.read_text()) | {"teacher_compatible": False}
+    write_json(RunFolder(other).record, record, sealed=True)
     refuse(r"^\[demo\] .* not in its teacher's space.* --to projected", other)
-    write_json(other / "distillation.json", record | {"teacher_compatible": True}, sealed=True)
+    write_json(RunFolder(other).record, record | {"teacher_compatible": True}, sealed=True)
     (other / "recipe.yaml").write_text(yaml.safe_dump(world.recipe | {"evaluation": {}}))
     refuse(r"^\[demo\] the run has no retrieval task", other)
     far = {**world.recipe, "teacher": {**world.recipe["teacher"], "similarity": "euclidean"}}

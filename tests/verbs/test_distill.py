@@ -13,6 +13,7 @@ from sentence_transformers import SentenceTransformer
 import distilvec
 from distilvec.__main__ import run_command
 from distilvec.models.placement import count_parameters
+from distilvec.verbs.distill import distill as distill_module
 from distilvec.verbs.distill.recipe import QUARTER, IndexOptions, Request, make_recipe
 
 FAST = {"train.max_steps": 2, "train.device": "cpu", "train.precision": "fp32", "train.batch_size": 8}
@@ -185,3 +186,24 @@ def test_a_test_file_gives_scores(tiny_model, no_pages):
     Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run = distilvec.distill(str(tiny_model), "texts.txt", layers=2, test="pairs.jsonl", out="run", overrides=FAST)
     assert {score.task for score in run.scores["student"]} == {"pairs"} and "teacher" in run.scores
+
+
+# -- quickstart ------------------------------------------------------------------------------------------------------
+
+
+def test_quickstart_is_distill_on_built_in_texts(monkeypatch, capsys):
+    """The recipe that the verb makes is the built-in one, which `run`, `plan` and `cache` take."""
+    made = []
+    monkeypatch.setattr(distill_module, "run_recipe", lambda recipe, folder, *rest: made.append((recipe, folder)))
+    assert run_command(["quickstart"]) == 0
+    assert run_command(["quickstart", "train.max_steps=3", "student.layers=2", "--out", "other"]) == 0
+    (recipe, folder), (changed, _) = made
+    assert folder == Path("runs/quickstart")
+    assert recipe == distilvec.load_recipe("quickstart")
+    assert changed.train.max_steps == 3 and changed.train.batch_size == recipe.train.batch_size
+    assert changed.student.size is None and changed.student.layers == 2
+    assert "student.size=5M is left out" in capsys.readouterr().err
+
+
+def test_built_in_texts_need_no_file():
+    assert recipe_of("./model", "python-docstrings").corpus.sources[0].builtin == "python-docstrings"

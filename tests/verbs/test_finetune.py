@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from distilvec.cli.app import app
 from distilvec.config.recipe import load, validate
 from distilvec.core.errors import DistilvecError
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.task_head import load_head
@@ -53,7 +54,7 @@ def test_leaves_a_teacher_for_recipes(words, tiny_model, tmp_path, monkeypatch):
     assert classes == ["about desert", "about forest", "about ocean"] and head.task.classes == 3
     tree = recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update={"model": str(out / "student")})})
     assert resolve(tree, tmp_path / "student").teacher.head is not None
-    assert json.loads((out / "report.json").read_text())["supervised"]["rows"] == 16
+    assert json.loads(RunFolder(out).report.read_text())["supervised"]["rows"] == 16
 
 
 def test_takes_the_teachers_pooling_and_length(tmp_path):

@@ -17,21 +17,26 @@ from refusals import refused
 from samples import make_texts
 from servers import FaultyApi
 
+import distilvec
 from benchmarks.indexes import DATABASES, lacking, stored
 from distilvec.__main__ import run_command
 from distilvec.config.schema import TeacherSection
+from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.significance import mean_interval
 from distilvec.evaluation.stored import draw_stored, stored_tasks
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
 from distilvec.models.load import load
 from distilvec.pipeline import columns, judgement
+from distilvec.pipeline.caches import open_cache
+from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.teachers.api_embedder import _PROBE
-from distilvec.teachers.cache.columns import KNOWN
+from distilvec.teachers.cache.columns import USUAL_NAMES
+from distilvec.teachers.maker import SAMPLE
 from distilvec.teachers.open import open_table
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.verbs.check.check import check_index
-from distilvec.verbs.distill.prompts import recognize
+from distilvec.verbs.distill.maker import recognize
 from distilvec.verbs.evaluate.scores import score_models
 from distilvec.verbs.export.export import parity_task
 
@@ -63,15 +68,15 @@ def near_teacher(tmp_path_factory, tiny_model):
     return near(tiny_model, tmp_path_factory.mktemp("near"))
 
 
-def near(model, folder):
-    """Save a model whose first layer's weights are changed a little."""
+def near(model, folder, change=0.01):
+    """Save a model whose first layer's weights are changed, by default a little."""
     import torch
 
     own = load(model, device="cpu")
     torch.manual_seed(0)
     with torch.no_grad():
         for weight in own[0].auto_model.encoder.layer[0].parameters():
-            weight += 0.01 * torch.randn_like(weight)
+            weight += change * torch.randn_like(weight)
     own.save_pretrained(str(folder), create_model_card=False)
     return folder
 
@@ -234,9 +239,9 @@ def test_an_index_becomes_a_judged_encoder(kind, folder, tmp_path, many, capsys,
 def test_an_encoder_is_judged_once_with_one_sentence(table, near_teacher, tmp_path, capsys, monkeypatch):
     """Terminal, page and card of `distill` have the sentence of `check`, from one evaluation."""
     out, judged, stored_scores = tmp_path / "run", [], []
-    judge, score = judgement.judge_encoder, columns.evaluate
+    judge, score = judgement.judge_encoder, columns.score_task
     monkeypatch.setattr(judgement, "judge_encoder", lambda *a: judged.append(a) or judge(*a))
-    monkeypatch.setattr(columns, "evaluate", lambda *a: stored_scores.append(a) or score(*a))
+    monkeypatch.setattr(columns, "score_task", lambda *a: stored_scores.append(a) or score(*a))
     words = ["distill", str(table), "--student", str(near_teacher), "--out", str(out)]
     words += [
         "evaluation.stored=60",
@@ -246,9 +251,9 @@ def test_an_encoder_is_judged_once_with_one_sentence(table, near_teacher, tmp_pa
         "train.precision=fp32",
     ]
     assert run_command([*words, "--json", str(tmp_path / "distill.json")]) == 0
-    assert len(judged) == 1 and len(stored_scores) == 2  # two columns
+    assert len(judged) == 1 and len(stored_scores) == 4  # two tasks in two columns
     printed = capsys.readouterr().out
-    report = json.loads((out / "report.json").read_text())
+    report = json.loads(RunFolder(out).report.read_text())
     sentence = report["verdict"]["text"]
     assert LINE.match(sentence) and "a stored text is found at rank 1 to 10 with MRR" in sentence
     assert report["verdict"]["retention"] is report["verdict"]["asymmetric_retention"] is None
@@ -290,14 +295,14 @@ def test_a_table_is_a_full_teacher_of_a_run(table, tiny_recipe, tiny_model, tmp_
         },
     )
     run(recipe, tmp_path / "run")
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    report = json.loads(RunFolder(tmp_path / "run").report.read_text())
     assert report["failures"] == []
     assert {"teacher", "asymmetric", "student"} <= set(report["scores"]) == set(report["averages"])
     assert set(report["agreement"]) == {"mine", NEIGHBORS, KNOWN_ITEM}
     assert report["agreement"][NEIGHBORS]["models"]["asymmetric"].keys() >= {"overlap@10", "kendall_tau"}
     assert {row["column"] for row in report["compression"]["rows"]} == {"teacher", "student", "asymmetric"}
     assert set(report["projections"]["sentences"]["points"]) >= {"teacher", "student"}
-    record = json.loads((tmp_path / "run" / "distillation.json").read_text())
+    record = json.loads(RunFolder(tmp_path / "run").record.read_text())
     assert record["data"]["train_rows"] + record["data"]["holdout_rows"] >= 300 - 10 - 30
     assert parity_task(tmp_path / "run" / "student", None).name == "mine"  # what an export is compared on
 
@@ -306,6 +311,78 @@ def test_candidates_are_recognized(table, tiny_model, near_teacher):
     index = TableEmbedder(TeacherSection(vectors=table))
     best, other = recognize(index, [str(near_teacher), str(tiny_model)])
     assert best.model == str(tiny_model) and best.same and other.cosine < best.cosine
+
+
+QUERIES = make_texts(460)[400:]
+FAST = {"evaluation.stored": 30, "train.max_steps": 2, "train.device": "cpu", "train.precision": "fp32"}
+
+
+def cached(run):
+    """The texts of a run's teacher cache, with their vectors."""
+    job = resolve(run.recipe, run.folder)
+    cache = open_cache(job, job.teacher)
+    rows = np.arange(len(job.corpus))
+    vectors = cache.read(cache.positions(job.teacher.corpus.keys[rows]))
+    return dict(zip(job.corpus.stored(rows), vectors, strict=True))
+
+
+def test_queries_of_an_index_are_embedded_by_the_model_that_made_it(
+    table, teacher, tiny_model, near_teacher, tmp_path, no_pages
+):
+    """Documents have the stored vectors, queries those of the model; another model is refused before the work."""
+    (tmp_path / "queries.txt").write_text("\n".join(QUERIES))
+    asked = {"queries": tmp_path / "queries.txt", "student": near_teacher, "overrides": FAST, "out": tmp_path / "run"}
+    with refused("made_by", "--made-by"):
+        distilvec.distill(table, **asked)
+    with refused("made_by", "has not made the index"):
+        distilvec.distill(table, made_by=[str(near(tiny_model, tmp_path / "other", change=0.5))], **asked)
+    made = distilvec.distill(table, made_by=[str(near_teacher), str(tiny_model)], query_prompt="river ", **asked)
+    assert made.recipe.teacher.made_by == str(tiny_model)
+    vectors = cached(made)
+    assert set(QUERIES) <= set(vectors) and len(vectors) == len(TEXTS) - 30 + len(QUERIES)
+    expected = teacher.encode([f"river {text}" for text in QUERIES])
+    np.testing.assert_allclose(np.stack([vectors[text] for text in QUERIES]), expected, atol=2e-3)
+
+
+def test_texts_beside_an_index_are_embedded_by_its_model(table, tiny_model, near_teacher, tmp_path, no_pages):
+    (tmp_path / "more.txt").write_text("\n".join([*TEXTS[200:], *NEW]))
+    run = distilvec.distill(
+        table, tmp_path / "more.txt", made_by=[str(tiny_model)], student=near_teacher, overrides=FAST,
+        out=tmp_path / "run",
+    )  # fmt: skip
+    assert set(NEW) <= set(cached(run))
+
+
+@pytest.mark.usefixtures("loopback")
+def test_queries_are_embedded_by_the_api_that_made_the_index(near_teacher, tmp_path, monkeypatch, capsys, no_pages):
+    """By the command; only queries and a sample are sent, and nothing twice when it runs again."""
+    texts = [*TEXTS, *QUERIES, *_PROBE]
+    vectors = np.random.default_rng(0).normal(size=(len(texts), 32)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    by_text = dict(zip(texts, vectors, strict=True))
+    pq.write_table(pa.table({"text": TEXTS, "embedding": [by_text[text] for text in TEXTS]}), tmp_path / "api.parquet")
+    (tmp_path / "queries.txt").write_text("\n".join(QUERIES))
+    with FaultyApi(by_text) as server:
+        words = ["distill", str(tmp_path / "api.parquet"), "--queries", str(tmp_path / "queries.txt")]
+        words += ["--made-by", server.address, "--student", str(near_teacher), "--out", str(tmp_path / "run")]
+        words += [f"{key}={value}" for key, value in FAST.items()]
+        assert run_command(words) == 0
+        assert all(server.given[text] == 1 for text in QUERIES)
+        assert sum(server.given[text] for text in TEXTS) <= 2 * SAMPLE
+        assert run_command(words) == 0
+        assert all(server.given[text] == 1 for text in QUERIES)
+        found = cached(distilvec.result(tmp_path / "run"))
+    for text in QUERIES:
+        np.testing.assert_allclose(found[text], by_text[text], atol=2e-3)
+    assert f"{len(QUERIES)} that the table lacks" not in capsys.readouterr().out
+
+
+def test_a_plan_says_what_the_model_of_an_index_embeds(table, tiny_model, near_teacher, tmp_path, capsys):
+    (tmp_path / "queries.txt").write_text("\n".join(QUERIES))
+    words = ["distill", str(table), "--queries", str(tmp_path / "queries.txt"), "--made-by", str(tiny_model)]
+    words += ["--student", str(near_teacher), "--out", str(tmp_path / "run"), "--dry-run"]
+    assert run_command([*words, *(f"{key}={value}" for key, value in FAST.items())]) == 0
+    assert f"{len(QUERIES)} that the table lacks" in " ".join(capsys.readouterr().out.split())
 
 
 def test_models_that_cannot_search_the_index(table, tmp_path, near_teacher, capsys):
@@ -348,7 +425,7 @@ def test_column_errors_name_the_option_that_was_typed(table, tiny_model, tmp_pat
     assert run_command(command) == 2
     problem = " ".join(capsys.readouterr().err.split())
     assert f"[index] {odd} has the columns chunk_id, chunk_text, dense;" in problem
-    for name in (*KNOWN["text"], "embedding", "vector", "embeddings", "vectors"):
+    for name in (*USUAL_NAMES["text"], "embedding", "vector", "embeddings", "vectors"):
         assert name in problem
     assert "teacher_embedding_final" not in problem and "columns:" not in problem and "teacher." not in problem
     assert problem.endswith("Name yours: --column text=NAME --column embedding=NAME.")

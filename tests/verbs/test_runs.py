@@ -14,9 +14,8 @@ import distilvec
 from distilvec.__main__ import run_command
 from distilvec.core.errors import Stopped
 from distilvec.core.files import locked
-from distilvec.pipeline import run_dir
+from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.run import run
-from distilvec.report.values import REPORT
 from distilvec.train.trainer import Trainer
 
 
@@ -37,7 +36,7 @@ def test_a_finished_run(finished):
 
 
 def test_a_run_that_a_process_writes_to_is_running(finished):
-    with locked(finished / run_dir.LOCK, "--out", "", wait=False):
+    with locked(RunFolder(finished).lock, "--out", "", wait=False):
         assert distilvec.runs(finished)[0].state == "running"
     assert distilvec.runs(finished)[0].state == "finished"
 
@@ -64,23 +63,25 @@ def test_a_run_that_was_stopped_says_how_far_it_came(tiny_recipe, tmp_path, monk
 
 def test_the_newest_run_comes_first_and_other_folders_are_left_out(finished):
     older = shutil.copytree(finished, finished.parent / "sweep" / "older")
-    for path in older.iterdir():
+    for path in older.rglob("*"):
         os.utime(path, (1_000_000, 1_000_000))
-    (finished.parent / "sweep" / run_dir.SWEEP_FILE).write_text("{}")
-    shutil.copy(finished / run_dir.MARKER, finished.parent / "sweep")
+    sweep = RunFolder(finished.parent / "sweep")
+    sweep.make()
+    sweep.sweep.write_text("{}")
+    shutil.copy(RunFolder(finished).marker, sweep.marker)
     (finished.parent / "notes").mkdir()
     assert [info.folder for info in distilvec.runs(finished.parent)] == [finished, older]
 
 
 def test_a_damaged_run_does_not_hide_the_others(finished, capsys):
     damaged = shutil.copytree(finished, finished.parent / "damaged")
-    (damaged / REPORT).write_text("{")
+    RunFolder(damaged).report.write_text("{")
     by_folder = {info.folder: info for info in distilvec.runs(finished.parent)}
-    assert by_folder[damaged].state == "damaged" and REPORT in by_folder[damaged].problem
+    assert by_folder[damaged].state == "damaged" and "report.json" in by_folder[damaged].problem
     assert by_folder[finished].state == "finished"
     assert run_command(["runs", str(finished.parent), "--json", "-"]) == 0
     out, err = capsys.readouterr()
-    assert {row["state"] for row in json.loads(out)} == {"finished", "damaged"} and REPORT in err
+    assert {row["state"] for row in json.loads(out)} == {"finished", "damaged"} and "report.json" in err
 
 
 def test_a_folder_that_does_not_exist_is_refused(tmp_path):
@@ -92,7 +93,7 @@ def test_a_folder_that_does_not_exist_is_refused(tmp_path):
 def test_the_page_of_a_run_is_written_and_opened(finished, tmp_path, monkeypatch, capsys):
     opened = []
     monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
-    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: folder / "report.html")
+    monkeypatch.setattr("distilvec.report.write.draw_report", lambda run, report: run.report_page)
     assert run_command(["report", str(finished)]) == 0
     assert capsys.readouterr().out.strip() == str(finished / "report.html") and not opened
     assert run_command(["report", str(finished), "--open"]) == 0
@@ -103,6 +104,6 @@ def test_a_folder_without_a_report_and_a_machine_without_a_browser(finished, tmp
     assert run_command(["report", str(tmp_path)]) == 2
     assert "[RUN]" in capsys.readouterr().err
     monkeypatch.setattr(webbrowser, "open", lambda address: False)
-    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: folder / "report.html")
+    monkeypatch.setattr("distilvec.report.write.draw_report", lambda run, report: run.report_page)
     assert run_command(["report", str(finished), "--open"]) == 2
     assert "[--open]" in capsys.readouterr().err

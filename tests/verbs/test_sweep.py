@@ -14,8 +14,9 @@ from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_files
 from distilvec.core.errors import Busy, DistilvecError
 from distilvec.core.files import locked
+from distilvec.core.run_folder import FORMAT, RunFolder
+from distilvec.pipeline.claim import own_folder
 from distilvec.pipeline.run import run
-from distilvec.pipeline.run_dir import own_folder
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.trainer import Trainer
 from distilvec.verbs.compare.compare import compare_runs
@@ -126,6 +127,12 @@ def test_names_are_safe_short_and_distinct(file):
     assert names[1].replace("null", "0-2-5") == names[0]
 
 
+def test_no_run_is_named_like_the_sweeps_own_folder(file):
+    file.write_text(RECIPE.replace("long", "Details"))
+    names = [member.name for member in expand(file, ["sweep={variants: [Details, short]}"])]
+    assert names == ["Details-2", "short"]
+
+
 @pytest.mark.parametrize(
     ("sweep", "message"),
     [
@@ -192,14 +199,14 @@ def test_built_in_sweeps_expand(path):
 def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkeypatch):
     members, out = sweep_of(GRID, train__max_steps=4), tmp_path / "out"
     embedded: list[str] = []
-    signals = ModelEmbedder.signals
+    batches = ModelEmbedder.batches
 
-    def signals_of(self, texts, *arguments, **options):
+    def batches_of(self, texts, *arguments, **options):
         if self.files.model == members[0].recipe.teacher.model:  # students are read by it as well
             embedded.extend(texts)
-        return signals(self, texts, *arguments, **options)
+        return batches(self, texts, *arguments, **options)
 
-    monkeypatch.setattr(ModelEmbedder, "signals", signals_of)
+    monkeypatch.setattr(ModelEmbedder, "batches", batches_of)
     told: list[tuple[str, int, int]] = []
 
     def killed_at_the_third(recipe, folder):
@@ -279,7 +286,7 @@ def test_restart_moves_aside_the_chosen_runs_alone(sweep_of, tmp_path, shared_ca
 
     def runner(recipe, folder):
         ran.append(folder.name)
-        own_folder(folder)
+        own_folder(RunFolder(folder))
         (folder / "result").write_text(str(len(ran)))
 
     run_sweep(sweep_of({"seeds": [0, 1]}), out, runner)
@@ -311,11 +318,12 @@ def test_folders_that_hold_something_else(sweep_of, tmp_path):
     (tmp_path / "run" / "recipe.yaml").write_text("name: x")
     with pytest.raises(DistilvecError, match=r"^\[--out\].*no folder of a distilvec run"):
         run_sweep(sweep_of(GRID), tmp_path / "run")
-    (tmp_path / "run" / "distilvec-run.json").write_text(json.dumps({"id": 32 * "0"}))
+    RunFolder(tmp_path / "run").make()
+    RunFolder(tmp_path / "run").marker.write_text(json.dumps({"format": FORMAT, "id": 32 * "0"}))
     with pytest.raises(DistilvecError, match=r"^\[--out\].*holds a single run"):
         run_sweep(sweep_of(GRID), tmp_path / "run")
     assert read_sweep(tmp_path / "run") is None
     for content in ("{", "[]", '{"members": [{"name": "a"}]}'):
-        (tmp_path / "run" / "sweep.json").write_text(content)
+        RunFolder(tmp_path / "run").sweep.write_text(content)
         with refused("sweep.json"):
             read_sweep(tmp_path / "run")

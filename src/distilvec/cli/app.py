@@ -7,9 +7,7 @@ from typing import Annotated
 import typer
 
 from distilvec.cli.layout import Grouped, example
-from distilvec.cli.options import (
-    option,
-)
+from distilvec.cli.options import option
 from distilvec.verbs.align.command import align
 from distilvec.verbs.cache.command import cache_app
 from distilvec.verbs.check.command import check
@@ -19,15 +17,17 @@ from distilvec.verbs.corpus.command import corpus_app
 from distilvec.verbs.data.command import data_app
 from distilvec.verbs.demo.command import demo
 from distilvec.verbs.distill.command import distill
+from distilvec.verbs.distill.quickstart import quickstart
 from distilvec.verbs.doctor.command import doctor
 from distilvec.verbs.evaluate.command import evaluate
 from distilvec.verbs.export.command import export
 from distilvec.verbs.finetune.command import finetune
+from distilvec.verbs.help.command import help
 from distilvec.verbs.plan.command import plan
 from distilvec.verbs.push.command import push
 from distilvec.verbs.recipes.command import recipes_app
 from distilvec.verbs.report.command import report
-from distilvec.verbs.run.command import quickstart, run
+from distilvec.verbs.run.command import run
 from distilvec.verbs.runs.command import runs
 from distilvec.verbs.serve.command import serve
 from distilvec.verbs.speed.command import speed
@@ -43,7 +43,9 @@ def options(
     verbose: Annotated[bool, option("Progress as lines, and warnings of other libraries.", "--verbose")] = False,
     debug: Annotated[bool, option("Show the traceback of an error.", "--debug")] = False,
 ) -> None:
-    """Distil large text-embedding models into small ones people can ship. Start with: distilvec quickstart.
+    """Distil text-embedding models into small ones.
+
+    Start with: distilvec quickstart, or distilvec distill TEACHER TEXTS.
 
     --quiet, --verbose and --debug may be anywhere in the command.
     """
@@ -56,7 +58,7 @@ def options(
 
 VERBS = (
     distill, quickstart, classify, check, run, plan, runs, report, doctor, finetune, align, evaluate, compare, speed,
-    transplant, export, push, demo, serve,
+    transplant, export, push, demo, serve, help,
 )  # fmt: skip
 for verb in VERBS:
     app.command(epilog=example(verb.__name__))(verb)

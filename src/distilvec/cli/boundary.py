@@ -26,6 +26,7 @@ from typing import Any
 
 import typer
 
+from distilvec.cli.colour import RED, coloured
 from distilvec.cli.layout import EVERYWHERE
 from distilvec.cli.output import json_alone
 from distilvec.core.errors import DistilvecError, Interrupted, ProcessLost, Stopped, explain, first_line
@@ -161,7 +162,8 @@ def _suggest_key(error: Any) -> None:
 def _print_error(message: str) -> None:
     encoding = sys.stderr.encoding or "utf-8"
     # Messages quote servers and files: no escape sequence of theirs reaches the terminal
-    print(f"distilvec: {visible(message)}".encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+    shown = f"distilvec: {visible(message)}".encode(encoding, "backslashreplace").decode(encoding)
+    print(coloured(shown, RED, sys.stderr), file=sys.stderr)
 
 
 def _write_log(error: Exception, arguments: Sequence[str]) -> Path | None:

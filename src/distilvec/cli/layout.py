@@ -1,13 +1,17 @@
-"""The layout of `--help`: verbs in groups, summaries in full, an example for each verb; plain text, readable in a pipe.
+"""The layout of `--help`: verbs in groups, summaries in full, an example for each verb; colours on a terminal alone.
 
 Typer's own groups of verbs need its rich output, which takes longer to import than everything else in `--help`.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 from typer.core import TyperGroup
+
+from distilvec.cli.colour import BOLD, CYAN, coloured
 
 GROUPS = {  # the verbs of each group, with the arguments of an example
     "Start": {
@@ -20,6 +24,7 @@ GROUPS = {  # the verbs of each group, with the arguments of an example
         "runs": "runs",
         "report": "runs/first --open",
         "doctor": "",
+        "help": "distill",
     },
     "Your index": {"check": "runs/products/student postgresql://me@db/shop/products --column text=content"},
     "Teachers and data": {
@@ -73,10 +78,34 @@ def example(verb: str, *arguments: str) -> str:
     return f"{title}:\n\n\b\n{lines}"  # \b: these lines are not wrapped
 
 
+_Context: Any = TyperGroup.context_class  # click's, or typer's copy of it
+_Formatter: Any = _Context.formatter_class
+
+
+class ColouredFormatter(_Formatter):
+    """Writes titles bold, and the names of verbs and options in colour."""
+
+    def write_heading(self, heading: str) -> None:
+        """Write the title of a part."""
+        super().write_heading(coloured(heading, BOLD, sys.stdout))
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], *arguments: Any, **options: Any) -> None:
+        """Write names with their explanations."""
+        shown = [(coloured(name, CYAN, sys.stdout), text) for name, text in rows]
+        super().write_dl(shown, *arguments, **options)
+
+
+class ColouredContext(_Context):
+    """The context of a verb whose help is coloured."""
+
+    formatter_class = ColouredFormatter
+
+
 class Listed(TyperGroup):
     """A group of verbs whose help lists them with whole summaries."""
 
     groups: dict[str, dict[str, str]] = {}  # noqa: RUF012 - a constant of the class
+    context_class = ColouredContext
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
         """Let -h mean --help; verbs inherit it."""
@@ -87,7 +116,10 @@ class Listed(TyperGroup):
         verbs = [verb for verb in OTHER_WORDS.get(args[0], ()) if verb in self.commands]
         if args[0] not in self.commands and verbs and not ctx.resilient_parsing:
             ctx.fail(f"No such command '{args[0]}'. Did you mean {' or '.join(map(repr, verbs))}?")
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            command.context_class = ColouredContext
+        return name, command, rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of verbs: by `groups`, then those that are in none."""

@@ -15,14 +15,11 @@ import typer
 from distilvec.cli.output import STANDARD_OUTPUT
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import check_output_file
+from distilvec.core.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from distilvec.config.schema import Recipe
 
-_RUN_FILES = (
-    "recipe.yaml", "train.fingerprint", "metrics.jsonl", "distillation.json", "report.json", "report.html",
-    "samples.npz", "sweep.json",
-)  # fmt: skip
 _SOURCE = re.compile(r"corpus\.sources\.[0-9]+\.(\w+)")
 
 
@@ -134,10 +131,21 @@ def check_outputs(files: Sequence[tuple[str, Path | None]], inputs: Iterable[Pat
         file = path.resolve()
         if file in options:
             raise DistilvecError(key, f"{path} is written by {options[file]} as well.", "Choose two different files.")
-        in_a_run = any((file.parent / name).exists() for name in ("recipe.yaml", "sweep.json"))
-        if file in input_files or (file.name in _RUN_FILES and in_a_run):
+        if file in input_files or _is_file_of_a_run(file):
             raise DistilvecError(key, f"{path} is read here, and would be lost.", "Choose another path.")
         options[file] = key
+
+
+def _is_file_of_a_run(file: Path) -> bool:
+    """Whether a run or a sweep has, or will have, this file in its folder."""
+    for run in (RunFolder(file.parent), RunFolder(file.parent.parent)):
+        files = (
+            run.recipe, run.report_page, run.marker, run.fingerprint, run.metrics, run.training_result, run.record,
+            run.report, run.samples, run.sweep,
+        )  # fmt: skip
+        if file in files and (run.recipe.exists() or run.sweep.exists()):
+            return True
+    return False
 
 
 def check_positive(value: float, key: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from distilvec.cli.colour import BOLD, RED, coloured, coloured_table
 from distilvec.core.escape import visible
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
@@ -31,21 +32,25 @@ PATHS = ("run", "report")  # of Run.lines
 _PLAIN = str.maketrans({"│": "|", "─": "-", "┼": "+", ABSENT: "-", "±": "+-", "→": "->", "\N{MINUS SIGN}": "-"})
 
 
-def print_result(text: str = "", error: bool = False, link: Path | None = None) -> None:
+def print_result(text: str = "", error: bool = False, link: Path | None = None, style: str = "") -> None:
     """Print on standard output (or error), with hidden characters written out, and those that its encoding lacks.
 
-    On a terminal the path `link` in the text opens its file (OSC 8).
+    On a terminal the path `link` in the text opens its file (OSC 8), headers of tables are bold, and the text has the
+    `style` (colour.py).
     """
     stream = sys.stderr if error else sys.stdout
-    encoding, shown = stream.encoding or "utf-8", visible(text)
+    encoding = stream.encoding or "utf-8"
+    output = visible(text)
     try:
-        shown.encode(encoding)
+        output.encode(encoding)
     except UnicodeEncodeError:
-        shown = shown.translate(_PLAIN).encode(encoding, "backslashreplace").decode(encoding)
+        output = output.translate(_PLAIN).encode(encoding, "backslashreplace").decode(encoding)
+    output = coloured(output, style, stream) if style else coloured_table(output, stream)
     if link is not None and stream.isatty() and os.environ.get("TERM") != "dumb":
         path = visible(str(link))
-        shown = shown.replace(path, f"\x1b]8;;{link.resolve().as_uri()}\x1b\\{path}\x1b]8;;\x1b\\")
-    print(shown, file=stream)
+        hyperlink = f"\x1b]8;;{link.resolve().as_uri()}\x1b\\{path}\x1b]8;;\x1b\\"
+        output = output.replace(path, hyperlink)
+    print(output, file=stream)
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -69,10 +74,14 @@ def show_result(result: Run) -> None:
     if supervised is not None:
         table = task_table(supervised)
         print_result(f"{table.caption}\n{to_text(table)}")
-    lines = [*_size_line(result.record), *result.lines()]
-    text = "\n".join(_line(name, text) for name, text in lines)
-    print_result(f"\n{text}", link=result.page)
-    student, folder = result.record.student, result.student_folder
+    lines = []
+    size = _size_text(result.record)
+    if size is not None:
+        lines.append(_line("student", size))
+    for name, text in result.lines():
+        lines.append(_line(name, text))
+    print_result("\n" + "\n".join(lines), link=result.page)
+    folder = result.student_folder
     if supervised is not None:
         print_result("\nfrom distilvec import TaskModel")
         print_result(f'model = TaskModel("{folder}")')
@@ -82,28 +91,30 @@ def show_result(result: Run) -> None:
         print_result("model.predict(texts)")
         if kind != "sts":
             print_result("model.predict_proba(texts)  # [texts, classes], in the order of model.classes")
-    imported, call = loading_call(student)
-    print_result(f'\n{imported}\nstudent = {call}("{folder}")')
+    imports, call = loading_call(result.record.student)
+    print_result(f'\n{imports}\nstudent = {call}("{folder}")')
     print_result('vectors = student.encode_query(["a text to search for"])\n')
-    for name, line in reversed(result.verdict_lines()):
-        print_result(_line(name, line))
+    for name, text in reversed(result.verdict_lines()):
+        print_result(_line(name, text), style=BOLD)
 
 
-def _size_line(record: RunRecord) -> list[tuple[str, str]]:
+def _size_text(record: RunRecord) -> str | None:
     """The student's parameters, and its teacher's."""
     if record.student is None or record.student.parameters is None:
-        return []
+        return None
     size = f"{record.student.parameters / 1e6:.1f} M parameters"
     if record.teachers and record.teachers[0].parameters is not None:
         size += f" (teacher: {record.teachers[0].parameters / 1e6:.1f} M)"
-    return [("student", size)]
+    return size
 
 
 def _line(name: str, text: str) -> str:
     """A result with its name in front; sentences wrap at words, paths stay whole."""
+    line = f"{name:9} {text}"
+    if name in PATHS:
+        return line
     width = max(NARROWEST, shutil.get_terminal_size().columns)
-    whole = f"{name:9} {text}"
-    return whole if name in PATHS else textwrap.fill(whole, width, subsequent_indent=10 * " ", break_on_hyphens=False)
+    return textwrap.fill(line, width, subsequent_indent=10 * " ", break_on_hyphens=False)
 
 
 def show_finished(result: Run | None) -> None:
@@ -116,7 +127,7 @@ def show_finished(result: Run | None) -> None:
 def show_problems(problems: Sequence[TaskFailure], key: str = "evaluation") -> None:
     """Name what could not be scored, or only in part, on standard error, and leave with exit status 1."""
     for problem in problems:
-        print_result(f"distilvec: [{key}] {problem_text(problem)}", error=True)
+        print_result(f"distilvec: [{key}] {problem_text(problem)}", error=True, style=RED)
     if problems:
         raise typer.Exit(1)
 
@@ -135,12 +146,12 @@ def show_tokenizers(content: Vocabulary) -> None:
     print_result(note(content))
 
 
-def show_export(found: Exported) -> None:
+def show_export(exported: Exported) -> None:
     """Print the parity of an exported file with PyTorch, what is out of tolerance, and the file."""
     from distilvec.report.exports import export_note, export_table
 
-    if found.forms:
-        print_result(f"{to_text(export_table(found.forms))}\n{export_note(found.forms)}")
-    for problem in found.problems:
+    if exported.forms:
+        print_result(f"{to_text(export_table(exported.forms))}\n{export_note(exported.forms)}")
+    for problem in exported.problems:
         print_result(f"distilvec: [--force] kept although out of tolerance: {problem}", error=True)
-    print_result(str(found.path))
+    print_result(str(exported.path))

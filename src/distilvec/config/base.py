@@ -106,6 +106,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
     one_of: ClassVar[tuple[str, ...]] = ()  # keys of which exactly one is given
+    text_key: ClassVar[str | None] = None  # a text in place of the section is this key (config/paths.py)
 
     @field_validator("*", mode="before")
     @classmethod

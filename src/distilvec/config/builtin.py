@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from distilvec.config.recipe import read_tree
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError, explained
 
+FURTHER = ("baselines", "sweeps")  # folders of recipes that papers and comparisons need
 _PLAIN = re.compile(r"[\w/.~+-]+")  # a path that needs no quotes in YAML
 _VARIANTS = {
     "description": "named changes of the recipe: dotted keys with their values, chosen by --variant; several combine",
@@ -32,10 +33,9 @@ def recipe_folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).parents[3] / "recipes"
 
 
-def recipe_files() -> list[Path]:
-    """The built-in recipes, sorted by name, then the baselines, then the sweeps."""
-    folder = recipe_folder()
-    return [path for part in (folder, folder / "baselines", folder / "sweeps") for path in sorted(part.glob("*.yaml"))]
+def recipe_files(folders: Sequence[str] = (".", *FURTHER)) -> list[Path]:
+    """The built-in recipes in these folders, sorted by name: first those of users, then baselines, then sweeps."""
+    return [path for name in folders for path in sorted((recipe_folder() / name).glob("*.yaml"))]
 
 
 def recipe_file(name: str) -> Path:
@@ -84,12 +84,19 @@ def _paths(node: Any, value: Any) -> Iterator[tuple[yaml.ScalarNode, str]]:
     elif isinstance(node, yaml.SequenceNode) and isinstance(value, list):
         for inner, item in zip(node.value, value, strict=True):
             yield from _paths(inner, item)
-    elif isinstance(node, yaml.ScalarNode) and isinstance(value, str) and value != node.value:
-        yield node, value
+    elif isinstance(node, yaml.ScalarNode):
+        while isinstance(value, (list, dict)):  # a file in the place of sources
+            (value,) = value if isinstance(value, list) else value.values()
+        if isinstance(value, str) and value != node.value:
+            yield node, value
 
 
 def recipe_schema() -> dict[str, Any]:
     """The JSON schema of a recipe file: sections, types, ranges, defaults, descriptions, and the key `variants`."""
     schema = Recipe.model_json_schema()
     schema["properties"]["variants"] = _VARIANTS
+    sources = schema["$defs"]["CorpusSection"]["properties"]["sources"]  # a file is short for {path: file}
+    source = sources.pop("items")
+    sources["items"] = {"anyOf": [source, {"type": "string"}]}
+    schema["$defs"]["CorpusSection"]["properties"]["sources"] = {"anyOf": [sources, {"type": "string"}]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -22,12 +22,12 @@ def is_this_machine(host: str) -> bool:
         return False
 
 
-def _holds_secret(value: Any) -> bool:
+def holds_secret(value: Any) -> bool:
     """Whether JSON has a field, at any depth, whose name is that of a key or password."""
     if isinstance(value, dict):
         names = [str(name) for name in value]
-        return any(_SECRET.search(name) for name in names) or any(_holds_secret(part) for part in value.values())
-    return isinstance(value, list) and any(_holds_secret(part) for part in value)
+        return any(_SECRET.search(name) for name in names) or any(holds_secret(part) for part in value.values())
+    return isinstance(value, list) and any(holds_secret(part) for part in value)
 
 
 class EndpointSection(Section):
@@ -106,7 +106,7 @@ class EndpointSection(Section):
     @model_validator(mode="after")
     def check_fields(self) -> EndpointSection:
         """Refuse fields of the body that have keys of their own, and a cost without a price."""
-        if _holds_secret(self.body):
+        if holds_secret(self.body):
             raise refused("body", "has a field for a key or password, which a run folder would store. Use key_variable")
         if own := [name for name in self.own_fields if name in self.body]:
             raise refused("body", f"found '{own[0]}', which a request has already. Remove it")

@@ -2,8 +2,9 @@
 
 Paths in a recipe file are relative to its folder, those typed on the command line to the current folder. Both end in
 one tree, so they cannot wait for validation, which knows one folder only. Which keys hold paths is said by their
-annotations: type Path, or a PathMark (config/base.py). `$DISTILVEC_DATA/FILE` is a file of the data folder, which
-`distilvec data get` fills.
+annotations: type Path, or a PathMark (config/base.py). A file in the place of a section, or of a list of sections,
+becomes that section, so that a recipe has one form from here on: `sources: texts.txt` is a list of {path: ...}.
+`$DISTILVEC_DATA/FILE` is a file of the data folder, which `distilvec data get` fills.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from distilvec.config.base import Mark, PathMark, Section, child, excerpt, key_text, kinds, marks
+from distilvec.config.base import Mark, PathMark, Section, child, excerpt, is_section, key_text, kinds, marks
 from distilvec.core.errors import DistilvecError, first_line
 
 DATA = "$DISTILVEC_DATA"  # begins the paths of public data in recipes and suites
@@ -66,6 +67,7 @@ def data_path(name: str) -> Path:
 
 def _resolve(value: Any, annotation: Any, folder: Path, key: str, root: type[Section]) -> Any:
     """The value of a key with this annotation, its paths below `folder`; dotted keys inside begin at `root`."""
+    value = _in_full(value, annotation)
     if isinstance(value, (str, Path)):
         return absolute(str(value), folder, key) if _is_path(str(value), annotation) else value
     if isinstance(value, list):
@@ -83,6 +85,23 @@ def _resolve(value: Any, annotation: Any, folder: Path, key: str, root: type[Sec
         item_key = f"{key}.{key_text(name)}".lstrip(".")
         resolved[name] = _resolve(item, child(annotation, name), folder, item_key, root)
     return resolved
+
+
+def _in_full(value: Any, annotation: Any) -> Any:
+    """Return a text in the place of a section, or of a list of sections, as that section or list."""
+    if not isinstance(value, (str, Path)):
+        return value
+    if key := _text_key(annotation):
+        return {key: str(value)}
+    return [value] if _text_key(child(annotation, 0)) else value
+
+
+def _text_key(annotation: Any) -> str | None:
+    """Return the key that a text stands for in the place of a section; None for other annotations."""
+    for kind in kinds(annotation):
+        if is_section(kind):
+            return kind.text_key
+    return None
 
 
 def _is_path(text: str, annotation: Any) -> bool:

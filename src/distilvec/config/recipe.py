@@ -28,6 +28,7 @@ from distilvec.core.log import log
 
 SectionType = TypeVar("SectionType", bound=Section)
 CUTS = ("layers", "reinitialize", "intermediate_size")  # keys of `student` that depend on the layers of its model
+SIZED = ("layers", "intermediate_size", "embedding")  # keys of `student` that its `size` decides on
 
 
 def load(path: Path, variant: str | None = None, overrides: list[str] | None = None) -> Recipe:
@@ -126,10 +127,11 @@ def read_overrides(overrides: Sequence[str], section: type[Section] = Recipe) ->
 
 
 def override(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Set the keys of overrides; a named student stays whole.
+    """Set the keys of overrides; a named student stays whole, and layers that are stated replace a size.
 
     What a recipe cuts from the teacher (`student.model: teacher`) does not apply to another model that an override
-    names in its place. Such keys are left out, with a line in the log, unless the overrides set them, too.
+    names in its place. Such keys are left out, with a line in the log, unless the overrides set them, too. So is the
+    recipe's `student.size` where an override states what the size would decide on.
     """
     student = tree.get("student")
     named = changes.get("student.model")
@@ -138,6 +140,10 @@ def override(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
             stated = any(change == f"student.{key}" or change.startswith(f"student.{key}.") for change in changes)
             if student.get(key) is not None and not stated:
                 log(f"student.{key}={student.pop(key)} cuts the teacher's own layers: {named} stays whole")
+    if isinstance(student, dict) and student.get("size") is not None and "student.size" not in changes:
+        sized = [key for key in changes if key.split(".")[:2] in [["student", name] for name in SIZED]]
+        if sized and changes[sized[0]] is not None:
+            log(f"student.size={student.pop('size')} is left out: {sized[0]} is stated")
     for key, value in changes.items():
         set_key(tree, key, value)
 

@@ -60,6 +60,9 @@ class TeacherSection(Section):
     similarity: Similarity | None = key(
         None, "how vectors are compared; as the model or index states, 'cosine' where none is stated"
     )
+    made_by: ModelName | None = key(
+        None, "the model or API (openai:MODEL, http://HOST/v1#MODEL) that made vectors: it embeds the texts they lack"
+    )
     name: str | None = key(None, "name in reports; the model's id or folder name by default")
     revision: str | None = key(None, "branch, tag or commit of the hub")
     preset: PresetName | None = key(None, "published settings; by default of the model's id: docs/teachers.md")
@@ -106,12 +109,27 @@ class TeacherSection(Section):
         return self
 
     @model_validator(mode="after")
+    def check_made_by(self) -> TeacherSection:
+        """Refuse the maker of a table where there is no table."""
+        if self.made_by is not None and self.vectors is None:
+            raise refused("made_by", "names the model that made a table or index. Set vectors, or remove the key")
+        return self
+
+    @model_validator(mode="after")
     def check_api(self) -> TeacherSection:
         """Refuse an API without a model, and keys that a model behind an API does not read."""
         if self.api is None:
             return self
         if self.model is None:
             raise refused("api", "an API computes the vectors of a model. Name it: teacher.model, without vectors")
+        prompts = self.stated_prompts or {}
+        query, document = prompts.get("query"), prompts.get("document")
+        if self.api.by_role is not None and not (query and document and query != document):
+            raise refused(
+                "prompts",
+                "api.by_role tells queries from documents by their prompts. State both, as the server prepends them: "
+                "the student reads them as well",
+            )
         for name in _LOCAL:
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 raise refused(name, f"found {value!r}; the model runs behind teacher.api, not here. Remove the key")
@@ -124,6 +142,7 @@ class SourceSection(Section):
     """
 
     one_of = ("path", "url", "dataset", "tokenizer", "builtin")
+    text_key = "path"
     path: Path | None = key(None, "text, JSON Lines, CSV or Parquet, or a folder of these")
     url: str | None = key(None, "file or folder behind an address, such as s3://bucket/texts: docs/cluster.md")
     tokenizer: ModelName | None = key(None, "every token of a tokenizer as a text: folder or hub id")
@@ -154,7 +173,9 @@ class SourceSection(Section):
 class CorpusSection(Section):
     """The training texts: sources mixed, exact duplicates dropped, validation rows drawn by seed."""
 
-    sources: list[SourceSection] = Field(min_length=1, max_length=65_535, description="numbered in 16 bits")
+    sources: list[SourceSection] = Field(
+        min_length=1, max_length=65_535, description="numbered in 16 bits; a file is short for {path: file}"
+    )
     validation_rows: int | None = key(
         None, "texts kept for validation; by default one in 20, at least 10, at most half and 4,096", ge=1
     )
@@ -251,6 +272,9 @@ class Recipe(Section):
     description: str = key("", "one line, for lists")
     paper: str | None = key(None, "title of the paper")
     output: WorkingPath = key(Path("runs"), "folder of run folders")
+    after: Name | None = key(
+        None, "the variant that trains student.model: `distilvec run` runs it first where that folder is missing"
+    )
     remote_output: str | None = key(None, "address that keeps the run folder too, below it under its name")
     teacher: TeacherSection
     more_teachers: list[TeacherSection] = key([], "further teachers to learn from, each with its own cache")

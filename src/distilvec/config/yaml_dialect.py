@@ -43,9 +43,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         for tag in (None, f"{_TAG}null", f"{_TAG}bool", f"{_TAG}seq", f"{_TAG}map")
     }
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Build a value whole, never in two steps: so a list that holds itself is an error."""
-        return super().construct_object(node, deep=True)
+    def construct_document(self, node: yaml.Node) -> Any:
+        """Build all values whole, none in two steps: so a list that holds itself is an error."""
+        return self.construct_object(node, deep=True)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Build a mapping; yaml.MarkedYAMLError for a repeated key, and for a list or mapping as a key."""

@@ -14,7 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.core.errors import UNREADABLE, DistilvecError, explained, first_line
-from distilvec.core.files import full_disk_explained, is_scratch, is_sealed, locked, remove, scratch, write_json
+from distilvec.core.files import (
+    full_disk_explained,
+    is_scratch,
+    is_sealed,
+    locked,
+    read_json,
+    remove,
+    scratch,
+    write_json,
+)
 from distilvec.core.hashing import checksum_once
 from distilvec.core.log import log
 
@@ -82,19 +91,23 @@ class ArtifactStore:
         """Path of an artifact, whether it exists or not."""
         return self.root / kind / name
 
-    def build(
-        self,
-        kind: str,
-        name: str,
-        fingerprint: str,
-        what: str,
-        needed: int,
-        build: Callable[[Path], dict[str, Any]],
-        load: Callable[[Path], Content],
-        meta: str = META,
-    ) -> Content:
-        """Load an artifact; build it first if it is absent, damaged or of another fingerprint. See `open_or_build`."""
-        return open_or_build(self.folder(kind, name), fingerprint, what, needed, build, load, meta)
+
+def read_stored(path: Path, what: str) -> dict[str, Any] | None:
+    """Return the content of a JSON file that `store_json` wrote; None if there is none, or a damaged one (logged)."""
+    if not path.exists():
+        return None
+    try:
+        return read_json(path, "Delete it.", KEY)
+    except DistilvecError as error:
+        log(f"{what} {path} is damaged ({error.problem}); it is made again")
+        return None
+
+
+def store_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file for `read_stored`, whole or not at all."""
+    with explained(KEY, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, content, sealed=True, key=KEY)
 
 
 def open_or_build(

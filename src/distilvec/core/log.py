@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LINE_SECONDS = {Level.NORMAL: 30.0, Level.VERBOSE: 2.0}  # between two lines of progress
+_phases: tuple[str, ...] = ()  # of the work that goes on
 FIRST_LINE_SECONDS = 2.0  # work that takes longer has a line as soon as its first part is done
 
 
@@ -68,6 +69,23 @@ def log(text: str) -> None:
         text = f"{time.strftime('%H:%M:%S')} {text}"
     # without markup: rich would take the [key] of a message for a style
     console().print(visible(text), highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+@contextmanager
+def phases(names: Sequence[str]) -> Iterator[None]:
+    """Number the phases of the work inside; see `begin_phase`."""
+    global _phases
+    before, _phases = _phases, tuple(names)
+    try:
+        yield
+    finally:
+        _phases = before
+
+
+def begin_phase(name: str) -> None:
+    """Log that a phase begins, as "2/5 teacher"; nothing where the work inside has no such phase."""
+    if name in _phases:
+        log(f"{_phases.index(name) + 1}/{len(_phases)} {name}")
 
 
 @contextmanager

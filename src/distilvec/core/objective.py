@@ -57,12 +57,13 @@ class Objective(nn.Module):
     the student, never of the objective.
 
     Attributes:
-        default_weights: of the terms. A method whose terms depend on its options gives `super().__init__` its own as
-            `defaults`.
+        default_weights: of the terms. A method whose terms depend on its options passes `defaults` to
+            `super().__init__` instead.
         weights: the defaults, replaced term by term by those of the recipe.
         student_outputs, teacher_outputs: what `forward` reads; teacher_outputs hold for every teacher.
-        in_teacher_space: False if the student's vectors have a space of their own. Such a student keeps its own dim,
-            has no distance to the teacher's vectors and is not scored against the teacher's documents.
+        in_teacher_space: False if the student's vectors cannot be compared with the teacher's. Such a student keeps
+            the dim of its model, has no distance to the teacher's vectors and is not scored against the teacher's
+            documents.
         max_teachers: the most teachers that `forward` can read; None: any number.
         needs_fixed_batch: True if examples are compared with each other, so that batches need a fixed number of rows.
         trains_dims: True if it trains the first dimensions of the vectors that `student.dims` names (Matryoshka).
@@ -84,13 +85,15 @@ class Objective(nn.Module):
 
     def __init__(self, context: ObjectiveContext, weights: Weights, defaults: Weights | None = None) -> None:
         super().__init__()
-        self.context, self.matmul_dtype = context, context.matmul_dtype
+        self.context = context
+        self.matmul_dtype = context.matmul_dtype
         self.head = None  # not a class attribute, which would hide the module
-        name, found = type(self).__name__, len(context.teachers)
-        if self.max_teachers is not None and found > self.max_teachers:
+        name = type(self).__name__
+        teachers = len(context.teachers)
+        if self.max_teachers is not None and teachers > self.max_teachers:
             raise DistilvecError(
                 "more_teachers",
-                f"{name} learns from {self.max_teachers} teacher; found {found}.",
+                f"{name} learns from {self.max_teachers} teacher; found {teachers}.",
                 "Remove more_teachers, or take redact, offline_cosine or distillmoe.",
             )
         defaults = self.default_weights if defaults is None else defaults
@@ -141,7 +144,7 @@ class Objective(nn.Module):
 
 
 def weighted_loss(terms: LossTerms, weights: Weights) -> Float[Tensor, ""]:
-    """Return the loss: the weighted sum of the terms' means. Terms are reduced and weighted here alone."""
+    """Return the loss: the weighted sum of the terms' means. Terms are reduced and weighted nowhere else."""
     return torch.stack([weights[name] * values.mean() for name, values in terms.items()]).sum()
 
 
@@ -152,19 +155,26 @@ def weighted_losses(terms: LossTerms, weights: Weights) -> Float[Tensor, " batch
 
 def check_terms(objective: Objective, terms: Any, lengths: set[int]) -> None:
     """Check the value of `forward`: weighted terms of one value per example; `lengths` are the allowed numbers."""
-
-    def fits(value: Any) -> bool:
-        return isinstance(value, Tensor) and value.ndim == 1 and len(value) in lengths
-
-    found = f"a {type(terms).__name__}"
+    if _terms_fit(objective, terms, lengths):
+        return
+    method = type(objective)
+    returned = f"a {type(terms).__name__}"
     if isinstance(terms, dict):
-        if terms and terms.keys() <= objective.weights.keys() and all(map(fits, terms.values())):
-            return
-        found = str({name: list(getattr(value, "shape", [type(value).__name__])) for name, value in terms.items()})
-    file, name = type(objective).forward.__code__.co_filename, type(objective).__name__
+        returned = str({name: list(getattr(value, "shape", [type(value).__name__])) for name, value in terms.items()})
     raise DistilvecError(
         "method.name",
-        f"{file}: forward of {name} returned {found}; expected tensors of shape {sorted(lengths)}, named as in "
-        f"weights ({', '.join(objective.weights)}).",
+        f"{method.forward.__code__.co_filename}: forward of {method.__name__} returned {returned}; expected tensors of "
+        f"shape {sorted(lengths)}, named as in weights ({', '.join(objective.weights)}).",
         "Correct that file.",
     )
+
+
+def _terms_fit(objective: Objective, terms: Any, lengths: set[int]) -> bool:
+    if not isinstance(terms, dict) or not terms:
+        return False
+    for name, values in terms.items():
+        if name not in objective.weights:
+            return False
+        if not isinstance(values, Tensor) or values.ndim != 1 or len(values) not in lengths:
+            return False
+    return True

@@ -15,14 +15,14 @@ from distilvec.core.options import check_options
 
 
 def build_objective(name: str, options: dict[str, Any], weights: Weights, context: ObjectiveContext) -> Objective:
-    """Return the method `name` with its options; `weights` replace the method's own.
+    """Return the method `name` with its options; `weights` replace the method's defaults.
 
     Errors: DistilvecError for an unknown method, option or term, a value out of range, or models that do not fit.
     """
     method = method_class(name)
     with attribute_errors_to(method_path(name) if is_file(name) else None):
         check_options(name, method.__init__, options)
-        make: Callable[..., Objective] = method
+        make: Callable[..., Objective] = method  # each method has other keywords
         objective = make(context, weights, **options)
         if context.dims and not objective.trains_dims:
             raise DistilvecError(
@@ -41,21 +41,26 @@ def build_objective(name: str, options: dict[str, Any], weights: Weights, contex
 
 def method_class(name: str) -> type[Objective]:
     """Return the one Objective that the method's file defines."""
-    known = method_names()
-    if not is_file(name) and name not in known:
-        hint = nearest(name, known) or "."
-        raise DistilvecError(
-            "method.name", f"no method '{name}'{hint} Known: {', '.join(known)}, or a path to a .py file."
-        )
-    module = load_method_file(name) if is_file(name) else importlib.import_module(f"distilvec.methods.{name}")
-    own = (c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__)
-    found = [c for c in own if issubclass(c, Objective)]
-    if len(found) != 1:
-        raise DistilvecError(
-            "method.name",
-            f"{name}: a method's file defines exactly one Objective; found {[c.__name__ for c in found]}.",
-        )
-    return found[0]
+    if is_file(name):
+        module = load_method_file(name)
+    else:
+        names = method_names()
+        if name not in names:
+            hint = nearest(name, names) or "."
+            problem = f"no method '{name}'{hint} Known: {', '.join(names)}, or a path to a .py file."
+            raise DistilvecError("method.name", problem)
+        module = importlib.import_module(f"distilvec.methods.{name}")
+
+    objectives = []
+    for _, member in inspect.getmembers(module, inspect.isclass):
+        is_imported = member.__module__ != module.__name__
+        if issubclass(member, Objective) and not is_imported:
+            objectives.append(member)
+    if len(objectives) != 1:
+        class_names = [objective.__name__ for objective in objectives]
+        problem = f"{name}: a method's file defines exactly one Objective; found {class_names}."
+        raise DistilvecError("method.name", problem)
+    return objectives[0]
 
 
 def method_names() -> list[str]:

@@ -34,10 +34,12 @@ from distilvec.data.pieces import pieces
 from distilvec.data.sources import read_source, source_files
 
 FORMAT = 2
-FEWEST_VALIDATION, MOST_VALIDATION, VALIDATION_SHARE = 10, 4096, 20  # rows by default: one text in 20
+MIN_VALIDATION = 10  # rows by default: one text in 20
+MAX_VALIDATION = 4096
+VALIDATION_SHARE = 20
 LONGEST_TEXT = 1_000_000  # characters; longer texts are truncated
 SEPARATOR = "\uffff"  # between two texts that are one input: no character of any text (data/labeled.py)
-_UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _ROWS = 8192  # read together
 _REPORTED = ("read", "empty", "excluded", "duplicates", "left_out", "kept", "cut")
 
@@ -83,7 +85,8 @@ class Corpus:
     def stored(self, rows: Sequence[int] | Rows) -> list[str]:
         """The texts of `rows` in their order, without prompts; a pair is one text with SEPARATOR inside."""
         numbers = np.asarray(rows, dtype=np.int64)
-        starts, ends = self.offsets[numbers].tolist(), self.offsets[numbers + 1].tolist()
+        starts = self.offsets[numbers].tolist()
+        ends = self.offsets[numbers + 1].tolist()
         return [str(self._bytes[start:end], "utf-8") for start, end in zip(starts, ends, strict=True)]
 
     def texts(self, rows: Sequence[int] | Rows) -> list[Text]:
@@ -94,12 +97,17 @@ class Corpus:
         """The texts of `rows` as models read them: with the prompt of the source's role, of a pair before the first."""
         prompts = [self.prompts.get(role, "") for role in self.roles]
         sources = self.sources[np.asarray(rows, dtype=np.int64)].tolist()
-        return self._split([prompts[source] + text for source, text in zip(sources, self.stored(rows), strict=True)])
+        texts = [prompts[source] + text for source, text in zip(sources, self.stored(rows), strict=True)]
+        return self._split(texts)
 
     def _split(self, texts: list[str]) -> list[Text]:
         if not self.paired:
             return list(texts)
-        return [(first, second) for first, second in (text.split(SEPARATOR) for text in texts)]
+        pairs: list[Text] = []
+        for text in texts:
+            first, second = text.split(SEPARATOR)
+            pairs.append((first, second))
+        return pairs
 
 
 def text_key(prompt: str, text: str) -> bytes:
@@ -117,13 +125,14 @@ def with_prompts(corpus: Corpus, prompts: Mapping[Role, str], root: Path) -> Cor
     if all(corpus.prompts.get(role, "") == prompt for role, prompt in needed.items()):
         return corpus
     name = fingerprint(1, corpus.fingerprint, needed)
-    by_source = [needed[role] for role in corpus.roles]
+    prompt_of_source = [needed[role] for role in corpus.roles]
 
     def build(folder: Path) -> dict[str, Any]:
         with Column(folder / "keys.npy", f"V{KEY_BYTES}") as column:
-            for rows in np.array_split(np.arange(len(corpus)), -(-len(corpus) // _ROWS)):
-                named = zip(corpus.sources[rows].tolist(), corpus.stored(rows), strict=True)
-                column.append(as_keys(text_key(by_source[source], text) for source, text in named))
+            for start in range(0, len(corpus), _ROWS):
+                rows = np.arange(start, min(start + _ROWS, len(corpus)))
+                texts = zip(corpus.sources[rows].tolist(), corpus.stored(rows), strict=True)
+                column.append(as_keys(text_key(prompt_of_source[source], text) for source, text in texts))
         return {"prompts": needed}
 
     def load(folder: Path) -> Keys:
@@ -141,7 +150,7 @@ def with_prompts(corpus: Corpus, prompts: Mapping[Role, str], root: Path) -> Cor
 
 def excluded_fingerprint(excluded: Excluded) -> str:
     """A fingerprint of evaluation texts, whatever their order and repeats, for `corpus_fingerprint`."""
-    return _fingerprint_of_keys(_loose_keys(excluded))
+    return _fingerprint_of_keys(_kinds_by_key(excluded))
 
 
 def corpus_fingerprint(section: CorpusSection, prompts: dict[Role, str], excluded_fingerprint: str) -> str:
@@ -167,18 +176,21 @@ def build_corpus(
     Errors: DistilvecError for sources that cannot be read, fewer than two rows, more than half for validation, no disk
     space.
     """
-    barred = _loose_keys(excluded or {}) if section.exclude_evaluation else {}
-    name = corpus_fingerprint(section, prompts, _fingerprint_of_keys(barred))
+    excluded_kinds = _kinds_by_key(excluded or {}) if section.exclude_evaluation else {}
+    name = corpus_fingerprint(section, prompts, _fingerprint_of_keys(excluded_kinds))
     needed = sum(path.stat().st_size * (6 if path.suffix == ".gz" else 2) for path in _files(section))
 
     def build(place: Path) -> dict[str, Any]:
         raw = place / "raw"
-        counts = _ingest(section.sources, prompts, barred, raw, progress)
+        counts = _ingest(section.sources, prompts, excluded_kinds, raw, progress)
         keep = corpus_files.first_occurrences(open_column(raw / "keys.npy"), progress)
         ends = _apply_limits(section, counts, keep)
-        totals: dict[str, Any] = {name: sum(count[name] for count in counts) for name in _REPORTED}
-        kinds = dict.fromkeys(barred.values())
-        totals["excluded_as"] = {kind: sum(count[kind] for count in counts) for kind in kinds}
+        totals: dict[str, Any] = {}
+        for outcome in _REPORTED:
+            totals[outcome] = sum(count[outcome] for count in counts)
+        totals["excluded_as"] = {}
+        for kind in dict.fromkeys(excluded_kinds.values()):
+            totals["excluded_as"][kind] = sum(count[kind] for count in counts)
         _check_rows(section, totals)
         validation = validation_size(section.validation_rows, totals["kept"])
         copy_rows(raw, place, keep, ends, progress)
@@ -186,10 +198,13 @@ def build_corpus(
         thin(drawn, validation, np.random.Generator(np.random.PCG64(section.seed)))
         write_rows(place, train_rows=~drawn, holdout_rows=drawn)
         shutil.rmtree(raw)
-        named = zip(section.sources, counts, strict=True)
-        by_source = [{"name": s.label, **{name: count[name] for name in _REPORTED}} for s, count in named]
-        totals |= {"train": totals["kept"] - validation, "holdout": validation}
-        return describe({**totals, "sources": by_source}, prompts, section.sources)
+        totals["train"] = totals["kept"] - validation
+        totals["holdout"] = validation
+        totals["sources"] = []
+        for source, count in zip(section.sources, counts, strict=True):
+            outcomes = {outcome: count[outcome] for outcome in _REPORTED}
+            totals["sources"].append({"name": source.label, **outcomes})
+        return describe(totals, prompts, section.sources)
 
     return open_or_build(folder, name, "corpus", needed, build, Corpus)
 
@@ -199,7 +214,7 @@ def validation_size(asked: int | None, rows: int, key: str = "corpus.validation_
 
     Errors: DistilvecError with `key` if more than half are asked for.
     """
-    by_size = min(max(rows // VALIDATION_SHARE, FEWEST_VALIDATION), MOST_VALIDATION, rows // 2)
+    by_size = min(max(rows // VALIDATION_SHARE, MIN_VALIDATION), MAX_VALIDATION, rows // 2)
     if asked is None:
         return by_size
     if asked > rows // 2:
@@ -225,12 +240,13 @@ def _check_rows(section: CorpusSection, totals: Mapping[str, Any]) -> None:
         return
     excluded = {kind: count for kind, count in totals["excluded_as"].items() if count}
     if totals["excluded"] and totals["excluded"] == totals["read"] - totals["empty"]:
-        documents_alone = section.exclude_evaluation == "documents" and excluded.get("documents", 0) > 1
+        # With true the suite's documents are trained on, and only its queries and labelled texts are left out.
+        only_documents = section.exclude_evaluation == "documents" and excluded.get("documents", 0) > 1
+        value = "true" if only_documents else "false"
         raise DistilvecError(
             "corpus.exclude_evaluation",
             f"all {totals['excluded']:,} texts are {' or '.join(excluded)} of the evaluation suite, which are left "
-            "out of training. To train on them, set "
-            f"corpus.exclude_evaluation={'true' if documents_alone else 'false'}; or add other texts.",
+            f"out of training. To train on them, set corpus.exclude_evaluation={value}; or add other texts.",
         )
     causes = [f"{totals['read']:,} rows read", f"{totals['empty']:,} of them empty"]
     if totals["duplicates"]:
@@ -255,7 +271,11 @@ def describe(report: dict[str, Any], prompts: Mapping[Role, str], sources: Seque
 
 
 def _ingest(
-    sources: list[SourceSection], prompts: dict[Role, str], barred: Mapping[bytes, str], raw: Path, progress: Progress
+    sources: list[SourceSection],
+    prompts: dict[Role, str],
+    excluded_kinds: Mapping[bytes, str],
+    raw: Path,
+    progress: Progress,
 ) -> list[Counter[str]]:
     """Write the candidate rows of every source to `raw`; their counts. 'first' limits stop the reading."""
     raw.mkdir()
@@ -263,43 +283,50 @@ def _ingest(
     with contextlib.ExitStack() as stack:
         out = corpus_files.TextWriter(raw, stack)
         for position, source in enumerate(sources):
-            count, prompt = Counter[str](), prompts.get(source.role, "")
-            texts = _candidates(read_source(source, position), source.pieces, barred, count)
-            for chunk in corpus_files.chunks(islice(texts, source.limit if source.sample == "first" else None)):
+            count = Counter[str]()
+            prompt = prompts.get(source.role, "")
+            limit = source.limit if source.sample == "first" else None
+            texts = _candidates(read_source(source, position), source.pieces, excluded_kinds, count)
+            for chunk in corpus_files.chunks(islice(texts, limit)):
                 encoded = [text.encode() for text in chunk]
                 keys = as_keys(text_key(prompt, text) for text in chunk)
                 out.append(encoded, [len(text) for text in encoded], keys=keys)
                 progress(f"reading {source.label}", count["read"])
             if count["fixed"]:
-                log(f"{source.label}: {count['fixed']:,} texts with halves of surrogate pairs, which became {_UNKNOWN}")
+                fixed = f"{count['fixed']:,} texts with halves of surrogate pairs"
+                log(f"{source.label}: {fixed}, which became {_REPLACEMENT}")
             counts.append(count)
     return counts
 
 
 def _candidates(
-    texts: Iterator[str], longest: int | None, barred: Mapping[bytes, str], count: Counter[str]
+    texts: Iterator[str], longest: int | None, excluded_kinds: Mapping[bytes, str], count: Counter[str]
 ) -> Iterator[str]:
     """The texts or their pieces, cleaned, without empty and excluded ones, which are counted."""
-    for text in texts if longest is None else _cut(texts, longest, barred):
+    if longest is not None:
+        texts = _cut(texts, longest, excluded_kinds)
+    for text in texts:
         count["read"] += 1
         clean = corpus_files.clean_text(text, LONGEST_TEXT)
         if not clean:
             count["empty"] += 1
-        elif barred and (kind := barred.get(loose_key(clean))) is not None:
+            continue
+        kind = excluded_kinds.get(loose_key(clean)) if excluded_kinds else None
+        if kind is not None:
             count["excluded"] += 1
             count[kind] += 1
-        else:
-            if _UNKNOWN in clean and _UNKNOWN not in text:
-                count["fixed"] += 1
-            if len(text) > LONGEST_TEXT and len(text.strip()) > LONGEST_TEXT:
-                count["cut"] += 1
-            yield clean
+            continue
+        if _REPLACEMENT in clean and _REPLACEMENT not in text:
+            count["fixed"] += 1
+        if len(text) > LONGEST_TEXT and len(text.strip()) > LONGEST_TEXT:
+            count["cut"] += 1
+        yield clean
 
 
-def _cut(texts: Iterator[str], longest: int, barred: Mapping[bytes, str]) -> Iterator[str]:
+def _cut(texts: Iterator[str], longest: int, excluded_kinds: Mapping[bytes, str]) -> Iterator[str]:
     """The pieces of the texts; an excluded text stays whole, so that it is recognized."""
     for text in texts:
-        if barred and loose_key(corpus_files.clean_text(text, LONGEST_TEXT)) in barred:
+        if excluded_kinds and loose_key(corpus_files.clean_text(text, LONGEST_TEXT)) in excluded_kinds:
             yield text
         else:
             yield from pieces(text, longest)
@@ -324,7 +351,7 @@ def loose_key(text: str) -> bytes:
     return text_key("", " ".join(text.casefold().split()))
 
 
-def _loose_keys(excluded: Excluded) -> dict[bytes, str]:
+def _kinds_by_key(excluded: Excluded) -> dict[bytes, str]:
     """Map loose keys of excluded texts to what the texts are; a text of several kinds is the first of them."""
     kinds: dict[bytes, str] = {}
     for kind, texts in excluded.items():
@@ -340,4 +367,7 @@ def _fingerprint_of_keys(keys: Mapping[bytes, str]) -> str:
 
 
 def _files(section: CorpusSection) -> list[Path]:
-    return [path for position, source in enumerate(section.sources) for path in source_files(source, position)]
+    paths: list[Path] = []
+    for position, source in enumerate(section.sources):
+        paths += source_files(source, position)
+    return paths

@@ -28,11 +28,8 @@ class TextWriter:
     """Writes texts, their offsets, their keys and further columns, many rows at a time."""
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack, **kinds: npt.DTypeLike) -> None:
-        kinds = {"offsets": np.int64, "keys": f"V{KEY_BYTES}", **kinds}
         self._texts = stack.enter_context((folder / "texts.bin").open("wb"))
-        self._columns = {
-            name: stack.enter_context(Column(folder / f"{name}.npy", kind)) for name, kind in kinds.items()
-        }
+        self._columns = open_columns(folder, stack, offsets=np.int64, keys=f"V{KEY_BYTES}", **kinds)
         self._columns["offsets"].append(np.zeros(1))
         self._end = 0
 
@@ -40,8 +37,10 @@ class TextWriter:
         """Add texts (bytes, in pieces of any size), the number of bytes of each row, and the other columns' values."""
         self._texts.writelines(texts)
         ends = self._end + np.cumsum(sizes, dtype=np.int64)
-        self._end = int(ends[-1]) if len(ends) else self._end
-        for name, values in {"offsets": ends, **columns}.items():
+        if len(ends):
+            self._end = int(ends[-1])
+        self._columns["offsets"].append(ends)
+        for name, values in columns.items():
             self._columns[name].append(values)
 
 
@@ -67,48 +66,58 @@ def write_rows(folder: Path, **masks: Mask) -> None:
 
 def copy_rows(raw: Path, folder: Path, keep: Mask, source_ends: Sequence[int], progress: Progress) -> None:
     """Copy the rows of `raw` that stay to `folder`, run by run; `source_ends` are the raw rows at which sources end."""
-    offsets, keys = open_column(raw / "offsets.npy"), open_column(raw / "keys.npy")
+    offsets = open_column(raw / "offsets.npy")
+    keys = open_column(raw / "keys.npy")
     texts = np.memmap(raw / "texts.bin", dtype=np.uint8, mode="r").data
     with contextlib.ExitStack() as stack:
         out = TextWriter(folder, stack, sources=np.uint16)
         for start in range(0, len(keep), CHUNK):
             rows = np.flatnonzero(keep[start : start + CHUNK]) + start
-            firsts, lasts = rows[np.diff(rows, prepend=-2) != 1], rows[np.diff(rows, append=-2) != 1]
+            # Rows that follow each other are copied at once.
+            firsts = rows[np.diff(rows, prepend=-2) != 1]
+            lasts = rows[np.diff(rows, append=-2) != 1]
             runs = zip(offsets[firsts].tolist(), offsets[lasts + 1].tolist(), strict=True)
-            sizes, sources = offsets[rows + 1] - offsets[rows], np.searchsorted(source_ends, rows, side="right")
+            sizes = offsets[rows + 1] - offsets[rows]
+            sources = np.searchsorted(source_ends, rows, side="right")
             out.append((texts[begin:end] for begin, end in runs), sizes, keys=keys[rows], sources=sources)
             progress("writing", start + len(rows))
 
 
 def first_occurrences(keys: Keys, progress: Progress = lambda stage, rows: None) -> Mask:
-    """[rows] True where a 16-byte key occurs for the first time; keys are sorted part by part, by their low bits."""
+    """[rows] True where a 16-byte key occurs for the first time.
+
+    The keys are sorted part by part, by their low bits, so that a part at a time is in memory.
+    """
     keep = np.ones(len(keys), dtype=np.bool_)
     halves = keys.view(np.uint64).reshape(-1, 2)
     parts = 1 << min(_MOST_BITS, (len(keys) // CHUNK).bit_length())
     for part in range(parts):
-        low_bits = (
-            halves[start : start + CHUNK, 0] & np.uint64(parts - 1) for start in range(0, len(keys) or 1, CHUNK)
-        )
-        rows = np.concatenate([np.flatnonzero(bits == part) + CHUNK * number for number, bits in enumerate(low_bits)])
+        rows_of_chunks = [np.empty(0, dtype=np.int64)]
+        for start in range(0, len(keys), CHUNK):
+            low_bits = halves[start : start + CHUNK, 0] & np.uint64(parts - 1)
+            rows_of_chunks.append(start + np.flatnonzero(low_bits == part))
+        rows = np.concatenate(rows_of_chunks)
         low, high = halves[rows].T
         order = np.lexsort((rows, high, low))
-        again = (np.diff(low[order]) == 0) & (np.diff(high[order]) == 0)
-        keep[rows[order][1:][again]] = False
+        equals_previous = (np.diff(low[order]) == 0) & (np.diff(high[order]) == 0)
+        keep[rows[order][1:][equals_previous]] = False
         progress("removing duplicates", len(keys) * (part + 1) // parts)
     return keep
 
 
 def thin(mask: Mask, count: int, generator: np.random.Generator) -> None:
     """Leave `count` of the True entries True, in place, each choice equally likely, in one pass by chunks."""
-    left = int(np.count_nonzero(mask))
-    assert count <= left, (count, left)
+    remaining = int(np.count_nonzero(mask))  # True entries from this chunk on, of which `count` stay
+    assert count <= remaining, (count, remaining)
     for start in range(0, len(mask), CHUNK):
-        chunk = mask[start : start + CHUNK]
-        if len(rows := np.flatnonzero(chunk)):
-            take = int(generator.hypergeometric(len(rows), left - len(rows), count))
+        chunk = mask[start : start + CHUNK]  # a view
+        rows = np.flatnonzero(chunk)
+        if len(rows):
+            count_here = int(generator.hypergeometric(len(rows), remaining - len(rows), count))
             chunk[rows] = False
-            chunk[rows[generator.choice(len(rows), take, replace=False, shuffle=False)]] = True
-            left, count = left - len(rows), count - take
+            chunk[rows[generator.choice(len(rows), count_here, replace=False, shuffle=False)]] = True
+            remaining -= len(rows)
+            count -= count_here
 
 
 def as_keys(keys: Iterable[bytes]) -> Keys:
@@ -117,7 +126,7 @@ def as_keys(keys: Iterable[bytes]) -> Keys:
 
 
 def clean_text(text: str, longest: int) -> str:
-    """Stripped, cut to `longest` characters; halves of surrogate pairs, which UTF-8 cannot hold, become U+FFFD."""
+    """Stripped, cut to `longest` characters; halves of surrogate pairs, which UTF-8 cannot write, become U+FFFD."""
     text = text.strip()[:longest].rstrip()
     try:
         text.encode()
@@ -129,11 +138,12 @@ def clean_text(text: str, longest: int) -> str:
 def chunks(texts: Iterator[str]) -> Iterator[list[str]]:
     """The texts in lists of at most _ROWS texts and about _BUFFER characters."""
     chunk: list[str] = []
-    held = 0
+    characters = 0
     for text in texts:
         chunk.append(text)
-        held += len(text)
-        if held > _BUFFER or len(chunk) == _ROWS:
+        characters += len(text)
+        if characters > _BUFFER or len(chunk) == _ROWS:
             yield chunk
-            chunk, held = [], 0
+            chunk = []
+            characters = 0
     yield chunk

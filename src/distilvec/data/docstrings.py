@@ -25,9 +25,9 @@ from distilvec.core.errors import DistilvecError
 FORMAT = 1  # of the retrieval tasks
 SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
 EVALUATED = 10  # one function in ten
-SHORTEST = 3  # words of a passage, of a query, of a document
-LONGEST_QUERY = 300  # characters
-LONGEST = 2000  # characters of a whole docstring given as one passage or document
+MIN_WORDS = 3  # of a passage, of a query, of a document
+MAX_QUERY = 300  # characters
+MAX_PASSAGE = 2000  # characters of a whole docstring given as one passage or document
 _SENTENCE_END = re.compile(r"(?<!\be\.g)(?<!\bi\.e)(?<!\betc)(?<!\bvs)(?<!\bcf)[.!?](?=\s|$)")
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+|[^\W\d_]+")
 
@@ -46,13 +46,23 @@ def passages() -> Iterator[str]:
     Left out are the docstrings for evaluation, docstrings that begin with the same sentence as one of them, and every
     text that is a part of one: paragraph, first sentence, remainder, whole.
     """
-    evaluated = [one.text for one in docstrings() if is_evaluated(one)]
-    queries = {_key(split_first_sentence(text)[0]) for text in evaluated}
-    parts = {_key(part) for text in evaluated for part in (*split_first_sentence(text), *_paragraphs(text))}
-    parts |= {_key(part) for text in evaluated for part in (_cut(split_first_sentence(text)[1]), *_passages_of(text))}
-    for one in docstrings():
-        if not is_evaluated(one) and _key(split_first_sentence(one.text)[0]) not in queries:
-            yield from (text for text in _passages_of(one.text) if _key(text) not in parts)
+    queries = set()
+    evaluated_parts: set[str] = set()
+    for docstring in docstrings():
+        if is_evaluated(docstring):
+            text = docstring.text
+            first_sentence, remainder = split_first_sentence(text)
+            queries.add(_key(first_sentence))
+            parts = [first_sentence, remainder, _cut(remainder), *_paragraphs(text), *_passages_of(text)]
+            evaluated_parts.update(_key(part) for part in parts)
+
+    for docstring in docstrings():
+        first_sentence, _ = split_first_sentence(docstring.text)
+        if is_evaluated(docstring) or _key(first_sentence) in queries:
+            continue
+        for passage in _passages_of(docstring.text):
+            if _key(passage) not in evaluated_parts:
+                yield passage
 
 
 def write_retrieval_task(folder: Path, seed: int) -> None:
@@ -62,12 +72,14 @@ def write_retrieval_task(folder: Path, seed: int) -> None:
     spelled-out name, the document the whole docstring. Equal documents are one document, equal queries one query with
     several relevant documents. `seed` shuffles both. `suite.yaml` names both tasks.
     """
-    evaluated = [one for one in docstrings() if is_evaluated(one)]
-    sentences = [split_first_sentence(one.text) for one in evaluated]
-    tasks = {
-        "docstring-sentence": [(query, _cut(document)) for query, document in sentences],
-        "docstring-name": [(spell_out(one.name), _cut(" ".join(one.text.split()))) for one in evaluated],
-    }
+    by_sentence = []
+    by_name = []
+    for docstring in docstrings():
+        if is_evaluated(docstring):
+            first_sentence, remainder = split_first_sentence(docstring.text)
+            by_sentence.append((first_sentence, _cut(remainder)))
+            by_name.append((spell_out(docstring.name), _cut(" ".join(docstring.text.split()))))
+    tasks = {"docstring-sentence": by_sentence, "docstring-name": by_name}
     for name, pairs in tasks.items():
         _write_task(folder / name, pairs, random.Random(seed))
     suite = "".join(f"- {{name: {name}, type: retrieval, path: {name}}}\n" for name in tasks)
@@ -81,23 +93,25 @@ def docstrings(folder: Path | None = None) -> tuple[Docstring, ...]:
     Files that do not parse are skipped. Errors: DistilvecError if there is no docstring.
     """
     folder = folder or Path(sysconfig.get_paths()["stdlib"])
-    found: list[Docstring] = []
+    entries: list[Docstring] = []
     for path in _sources(folder):
-        parts = path.relative_to(folder).with_suffix("").parts
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # invalid escapes in the sources
                 tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError, OSError, RecursionError):
             continue
-        found += _docstrings_of(tree, ".".join(parts[:-1] if parts[-1] == "__init__" else parts))
-    if not found:
+        parts = path.relative_to(folder).with_suffix("").parts
+        if parts[-1] == "__init__":
+            parts = parts[:-1]
+        entries += _docstrings_of(tree, ".".join(parts))
+    if not entries:
         raise DistilvecError(
             "corpus.sources",
             f"no Python sources with docstrings in {folder}: this interpreter comes without sources.",
             "Use your own texts: 'path'.",
         )
-    return tuple(found)
+    return tuple(entries)
 
 
 def _sources(folder: Path) -> list[Path]:
@@ -109,22 +123,25 @@ def _sources(folder: Path) -> list[Path]:
     return sorted(sources)
 
 
-def is_evaluated(one: Docstring) -> bool:
-    """True for evaluation: a tenth of the functions whose docstring has a first sentence and more text."""
-    first, rest = split_first_sentence(one.text)
-    short = min(len(first.split()), len(rest.split())) < SHORTEST
-    if not one.is_function or short or len(first) > LONGEST_QUERY or first.startswith(">>>"):
+def is_evaluated(docstring: Docstring) -> bool:
+    """Whether it is for evaluation: a tenth of the functions whose docstring has a first sentence and more text."""
+    if not docstring.is_function:
         return False
-    digest = hashlib.blake2b(one.name.encode(), digest_size=8).digest()
+    query, document = split_first_sentence(docstring.text)
+    if len(query.split()) < MIN_WORDS or len(document.split()) < MIN_WORDS:
+        return False
+    if len(query) > MAX_QUERY or query.startswith(">>>"):
+        return False
+    digest = hashlib.blake2b(docstring.name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % EVALUATED == 0
 
 
 def split_first_sentence(text: str) -> tuple[str, str]:
     """(first sentence, remainder), white space collapsed. The sentence ends at its stop or with the first paragraph."""
-    first, *others = _paragraphs(text) or [""]
-    end = _SENTENCE_END.search(first)
-    cut = end.end() if end else len(first)
-    return first[:cut], " ".join([first[cut:].strip(), *others]).strip()
+    paragraph, *later_paragraphs = _paragraphs(text) or [""]
+    stop = _SENTENCE_END.search(paragraph)
+    end = stop.end() if stop else len(paragraph)
+    return paragraph[:end], " ".join([paragraph[end:].strip(), *later_paragraphs]).strip()
 
 
 def spell_out(name: str) -> str:
@@ -132,23 +149,34 @@ def spell_out(name: str) -> str:
     return " ".join(_WORD.findall(name)).lower()
 
 
-def _write_task(folder: Path, pairs: list[tuple[str, str]], shuffled: random.Random) -> None:
+def _write_task(folder: Path, pairs: list[tuple[str, str]], generator: random.Random) -> None:
     """Write one task from its (query, document) pairs, with ids in random order."""
     folder.mkdir(parents=True, exist_ok=True)
-    ids = []
-    for file, letter, rest, column in (("corpus", "d", {"title": ""}, 1), ("queries", "q", {}, 0)):
-        texts = list(dict.fromkeys(pair[column] for pair in pairs))
-        shuffled.shuffle(texts)
-        rows = [{"id": f"{letter}{number}", **rest, "text": text} for number, text in enumerate(texts)]
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        (folder / f"{file}.jsonl").write_text(lines, encoding="utf-8")
-        ids.append({row["text"]: row["id"] for row in rows})
-    judged = sorted({f"{ids[1][query]}\t{ids[0][document]}\t1\n" for query, document in pairs})
-    (folder / "qrels.tsv").write_text("".join(["query-id\tcorpus-id\tscore\n", *judged]), encoding="utf-8")
+    document_ids = _number([document for _, document in pairs], "d", generator)
+    query_ids = _number([query for query, _ in pairs], "q", generator)
+    documents = [{"id": name, "title": "", "text": text} for text, name in document_ids.items()]
+    queries = [{"id": name, "text": text} for text, name in query_ids.items()]
+    _write_lines(folder / "corpus.jsonl", documents)
+    _write_lines(folder / "queries.jsonl", queries)
+    judgements = {f"{query_ids[query]}\t{document_ids[document]}\t1\n" for query, document in pairs}
+    content = "".join(["query-id\tcorpus-id\tscore\n", *sorted(judgements)])
+    (folder / "qrels.tsv").write_text(content, encoding="utf-8")
+
+
+def _number(texts: list[str], letter: str, generator: random.Random) -> dict[str, str]:
+    """Map distinct texts, in random order, to their ids."""
+    distinct = list(dict.fromkeys(texts))
+    generator.shuffle(distinct)
+    return {text: f"{letter}{number}" for number, text in enumerate(distinct)}
+
+
+def _write_lines(path: Path, rows: list[dict[str, str]]) -> None:
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 def _docstrings_of(node: ast.AST, name: str) -> Iterator[Docstring]:
-    """The node's own docstring, then those of the classes and functions in it, also below if and try."""
+    """The docstring of a node, then those of the classes and functions in it, also below if and try."""
     if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         text = ast.get_docstring(node, clean=False)
         if text and text.strip():
@@ -167,14 +195,18 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _passages_of(text: str) -> list[str]:
-    paragraphs = _paragraphs(text)
-    whole = [_cut(" ".join(paragraphs))] if len(paragraphs) > 1 else []
-    return [passage for passage in [*paragraphs, *whole] if len(passage.split()) >= SHORTEST]
+    passages = _paragraphs(text)
+    if len(passages) > 1:
+        passages.append(_cut(" ".join(passages)))
+    return [passage for passage in passages if len(passage.split()) >= MIN_WORDS]
 
 
 def _cut(text: str) -> str:
-    """At most LONGEST characters, cut between words."""
-    return text if len(text) <= LONGEST else text[: LONGEST + 1].rpartition(" ")[0] or text[:LONGEST]
+    """At most MAX_PASSAGE characters, cut between words."""
+    if len(text) <= MAX_PASSAGE:
+        return text
+    whole_words = text[: MAX_PASSAGE + 1].rpartition(" ")[0]
+    return whole_words or text[:MAX_PASSAGE]
 
 
 def _key(text: str) -> str:

@@ -34,7 +34,8 @@ from distilvec.data.task_rows import load_labelled, some_of
 FORMAT = 1
 VALIDATION = 10  # one training row in ten is for validation if the task has no validation split
 Labels = npt.NDArray[Any]
-Scale = tuple[float, float] | None
+Scale = tuple[float, float] | None  # the least and the greatest score; None for classes
+Targets = list[Any]  # of rows as they are read: a class, a tuple of classes, or a score
 
 
 class Examples:
@@ -81,10 +82,12 @@ class Examples:
     @property
     def line(self) -> str:
         """A line for the log."""
-        kinds = f"{len(self.classes)} classes" if self.classes else "scores"
-        labeled = f" ({len(self.labeled):,} with a label)" if len(self.labeled) < len(self.train) else ""
-        counts = f"{len(self.train):,} examples{labeled}, {len(self.holdout):,} for validation"
-        return f"task {self.name}: {counts}, {len(self.corpus):,} distinct texts, {kinds}"
+        targets = f"{len(self.classes)} classes" if self.classes else "scores"
+        examples = f"{len(self.train):,} examples"
+        if len(self.labeled) < len(self.train):
+            examples += f" ({len(self.labeled):,} with a label)"
+        validation = f"{len(self.holdout):,} for validation"
+        return f"task {self.name}: {examples}, {validation}, {len(self.corpus):,} distinct texts, {targets}"
 
 
 @dataclass(frozen=True)
@@ -98,15 +101,18 @@ class Labelled:
 def read_split(section: TaskSection, split: str, prompt: str, classes: list[str], scale: Scale) -> Labelled:
     """The examples of a split, each text cleaned as in training, with its prompt. DistilvecError for unknown labels."""
     texts, targets = _read(section, split)
-    inputs = [tuple(_as_input(prompt + text) for text in _rows_of(section, parts)) for parts in texts]
+    inputs: list[tuple[Text, ...]] = []
+    for parts in texts:
+        rows = _corpus_rows(section, parts)
+        inputs.append(tuple(_as_input(prompt + text) for text in rows))
     return Labelled(inputs, _numbers(section, split, targets, classes, scale))
 
 
 def examples_fingerprint(section: TaskSection, prompts: Mapping[Role, str]) -> str:
     """Changes with a file of the task (name, content), an option or a prompt."""
-    hashed = hash_files(_files(section), key="task.path")
-    unset = {key for key in ("labels", "columns") if not getattr(section, key)}  # newer keys: keep older fingerprints
-    return fingerprint(FORMAT, section.model_dump(mode="json", exclude=unset), hashed, prompts)
+    content = hash_files(_files(section), key="task.path")
+    unset = {key for key in ("labels", "columns") if not getattr(section, key)}  # a recipe without them is as before
+    return fingerprint(FORMAT, section.model_dump(mode="json", exclude=unset), content, prompts)
 
 
 def build_examples(section: TaskSection, prompts: Mapping[Role, str], folder: Path) -> Examples:
@@ -117,45 +123,62 @@ def build_examples(section: TaskSection, prompts: Mapping[Role, str], folder: Pa
     """
     name = examples_fingerprint(section, prompts)
     needed = 2 * sum(path.stat().st_size for path in _files(section))
-    return open_or_build(folder, name, "task", needed, lambda new: _write(section, prompts, name, new), Examples)
+
+    def build(new: Path) -> dict[str, Any]:
+        return _write(section, prompts, name, new)
+
+    return open_or_build(folder, name, "task", needed, build, Examples)
 
 
 def _write(section: TaskSection, prompts: Mapping[Role, str], name: str, folder: Path) -> dict[str, Any]:
     """Read and check the task's rows and write them to `folder`; the content of its meta.json."""
     texts, targets = _read(section, section.train_split)
-    scores = section.type == "sts"
     classes = _classes(section, targets)
-    scale = (min(targets), max(targets)) if scores else None
+    scale = (min(targets), max(targets)) if section.type == "sts" else None
     _check(section, texts, classes, scale)
     labels = _numbers(section, section.train_split, targets, classes, scale)
+
     train, validation = _draw(section, len(texts))
     if section.labels is not None:
         labels[train[section.labels :]] = NO_LABEL if labels.dtype == np.int64 else math.nan
     if section.validation_split is not None:
-        more, targets = _read(section, section.validation_split)
-        labels = np.concatenate([labels, _numbers(section, section.validation_split, targets, classes, scale)])
-        validation, texts = np.arange(len(texts), len(texts) + len(more)), texts + more
+        validation_texts, validation_targets = _read(section, section.validation_split)
+        validation_labels = _numbers(section, section.validation_split, validation_targets, classes, scale)
+        validation = np.arange(len(texts), len(texts) + len(validation_texts))
+        texts = texts + validation_texts
+        labels = np.concatenate([labels, validation_labels])
+
     chosen = np.sort(np.concatenate([train, validation]))
-    inputs = [_rows_of(section, texts[number]) for number in chosen.tolist()]
-    order = {text: row for row, text in enumerate(dict.fromkeys(text for parts in inputs for text in parts))}
-    rows = np.array([[order[text] for text in parts] for parts in inputs], dtype=np.int64)
-    drawn = np.isin(chosen, validation)
+    is_validation = np.isin(chosen, validation)
+    row_of_text: dict[str, int] = {}
+    rows_of_examples = []
+    for number in chosen.tolist():
+        corpus_texts = _corpus_rows(section, texts[number])
+        rows_of_examples.append([row_of_text.setdefault(text, len(row_of_text)) for text in corpus_texts])
+    rows = np.array(rows_of_examples, dtype=np.int64)
     write_columns(
         folder,
         rows=rows.ravel(),
         labels=labels[chosen].ravel(),
-        train=np.flatnonzero(~drawn),
-        holdout=np.flatnonzero(drawn),
+        train=np.flatnonzero(~is_validation),
+        holdout=np.flatnonzero(is_validation),
     )
-    counts = {"read": len(chosen), "kept": len(order), "train": len(train), "holdout": len(validation)}
-    report = {**counts, "sources": [{"name": section.label, "kept": len(order)}]}
-    meta = {"fingerprint": name, **describe(report, prompts, [section]), "paired": _joint(section)}
-    trained = np.isin(np.arange(len(order)), rows[~drawn])
-    _write_corpus(folder / "corpus", list(order), prompts.get(section.role, ""), trained, meta)
+
+    count = len(row_of_text)
+    report = {
+        "read": len(chosen),
+        "kept": count,
+        "train": len(train),
+        "holdout": len(validation),
+        "sources": [{"name": section.label, "kept": count}],
+    }
+    meta = {"fingerprint": name, **describe(report, prompts, [section]), "paired": _is_joint(section)}
+    is_trained = np.isin(np.arange(count), rows[~is_validation])
+    _write_corpus(folder / "corpus", list(row_of_text), prompts.get(section.role, ""), is_trained, meta)
     return {"name": section.label, "kind": section.type, "classes": classes, "scale": scale}
 
 
-def _classes(section: TaskSection, targets: list[Any]) -> list[str]:
+def _classes(section: TaskSection, targets: Targets) -> list[str]:
     """The sorted classes of the training rows; none for scores."""
     if section.type == "sts":
         return []
@@ -165,21 +188,23 @@ def _classes(section: TaskSection, targets: list[Any]) -> list[str]:
 
 
 def _write_corpus(
-    folder: Path, texts: list[str], prompt: str, trained: npt.NDArray[np.bool_], meta: dict[str, Any]
+    folder: Path, texts: list[str], prompt: str, is_trained: npt.NDArray[np.bool_], meta: dict[str, Any]
 ) -> None:
     """Write the texts as a corpus of one source."""
     folder.mkdir()
-    encoded, keys = [text.encode() for text in texts], as_keys(text_key(prompt, text) for text in texts)
+    encoded = [text.encode() for text in texts]
+    keys = as_keys(text_key(prompt, text) for text in texts)
     with ExitStack() as stack:
         writer = TextWriter(folder, stack, sources=np.uint16)
         writer.append(encoded, [len(text) for text in encoded], keys=keys, sources=np.zeros(len(texts)))
-    write_columns(folder, train_rows=np.flatnonzero(trained), holdout_rows=np.flatnonzero(~trained))
+    write_columns(folder, train_rows=np.flatnonzero(is_trained), holdout_rows=np.flatnonzero(~is_trained))
     (folder / META).write_text(json.dumps(meta, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
 def _check(section: TaskSection, texts: list[tuple[str, ...]], classes: list[str], scale: Scale) -> None:
     """DistilvecError for a task on which nothing can be learnt or measured."""
-    key, split = "task.path", f"{section.path}: split '{section.train_split}'"
+    key = "task.path"
+    split = f"{section.path}: split '{section.train_split}'"
     if len(texts) < 2:
         raise DistilvecError(key, f"{split} has {len(texts)} row.", "Give at least 2.")
     if section.type == "multilabel" and not classes:
@@ -196,30 +221,29 @@ def _check(section: TaskSection, texts: list[tuple[str, ...]], classes: list[str
         raise DistilvecError("task.test_split", f"{problem}.", fix)
 
 
-def _read(section: TaskSection, split: str) -> tuple[list[tuple[str, ...]], list[Any]]:
+def _read(section: TaskSection, split: str) -> tuple[list[tuple[str, ...]], Targets]:
     return load_labelled(section.path, section.type, split, section.columns)
 
 
 def _draw(section: TaskSection, count: int) -> tuple[Rows, Rows]:
     """Numbers of the training rows and, without a validation split, of the validation rows, in the order drawn."""
     order = np.random.Generator(np.random.PCG64(section.seed)).permutation(count)[: section.limit]
-    drawn = 0 if section.validation_split is not None else max(1, len(order) // VALIDATION)
-    if drawn == len(order):
+    validation = 0 if section.validation_split is not None else max(1, len(order) // VALIDATION)
+    if validation == len(order):
         raise DistilvecError("task.limit", "1 example is too few: one is for validation.", "Give at least 2.")
-    return order[drawn:], order[:drawn]
+    return order[validation:], order[:validation]
 
 
-def _numbers(section: TaskSection, split: str, targets: list[Any], classes: list[str], scale: Scale) -> Labels:
+def _numbers(section: TaskSection, split: str, targets: Targets, classes: list[str], scale: Scale) -> Labels:
     """Labels as numbers of their classes, or scores from 0 to 1."""
     if scale is not None:
         return np.clip((np.array(targets) - scale[0]) / (scale[1] - scale[0]), 0, 1).astype(np.float32)
-    several = section.type == "multilabel"
-    present = set(chain.from_iterable(targets)) if several else set(targets)
-    if unknown := sorted(present - set(classes)):
+    unknown = sorted(set(_classes(section, targets)) - set(classes))
+    if unknown:
         problem = f"split '{split}' has labels that split '{section.train_split}' lacks: {some_of(unknown)}"
         raise DistilvecError("task.path", f"{section.path}: {problem}.", "Add training rows for them.")
     numbers = {name: number for number, name in enumerate(classes)}
-    if several:
+    if section.type == "multilabel":
         labels = np.zeros((len(targets), len(classes)), dtype=np.float32)
         for row, names in enumerate(targets):
             labels[row, [numbers[name] for name in names]] = 1
@@ -227,14 +251,17 @@ def _numbers(section: TaskSection, split: str, targets: list[Any], classes: list
     return np.array([numbers[label] for label in targets], dtype=np.int64)
 
 
-def _joint(section: TaskSection) -> bool:
+def _is_joint(section: TaskSection) -> bool:
     return section.type in PAIRS and section.encode == "joint"
 
 
-def _rows_of(section: TaskSection, parts: tuple[str, ...]) -> tuple[str, ...]:
+def _corpus_rows(section: TaskSection, parts: tuple[str, ...]) -> tuple[str, ...]:
     """An example's texts as corpus rows: cleaned, and joined to one if a pair is one input."""
-    clean = tuple(clean_text(part, LONGEST_TEXT // 2).replace(SEPARATOR, "\N{REPLACEMENT CHARACTER}") for part in parts)
-    return (SEPARATOR.join(clean),) if _joint(section) else clean
+    texts = []
+    for part in parts:
+        text = clean_text(part, LONGEST_TEXT // 2)
+        texts.append(text.replace(SEPARATOR, "\N{REPLACEMENT CHARACTER}"))
+    return (SEPARATOR.join(texts),) if _is_joint(section) else tuple(texts)
 
 
 def _as_input(stored: str) -> Text:
@@ -243,4 +270,6 @@ def _as_input(stored: str) -> Text:
 
 
 def _files(section: TaskSection) -> list[Path]:
-    return [section.path] if section.path.is_file() else sorted(p for p in section.path.glob("*") if p.is_file())
+    if section.path.is_file():
+        return [section.path]
+    return sorted(path for path in section.path.glob("*") if path.is_file())

@@ -36,7 +36,7 @@ Row = Mapping[str, Any]
 Rows = Iterator[tuple[Location, Row]]
 Choose = Callable[[list[str]], Collection[str]]  # of the columns, those to read
 
-TABLES = (*(f".{name}{gz}" for name in ("jsonl", "csv", "tsv") for gz in ("", ".gz")), ".parquet")
+TABLES = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 READABLE = (".txt", ".txt.gz", *TABLES)
 MAPPING = ".json"
 _PARQUET_ROWS = 1024
@@ -61,23 +61,28 @@ def read_rows(path: Path, key: str, choose: Choose | None = None) -> Rows:
     ending = extension(path)
     if ending == MAPPING:
         return _mapping_rows(path, key)
-    return _parquet_rows(path, key, choose) if ending == ".parquet" else _line_rows(path, key, ending.split(".")[1])
+    if ending == ".parquet":
+        return _parquet_rows(path, key, choose)
+    return _line_rows(path, key, ending.split(".")[1])
 
 
 def check_readable(path: Path, key: str) -> None:
     """DistilvecError if there is no such file, or its extension is unknown."""
-    if not path.is_file() or extension(path) not in (*READABLE, MAPPING):
-        problem = (
-            f"unknown extension '{path.suffix}'" if path.is_file() else "a folder" if path.is_dir() else "not found"
-        )
-        fix = (None if path.exists() else how_to_get(path)) or f"Give a file: {', '.join(READABLE)}."
+    fix = f"Give a file: {', '.join(READABLE)}."
+    if not path.exists():
+        raise DistilvecError(key, f"{path}: not found.", how_to_get(path) or fix)
+    if not path.is_file():
+        problem = "a folder" if path.is_dir() else "not a file"
         raise DistilvecError(key, f"{path}: {problem}.", fix)
+    if extension(path) not in (*READABLE, MAPPING):
+        raise DistilvecError(key, f"{path}: unknown extension '{path.suffix}'.", fix)
 
 
 def extension(path: Path) -> str:
     """'.jsonl.gz' of 'a.b.JSONL.gz'; only .gz counts as a second part."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    return "".join(suffixes[-2:] if suffixes[-1:] == [".gz"] else suffixes[-1:])
+    count = 2 if suffixes[-1:] == [".gz"] else 1
+    return "".join(suffixes[-count:])
 
 
 # -- files of lines --------------------------------------------------------------------------------------------------
@@ -102,19 +107,22 @@ class _Lines:
 
     def __iter__(self) -> Iterator[str]:
         with self.path.open("rb") as raw:
-            zipped = self.path.suffix.lower() == ".gz"
-            lines = cast(Iterable[bytes], gzip.GzipFile(fileobj=raw) if zipped else raw)
+            lines: Iterable[bytes] = raw
+            if self.path.suffix.lower() == ".gz":
+                lines = cast(Iterable[bytes], gzip.GzipFile(fileobj=raw))
             for self.number, line in enumerate(lines, 1):
                 if b"\0" in line:
                     raise self.error("NUL bytes: not UTF-8 text.", "Convert it, or name it .gz.")
-                yield str(line, "utf-8") if self.number > 1 else line.decode("utf-8-sig")
+                is_first = self.number == 1  # which may begin with a byte order mark
+                yield line.decode("utf-8-sig" if is_first else "utf-8")
 
 
 def _line_rows(path: Path, key: str, kind: str) -> Rows:
     """The rows of a file of lines; an error of decoding or parsing becomes a DistilvecError with the line."""
+    read = {"txt": _text_rows, "jsonl": _json_rows, "csv": _csv_rows, "tsv": _tsv_rows}[kind]
     lines = _Lines(path, key)
     try:
-        for row in {"txt": _text_rows, "jsonl": _json_rows, "csv": _csv_rows, "tsv": _tsv_rows}[kind](lines):
+        for row in read(lines):
             yield lines.where, row
     except tuple(_DAMAGE) as error:
         problem, fix = next(damage for kind_of_error, damage in _DAMAGE.items() if isinstance(error, kind_of_error))
@@ -124,7 +132,8 @@ def _line_rows(path: Path, key: str, kind: str) -> Rows:
 
 
 def _text_rows(lines: _Lines) -> Iterator[Row]:
-    return ({"text": line} for line in lines)
+    for line in lines:
+        yield {"text": line}
 
 
 def _json_rows(lines: _Lines) -> Iterator[Row]:
@@ -138,26 +147,36 @@ def _json_rows(lines: _Lines) -> Iterator[Row]:
 
 def _csv_rows(lines: _Lines) -> Iterator[Row]:
     csv.field_size_limit(_LONGEST_FIELD)
-    return _records(filter(None, csv.reader(lines, strict=True)), lines)
+    not_empty = (fields for fields in csv.reader(lines, strict=True) if fields)
+    return _records(not_empty, lines)
 
 
 def _tsv_rows(lines: _Lines) -> Iterator[Row]:
-    split = (line.rstrip("\r\n").split("\t") for line in lines if line.strip("\r\n"))
-    return _records(([_unquote(field) if '"' in field else field for field in fields] for fields in split), lines)
+    return _records(_tsv_fields(lines), lines)
+
+
+def _tsv_fields(lines: _Lines) -> Iterator[list[str]]:
+    for line in lines:
+        line = line.rstrip("\r\n")
+        if line:
+            yield [_unquote(field) for field in line.split("\t")]
 
 
 def _unquote(field: str) -> str:
     """A well-quoted field of a .tsv file without its quotes; loose quotes are text, as in published STS files."""
+    if len(field) < 2 or field[0] != '"' or field[-1] != '"':
+        return field
     inner = field[1:-1]
-    quoted = len(field) > 1 and field[0] == field[-1] == '"' and inner.count('"') == 2 * inner.count('""')
-    return inner.replace('""', '"') if quoted else field
+    is_well_quoted = inner.count('"') == 2 * inner.count('""')  # every quote inside is doubled
+    return inner.replace('""', '"') if is_well_quoted else field
 
 
 def _records(table: Iterator[list[str]], lines: _Lines) -> Iterator[Row]:
     """The rows of a table below its header."""
     header = [name.strip() for name in next(table, [])]
-    if twice := [name for number, name in enumerate(header) if name and name in header[:number]]:
-        raise lines.error(f"column '{twice[0]}' occurs twice.", "Rename or remove one.")
+    for number, name in enumerate(header):
+        if name and name in header[:number]:
+            raise lines.error(f"column '{name}' occurs twice.", "Rename or remove one.")
     for fields in table:
         if len(fields) != len(header):
             problem = f"{len(fields)} fields, the header has {len(header)} ({', '.join(header)[:200]})"
@@ -170,20 +189,19 @@ def _mapping_rows(path: Path, key: str) -> Rows:
     expected = 'expected {"word": ["text", ...], ...}'
     with explained(key, path):
         content = path.read_text(encoding="utf-8-sig")
+    fix = "Name JSON Lines .jsonl."
     try:
-        found = json.loads(content)
+        texts_by_word = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise DistilvecError(
-            key, f"{path}: not JSON ({first_line(error)}); {expected}.", "Name JSON Lines .jsonl."
-        ) from None
-    if not isinstance(found, dict):
-        raise DistilvecError(key, f"{path}: a JSON {type(found).__name__}; {expected}.", "Name JSON Lines .jsonl.")
-    for word, texts in found.items():
+        raise DistilvecError(key, f"{path}: not JSON ({first_line(error)}); {expected}.", fix) from None
+    if not isinstance(texts_by_word, dict):
+        raise DistilvecError(key, f"{path}: a JSON {type(texts_by_word).__name__}; {expected}.", fix)
+    for word, texts in texts_by_word.items():
         where = Location(key, f"{path}, word {word[:40]!r}")
         if not isinstance(texts, list):
-            problem = f"{where.place}: a JSON {type(texts).__name__}; {expected}."
-            raise DistilvecError(key, problem, "Name JSON Lines .jsonl.")
-        yield from ((where, {"word": word, "text": text}) for text in texts)
+            raise DistilvecError(key, f"{where.place}: a JSON {type(texts).__name__}; {expected}.", fix)
+        for text in texts:
+            yield where, {"word": word, "text": text}
 
 
 # -- Parquet ---------------------------------------------------------------------------------------------------------
@@ -191,17 +209,18 @@ def _mapping_rows(path: Path, key: str) -> Rows:
 
 @contextmanager
 def open_parquet(path: Path, key: str) -> Iterator[ParquetFile]:
-    """A Parquet file to read inside the block; DistilvecError with `key` if it is damaged or no Parquet file."""
+    """A Parquet file to read inside the block; DistilvecError with `key` if it is damaged or not a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
+        # without a buffer and with pre_buffer all of the file comes into memory
         with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
             yield file
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        system = explain(error, key, path) if isinstance(error, OSError) else None
+        system_error = explain(error, key, path) if isinstance(error, OSError) else None
         problem = f"{path}: not a readable Parquet file ({first_line(error)})."
-        raise (system or DistilvecError(key, problem, "Download it again.")) from None
+        raise (system_error or DistilvecError(key, problem, "Download it again.")) from None
 
 
 def _parquet_rows(path: Path, key: str, choose: Choose | None) -> Rows:
@@ -218,7 +237,7 @@ def _parquet_rows(path: Path, key: str, choose: Choose | None) -> Rows:
 
 
 def read_dataset(source: SourceSection, key: str, choose: Choose) -> Rows:
-    """The rows of one split of a dataset, by its id or the folder that save_to_disk wrote. Errors as `read_rows`."""
+    """The rows of one split of a dataset, by its id or the folder that save_to_disk wrote. Errors: see `read_rows`."""
     require_extra("datasets", key)
     import datasets
 
@@ -235,7 +254,7 @@ def read_dataset(source: SourceSection, key: str, choose: Choose) -> Rows:
 
 
 def is_saved_dataset(folder: Path) -> bool:
-    """True for a folder that save_to_disk wrote."""
+    """Whether save_to_disk wrote a folder."""
     return (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file()
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import ColumnError, DistilvecError, nearest
 from distilvec.core.storage import Remote
 from distilvec.data import docstrings, readers
-from distilvec.data.readers import READABLE, extension
-from distilvec.data.task_rows import found_value
+from distilvec.data.readers import READABLE, Location, extension
+from distilvec.data.task_rows import shown_value
 from distilvec.models.load import load_tokenizer
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model")
@@ -41,9 +40,11 @@ def read_source(source: SourceSection, position: int) -> Iterator[str]:
     elif source.dataset is not None:
         read = partial(readers.read_dataset, source, f"{key}.dataset")
         yield from _texts(read, source, key, f"dataset {source.dataset}")
-    option = "url" if source.url else "path"
-    for path in source_files(source, position) if source.path or source.url else ():
-        yield from _texts(partial(readers.read_rows, path, f"{key}.{option}"), source, key, str(path))
+    else:
+        option = "url" if source.url else "path"
+        for path in source_files(source, position):
+            read = partial(readers.read_rows, path, f"{key}.{option}")
+            yield from _texts(read, source, key, str(path))
 
 
 def source_files(source: SourceSection, position: int) -> list[Path]:
@@ -54,28 +55,36 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
     Hidden files and files of other kinds in a folder are passed over. Errors: DistilvecError if there is none.
     """
     if source.dataset is not None:
-        return sorted(path for path in Path(source.dataset).rglob("*") if path.is_file())
+        return _files_below(Path(source.dataset))
     if source.tokenizer is not None:
-        return [path for name in TOKENIZER_FILES if (path := Path(source.tokenizer) / name).is_file()]
+        paths = [Path(source.tokenizer) / name for name in TOKENIZER_FILES]
+        return [path for path in paths if path.is_file()]
     if source.url is not None:
         remote = Remote(source.url, f"corpus.sources.{position}.url")
         return remote.download(lambda path: extension(path) in READABLE)
     if source.path is None:
         return []
-    path, key = source.path, f"corpus.sources.{position}.path"
+
+    path = source.path
+    key = f"corpus.sources.{position}.path"
     if not path.is_dir():
         readers.check_readable(path, key)
         return [path]
-    found = (file for file in path.rglob("*") if file.is_file() and extension(file) in READABLE)
-    files = sorted(file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts))
+    files = []
+    for file in _files_below(path):
+        is_hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        if extension(file) in READABLE and not is_hidden:
+            files.append(file)
     if not files:
-        fix = (
-            "Name what save_to_disk wrote with 'dataset'"
-            if readers.is_saved_dataset(path)
-            else f"Readable: {', '.join(READABLE)}"
-        )
-        raise DistilvecError(key, f"{path}: no readable file in the folder.", f"{fix}.")
+        fix = f"Readable: {', '.join(READABLE)}."
+        if readers.is_saved_dataset(path):
+            fix = "Name what save_to_disk wrote with 'dataset'."
+        raise DistilvecError(key, f"{path}: no readable file in the folder.", fix)
     return files
+
+
+def _files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _tokens(name: str, revision: str | None, key: str) -> Iterator[str]:
@@ -88,28 +97,34 @@ def _tokens(name: str, revision: str | None, key: str) -> Iterator[str]:
 
 
 def text_columns(names: list[str], source: SourceSection, key: str, place: str) -> list[str]:
-    """The columns of a table that hold texts: the recipe's, else the first known group.
+    """The columns of a table that hold texts: the recipe's, else the first usual group.
 
     If a table has both `query` and `document`, the column of the source's role is taken. Errors: DistilvecError if
     there is none.
     """
-    given = [source.column] if isinstance(source.column, str) else source.column or []
-    for option, required in (("where", [*source.where]), ("column", given)):
-        for name in required:
+    for name in source.where:
+        if name not in names:
+            raise DistilvecError(f"{key}.where", f"{place} has no column '{name}'; {_names_line(name, names)}")
+    if source.column:
+        chosen = [source.column] if isinstance(source.column, str) else source.column
+        for name in chosen:
             if name not in names:
-                raise DistilvecError(f"{key}.{option}", f"{place} has no column '{name}'; {_found(name, names)}")
-    group = given or next((group for group in COLUMNS if all(name in names for name in group)), [])
-    if not group:
-        hint = next((hint for name in ("text", "sentence") if (hint := nearest(name, names))), ".")
-        tried = ", ".join(" and ".join(group) for group in COLUMNS)
-        problem = f"no column with a known name of texts ({tried}); found: {', '.join(names) or 'none'}"
-        raise ColumnError(
-            f"{key}.column",
-            f"{place} has {problem}.",
-            f"Name the right one with 'column'{hint}",
-            f"Name the right one with --column{hint}",
-        )
-    return [source.role] if group == ["query"] and not given and source.role in names else group
+                raise DistilvecError(f"{key}.column", f"{place} has no column '{name}'; {_names_line(name, names)}")
+        return chosen
+    for group in COLUMNS:
+        if all(name in names for name in group):
+            return [source.role] if group == ["query"] and source.role in names else group
+
+    hints = [nearest(name, names) for name in ("text", "sentence")]
+    hint = next((hint for hint in hints if hint), ".")
+    tried = ", ".join(" and ".join(group) for group in COLUMNS)
+    problem = f"no column with a usual name of texts ({tried}); found: {', '.join(names) or 'none'}"
+    raise ColumnError(
+        f"{key}.column",
+        f"{place} has {problem}.",
+        f"Name the right one with 'column'{hint}",
+        f"Name the right one with --column{hint}",
+    )
 
 
 def _texts(
@@ -119,32 +134,50 @@ def _texts(
     columns: list[str] = []
 
     def choose(names: list[str]) -> Collection[str]:
+        """The columns to read, of those that a table has; called before the first row, where a format knows them."""
         columns[:] = text_columns(names, source, key, place)
-        return {*columns, *source.where, *({"title"} & {*names})}
+        needed = {*columns, *source.where}
+        if "title" in names:
+            needed.add("title")
+        return needed
 
     for where, row in read(choose):
         if not columns:
             choose(list(row))
-        if source.where and not all(name in row and _matches(row[name], value) for name, value in source.where.items()):
+        if not _matches(row, source):
             continue
         for column in columns:
-            if column not in row:
-                raise DistilvecError(where.key, f"{where.place}: no '{column}'; {_found(column, list(row))}")
-            text = row[column]
-            if "title" in row and column == "text" and source.column is None and not str(text or "").strip():
-                text = row["title"]
-            if text is not None and not isinstance(text, str):
-                problem = f"{where.place}: '{column}' holds {found_value(text)}."
-                fix = "Convert it to text, or set another {}."
-                raise ColumnError(f"{key}.column", problem, fix.format("'column'"), fix.format("--column"))
-            if text and "\0" in text:
-                raise DistilvecError(where.key, f"{where.place}: '{column}' holds a NUL character.", "Remove it.")
-            yield text or ""
+            yield _text(row, column, source, key, where)
 
 
-def _matches(value: Any, allowed: str | int | list[str | int]) -> bool:
-    return any(value == one or str(value) == str(one) for one in (allowed if isinstance(allowed, list) else [allowed]))
+def _matches(row: readers.Row, source: SourceSection) -> bool:
+    """Whether a row has one of the values of `where` in each of its columns; 1 and "1" are the same value."""
+    for name, values in source.where.items():
+        if name not in row:
+            return False
+        allowed = values if isinstance(values, list) else [values]
+        if row[name] not in allowed and str(row[name]) not in map(str, allowed):
+            return False
+    return True
 
 
-def _found(name: str, names: list[str]) -> str:
+def _text(row: readers.Row, column: str, source: SourceSection, key: str, where: Location) -> str:
+    if column not in row:
+        raise DistilvecError(where.key, f"{where.place}: no '{column}'; {_names_line(column, list(row))}")
+    text = row[column]
+    is_empty = not str(text or "").strip()
+    if is_empty and column == "text" and source.column is None and "title" in row:
+        text = row["title"]
+    if text is None:
+        return ""
+    if not isinstance(text, str):
+        problem = f"{where.place}: '{column}' holds {shown_value(text)}."
+        fix = "Convert it to text, or set another {}."
+        raise ColumnError(f"{key}.column", problem, fix.format("'column'"), fix.format("--column"))
+    if "\0" in text:
+        raise DistilvecError(where.key, f"{where.place}: '{column}' holds a NUL character.", "Remove it.")
+    return text
+
+
+def _names_line(name: str, names: list[str]) -> str:
     return f"found: {', '.join(names) or 'none'}{nearest(name, names) or '.'}"

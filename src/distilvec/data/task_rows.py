@@ -32,11 +32,12 @@ class TableOptions:
 
 def find_table(folder: Path, stem: str, key: str) -> Path | None:
     """The table `stem` in a folder, None if there is none; DistilvecError if there are several."""
-    found = [path for ending in TABLES if (path := folder / (stem + ending)).is_file()]
-    if len(found) > 1:
-        names = some_of([path.name for path in found])
+    paths = [folder / (stem + ending) for ending in TABLES]
+    tables = [path for path in paths if path.is_file()]
+    if len(tables) > 1:
+        names = some_of(path.name for path in tables)
         raise DistilvecError(key, f"{folder}: several files for '{stem}': {names}.", "Keep one of them.")
-    return found[0] if found else None
+    return tables[0] if tables else None
 
 
 def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list[tuple[Location, Row]]:
@@ -51,19 +52,23 @@ def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list
     rows = list(read_rows(file, options.key))
     if not rows:
         raise DistilvecError(options.key, f"{path}: no rows. Expected the rows of split '{options.split}'.")
+    table = Location(options.key, str(path))
     if any("split" in row for _, row in rows):
-        if lacking := [where for where, row in rows if row.get("split") in (None, "")]:
-            problem = f"{lacking[0].place}: no split, though other rows have one."
-            raise DistilvecError(options.key, problem, "Name the split of every row.")
-        rows = _chosen(rows, "split", (options.split,), Location(options.key, str(path)))
+        for where, row in rows:
+            if row.get("split") in (None, ""):
+                problem = f"{where.place}: no split, though other rows have one."
+                raise DistilvecError(options.key, problem, "Name the split of every row.")
+        rows = _select(rows, "split", (options.split,), table)
     if options.subset is not None:
-        rows = _chosen(rows, "subset", options.subset, Location(options.key, str(path)))
+        rows = _select(rows, "subset", options.subset, table)
+
     names = ", ".join(f"{name}: ITS_NAME" for name in needed)
     fix = f"Name yours: task.columns='{{{names}}}'." if options.key == "task.path" else f"Add columns: {{{names}}}."
     for number, (where, row) in enumerate(rows):
         if options.columns:
             need_columns(row, list(options.columns.values()), where, fix)
-            row = {**row, **{column: row[name] for column, name in options.columns.items()}}
+            renamed = {column: row[name] for column, name in options.columns.items()}
+            row = {**row, **renamed}
             rows[number] = (where, row)
         need_columns(row, needed, where, fix)
     return rows
@@ -77,20 +82,27 @@ def load_labelled(
     The label of a multilabel row is a sorted tuple of classes.
     `renamed`: the file's names of the columns, as in `TableOptions.columns`.
     """
-    columns = ("sentence1", "sentence2") if kind in ("pair", "sts") else ("text",)
+    text_columns = ("sentence1", "sentence2") if kind in ("pair", "sts") else ("text",)
+    target_column = "score" if kind == "sts" else "label"
     options = TableOptions(split, columns=renamed, key="task.path")
-    rows = table_rows(path, options, (*columns, "score" if kind == "sts" else "label"))
-    texts = list(zip(*(texts_of(rows, column) for column in columns), strict=True))
-    if kind == "sts":
-        return texts, [number_of(row["score"], where, "score") for where, row in rows]
-    if kind == "multilabel":
-        return texts, [labels_of(row["label"], where) for where, row in rows]
-    return texts, [label_of(row["label"], where) for where, row in rows]
+    rows = table_rows(path, options, (*text_columns, target_column))
+    texts = []
+    targets: list[Any] = []
+    for where, row in rows:
+        texts.append(tuple(text_of(row[column], where, column) for column in text_columns))
+        if kind == "sts":
+            targets.append(number_of(row["score"], where, "score"))
+        elif kind == "multilabel":
+            targets.append(labels_of(row["label"], where))
+        else:
+            targets.append(label_of(row["label"], where))
+    return texts, targets
 
 
 def need_columns(row: Row, needed: Sequence[str], where: Location, fix: str = "Rename the file's columns.") -> None:
     """DistilvecError with the missing columns and how to fix it."""
-    if missing := [name for name in needed if name not in row]:
+    missing = [name for name in needed if name not in row]
+    if missing:
         problem = f"no column {some_of(missing)}; expected {', '.join(needed)}, found {some_of(row)}."
         raise DistilvecError(where.key, f"{where.place} has {problem}", fix)
 
@@ -103,7 +115,7 @@ def texts_of(rows: Sequence[tuple[Location, Row]], column: str) -> list[str]:
 def text_of(value: Any, where: Location, column: str) -> str:
     """A cell as text; DistilvecError for anything else, and for text that is not Unicode."""
     if not isinstance(value, str):
-        raise _wrong(value, where, column, "a text")
+        raise _unexpected(value, where, column, "a text")
     if not value.isascii():
         try:
             value.encode()
@@ -120,7 +132,7 @@ def number_of(value: Any, where: Location, column: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number) or isinstance(value, bool):
-        raise _wrong(value, where, column, "a finite number")
+        raise _unexpected(value, where, column, "a finite number")
     return number
 
 
@@ -129,8 +141,10 @@ def label_of(value: Any, where: Location) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if value is None or value == "" or not isinstance(value, (str, int)):
-        raise _wrong(value, where, "label", "a text or a whole number")
-    return str(int(value)) if isinstance(value, bool) else text_of(str(value), where, "label")
+        raise _unexpected(value, where, "label", "a text or a whole number")
+    if isinstance(value, bool):
+        return str(int(value))
+    return text_of(str(value), where, "label")
 
 
 def labels_of(value: Any, where: Location) -> tuple[str, ...]:
@@ -139,13 +153,14 @@ def labels_of(value: Any, where: Location) -> tuple[str, ...]:
         try:
             value = json.loads(value)
         except ValueError:
-            raise _wrong(value, where, "label", "a JSON list of labels") from None
+            raise _unexpected(value, where, "label", "a JSON list of labels") from None
     if not isinstance(value, list):
-        raise _wrong(value, where, "label", "a list of labels")
-    return tuple(sorted({label_of(label, where) for label in value}))
+        raise _unexpected(value, where, "label", "a list of labels")
+    labels = {label_of(label, where) for label in value}
+    return tuple(sorted(labels))
 
 
-def found_value(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """A cell's value for a message, shortened."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:80]}…"
@@ -153,22 +168,26 @@ def found_value(value: Any) -> str:
 
 def some_of(names: Iterable[str]) -> str:
     """Names for a message: the first ten, each shortened."""
-    shortened = [name if len(name) <= 40 else f"{name[:40]}…" for name in map(str, names)]
+    shortened = []
+    for name in map(str, names):
+        shortened.append(name if len(name) <= 40 else f"{name[:40]}…")
     text = ", ".join(shortened[:10])
-    return text if len(shortened) <= 10 else f"{text} and {len(shortened) - 10} more"
+    more = len(shortened) - 10
+    return f"{text} and {more} more" if more > 0 else text
 
 
-def _wrong(value: Any, where: Location, column: str, expected: str) -> DistilvecError:
-    problem = f"{where.place} has {found_value(value)} in column {column}. Expected {expected}."
+def _unexpected(value: Any, where: Location, column: str, expected: str) -> DistilvecError:
+    problem = f"{where.place} has {shown_value(value)} in column {column}. Expected {expected}."
     return DistilvecError(where.key, problem)
 
 
-def _chosen(
+def _select(
     rows: list[tuple[Location, Row]], column: str, values: Sequence[str], table: Location
 ) -> list[tuple[Location, Row]]:
     """The rows with one of the values in a column, each of which must occur in the table."""
     present = sorted({str(row.get(column)) for _, row in rows})
-    if missing := [value for value in values if value not in present]:
+    missing = [value for value in values if value not in present]
+    if missing:
         problem = f"{table.place}: no {column} '{some_of(missing)}'; found {some_of(present)}."
         raise DistilvecError(table.key, problem, "Name one of these.")
     return [(where, row) for where, row in rows if str(row.get(column)) in values]
@@ -176,12 +195,13 @@ def _chosen(
 
 def _split_file(folder: Path, options: TableOptions) -> Path:
     """The file of a split in a folder, or the folder's only table."""
-    if found := find_table(folder, options.split, options.key):
-        return found
+    table = find_table(folder, options.split, options.key)
+    if table is not None:
+        return table
     files = sorted(file for file in folder.iterdir() if extension(file) in TABLES)
     if len(files) == 1:
         return files[0]
-    names = some_of([file.name for file in files]) or "no table"
+    names = some_of(file.name for file in files) or "no table"
     raise DistilvecError(
         options.key,
         f"{folder}: found {names}; expected {options.split}{TABLES[0]} (or another of {', '.join(TABLES)}), or a "

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +23,20 @@ from distilvec.data.corpus import Corpus
 from distilvec.data.corpus_files import Progress, Rows, open_columns
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 
-# Texts to token ids and token types (types: [] if the tokenizer has none), and the number of truncated texts.
-Encode = Callable[[list[Text]], tuple[Sequence[Sequence[int]], Sequence[Sequence[int]], int]]
-
 FORMAT = 1
 _CHUNK_ROWS = 1024
 _CHUNK_BYTES = 1 << 18  # of text: encodings in memory take some hundred times the bytes of their token ids
+
+
+class Encoded(NamedTuple):
+    """Token ids and token types of some texts (no types of texts that are not pairs), and how many were truncated."""
+
+    ids: Sequence[Sequence[int]]
+    types: Sequence[Sequence[int]]
+    truncated: int
+
+
+Encode = Callable[[list[Text]], Encoded]
 
 
 class TokenStore:
@@ -102,8 +110,12 @@ def build_tokens(
     padding = int(tokenizer.pad_token_id or 0)
     unknown = padding if tokenizer.unk_token_id is None else int(tokenizer.unk_token_id)
     typed = corpus.paired and token_types and "token_type_ids" in tokenizer.model_input_names
-    info = [corpus.fingerprint, len(corpus), max_length, padding, tokenizer_hash(tokenizer)]
-    name = fingerprint(FORMAT, *info, *(["token_types"] if typed else []), *(["left"] if side == "left" else []))
+    settings = [corpus.fingerprint, len(corpus), max_length, padding, tokenizer_hash(tokenizer)]
+    if typed:
+        settings.append("token_types")
+    if side == "left":
+        settings.append("left")
+    name = fingerprint(FORMAT, *settings)
 
     def build(place: Path) -> dict[str, Any]:
         copy = plain_copy(tokenizer)
@@ -119,29 +131,33 @@ def _write(
 ) -> dict[str, int]:
     """Tokenise chunk by chunk into the columns ids, offsets, lengths and, of typed pairs, seconds; the report."""
     report = {"rows": len(corpus), "tokens": 0, "truncated": 0, "empty": 0}
+    kinds: dict[str, npt.DTypeLike] = {"ids": np.int32, "offsets": np.int64, "lengths": np.int32}
+    if typed:
+        kinds["seconds"] = np.int32
     with contextlib.ExitStack() as stack:
-        seconds = {"seconds": np.int32} if typed else {}
-        out = open_columns(folder, stack, ids=np.int32, offsets=np.int64, lengths=np.int32, **seconds)
-        out["offsets"].append(np.zeros(1))
+        columns = open_columns(folder, stack, **kinds)
+        columns["offsets"].append(np.zeros(1))
         for rows in row_chunks(corpus.offsets):
-            encoded, types, truncated = encode(corpus.prompted(rows))
-            report["truncated"] += truncated
-            report["empty"] += sum(not ids for ids in encoded)
-            encoded = [ids or [unknown] for ids in encoded]
+            encoded = encode(corpus.prompted(rows))
+            ids_of_rows = [ids or [unknown] for ids in encoded.ids]
+            lengths = np.array([len(ids) for ids in ids_of_rows], dtype=np.int64)
+            count = int(lengths.sum())
+            columns["ids"].append(np.fromiter(chain.from_iterable(ids_of_rows), dtype=np.int32, count=count))
+            columns["offsets"].append(report["tokens"] + np.cumsum(lengths))
+            columns["lengths"].append(lengths)
             if typed:  # types are 0 before the second segment and 1 from there on
-                out["seconds"].append(np.array([len(row) - sum(row) for row in types]))
-            lengths = np.array([len(ids) for ids in encoded], dtype=np.int64)
-            out["ids"].append(np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum())))
-            out["offsets"].append(report["tokens"] + np.cumsum(lengths))
-            out["lengths"].append(lengths)
-            report["tokens"] += int(lengths.sum())
+                columns["seconds"].append(np.array([len(types) - sum(types) for types in encoded.types]))
+            report["tokens"] += count
+            report["truncated"] += encoded.truncated
+            report["empty"] += sum(not ids for ids in encoded.ids)
             progress("tokenising", rows.stop)
     return report
 
 
 def row_chunks(offsets: Rows) -> Iterator[range]:
     """Runs of rows with at most _CHUNK_ROWS rows and, but for a single row, _CHUNK_BYTES of text."""
-    start, rows = 0, len(offsets) - 1
+    start = 0
+    rows = len(offsets) - 1
     while start < rows:
         window = offsets[start + 1 : min(rows, start + _CHUNK_ROWS) + 1]
         count = max(1, int(np.searchsorted(window, offsets[start] + _CHUNK_BYTES, side="right")))
@@ -153,12 +169,16 @@ def _fast_encoder(copy: Tokenizer, max_length: int, side: str) -> Encode:
     copy.enable_truncation(max_length, direction=side, strategy="longest_first")
     encode_batch = getattr(copy, "encode_batch_fast", copy.encode_batch)
 
-    def encode(texts: list[Text]) -> tuple[list[list[int]], list[list[int]], int]:
+    def encode(texts: list[Text]) -> Encoded:
         encodings = encode_batch(texts)
-        truncated = sum(len(encoding) == max_length and bool(encoding.overflowing) for encoding in encodings)
+        truncated = 0
+        for encoding in encodings:
+            # the length first: to ask for `overflowing` makes copies
+            if len(encoding) == max_length and encoding.overflowing:
+                truncated += 1
         has_pairs = bool(texts) and isinstance(texts[0], tuple)
         types = [encoding.type_ids for encoding in encodings] if has_pairs else []
-        return [encoding.ids for encoding in encodings], types, truncated
+        return Encoded([encoding.ids for encoding in encodings], types, truncated)
 
     return encode
 
@@ -166,16 +186,16 @@ def _fast_encoder(copy: Tokenizer, max_length: int, side: str) -> Encode:
 def _slow_encoder(tokenizer: PreTrainedTokenizerBase, max_length: int, side: str) -> Encode:
     """For tokenizers in Python; texts of the greatest length are tokenised again, to count those that are longer."""
 
-    def encode(texts: list[Text]) -> tuple[list[list[int]], list[list[int]], int]:
+    def encode(texts: list[Text]) -> Encoded:
         side_before = tokenizer.truncation_side
         tokenizer.truncation_side = side
         try:
             encoded = tokenizer(texts, truncation=True, max_length=max_length, padding=False)
             longest = [text for text, ids in zip(texts, encoded["input_ids"], strict=True) if len(ids) == max_length]
-            whole = tokenizer(longest, padding=False, verbose=False)["input_ids"] if longest else []
+            uncut = tokenizer(longest, padding=False, verbose=False)["input_ids"] if longest else []
         finally:
             tokenizer.truncation_side = side_before
-        truncated = sum(len(ids) > max_length for ids in whole)
-        return encoded["input_ids"], encoded.get("token_type_ids", []), truncated
+        truncated = sum(len(ids) > max_length for ids in uncut)
+        return Encoded(encoded["input_ids"], encoded.get("token_type_ids", []), truncated)
 
     return encode

@@ -17,7 +17,7 @@ from distilvec.core.errors import DistilvecError
 if TYPE_CHECKING:
     from distilvec.evaluation.evaluator import Score
 
-    Scores = Sequence[Score | Mapping[str, Any]] | Mapping[str, float]
+    Scores = Sequence[Score] | Mapping[str, float]
 K = TypeVar("K", bound=Hashable)
 
 AVERAGE, BY_TYPE, RETRIEVAL = "average", "average by type", "average retrieval"  # as names alongside those of tasks
@@ -45,12 +45,9 @@ _MTEB_NAMES = {
 }
 
 
-def average(scores: Scores) -> float:
-    """Plain mean over tasks of the main metric. Errors: DistilvecError for no scores.
-
-    Here and below scores are `Score` objects, entries of report.json, or a mapping {task: value}.
-    """
-    values = list(scores.values()) if isinstance(scores, Mapping) else [_entry(score)["value"] for score in scores]
+def average(scores: Sequence[Score] | Mapping[str, float]) -> float:
+    """Plain mean over tasks of the main metric, also of values by task. Errors: DistilvecError for no scores."""
+    values = list(scores.values()) if isinstance(scores, Mapping) else [score.value for score in scores]
     if not values:
         raise DistilvecError("scores", "there is no average of no scores.", "Evaluate at least one task.")
     return sum(values) / len(values)
@@ -74,25 +71,29 @@ def weighted_averages(values: Mapping[K, Any], types: Mapping[K, str]) -> dict[s
     }
 
 
-def averages(scores: Sequence[Score | Mapping[str, Any]]) -> dict[str, float]:
+def averages(scores: Sequence[Score]) -> dict[str, float]:
     """Averages of "all" tasks, "by_type" and of "retrieval", and of tasks "in" and "out" of domain.
 
     {} without scores. "by_type" and "retrieval" need several types of task, "in" and "out" tasks with a domain.
     """
     if not scores:
         return {}
-    entries = [_entry(score) for score in scores]
-    values, types = ({n: entry[key] for n, entry in enumerate(entries)} for key in ("value", "type"))
-    groups = {domain: [entry for entry in entries if entry["domain"] == domain] for domain in ("in", "out")}
-    found = {AVERAGES[name]: value for name, value in weighted_averages(values, types).items()}
-    return {**found, **{name: average(group) for name, group in groups.items() if group}}
+    values, types = dict[int, float](), dict[int, str]()
+    for number, score in enumerate(scores):
+        values[number], types[number] = score.value, score.type
+    means = {AVERAGES[name]: value for name, value in weighted_averages(values, types).items()}
+    for domain in ("in", "out"):
+        group = [score for score in scores if score.domain == domain]
+        if group:
+            means[domain] = average(group)
+    return means
 
 
-def type_averages(scores: Sequence[Score | Mapping[str, Any]]) -> dict[str, float]:
+def type_averages(scores: Sequence[Score]) -> dict[str, float]:
     """Means over the tasks of each type, which "average by type" averages."""
     groups: dict[str, list[float]] = {}
-    for entry in map(_entry, scores):
-        groups.setdefault(entry["type"], []).append(entry["value"])
+    for score in scores:
+        groups.setdefault(score.type, []).append(score.value)
     return {kind: sum(values) / len(values) for kind, values in groups.items()}
 
 
@@ -101,19 +102,18 @@ def share(value: float, teacher: float) -> float | None:
     return 100 * value / teacher if teacher > 0 else None
 
 
-def retention(
-    student: Sequence[Score | Mapping[str, Any]], teacher: Sequence[Score | Mapping[str, Any]]
-) -> dict[str, float]:
+def retention(student: Sequence[Score], teacher: Sequence[Score]) -> dict[str, float]:
     """Percent of the teacher's score by task, and of its averages by their names, over the tasks both were scored on.
 
     A task that only one of them has, with this metric, is left out, also of the averages. If the teacher's score on a
     task is not above 0, the task has no share but counts in the averages. {} without common tasks.
     """
-    ours, theirs = ({(e["task"], e.get("metric", "")): e for e in map(_entry, side)} for side in (student, teacher))
+    ours = {(score.task, score.metric): score for score in student}
+    theirs = {(score.task, score.metric): score for score in teacher}
     shared = [key for key in ours if key in theirs]
-    found = {key[0]: share(ours[key]["value"], theirs[key]["value"]) for key in shared}
-    types = {key: ours[key]["type"] for key in shared}
-    means = [weighted_averages({key: side[key]["value"] for key in shared}, types) for side in (ours, theirs)]
+    found = {key[0]: share(ours[key].value, theirs[key].value) for key in shared}
+    types = {key: ours[key].type for key in shared}
+    means = [weighted_averages({key: side[key].value for key in shared}, types) for side in (ours, theirs)]
     found |= {name: share(value, means[1][name]) for name, value in means[0].items()}
     return {task: value for task, value in found.items() if value is not None}
 
@@ -135,7 +135,3 @@ def with_protocol(score: Score, protocol: str) -> Score:
             "Evaluate the task again.",
         )
     return replace(score, metric=metric, value=score.metrics[metric])
-
-
-def _entry(score: Score | Mapping[str, Any]) -> dict[str, Any]:
-    return {"domain": None, "type": "", **(score if isinstance(score, Mapping) else vars(score))}

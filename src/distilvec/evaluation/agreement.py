@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 from scipy.stats import kendalltau
 
 from distilvec.core.errors import DistilvecError
@@ -24,17 +26,66 @@ LISTED, RANKED = 500, 100  # queries of a task in the list, and those of them wi
 _SCORES_AT_ONCE = 4_000_000
 
 
+@dataclass(frozen=True)
+class RankedQuery:
+    """A query with its nDCG@10 and the share of the teacher's top 10, by model.
+
+    found: ids of each model's 10 documents, only of the first queries
+    relevant: those that are
+    """
+
+    query: str
+    scores: dict[str, float]
+    overlap: dict[str, float]
+    found: dict[str, list[str]] | None = None
+    relevant: list[str] | None = None
+
+    @property
+    def change(self) -> float:
+        """The student's score less the teacher's; without one of them 0."""
+        if "student" not in self.scores or "teacher" not in self.scores:
+            return 0.0
+        return self.scores["student"] - self.scores["teacher"]
+
+
+@dataclass(frozen=True)
+class RankedQueries:
+    """Queries of a task, those that lose most first: at most 500 of `count`. `documents`: their texts by id."""
+
+    count: int
+    rows: list[RankedQuery]
+    documents: dict[str, str]
+
+
+@dataclass(frozen=True)
+class RankingAgreement:
+    """Agreement of a model with the teacher's rankings: means over queries, and their standard deviations."""
+
+    overlap: Annotated[float, Field(alias="overlap@10")]
+    kendall_tau: float
+    overlap_std: Annotated[float | None, Field(alias="overlap@10_std")] = None
+    kendall_tau_std: float | None = None
+
+
+@dataclass(frozen=True)
+class TaskRankings:
+    """Rankings of a retrieval task (evaluation/agreement.py). Published reports have no texts: `queries` is None."""
+
+    models: dict[str, RankingAgreement]
+    queries: RankedQueries | None = None
+
+
 def ranking_agreement(
     task: RetrievalTask,
     models: Mapping[str, tuple[Embedder, Embedder]],
     memo: EmbeddingCache,
-) -> dict[str, Any]:
-    """Agreement of each model (query embedder, document embedder) with the model "teacher", for report.json.
+) -> TaskRankings:
+    """Agreement of each model (query embedder, document embedder) with the model "teacher".
 
-    By model, mean over queries and population standard deviation ("..._std") of:
-    "overlap@10": share of the teacher's 10 best documents among the model's 10 best;
-    "kendall_tau": tau-b between the ranks, in both full rankings, of all documents in either list of 10.
-    "queries": see `_listed`. Documents without text rank last; equal scores rank in the task's order of documents.
+    By model, mean over queries and population standard deviation of:
+    overlap: share of the teacher's 10 best documents among the model's 10 best;
+    kendall_tau: tau-b between the ranks, in both full rankings, of all documents in either list of 10.
+    Documents without text rank last; equal scores rank in the task's order of documents.
     Errors: DistilvecError for no teacher, nothing to compare it with, or a model with two dims.
     """
     others = [name for name in models if name != "teacher"]
@@ -55,45 +106,44 @@ def ranking_agreement(
         top[name] = top_k(left, right, DEPTH, ~filled, similarity="dot")[0]
     asked = np.concatenate([top[name] for name in others], axis=1)
     ranks = np.split(_ranks(vectors["teacher"], top["teacher"], asked), len(others), axis=1)
-    report: dict[str, Any] = {}
+    agreement = {}
     overlap = {}
     for name, theirs in zip(others, ranks, strict=True):
         shared = (top[name][:, :, None] == top["teacher"][:, None, :]).any(axis=2)
         overlap[name] = shared.mean(axis=1)
-        ours = _ranks(vectors[name], top[name], top["teacher"])
-        for key, values in (("overlap@10", overlap[name]), ("kendall_tau", _union_tau(ours, theirs, shared))):
-            report.setdefault(name, {}).update({key: float(values.mean()), f"{key}_std": float(values.std())})
+        tau = _union_tau(_ranks(vectors[name], top[name], top["teacher"]), theirs, shared)
+        means = float(overlap[name].mean()), float(tau.mean())
+        agreement[name] = RankingAgreement(*means, float(overlap[name].std()), float(tau.std()))
     values = {name: score_task(task, *pair, memo)[1].predicted for name, pair in models.items()}
-    return report | _listed(task, values, overlap, top)
+    return TaskRankings(agreement, _listed(task, values, overlap, top))
 
 
 def _listed(
     task: RetrievalTask, values: Mapping[str, Array], overlap: Mapping[str, Array], top: Mapping[str, Array]
-) -> dict[str, Any]:
-    """List the queries with nDCG@10 (x 100) and overlap by model: those that lose most come first.
-
-    "queries": at most LISTED of "count"; the first RANKED have "found", the ids of each model's 10 documents, and
-    "relevant", those that are. "documents": their texts by id.
-    """
+) -> RankedQueries:
+    """List at most LISTED queries: those that lose most come first. The first RANKED have the documents' ids."""
     ours = next(name for name in ("student", *values) if name in values and name != "teacher")
     order = np.argsort(values[ours] - values["teacher"], kind="stable")[:LISTED].tolist()
-    shown, rows = dict[int, None](), list[dict[str, Any]]()
+    shown, rows = dict[int, None](), []
     for place, query in enumerate(order):
-        row: dict[str, Any] = {
-            "query": task.queries[query][: 2 * TEXT_CHARACTERS],
-            "scores": {name: round(100 * float(found[query]), 2) for name, found in values.items()},
-            "overlap": {name: round(float(found[query]), 2) for name, found in overlap.items()},
-        }
+        row = RankedQuery(
+            query=task.queries[query][: 2 * TEXT_CHARACTERS],
+            scores={name: round(100 * float(by_query[query]), 2) for name, by_query in values.items()},
+            overlap={name: round(float(by_query[query]), 2) for name, by_query in overlap.items()},
+        )
         if place < RANKED:
-            found = {name: documents[query].tolist() for name, documents in top.items()}
-            own = dict.fromkeys(one for documents in found.values() for one in documents)
-            shown |= own
+            ranked = {name: documents[query].tolist() for name, documents in top.items()}
+            listed = dict.fromkeys(document for documents in ranked.values() for document in documents)
+            shown |= listed
             relevant = set(task.judged[(task.judged[:, 0] == query) & (task.gains > 0), 1].tolist())
-            row["found"] = {name: [task.document_ids[one] for one in documents] for name, documents in found.items()}
-            row["relevant"] = [task.document_ids[one] for one in sorted(relevant & own.keys())]
+            row = replace(
+                row,
+                found={name: [task.document_ids[one] for one in documents] for name, documents in ranked.items()},
+                relevant=[task.document_ids[one] for one in sorted(relevant & listed.keys())],
+            )
         rows.append(row)
     texts = {task.document_ids[one]: task.documents[one][:TEXT_CHARACTERS] for one in shown}
-    return {"queries": {"count": len(task.queries), "rows": rows, "documents": texts}}
+    return RankedQueries(len(task.queries), rows, texts)
 
 
 def _ranks(vectors: Vectors, top: Array, asked: Array) -> Array:

@@ -16,7 +16,7 @@ of int8.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,16 +26,27 @@ from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
 from distilvec.core.similarity import Similarity
 from distilvec.evaluation import metrics
-from distilvec.evaluation.evaluator import EmbeddingCache, Progress, embedders, score_task
+from distilvec.evaluation.evaluator import EmbeddingCache, Score, embedders, score_task
 from distilvec.evaluation.search import pack_signs, rescored_top_k
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts
 from distilvec.teachers.embedder import Embedder
-from distilvec.teachers.encode import TextProgress
 
 Array = np.ndarray[Any, Any]
 
 PRECISIONS = ("float32", "float16", "int8", "binary", "binary_rescored")
 SMALLEST_DIM = 32
+
+
+@dataclass(frozen=True)
+class CompressionScore:
+    """Score of a model on a task with vectors of so many dimensions in a precision (evaluation/compression.py)."""
+
+    task: str
+    column: str
+    precision: str
+    width: int
+    value: float
+    metric: str | None = None
 
 
 @dataclass
@@ -52,11 +63,9 @@ class CompressedCache(EmbeddingCache):
     ranges: Array | None = None
     unit: bool = False
 
-    def vectors(
-        self, embedder: Embedder, texts: Sequence[str], role: Role, progress: TextProgress | None = None
-    ) -> Array:
+    def vectors(self, embedder: Embedder, texts: Sequence[str], role: Role) -> Array:
         """Compressed vectors, float32 [texts, dim]."""
-        whole = self.memo.vectors(embedder, texts, role, progress)
+        whole = self.memo.vectors(embedder, texts, role)
         found = compress(truncate(whole, self.dim, self.similarity), self.precision, self.ranges)
         return metrics.unit(found) if self.unit else found
 
@@ -107,46 +116,39 @@ def default_dims(full: int) -> list[int]:
 
 
 def compression_rows(
-    tasks: Sequence[Task],
-    models: Mapping[str, tuple[Embedder, Embedder]],
+    task: Task,
+    column: str,
+    pair: tuple[Embedder, Embedder],
     memo: EmbeddingCache,
     dims: Sequence[int] | None = None,
     precisions: Sequence[str] = PRECISIONS,
-    progress: Progress | None = None,
     classification: bool = False,
-) -> list[dict[str, Any]]:
-    """Main metrics by task, model (query and document embedder), dim and precision: report.json's "compression".
+) -> list[CompressionScore]:
+    """Score a model, named `column`, on a task by dim and precision; `pair` are its query and document embedder.
 
-    A row has task, metric, column, width, precision, value (times 100). `dims` None: `default_dims` of each model. Full
-    dim in float32 is always there, on vectors as the model gives them. Without `classification`, tasks of this type
-    have no other row: each costs a logistic regression. `progress` is called with ("model: task", done, all).
-    Errors: DistilvecError for a dim above a model's, an unknown precision, and as `score_task`.
+    Values are times 100. `dims` None: `default_dims` of the model. Full dim in float32 is always there, on vectors as
+    the model gives them. Without `classification`, a task of this type has no other row: each costs a logistic
+    regression. Errors: DistilvecError for a dim above the model's, an unknown precision, and as `score_task`.
     """
-    rows: list[dict[str, Any]] = []
-    total = len(tasks) * len(models)
-    for done, (task, (name, pair)) in enumerate([(task, item) for task in tasks for item in models.items()]):
-        if progress is not None:
-            progress(f"{name}: {task.name}", done, total)
-        pair = embedders(task, *pair)
-        role, texts = embedded_texts(task)[1]
-        documents = memo.vectors(pair[1], texts, role)
-        full = documents.shape[1]
-        some = isinstance(task, ClassificationTask) and not classification
-        cells = [] if some else [(dim, kind) for dim in dims or default_dims(full) for kind in precisions]
-        for dim, kind in sorted({*cells, (full, "float32")}, key=lambda cell: (cell[0], PRECISIONS.index(cell[1]))):
-            if kind == "binary_rescored" and not isinstance(task, RetrievalTask):
-                continue
-            score = _score(task, pair, memo, documents, dim, kind)
-            row = {"task": task.name, "metric": score.metric, "column": name, "width": dim, "precision": kind}
-            rows.append({**row, "value": score.value})
-    if progress is not None and total:
-        progress("compression", total, total)
+    pair = embedders(task, *pair)
+    role, texts = embedded_texts(task)[1]
+    documents = memo.vectors(pair[1], texts, role)
+    full = documents.shape[1]
+    cells = {(full, "float32")}
+    if classification or not isinstance(task, ClassificationTask):
+        cells |= {(dim, kind) for dim in dims or default_dims(full) for kind in precisions}
+    rows = []
+    for dim, kind in sorted(cells, key=lambda cell: (cell[0], PRECISIONS.index(cell[1]))):
+        if kind == "binary_rescored" and not isinstance(task, RetrievalTask):
+            continue
+        score = _score(task, pair, memo, documents, dim, kind)
+        rows.append(CompressionScore(task.name, column, kind, dim, score.value, score.metric))
     return rows
 
 
 def _score(
     task: Task, pair: tuple[Embedder, Embedder], memo: EmbeddingCache, documents: Array, dim: int, precision: str
-) -> Any:
+) -> Score:
     """Score at one dim and precision; the ranges of int8 are those of `documents`. Rescoring packs the signs itself."""
     if (dim, precision) == (documents.shape[1], "float32"):
         return score_task(task, *pair, memo)[0]

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field
 from sentence_transformers import SentenceTransformer
 from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
 from torch import Tensor
@@ -24,7 +25,7 @@ from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples, Labelled
 from distilvec.evaluation.evaluator import Sample, Score
 from distilvec.evaluation.metrics import correlations
-from distilvec.evaluation.projection import project_experts
+from distilvec.evaluation.projection import ExpertPlane, project_experts
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task
 from distilvec.models.load import evaluating
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
@@ -41,6 +42,58 @@ LENGTHS = (0, 8, 16, 32, 64, 128, 256, 512, 2**31)  # tokens: bounds of the bins
 LANGUAGE_TEXTS = 2000  # of a language, for the comparison of tokenizers
 SEED = 0  # of every draw
 _BATCH = 32
+
+
+@dataclass(frozen=True)
+class GateShares:
+    """Mean gates of a group of texts.
+
+    entropy: 1 for equal gates, 0 for one expert per text
+    decided: share of texts whose largest gate exceeds 0.9
+    spread: standard deviation over texts, averaged over experts
+    """
+
+    name: str
+    rows: int
+    gates: list[float]
+    entropy: float
+    decided: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class LengthGates:
+    """Mean gates of texts of `first` to `last` tokens, as `GateShares`."""
+
+    first: Annotated[int, Field(alias="from")]
+    last: Annotated[int, Field(alias="to")]
+    rows: int
+    gates: list[float]
+    entropy: float
+    decided: float
+    spread: float
+
+    @property
+    def shares(self) -> GateShares:
+        """The gates as those of a named group."""
+        name = f"{self.first:,} to {self.last:,} tokens"
+        return GateShares(name, self.rows, self.gates, self.entropy, self.decided, self.spread)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The routing of a student with a mixture of experts (evaluation/diagnostics.py)."""
+
+    count: int
+    rows: int
+    gates: list[float]
+    entropy: float
+    decided: float
+    spread: float
+    groups: list[GateShares]
+    lengths: list[LengthGates]
+    cosines: list[list[float]]
+    plane: ExpertPlane | None = None
 
 
 @dataclass(frozen=True)
@@ -97,8 +150,8 @@ def sample(group: Group, count: int) -> list[Text]:
 
 def experts_report(
     student: ModelEmbedder, groups: Sequence[Group], vectors: Callable[[Group, Sequence[Text]], Array] | None = None
-) -> dict[str, Any]:
-    """Make report.json's "experts"; {} for a student without at least two experts, or without texts.
+) -> Experts | None:
+    """Describe the routing of a student; None without at least two experts, or without texts.
 
     `vectors` gives the teacher's vectors of some of a group's texts; without it there is no plane.
     """
@@ -106,7 +159,7 @@ def experts_report(
     drawn = [(group, texts) for group in groups if (texts := sample(group, count))]
     # by name: a saved student has its own copy of the class
     if not drawn or not any(type(module).__name__ == "Experts" and module.experts > 1 for module in student.model):
-        return {}
+        return None
     prompts = student.prompts
     found = run_mixture(student.model, [_prompted(prompts, group.role, text) for group, own in drawn for text in own])
     ends = np.cumsum([len(texts) for _, texts in drawn]).tolist()
@@ -114,17 +167,29 @@ def experts_report(
     bins = np.searchsorted(LENGTHS, found.lengths)
     unit = torch.nn.functional.normalize(found.outputs, dim=-1)
     longest = int(found.lengths.max())
-    return {
-        "count": found.gates.shape[1],
-        **_shares(found.gates),
-        "groups": [{"name": g.name, **_shares(found.gates[part])} for (g, _), part in zip(drawn, rows, strict=True)],
-        "lengths": [
-            {"from": LENGTHS[n - 1] + 1, "to": min(LENGTHS[n], longest), **_shares(found.gates[bins == n])}
-            for n in sorted(set(bins.tolist()))
-        ],
-        "cosines": torch.einsum("nad,nbd->ab", unit, unit).div(len(unit)).numpy().round(4).tolist(),
-        "plane": None if vectors is None else _plane(drawn, rows, found, vectors),
-    }
+    by_group = []
+    for (group, _), part in zip(drawn, rows, strict=True):
+        by_group.append(_shares(group.name, found.gates[part]))
+    by_length = []
+    for n in sorted(set(bins.tolist())):
+        shares = _shares("", found.gates[bins == n])
+        first, last = LENGTHS[n - 1] + 1, min(LENGTHS[n], longest)
+        by_length.append(
+            LengthGates(first, last, shares.rows, shares.gates, shares.entropy, shares.decided, shares.spread)
+        )
+    all_texts = _shares("", found.gates)
+    return Experts(
+        count=found.gates.shape[1],
+        rows=all_texts.rows,
+        gates=all_texts.gates,
+        entropy=all_texts.entropy,
+        decided=all_texts.decided,
+        spread=all_texts.spread,
+        groups=by_group,
+        lengths=by_length,
+        cosines=torch.einsum("nad,nbd->ab", unit, unit).div(len(unit)).numpy().round(4).tolist(),
+        plane=None if vectors is None else _plane(drawn, rows, found, vectors),
+    )
 
 
 def run_mixture(model: SentenceTransformer, texts: Sequence[Text]) -> Mixture:
@@ -151,10 +216,10 @@ def _prompted(prompts: dict[Role, str], role: Role | None, text: Text) -> Text:
     return prompts.get(role, "") + text if role is not None and isinstance(text, str) else text
 
 
-def _shares(gates: Tensor) -> dict[str, Any]:
-    means, found = gate_statistics(gates)
-    numbers = {name: round(value, 5) for name, value in found.items()}
-    return {"rows": len(gates), "gates": np.round(means, 5).tolist(), **numbers}
+def _shares(name: str, gates: Tensor) -> GateShares:
+    means, statistics = gate_statistics(gates)
+    numbers = {statistic: round(value, 5) for statistic, value in statistics.items()}
+    return GateShares(name, len(gates), np.round(means, 5).tolist(), **numbers)
 
 
 def _plane(
@@ -162,7 +227,7 @@ def _plane(
     rows: Sequence[slice],
     mixture: Mixture,
     vectors: Callable[[Group, Sequence[Text]], Array],
-) -> dict[str, Any]:
+) -> ExpertPlane:
     """Projection of some texts of every group, by the teacher and each expert."""
     each = max(1, IN_THE_PLANE // len(drawn))
     numbers, teacher, groups, labels = [], [], [], []
@@ -174,19 +239,26 @@ def _plane(
         groups += [group.name] * len(own)
         labels += [" / ".join([text] if isinstance(text, str) else text)[:80] for text in own]
     outputs = list(mixture.outputs[numbers].numpy().swapaxes(0, 1))
-    found = project_experts(np.concatenate(teacher), outputs, mixture.mixed[numbers].numpy())
-    return found | {"groups": groups, "labels": labels}
+    return project_experts(np.concatenate(teacher), outputs, mixture.mixed[numbers].numpy(), groups, labels)
 
 
 # -- labelled tasks ---------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class LabelledScores:
+    """Metrics on the test split of a labelled task, from 0 to 1, by model; None where one is undefined."""
+
+    task: str
+    type: str
+    rows: int
+    scores: dict[str, dict[str, float | None]]
+
+
 def supervised_report(
     name: str, models: Mapping[str, tuple[SentenceTransformer, TaskHead]], test: Labelled
-) -> tuple[dict[str, Any], dict[str, dict[str, Sample]], Array]:
-    """Make report.json's "supervised" (task, kind, test examples, metrics by model), the samples by model, and the
-    last model's logits.
-    """
+) -> tuple[LabelledScores, dict[str, dict[str, Sample]], Array]:
+    """Return metrics on the test split, the samples by model, and the last model's logits."""
     kind = next(iter(models.values()))[1].task.kind
     gold = np.asarray(test.labels, dtype=np.float64 if kind == "sts" else np.int64)  # multilabel: [rows, classes]
     scores, samples = {}, {}
@@ -203,18 +275,18 @@ def supervised_report(
             scores[model_name] = class_metrics(logits.argmax(1), test.labels)
             sample = Sample("classification", "accuracy", logits.argmax(1), gold)
         samples[model_name] = {name: sample}
-    return {"task": name, "type": kind, "rows": len(test.labels), "scores": scores}, samples, logits
+    return LabelledScores(name, kind, len(test.labels), scores), samples, logits
 
 
-def as_scores(report: Mapping[str, Any]) -> dict[str, list[Score]]:
-    """Metrics of `supervised_report` as scores of one task; a model without the main metric is left out."""
-    kind, main = ("sts", "spearman") if report["type"] == "sts" else ("classification", "accuracy")
-    found = {}
-    for name, values in report["scores"].items():
-        known = {key: 100 * value for key, value in values.items() if value is not None}
-        if main in known:
-            found[name] = [Score(report["task"], kind, main, known[main], known, 0.0, report["rows"])]
-    return found
+def as_scores(supervised: LabelledScores) -> dict[str, list[Score]]:
+    """Return metrics as scores of one task; a model without the main metric is left out."""
+    kind, main = ("sts", "spearman") if supervised.type == "sts" else ("classification", "accuracy")
+    scores = {}
+    for name, values in supervised.scores.items():
+        points = {key: 100 * value for key, value in values.items() if value is not None}
+        if main in points:
+            scores[name] = [Score(supervised.task, kind, main, points[main], points, 0.0, supervised.rows)]
+    return scores
 
 
 def class_metrics(predicted: Array, gold: Array) -> dict[str, float | None]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
@@ -39,11 +39,9 @@ from distilvec.evaluation.tasks import (
     RetrievalTask,
     StsTask,
     Task,
-    TaskFailure,
     embedded_texts,
 )
 from distilvec.teachers.embedder import Embedder
-from distilvec.teachers.encode import TextProgress
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]  # (name, done, all)
@@ -83,6 +81,27 @@ class Sample:
     gold: Array
 
 
+@dataclass(frozen=True)
+class Request:
+    """Distinct texts that a model embeds for some tasks, by role."""
+
+    embedder: Embedder
+    texts: Mapping[Role, list[str]]
+
+    @property
+    def size(self) -> int:
+        """Number of texts."""
+        return sum(map(len, self.texts.values()))
+
+
+@dataclass(frozen=True)
+class EmbeddingStep:
+    """How much of a request is embedded: its texts, and the share of the work."""
+
+    texts: int
+    share: float
+
+
 @dataclass
 class EmbeddingCache:
     """Vectors by model, role and text that evaluations share: each text is embedded once per model and role.
@@ -95,31 +114,55 @@ class EmbeddingCache:
         default_factory=dict, repr=False
     )
 
-    def vectors(
-        self, embedder: Embedder, texts: Sequence[str], role: Role, progress: TextProgress | None = None
-    ) -> Array:
-        """Vectors of the texts, float32 [texts, dim]. Errors: DistilvecError as `embed_checked`."""
-        key = (id(embedder), role)
-        _, rows, vectors = self._vectors.get(key, (embedder, {}, np.empty((0, 0), dtype=np.float32)))
-        missing = [text for text in dict.fromkeys(texts) if text not in rows]
+    def vectors(self, embedder: Embedder, texts: Sequence[str], role: Role) -> Array:
+        """Vectors of the texts, float32 [texts, dim]; those that are not here yet are embedded. Errors: as `add`."""
+        missing = self.lacking(embedder, texts, role)
         if missing:
-            new_vectors = embed_checked(embedder, missing, role, progress)
-            vectors = np.concatenate([vectors, new_vectors]) if rows else new_vectors
-            for text in missing:
-                rows[text] = len(rows)
-            self._vectors[key] = (embedder, rows, vectors)
+            self.add(embedder, missing, role, embedder.embed(missing, role))
+        _, rows, vectors = self._vectors.get((id(embedder), role), (embedder, {}, np.empty((0, 0), dtype=np.float32)))
         return vectors[[rows[text] for text in texts]]
 
-    def lacking(self, request: Request) -> Request:
+    def lacking(self, embedder: Embedder, texts: Sequence[str], role: Role) -> list[str]:
+        """Return the distinct texts whose vectors are not here yet."""
+        entry = self._vectors.get((id(embedder), role))
+        rows = {} if entry is None else entry[1]
+        return [text for text in dict.fromkeys(texts) if text not in rows]
+
+    def missing(self, request: Request) -> Request:
         """Return the part of a request whose vectors are not here yet."""
         missing_texts = {}
         for role, texts in request.texts.items():
-            entry = self._vectors.get((id(request.embedder), role))
-            rows = {} if entry is None else entry[1]
-            missing = [text for text in texts if text not in rows]
+            missing = self.lacking(request.embedder, texts, role)
             if missing:
                 missing_texts[role] = missing
         return Request(request.embedder, missing_texts)
+
+    def add(self, embedder: Embedder, texts: Sequence[str], role: Role, new_vectors: Array) -> None:
+        """Take the vectors of texts that are not here yet, float32 [texts, dim].
+
+        Errors: as `check_vectors`.
+        """
+        new_vectors = np.asarray(new_vectors, dtype=np.float32)
+        check_vectors(embedder, texts, new_vectors)
+        key = (id(embedder), role)
+        _, rows, vectors = self._vectors.get(key, (embedder, {}, new_vectors[:0]))
+        for text in texts:
+            rows[text] = len(rows)
+        self._vectors[key] = (embedder, rows, np.concatenate([vectors, new_vectors]) if len(vectors) else new_vectors)
+
+    def embed(self, missing: Request) -> Iterator[EmbeddingStep]:
+        """Embed a request of `missing`; yield every batch. Errors: as `add`."""
+        embedder = missing.embedder
+        characters = {role: sum(map(len, texts)) for role, texts in missing.texts.items()}
+        done, share = 0, 0.0
+        for role, texts in missing.texts.items():
+            vectors = np.empty((len(texts), embedder.dim), dtype=np.float32)
+            for batch in embedder.embed_batches(texts, role):
+                vectors[batch.rows] = batch.embedding
+                done += len(batch.rows)
+                share += batch.work * characters[role] / max(1, sum(characters.values()))
+                yield EmbeddingStep(done, share)
+            self.add(embedder, texts, role, vectors)
 
     def classifier(self, embedder: Embedder, task: ClassificationTask) -> LogisticRegression:
         """Classifier fitted to the embedder's vectors of the task's training rows."""
@@ -135,69 +178,26 @@ def evaluate(
     query: Embedder,
     document: Embedder | None = None,
     memo: EmbeddingCache | None = None,
-    progress: Progress | None = None,
-    problems: list[TaskFailure] | None = None,
     samples: dict[str, Sample] | None = None,
     mixed: bool = False,
 ) -> list[Score]:
     """Score one embedder, or a query and a document embedder, on every task, in order.
 
     `mixed` takes both embedders for every type of task (see above). `memo` keeps vectors between calls; `samples` is
-    filled with every task's Sample by name. A task that cannot be scored is added to `problems`, and the others are
-    scored; without `problems` it is an error.
+    filled with every task's Sample by name.
     Errors: DistilvecError for no tasks, an embedder's faulty vectors, or two different dims.
     """
     if not tasks:
         raise DistilvecError("suite", "there is nothing to evaluate.", "Name at least one task in the suite.")
     if memo is None:
         memo = EmbeddingCache()
-    if document is None:
-        document = query
     scores = []
-    for done, task in enumerate(tasks):
-        if progress is not None:
-            progress(task.name, done, len(tasks))
-        try:
-            score, sample = score_task(task, *embedders(task, query, document, mixed), memo)
-        except DistilvecError as error:
-            if problems is None:
-                raise
-            problems.append(TaskFailure(task.name, str(error)))
-            continue
+    for task in tasks:
+        score, sample = score_task(task, *embedders(task, query, document or query, mixed), memo)
         scores.append(score)
         if samples is not None:
             samples[task.name] = sample
-    if progress is not None:
-        progress(tasks[-1].name, len(tasks), len(tasks))
     return scores
-
-
-@dataclass(frozen=True)
-class Request:
-    """Distinct texts that a model embeds for some tasks, by role."""
-
-    embedder: Embedder
-    texts: Mapping[Role, list[str]]
-
-    def __len__(self) -> int:
-        return sum(map(len, self.texts.values()))
-
-    def embed(self, memo: EmbeddingCache, progress: TextProgress | None = None) -> None:
-        """Put the vectors into `memo`. Errors: DistilvecError as `embed_checked`."""
-        characters = {role: sum(map(len, texts)) for role, texts in self.texts.items()}
-        whole = max(1, sum(characters.values()))
-        texts_before = characters_before = 0
-        for role, texts in self.texts.items():
-
-            def advance(
-                count: int, share: float, role: Role = role, first: int = texts_before, past: int = characters_before
-            ) -> None:
-                if progress is not None:
-                    progress(first + count, (past + share * characters[role]) / whole)
-
-            memo.vectors(self.embedder, texts, role, None if progress is None else advance)
-            texts_before += len(texts)
-            characters_before += characters[role]
 
 
 def requests(tasks: Sequence[Task], query: Embedder, document: Embedder, mixed: bool = False) -> list[Request]:
@@ -243,11 +243,8 @@ def score_task(
     return score, Sample(task.type, main, predicted, gold)
 
 
-def embed_checked(embedder: Embedder, texts: Sequence[str], role: Role, progress: TextProgress | None = None) -> Array:
-    """Vectors of the embedder, float32 [texts, dim]; DistilvecError for a wrong shape, NaN or infinity."""
-    # an embedder without a progress argument will do where none is asked for
-    embedded = embedder.embed(texts, role) if progress is None else embedder.embed(texts, role, progress)
-    vectors = np.asarray(embedded, dtype=np.float32)
+def check_vectors(embedder: Embedder, texts: Sequence[str], vectors: Array) -> None:
+    """Raise DistilvecError for vectors of a wrong shape, with NaN or with infinity."""
     if vectors.ndim != 2 or len(vectors) != len(texts):
         problem = f"an array of shape {vectors.shape} for {len(texts)} texts; expected a row each. Check its modules"
         raise DistilvecError("model", f"'{embedder.name}' gave {problem}.")
@@ -255,7 +252,6 @@ def embed_checked(embedder: Embedder, texts: Sequence[str], role: Role, progress
     if len(bad):
         problem = f"NaN or infinite numbers for {len(bad)} of {len(texts)} texts; the first is {texts[bad[0]][:80]!r}"
         raise DistilvecError("model", f"'{embedder.name}' gave {problem}.", "Check its weights, or compute in float32.")
-    return vectors
 
 
 def fit_classifier(vectors: Array, labels: Sequence[str]) -> LogisticRegression:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,55 @@ from distilvec.evaluation.aggregate import average
 LEAST_POINTS = 3
 
 
+@dataclass(frozen=True)
+class MarginPoint:
+    """A saved checkpoint: its validation distance and its scores by task, with their average."""
+
+    step: int
+    distance: float
+    scores: dict[str, float]
+
+
+@dataclass(frozen=True)
+class FitPoint:
+    """A point of a fitted line with its 95% band."""
+
+    distance: float
+    score: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class MarginFit:
+    """Score against distance: a line, where it crosses the teacher's score, and the margin (evaluation/margin.py)."""
+
+    teacher: float
+    slope: float
+    intercept: float
+    r2: float
+    p: float
+    crossing: float | None = None
+    crossing_low: float | None = None
+    margin: float | None = None
+    line: list[FitPoint] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Margin:
+    """The robustness margin. `left_out`: steps of checkpoints in a first epoch of the learning rate's cycles."""
+
+    points: list[MarginPoint]
+    fits: dict[str, MarginFit]
+    left_out: list[int] = field(default_factory=list)
+
+
 def fit_margin(
     distances: Sequence[float], scores: Sequence[float], teacher: float, level: float = 0.95, line_points: int = 50
-) -> dict[str, Any]:
-    """Least squares of score on distance, all for JSON: teacher, slope, intercept, r2, p (slope of 0), crossing,
-    crossing_low, margin and line.
+) -> MarginFit:
+    """Fit score to distance by least squares; `p` is that of a slope of 0.
 
-    `line` has {distance, score, low, high}: the fit and the confidence band of its mean at distance x of n checkpoints,
+    `line` has the fit and the confidence band of its mean at distance x of n checkpoints,
     fit(x) +- t * s * sqrt(1/n + (x - mean)^2 / sum (x_i - mean)^2), with t the two-sided quantile of Student's t and
     s^2 the residual sum of squares over n - 2 degrees of freedom (Draper and Smith, Applied Regression Analysis,
     section 3.1).
@@ -70,16 +113,20 @@ def fit_margin(
     ends = x if margin is None else [*x, margin]
     grid = np.linspace(min(ends), max(ends), line_points)
     line, half = fit.intercept + fit.slope * grid, half_band(grid)
-    table = zip(*(values.tolist() for values in (grid, line, line - half, line + half)), strict=True)
-    numbers = {"slope": fit.slope, "intercept": fit.intercept, "r2": fit.rvalue**2, "p": fit.pvalue}
-    return {
-        "teacher": float(teacher),
-        **{name: float(value) for name, value in numbers.items()},
-        "crossing": crossing,
-        "crossing_low": crossing_low,
-        "margin": margin,
-        "line": [dict(zip(("distance", "score", "low", "high"), row, strict=True)) for row in table],
-    }
+    points = []
+    for row in zip(*(values.tolist() for values in (grid, line, line - half, line + half)), strict=True):
+        points.append(FitPoint(*row))
+    return MarginFit(
+        teacher=float(teacher),
+        slope=float(fit.slope),
+        intercept=float(fit.intercept),
+        r2=float(fit.rvalue**2),
+        p=float(fit.pvalue),
+        crossing=crossing,
+        crossing_low=crossing_low,
+        margin=margin,
+        line=points,
+    )
 
 
 def in_first_epoch(epoch: float, epochs_in_cycle: int) -> bool:
@@ -87,27 +134,25 @@ def in_first_epoch(epoch: float, epochs_in_cycle: int) -> bool:
     return (math.ceil(epoch) - 1) % epochs_in_cycle == 0
 
 
-def margin_report(
-    points: Sequence[Mapping[str, Any]], teacher: Mapping[str, float], left_out: Sequence[int] = ()
-) -> dict[str, Any]:
-    """Make the `margin` part of report.json: the points, and a fit for every task of the teacher and their average.
+def margin_report(points: Sequence[MarginPoint], teacher: Mapping[str, float], left_out: Sequence[int] = ()) -> Margin:
+    """Make the part "margin" of a report: the points, and a fit for every task of the teacher and their average.
 
-    A point is {"step", "distance", "scores": {task: score}}. A task is fitted to the points that have it; "average", if
+    A task is fitted to the points that have it; "average", if
     not given, to those that have all tasks. `left_out` are the steps of checkpoints that are not among the points.
     Errors: DistilvecError as `fit_margin`, with the task's name.
     """
     tasks = [task for task in teacher if task != "average"]
     if not tasks:
         raise DistilvecError("margin", "the teacher has no score on any task.", "Evaluate the teacher first.")
-    kept = [{**point, "scores": _with_average(point["scores"], tasks)} for point in points]
+    averaged = [replace(point, scores=_with_average(point.scores, tasks)) for point in points]
     references, fits = _with_average(teacher, tasks), {}
     for task in [*tasks, "average"]:
-        pairs = [(point["distance"], point["scores"][task]) for point in kept if task in point["scores"]]
+        pairs = [(point.distance, point.scores[task]) for point in averaged if task in point.scores]
         try:
             fits[task] = fit_margin([x for x, _ in pairs], [y for _, y in pairs], references[task])
         except DistilvecError as error:
             raise DistilvecError("margin", f"{task}: {error.problem}", error.fix) from None
-    return {"points": kept, "left_out": list(left_out), "fits": fits}
+    return Margin(averaged, fits, list(left_out))
 
 
 def _check_points(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], teacher: float) -> None:

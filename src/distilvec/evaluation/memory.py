@@ -14,12 +14,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import torch
+from pydantic import FiniteFloat
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
@@ -32,9 +34,22 @@ MOST_SECONDS = 600.0  # of a memory measurement
 _WEIGHTS = (".safetensors", ".bin")
 
 
-def model_info(
+@dataclass(frozen=True)
+class ModelSize:
+    """Size of a model; `megabytes` of fp32 weights, `memory_mb` of its process (both 10^6 bytes)."""
+
+    parameters: int | None = None
+    embedding_parameters: int | None = None
+    megabytes: FiniteFloat | None = None
+    memory_mb: float | None = None
+    memory: dict[str, Any] | None = None
+    largest_batch_under_100_ms: dict[str, int | None] = field(default_factory=dict)
+    largest_batch_by_backend: dict[str, dict[str, int | None]] = field(default_factory=dict)
+
+
+def measure_size(
     model: SentenceTransformer, folder: Path, setting: tuple[int, int] | None, seconds: float = MOST_SECONDS
-) -> dict[str, Any]:
+) -> ModelSize:
     """Parameters, token-embedding parameters, megabytes of weights (10^6 bytes), memory at a (batch, tokens) setting.
 
     The model is saved to `folder`, which must be new; its memory is measured for at most `seconds`.
@@ -44,13 +59,13 @@ def model_info(
         model.save_pretrained(str(folder), create_model_card=False)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in _WEIGHTS)
     memory = None if setting is None else measure_memory(folder, *setting, torch.get_num_threads(), seconds)
-    return {
-        "parameters": sum(weight.numel() for weight in model.parameters()),
-        "embedding_parameters": sum(weight.numel() for weight in token_table(model).parameters()),
-        "megabytes": size / 1e6,
-        "memory_mb": memory["memory_mb"] if memory else None,
-        "memory": memory,
-    }
+    return ModelSize(
+        parameters=sum(weight.numel() for weight in model.parameters()),
+        embedding_parameters=sum(weight.numel() for weight in token_table(model).parameters()),
+        megabytes=size / 1e6,
+        memory_mb=memory["memory_mb"] if memory else None,
+        memory=memory,
+    )
 
 
 def measure_memory(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 from sklearn.metrics import precision_recall_fscore_support
 
 from distilvec.data.labeled import Labelled
@@ -15,16 +17,59 @@ MOST_CONFUSED, MOST_TEXTS, LONGEST = 20, 100, 300  # pairs of classes, texts, ch
 Array = np.ndarray[Any, Any]
 
 
-def find_mistakes(logits: Array, test: Labelled, classes: Sequence[str]) -> dict[str, Any]:
-    """Make report.json's "mistakes" of a model's logits [examples, classes] on the test split.
+@dataclass(frozen=True)
+class ClassMistakes:
+    """One class of a labelled task on its test split."""
 
-    - `rows`, `wrong`: test examples, and those whose class of the largest logit is another one.
-    - `classes`: {class, rows, precision, recall, f1, most_taken_for}, the lowest F1 first; classes without a test row
-      are left out.
-    - `confused`: {class, taken_for, rows}, the most frequent first.
-    - `texts`: {text, class, taken_for, probability}, the largest probability of the wrong class first.
+    name: Annotated[str, Field(alias="class")]
+    rows: int
+    precision: float
+    recall: float
+    f1: float
+    most_taken_for: str | None = None
 
-    Where a text has several classes, `class` and `taken_for` list them; the probability is that of the worst decision.
+
+@dataclass(frozen=True)
+class ConfusedClasses:
+    """Test rows of one class that were taken for another."""
+
+    name: Annotated[str, Field(alias="class")]
+    taken_for: str
+    rows: int
+
+    @property
+    def classes(self) -> str:
+        """Both classes as text."""
+        return f"{self.name} → {self.taken_for}"
+
+
+@dataclass(frozen=True)
+class WrongText:
+    """A test text that got the wrong class, and that class's probability."""
+
+    text: str
+    name: Annotated[str, Field(alias="class")]
+    taken_for: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Mistakes:
+    """Mistakes of a classifier on the test split (evaluation/mistakes.py)."""
+
+    rows: int
+    wrong: int
+    classes: list[ClassMistakes] = field(default_factory=list)
+    confused: list[ConfusedClasses] = field(default_factory=list)
+    texts: list[WrongText] = field(default_factory=list)
+
+
+def find_mistakes(logits: Array, test: Labelled, classes: Sequence[str]) -> Mistakes:
+    """Find the mistakes in a model's logits [examples, classes] on the test split.
+
+    Classes have the lowest F1 first, without those that have no test row; confused classes the most frequent first;
+    texts the largest probability of the wrong class first. Where a text has several classes, `name` and `taken_for`
+    list them; the probability is that of the worst decision.
     """
     if np.ndim(test.labels) == 2:
         return _mistakes_of_several(logits, test, classes)
@@ -37,33 +82,21 @@ def find_mistakes(logits: Array, test: Labelled, classes: Sequence[str]) -> dict
     most: dict[int, str] = {}
     for (own, other), _ in taken.most_common():
         most.setdefault(own, classes[other])
-    lines = [
-        {"class": classes[n], "rows": int(rows), "precision": float(precision), "recall": float(recall),
-         "f1": float(f1), "most_taken_for": most.get(n)}
-        for n, (precision, recall, f1, rows) in enumerate(zip(*found, strict=True)) if rows
-    ]  # fmt: skip
-    worst = wrong[np.argsort(-sure[wrong], kind="stable")][:MOST_TEXTS].tolist()
-    return {
-        "rows": len(gold),
-        "wrong": len(wrong),
-        "classes": sorted(lines, key=lambda line: line["f1"]),
-        "confused": [
-            {"class": classes[own], "taken_for": classes[other], "rows": rows}
-            for (own, other), rows in taken.most_common(MOST_CONFUSED)
-        ],
-        "texts": [
-            {
-                "text": _shown(test.inputs[n]),
-                "class": classes[gold[n]],
-                "taken_for": classes[predicted[n]],
-                "probability": float(sure[n]),
-            }
-            for n in worst
-        ],
-    }
+    lines = []
+    for n, (precision, recall, f1, rows) in enumerate(zip(*found, strict=True)):
+        if rows:
+            line = ClassMistakes(classes[n], int(rows), float(precision), float(recall), float(f1), most.get(n))
+            lines.append(line)
+    texts = []
+    for n in wrong[np.argsort(-sure[wrong], kind="stable")][:MOST_TEXTS].tolist():
+        texts.append(WrongText(_shown(test.inputs[n]), classes[gold[n]], classes[predicted[n]], float(sure[n])))
+    confused = []
+    for (own, other), rows in taken.most_common(MOST_CONFUSED):
+        confused.append(ConfusedClasses(classes[own], classes[other], rows))
+    return Mistakes(len(gold), len(wrong), sorted(lines, key=lambda line: line.f1), confused, texts)
 
 
-def _mistakes_of_several(logits: Array, test: Labelled, classes: Sequence[str]) -> dict[str, Any]:
+def _mistakes_of_several(logits: Array, test: Labelled, classes: Sequence[str]) -> Mistakes:
     """The same of texts with several classes; no class is taken for another one."""
     gold, predicted = np.asarray(test.labels) > 0, logits > 0
     wrong = np.flatnonzero((gold != predicted).any(1))
@@ -73,16 +106,12 @@ def _mistakes_of_several(logits: Array, test: Labelled, classes: Sequence[str]) 
     found = precision_recall_fscore_support(gold, predicted, zero_division=0)
     for name, precision, recall, f1, rows in zip(classes, *found, strict=True):
         if rows:
-            line = {"class": name, "rows": int(rows), "precision": float(precision), "recall": float(recall)}
-            lines.append({**line, "f1": float(f1), "most_taken_for": None})
+            lines.append(ClassMistakes(name, int(rows), float(precision), float(recall), float(f1)))
     texts = []
     for row in wrong[np.argsort(-worst_decision[wrong], kind="stable")][:MOST_TEXTS].tolist():
         own, taken = (_names(classes, chosen[row]) for chosen in (gold, predicted))
-        probability_of_row = float(worst_decision[row])
-        text = _shown(test.inputs[row])
-        texts.append({"text": text, "class": own, "taken_for": taken, "probability": probability_of_row})
-    classes_by_f1 = sorted(lines, key=lambda line: line["f1"])
-    return {"rows": len(gold), "wrong": len(wrong), "classes": classes_by_f1, "confused": [], "texts": texts}
+        texts.append(WrongText(_shown(test.inputs[row]), own, taken, float(worst_decision[row])))
+    return Mistakes(len(gold), len(wrong), sorted(lines, key=lambda line: line.f1), [], texts)
 
 
 def _names(classes: Sequence[str], chosen: Array) -> str:

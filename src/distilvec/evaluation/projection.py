@@ -24,6 +24,7 @@ from distilvec.alignment.offsets import ORDINARY, SpanReader, join
 from distilvec.core.errors import DistilvecError
 
 Array = np.ndarray[Any, Any]
+Point = tuple[float, float]
 TokenStates = tuple[list[str], Array]  # the tokens of a text, their states float32 [tokens, dim]
 
 FOLDS = 5
@@ -32,6 +33,64 @@ AXES = 16  # principal components of an expert's outputs that are rotated onto t
 FEWEST_WORDS = 4  # for a comparison of geometries
 LENGTHS = (6, 9)  # words of the sentences that are drawn
 _WORD = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class ExpertPlane:
+    """Texts by the teacher, by each expert and by their mixture; `raw`: in planes of their own."""
+
+    teacher: list[Point]
+    experts: list[list[Point]]
+    mixture: list[Point]
+    raw: list[list[Point]]
+    likeness: list[float]
+    axes: int
+    variance: float
+    groups: list[str]
+    labels: list[str]
+
+
+@dataclass(frozen=True)
+class SentencePlane:
+    """The same texts by several models in the plane of the teacher (evaluation/projection.py).
+
+    disparity: the residual to the teacher; disparity_aligned: after rotation; aligned: the rotated one is drawn
+    """
+
+    points: dict[str, list[Point]]
+    disparity: dict[str, float]
+    disparity_aligned: dict[str, float]
+    aligned: dict[str, bool]
+    labels: list[str]
+    groups: list[str]
+
+
+@dataclass(frozen=True)
+class TokenPlane:
+    """Tokens of a text by teacher and student in one plane; `student_tokens` where they differ from the teacher's."""
+
+    text: str
+    tokens: list[str]
+    teacher: list[Point]
+    student: list[Point]
+    student_tokens: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class PlacedTokens:
+    """Tokens of a text in the plane of one model."""
+
+    tokens: list[str]
+    places: list[Point]
+
+
+@dataclass(frozen=True)
+class SeparatePlanes:
+    """Tokens of a text, each model's in a plane of its own, and the likeness of each model to the teacher."""
+
+    text: str
+    models: dict[str, PlacedTokens]
+    likeness: dict[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -57,12 +116,14 @@ def fit_plane(vectors: Array, name: str, axes: int = 2) -> Plane:
 # -- sentences -------------------------------------------------------------------------------------------------------
 
 
-def project_sentences(vectors: Mapping[str, Array], reference: str = "teacher") -> dict[str, Any]:
-    """Coordinates of each model for report.json, with the residual to the teacher.
+def project_sentences(
+    vectors: Mapping[str, Array], labels: Sequence[str] = (), groups: Sequence[str] = (), reference: str = "teacher"
+) -> SentencePlane:
+    """Project the texts of each model, with the residual to the teacher.
 
-    `vectors` maps models to [n, dim of the model], the same n texts in the same order. Returns each model's [[x, y],
-    ...], `disparity` and `disparity_aligned` (residual sum of squares over the teacher's, as it is and after rotation;
-    0 = equal) and `aligned` (is the drawn one rotated?). Errors: DistilvecError as `fit_plane`.
+    `vectors` maps models to [n, dim of the model], the same n texts in the same order; `labels` and `groups` are those
+    of the texts. The disparities are residual sums of squares over the teacher's, 0 = equal. Errors: DistilvecError as
+    `fit_plane`.
     """
     plane = fit_plane(vectors[reference], reference)
     points, raw, aligned, turned = {reference: plane.points}, {}, {}, {}
@@ -77,12 +138,14 @@ def project_sentences(vectors: Mapping[str, Array], reference: str = "teacher") 
         else:
             points[name], raw[name] = _onto(fit_plane(found, name).points, plane.points)
             aligned[name], turned[name] = raw[name], True
-    return {
-        **{name: _listed(points[name]) for name in (reference, *others)},
-        "disparity": {name: round(raw[name], 6) for name in others},
-        "disparity_aligned": {name: round(aligned[name], 6) for name in others},
-        "aligned": {name: turned[name] for name in others},
-    }
+    return SentencePlane(
+        points={name: _listed(points[name]) for name in (reference, *others)},
+        disparity={name: round(raw[name], 6) for name in others},
+        disparity_aligned={name: round(aligned[name], 6) for name in others},
+        aligned={name: bool(turned[name]) for name in others},
+        labels=list(labels),
+        groups=list(groups),
+    )
 
 
 def rotate(vectors: Array, target: Array) -> Array:
@@ -111,8 +174,10 @@ def _onto(points: Array, target: Array) -> tuple[Array, float]:
 # -- experts ---------------------------------------------------------------------------------------------------------
 
 
-def project_experts(teacher: Array, experts: Sequence[Array], mixture: Array) -> dict[str, Any]:
-    """Coordinates for report.json of a teacher's vectors [n, dim], each expert's outputs and their mixture [n, other].
+def project_experts(
+    teacher: Array, experts: Sequence[Array], mixture: Array, groups: Sequence[str] = (), labels: Sequence[str] = ()
+) -> ExpertPlane:
+    """Project a teacher's vectors [n, dim], each expert's outputs and their mixture [n, other].
 
     Experts have axes of their own: their unit vectors are centred, brought to one size, and rotated in their first
     principal components. `likeness` (of each expert, then of the mixture) is the correlation with the teacher over the
@@ -132,15 +197,17 @@ def project_experts(teacher: Array, experts: Sequence[Array], mixture: Array) ->
     rotated = [rotate(found, target) for found in points.values()]
     likeness = [float((found * target).sum() / np.sqrt((found**2).sum() * (target**2).sum())) for found in rotated]
     *listed, mixed = [_listed(found[:, :2]) for found in rotated]
-    return {
-        "teacher": _listed(target[:, :2]),
-        "experts": listed,
-        "mixture": mixed,
-        "raw": [_listed(found[:, :2]) for found in points.values()],
-        "likeness": [round(value, 4) for value in likeness],
-        "axes": axes,
-        "variance": round(variance[0], 4),
-    }
+    return ExpertPlane(
+        teacher=_listed(target[:, :2]),
+        experts=listed,
+        mixture=mixed,
+        raw=[_listed(found[:, :2]) for found in points.values()],
+        likeness=[round(value, 4) for value in likeness],
+        axes=axes,
+        variance=round(variance[0], 4),
+        groups=list(groups),
+        labels=list(labels),
+    )
 
 
 # -- tokens ----------------------------------------------------------------------------------------------------------
@@ -164,11 +231,11 @@ def token_states(model: Any, texts: Sequence[str]) -> list[TokenStates]:
 
 def project_tokens(
     texts: Sequence[str], teacher: Sequence[TokenStates], student: Sequence[TokenStates]
-) -> list[dict[str, Any]]:
-    """Tokens and coordinates of teacher and student states for report.json, all in one plane; one row a text.
+) -> list[TokenPlane]:
+    """Project the tokens of teacher and student, all in one plane; one row a text.
 
     If both have the same tokens, states of one space (equal dims, residual below 1) are projected as they are, others
-    from their own plane onto the teacher's. With other tokens only the centres coincide, and `student_tokens` is added.
+    from their own plane onto the teacher's. With other tokens only the centres coincide: see `student_tokens`.
     """
     plane = fit_plane(np.concatenate([states for _, states in teacher]), "teacher")
     own = fit_plane(np.concatenate([states for _, states in student]), "student")
@@ -180,11 +247,10 @@ def project_tokens(
             points = plane.components.transform(own.vectors)
     ends = [np.cumsum([len(tokens) for tokens, _ in states])[:-1] for states in (teacher, student)]
     rows = zip(texts, teacher, student, np.split(plane.points, ends[0]), np.split(points, ends[1]), strict=True)
-    return [
-        {"text": text, "tokens": tokens, "teacher": _listed(left), "student": _listed(right)}
-        | ({} if shared else {"student_tokens": others})
-        for text, (tokens, _), (others, _), left, right in rows
-    ]
+    planes = []
+    for text, (tokens, _), (others, _), left, right in rows:
+        planes.append(TokenPlane(text, tokens, _listed(left), _listed(right), None if shared else others))
+    return planes
 
 
 def draw_sentences(texts: Sequence[str], count: int, seed: int = 0) -> list[str]:
@@ -197,12 +263,12 @@ def draw_sentences(texts: Sequence[str], count: int, seed: int = 0) -> list[str]
 
 def project_token_planes(
     texts: Sequence[str], models: Mapping[str, Any], reference: str = "teacher"
-) -> list[dict[str, Any]]:
-    """Token planes for report.json, one row a text; `models` are SentenceTransformers by name, `reference` among them.
+) -> list[SeparatePlanes]:
+    """Project tokens, one row a text; `models` are SentenceTransformers by name, `reference` among them.
 
-    A row has the text, for each model its tokens and coordinates [[x, y], ...] (mean square 1), and `likeness`: for
-    each other model the correlation of the cosines between words with the reference's, None for too few words in
-    common. A text with fewer than three tokens in one of the models is left out.
+    Coordinates have mean square 1. `likeness` is for each other model the correlation of the cosines between words with
+    the reference's, None for too few words in common. A text with fewer than three tokens in one of the models is left
+    out.
     """
     found = {name: _words_of_tokens(model, texts) for name, model in models.items()}
     rows = []
@@ -210,17 +276,17 @@ def project_token_planes(
         parts = {name: sentences[number] for name, sentences in found.items()}
         if any(len(tokens) < 3 for tokens, _, _ in parts.values()):
             continue
-        row: dict[str, Any] = {"text": text, "likeness": {}}
+        placed, likeness = {}, {}
         _, states, words = parts[reference]
         target = _scaled_points(states, reference)
         for name, (tokens, own_states, own_words) in parts.items():
             points = target
             if name != reference:
                 points = _rotate_words(_scaled_points(own_states, name), own_words, target, words)
-            row[name] = {"tokens": tokens, "places": _listed(points)}
+            placed[name] = PlacedTokens(tokens, _listed(points))
             if name != reference:
-                row["likeness"][name] = word_likeness(own_states, own_words, states, words)
-        rows.append(row)
+                likeness[name] = word_likeness(own_states, own_words, states, words)
+        rows.append(SeparatePlanes(text, placed, likeness))
     return rows
 
 
@@ -298,5 +364,5 @@ def _checked(vectors: Array, name: str) -> Array:
     return found
 
 
-def _listed(points: Array) -> Any:
-    return np.round(points, DIGITS).tolist()
+def _listed(points: Array) -> list[Point]:
+    return [(x, y) for x, y in np.round(points, DIGITS).tolist()]

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import FiniteFloat
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
@@ -28,7 +29,7 @@ from distilvec.config.schema import Role
 from distilvec.core.device import release_memory
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.evaluator import Progress
-from distilvec.evaluation.memory import MOST_SECONDS, machine_info, model_info, random_tokens
+from distilvec.evaluation.memory import MOST_SECONDS, ModelSize, machine_info, measure_size, random_tokens
 from distilvec.formats.onnx import OnnxEmbedder, export_copy, export_onnx, token_limit
 
 ROLE_TOKENS: dict[Role, int] = {"query": 16, "document": 256}
@@ -40,7 +41,47 @@ TIMED = "one batch from token ids to vectors, without tokenising; random tokens,
 FIRST_BACKEND_SHARE, MEMORY_SHARE = 0.5, 0.75
 EXPORT_SECONDS = 0.3  # of the export to ONNX, for a million parameters: 30 s for 109 M (one core, AVX2)
 Encode = Callable[[Mapping[str, Tensor]], Any]
-Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SpeedRow:
+    """Latency of one model at one setting, in ms for a batch; without a role lengths were compared."""
+
+    model: str
+    backend: str
+    role: str | None
+    batch_size: int
+    tokens: int
+    mean_ms: float
+    median_ms: float
+    p99_ms: float
+    std_ms: float
+    texts_per_second: FiniteFloat
+    texts_per_second_std: float | None = None
+    repeats: int | None = None
+
+
+@dataclass(frozen=True)
+class SpeedRatio:
+    """Times faster than the reference: geometric mean over batch sizes, lowest and highest."""
+
+    ratio: float
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Latency, throughput, size and memory. `ratio`: the student's by role; `ratios` by model, backend and role."""
+
+    machine: dict[str, str | int | None] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    rows: list[SpeedRow] = field(default_factory=list)
+    models: dict[str, ModelSize] = field(default_factory=dict)
+    reference: str | None = None
+    ratio: dict[str, float | None] = field(default_factory=dict)
+    ratios: dict[str, dict[str, dict[str, SpeedRatio]]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -112,8 +153,8 @@ def measure_speed(
     memory: bool = True,
     progress: Progress | None = None,
     limit_seconds: float | None = None,
-) -> dict[str, Any]:
-    """Make report.json's "speed" for models by name: machine, settings, rows, models, reference, ratio, ratios, notes.
+) -> Speed:
+    """Measure models by name.
 
     Models are measured as their folders load (fp32, no packed layers) and alternate from run to run within a setting.
     `ratio` compares "student" (else the last model) with "teacher" (else the first) on the first backend by role,
@@ -134,18 +175,19 @@ def measure_speed(
     told = ProgressOfTable(
         progress, len(backends) * sum(weight(setting) for setting in settings) + len(plain) * size_weight
     )
-    info: dict[str, dict[str, Any]] = {}
+    sizes: dict[str, ModelSize] = {}
     with tempfile.TemporaryDirectory(prefix="distilvec-speed-") as name:
         folder = Path(name)
         table = _Table(plain, settings, timing, folder, limit, told, notes)
         rows = table.rows(backends[0], FIRST_BACKEND_SHARE if memory or len(backends) > 1 else 1.0, first=True)
-        documents = [row["batch_size"] for row in rows if row["role"] == "document"]
+        documents = [row.batch_size for row in rows if row.role == "document"]
         for number, (model_name, model) in enumerate(plain.items()):
             told.begin(f"size and memory of {model_name}", size_weight)
             seconds = min(MOST_SECONDS, limit.left(MEMORY_SHARE) / (len(plain) - number))
             setting = (max(documents), document) if memory and documents else None
-            info[model_name] = model_info(model, folder / f"model-{number}", setting, seconds)
-            if problem := (info[model_name]["memory"] or {}).get("problem"):
+            size = sizes[model_name] = measure_size(model, folder / f"model-{number}", setting, seconds)
+            problem = None if size.memory is None else size.memory.get("problem")
+            if problem:
                 notes.append(f"{model_name}: its memory could not be measured: {problem}")
         for backend in backends[1:]:
             rows += table.rows(backend, 1.0, first=False)
@@ -154,13 +196,20 @@ def measure_speed(
         settings_left_out = ", ".join(table.left_out)
         rest = f"left out, to keep within {limit_seconds:g} s in all (evaluation.speed_seconds): {settings_left_out}"
         notes.append(f"{rest}. `distilvec speed` measures every setting")
-    return {
-        "machine": machine_info(),
-        "settings": {**asdict(timing), "least_repeats": LEAST_REPEATS, "timed": TIMED, "limit_seconds": limit_seconds},
-        "rows": rows,
-        **_summary(rows, info, backends),
-        "notes": notes,
-    }
+    settings_used = {"least_repeats": LEAST_REPEATS, "timed": TIMED, "limit_seconds": limit_seconds}
+    reference = "teacher" if "teacher" in sizes else next(iter(sizes))
+    ratios = {name: speed_ratios(rows, name, reference) for name in sizes if name != reference}
+    first = (ratios.get("student") or next(reversed(ratios.values()), {})).get(backends[0], {})
+    return Speed(
+        machine=machine_info(),
+        settings={**asdict(timing), **settings_used},
+        rows=rows,
+        models={name: _with_largest_batches(size, rows, name, backends) for name, size in sizes.items()},
+        reference=reference,
+        ratio={role: first[role].ratio if role in first else None for role in ROLE_TOKENS},
+        ratios=ratios,
+        notes=notes,
+    )
 
 
 def plan_settings(batch_sizes: Sequence[int], lengths: Sequence[int], document: int) -> list[Setting]:
@@ -199,7 +248,7 @@ class _Table:
     notes: list[str]
     left_out: list[str] = field(default_factory=list)
 
-    def rows(self, backend: str, share: float, first: bool) -> list[dict[str, Any]]:
+    def rows(self, backend: str, share: float, first: bool) -> list[SpeedRow]:
         """Rows of one backend, until `share` of the limit is used up.
 
         On the `first` backend the smallest batch of queries and of documents is always measured: without them there is
@@ -209,7 +258,7 @@ class _Table:
         encoders = BACKENDS[backend](self.models, self.folder, self.notes, self.limit.left(share))
         if not encoders:
             return []
-        rows: list[dict[str, Any]] = []
+        rows: list[SpeedRow] = []
         token_seconds: dict[str, float] = {}  # by model, as the last setting took
         unmeasured_roles = set(ROLE_TOKENS) if first else set()
         for number, setting in enumerate(self.settings):
@@ -226,7 +275,7 @@ class _Table:
                 timing = replace(timing, budget_seconds=most)
             setting_rows = measure(backend, setting, encoders, self.models, timing)
             for row in setting_rows:
-                token_seconds[row["model"]] = row["median_ms"] / 1e3 / setting.batch_tokens
+                token_seconds[row.model] = row.median_ms / 1e3 / setting.batch_tokens
             unmeasured_roles -= {setting.role}
             rows += setting_rows
         encoders.clear()  # ONNX Runtime keeps memory for every shape that it has seen, as long as its session lives
@@ -240,17 +289,17 @@ def measure(
     encoders: Mapping[str, Encode],
     models: Mapping[str, SentenceTransformer],
     timing: Timing,
-) -> list[dict[str, Any]]:
+) -> list[SpeedRow]:
     """One row per encoder; a model that is too short for the setting is left out."""
     names = [name for name in encoders if (token_limit(models[name]) or setting.tokens) >= setting.tokens]
     inputs = [random_tokens(models[name], setting.batch_size, setting.tokens) for name in names]
     calls = [partial(encoders[name], tokens) for name, tokens in zip(names, inputs, strict=True)]
     seconds = interleaved(calls, timing)
-    shared = {"backend": backend, "role": setting.role, "batch_size": setting.batch_size, "tokens": setting.tokens}
-    return [
-        {"model": name, **shared, **latency_statistics(taken, setting.batch_size)}
-        for name, taken in zip(names, seconds, strict=True)
-    ]
+    rows = []
+    for name, taken in zip(names, seconds, strict=True):
+        statistics = latency_statistics(taken, setting.batch_size)
+        rows.append(SpeedRow(name, backend, setting.role, setting.batch_size, setting.tokens, **statistics))
+    return rows
 
 
 def interleaved(
@@ -332,50 +381,38 @@ def onnx_encoders(
 BACKENDS = {"pytorch": pytorch_encoders, "onnx": onnx_encoders}
 
 
-def _summary(rows: Sequence[Row], info: Mapping[str, dict[str, Any]], backends: Sequence[str]) -> dict[str, Any]:
-    """Models with their largest batches, and how many times faster each is than the reference."""
-    for name, about in info.items():
-        largest = {}
-        for backend in backends:
-            largest[backend] = {role: largest_batch(rows, name, backend, role) for role in ROLE_TOKENS}
-        about["largest_batch_under_100_ms"] = largest[backends[0]]
-        about["largest_batch_by_backend"] = largest
-    reference = "teacher" if "teacher" in info else next(iter(info))
-    ratios = {name: speed_ratios(rows, name, reference) for name in info if name != reference}
-    first = (ratios.get("student") or next(reversed(ratios.values()), {})).get(backends[0], {})
-    return {
-        "models": info,
-        "reference": reference,
-        "ratio": {role: first[role]["ratio"] if role in first else None for role in ROLE_TOKENS},
-        "ratios": ratios,
-    }
+def _with_largest_batches(size: ModelSize, rows: Sequence[SpeedRow], name: str, backends: Sequence[str]) -> ModelSize:
+    largest = {}
+    for backend in backends:
+        largest[backend] = {str(role): largest_batch(rows, name, backend, role) for role in ROLE_TOKENS}
+    return replace(size, largest_batch_under_100_ms=largest[backends[0]], largest_batch_by_backend=largest)
 
 
-def largest_batch(rows: Sequence[Row], model: str, backend: str, role: Role) -> int | None:
+def largest_batch(rows: Sequence[SpeedRow], model: str, backend: str, role: Role) -> int | None:
     """Largest measured batch whose median latency is at most 100 ms (REDACT, table 7: max N); None if there is none."""
     medians = _medians(rows, model, backend, role)
     return max((size for size, median in medians.items() if median <= LIMIT_MS), default=None)
 
 
-def speed_ratios(rows: Sequence[Row], model: str, reference: str) -> dict[str, dict[str, dict[str, float]]]:
+def speed_ratios(rows: Sequence[SpeedRow], model: str, reference: str) -> dict[str, dict[str, SpeedRatio]]:
     """Times faster than the reference, by backend and role: geometric mean over batch sizes, lowest and highest.
 
     Note: REDACT divides throughputs averaged over batch sizes, in which the largest batches weigh most.
     """
-    ratios: dict[str, dict[str, dict[str, float]]] = {}
-    for backend, role in itertools.product(dict.fromkeys(row["backend"] for row in rows), ROLE_TOKENS):
+    ratios: dict[str, dict[str, SpeedRatio]] = {}
+    for backend, role in itertools.product(dict.fromkeys(row.backend for row in rows), ROLE_TOKENS):
         model_ms = _medians(rows, model, backend, role)
         reference_ms = _medians(rows, reference, backend, role)
         by_size = [reference_ms[size] / model_ms[size] for size in sorted(model_ms) if size in reference_ms]
         if by_size:
             mean = float(np.exp(np.log(by_size).mean()))
-            ratios.setdefault(backend, {})[role] = {"ratio": mean, "lowest": min(by_size), "highest": max(by_size)}
+            ratios.setdefault(backend, {})[role] = SpeedRatio(mean, min(by_size), max(by_size))
     return ratios
 
 
-def _medians(rows: Sequence[Row], model: str, backend: str, role: Role) -> dict[int, float]:
+def _medians(rows: Sequence[SpeedRow], model: str, backend: str, role: Role) -> dict[int, float]:
     medians = {}
     for row in rows:
-        if (row["model"], row["backend"], row["role"]) == (model, backend, role):
-            medians[row["batch_size"]] = row["median_ms"]
+        if (row.model, row.backend, row.role) == (model, backend, role):
+            medians[row.batch_size] = row.median_ms
     return medians

@@ -20,10 +20,10 @@ from distilvec.data.readers import TABLES, read_rows
 from distilvec.data.task_rows import (
     TableOptions,
     find_table,
-    found_value,
     label_of,
     need_columns,
     number_of,
+    shown_value,
     some_of,
     table_rows,
     text_of,
@@ -193,7 +193,7 @@ def _texts_by_id(folder: Path, stem: str) -> dict[str, tuple[str, str]]:
                 KEY, f"{line.place} needs columns id (or _id) and text; found {some_of(row)}.", "Add them."
             )
         if isinstance(title, (dict, list)):
-            raise DistilvecError(KEY, f"{line.place} has {found_value(title)} in column title. Expected a text.")
+            raise DistilvecError(KEY, f"{line.place} has {shown_value(title)} in column title. Expected a text.")
         if str(key) in texts:
             raise DistilvecError(KEY, f"{line.place} repeats the id '{key}'. Ids must be distinct.")
         title, text = text_of(str(title or ""), line, "title"), text_of(row["text"], line, "text")

@@ -2,21 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
-from distilvec.config.schema import Role
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.diagnostics import LENGTHS
+from distilvec.teachers.embedder import Embedder
+from distilvec.teachers.encode import EmbeddedBatch
 
 Array = np.ndarray[Any, Any]
-Embed = Callable[[Sequence[str], Role], Array]  # vectors of texts of a role, float32 [texts, dim]
 
 TEXTS, LISTED = 2000, 100  # texts that are compared, and validation texts in the list
 CHARACTERS = 200  # of a listed text
+
+
+@dataclass(frozen=True)
+class SourceDistance:
+    """Distance to the teacher of the texts of one source: mean and standard deviation."""
+
+    name: str
+    texts: int
+    distance: float
+    std: float
+
+
+@dataclass(frozen=True)
+class LengthDistance:
+    """Distance to the teacher of texts of `first` to `last` tokens."""
+
+    first: Annotated[int, Field(alias="from")]
+    last: Annotated[int, Field(alias="to")]
+    texts: int
+    distance: float
+    std: float
+
+
+@dataclass(frozen=True)
+class FarText:
+    """A text whose student vector is far from its teacher vector."""
+
+    text: str
+    source: str
+    tokens: int
+    distance: float
+
+
+@dataclass(frozen=True)
+class TextDistances:
+    """Distances of texts to the teacher (evaluation/text_distances.py). `trained`: of texts that were trained on."""
+
+    rows: int
+    mean: float
+    by_source: list[SourceDistance] = field(default_factory=list)
+    by_length: list[LengthDistance] = field(default_factory=list)
+    worst: list[FarText] = field(default_factory=list)
+    trained: TextDistances | None = None
 
 
 def spread_rows(rows: Array) -> Array:
@@ -26,68 +71,46 @@ def spread_rows(rows: Array) -> Array:
     return rows[chosen]
 
 
-def texts_by_role(corpus: Corpus, rows: Array) -> dict[Role, list[str]]:
-    """Return the texts of the corpus's rows by their source's role."""
-    by_role: dict[Role, list[str]] = {}
-    for source, text in zip(corpus.sources[rows].tolist(), corpus.stored(rows), strict=True):
-        by_role.setdefault(corpus.roles[source], []).append(text)
-    return by_role
-
-
-def embed_rows(corpus: Corpus, rows: Array, embed: Embed) -> Array:
-    """Return the vectors of the corpus's rows, each text with its source's role, float32 [rows, dim]."""
+def row_batches(corpus: Corpus, rows: Array, embedder: Embedder) -> Iterator[EmbeddedBatch]:
+    """Embed rows of the corpus batch by batch, each text with its source's role; `rows` of a batch count from 0."""
     texts = np.array(corpus.stored(rows), dtype=object)
     roles = np.array([corpus.roles[source] for source in corpus.sources[rows]])
-    found: Array | None = None
     for role in dict.fromkeys(roles.tolist()):
-        chosen = roles == role
-        vectors = embed(texts[chosen].tolist(), role)
-        found = np.zeros((len(rows), vectors.shape[1]), dtype=np.float32) if found is None else found
-        found[chosen] = vectors
-    assert found is not None
-    return found
+        chosen = np.flatnonzero(roles == role)
+        for batch in embedder.embed_batches(texts[chosen].tolist(), role):
+            yield EmbeddedBatch(chosen[batch.rows], batch.signals, batch.work * len(chosen) / len(rows))
 
 
-def text_distances(corpus: Corpus, rows: Array, teacher: Array, student: Array, tokens: Array) -> dict[str, Any]:
-    """Return L2 distances of vectors [rows, dim]: "rows", "mean", and by source and by length the mean, standard
-    deviation and number of texts; `tokens` [rows] are the student's.
+def text_distances(corpus: Corpus, rows: Array, teacher: Array, student: Array, tokens: Array) -> TextDistances:
+    """Return L2 distances of vectors [rows, dim] by source and by length; `tokens` [rows] are the student's.
+
+    `worst` and `trained` are empty: see `farthest_texts`.
     """
     distance, sources = _distances(teacher, student), np.asarray(corpus.sources[rows])
-    bins = [(low, high, (tokens > low) & (tokens <= high)) for low, high in pairwise(LENGTHS)]
-    return {
-        "rows": len(rows),
-        "mean": float(distance.mean()),
-        "by_source": [
-            {"name": name, **_summary(distance[sources == number])}
-            for number, name in enumerate(corpus.source_names)
-            if (sources == number).any()
-        ],
-        "by_length": [
-            {"from": low + 1, "to": min(high, int(tokens.max())), **_summary(distance[inside])}
-            for low, high, inside in bins
-            if inside.any()
-        ],
-    }
+    by_source = []
+    for number, name in enumerate(corpus.source_names):
+        own = distance[sources == number]
+        if len(own):
+            by_source.append(SourceDistance(name, len(own), float(own.mean()), float(own.std())))
+    by_length = []
+    for low, high in pairwise(LENGTHS):
+        own = distance[(tokens > low) & (tokens <= high)]
+        if len(own):
+            last = min(high, int(tokens.max()))
+            by_length.append(LengthDistance(low + 1, last, len(own), float(own.mean()), float(own.std())))
+    return TextDistances(len(rows), float(distance.mean()), by_source, by_length)
 
 
-def farthest_texts(corpus: Corpus, rows: Array, teacher: Array, student: Array, tokens: Array) -> list[dict[str, Any]]:
+def farthest_texts(corpus: Corpus, rows: Array, teacher: Array, student: Array, tokens: Array) -> list[FarText]:
     """Return the LISTED texts with the greatest distances of their vectors [rows, dim], the greatest first."""
     distance = _distances(teacher, student)
     worst = np.argsort(-distance, kind="stable")[:LISTED]
-    return [
-        {
-            "text": text[:CHARACTERS],
-            "source": corpus.source_names[int(corpus.sources[rows[row]])],
-            "tokens": int(tokens[row]),
-            "distance": round(float(distance[row]), 4),
-        }
-        for row, text in zip(worst.tolist(), corpus.stored(rows[worst]), strict=True)
-    ]
+    texts = []
+    for row, text in zip(worst.tolist(), corpus.stored(rows[worst]), strict=True):
+        source = corpus.source_names[int(corpus.sources[rows[row]])]
+        texts.append(FarText(text[:CHARACTERS], source, int(tokens[row]), round(float(distance[row]), 4)))
+    return texts
 
 
 def _distances(teacher: Array, student: Array) -> Array:
     return np.asarray(np.linalg.norm(student.astype(np.float64) - teacher, axis=1))
-
-
-def _summary(distance: Array) -> dict[str, Any]:
-    return {"texts": len(distance), "distance": float(distance.mean()), "std": float(distance.std())}

@@ -24,6 +24,7 @@ from transformers.utils import cached_file
 
 from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
 from distilvec.core.info import UNLIMITED, Role
+from distilvec.core.run_folder import RunFolder
 from distilvec.core.similarity import Similarity, read_similarity
 from distilvec.models.adapters import merge_adapters
 from distilvec.models.bidirectional import lift_causal_mask
@@ -32,7 +33,14 @@ from distilvec.models.limits import position_limit
 from distilvec.models.placement import placement
 from distilvec.models.settings import ModelSettings, setting_key
 from distilvec.models.static import is_static, static_limit
-from distilvec.models.unreadable import check_model, check_outputs, check_tokenizer, readable
+from distilvec.models.unreadable import (
+    PROBE,
+    check_model,
+    check_tokenizer,
+    check_vector,
+    readable,
+    vector_expected,
+)
 
 EXPERTS_FILE = "distilvec_experts.py"  # the copy of models/experts.py in a student's folder; saved students name it
 EXPERTS_TYPE = "distilvec_experts.Experts"
@@ -57,7 +65,9 @@ def load_model(
             raise no_pooling(name, key)
     model = load_backbone(name, key, revision=revision, trust_remote_code=trust_remote_code, **kwargs)
     if len({values.dtype for values in model.parameters() if values.is_floating_point()}) == 1:  # mixed: no CPU kernels
-        check_outputs(partial(model.encode, show_progress_bar=False), model, name, key)
+        with vector_expected(model, name, key):
+            probe = model.encode([PROBE], show_progress_bar=False)
+        check_vector(probe, model, name, key)
     return model
 
 
@@ -209,7 +219,8 @@ def model_name(model: str) -> str:
     folder = Path(model).resolve()
     if not folder.is_dir():
         return model
-    return folder.parent.name if folder.name in ("student", "last") else folder.name
+    run = RunFolder.of_student(folder)
+    return folder.name if run is None else run.path.name
 
 
 def with_owner(source: str) -> str:

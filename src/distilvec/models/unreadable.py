@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ _MODEL_FILES = {"modules.json", "config.json", "adapter_config.json"}
 _RAISED = (*UNREADABLE, SafetensorError, *HfHubHTTPError.__bases__)  # the bases are those of the hub's HTTP client
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)  # for these the message names the model, not the missing file
 _LONGEST = 1000  # characters of a name
-_PROBE = "a text"
+PROBE = "a text"
 
 
 @contextmanager
@@ -98,10 +98,11 @@ def check_tokenizer(tokenizer: Any, name: str, key: str) -> None:
         raise _unreadable(name, key, "tokenizer", "its files are missing or hold special tokens alone")
 
 
-def check_outputs(embed: Callable[[list[str]], Any], model: Any, name: str, key: str) -> None:
-    """Raise DistilvecError if `embed`, which runs the model, gives no finite vector of the stated width for a text."""
+@contextmanager
+def vector_expected(model: Any, name: str, key: str) -> Iterator[None]:
+    """Turn the failures of a model that is run inside, for the text PROBE, into a DistilvecError."""
     try:
-        vector = torch.as_tensor(embed([_PROBE]))
+        yield
     except UNREADABLE as error:
         kinds = ", ".join(type(module).__name__ for module in model)
         no_vector = DistilvecError(
@@ -111,6 +112,11 @@ def check_outputs(embed: Callable[[list[str]], Any], model: Any, name: str, key:
             "Copy or save the model again.",
         )
         raise (explain(error, key) or no_vector) from error
+
+
+def check_vector(vector: Any, model: Any, name: str, key: str) -> None:
+    """Raise DistilvecError if a vector that the model gave is not finite, or of another width than it states."""
+    vector = torch.as_tensor(vector)
     if not torch.isfinite(vector).all():
         raise DistilvecError(
             key, f"{name} gives vectors that are not finite numbers.", "Copy or train the model again."

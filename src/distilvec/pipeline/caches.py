@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,19 @@ from distilvec.alignment.store import AlignmentStore
 from distilvec.config.schema import Recipe
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import Advance, progress
+from distilvec.core.log import progress
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.storage import Pusher, Remote
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.job import Job, Teacher, errors_of
-from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.cache.fill import (
-    MOST_ROWS,
+    TOKEN_SHARD_ROWS,
+    FillSteps,
     TokenSource,
     complete_cache,
+    compute_tokens,
     count_missing,
-    fill_tokens,
+    fill_steps,
     superset_caches,
 )
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
@@ -95,6 +96,14 @@ def open_cache(job: Job, teacher: Teacher) -> TeacherCache:
     return own_cache(job, teacher) if found is None else found
 
 
+def missing_rows(job: Job, teacher: Teacher) -> tuple[Path, int]:
+    """Return the folder of the teacher's cache, or of a superset, and the number of rows that it lacks."""
+    folder, cache = folder_of_cache(job, teacher), superset_cache(job, teacher)
+    if cache is None and folder.exists() and (folder.is_file() or any(folder.iterdir())):
+        cache = open_cache(job, teacher)
+    return (folder, len(teacher.corpus)) if cache is None else (cache.folder, count_missing(cache, teacher.corpus))
+
+
 def cached_vectors(job: Job, rows: Any) -> Any:
     """Read the teacher's vectors of rows of the corpus from its cache; None without a cache, or where it lacks one."""
     teacher = job.teacher
@@ -113,7 +122,7 @@ def own_cache(job: Job, teacher: Teacher) -> TeacherCache:
     rows = job.recipe.cache.shard_rows
     pull_cache(job.recipe, folder_of_cache(job, teacher))
     small = teacher.manifest.tokens is not None or teacher.section.api is not None  # a kill costs money
-    rows = min(rows, MOST_ROWS) if small else rows
+    rows = min(rows, TOKEN_SHARD_ROWS) if small else rows
     return TeacherCache.create_or_open(folder_of_cache(job, teacher), teacher.manifest, rows)
 
 
@@ -126,30 +135,25 @@ def fill(
     _refuse_other_signals(cache, teacher, missing)
     what = "teacher table" if isinstance(model, TableEmbedder) else "teacher"
     what = f"{what} {teacher.info.name}" if len(job.teachers) > 1 else what
-    with filling(job, cache, what, len(corpus), len(corpus) - missing) as advance, errors_of(teacher.key):
-
-        def report(done: int, total: int, work: float) -> None:
-            advance(done, model.meter.note if isinstance(model, ApiEmbedder) else "", work)
-
-        if tokens is None or not isinstance(model, ModelEmbedder):
-            model.fill(cache, corpus, report)
-        else:
-            fill_tokens(cache, corpus, token_source(job, teacher, model, tokens, alignment), report)
+    if tokens is None or not isinstance(model, ModelEmbedder):
+        steps = model.fill_steps(cache, corpus)
+    else:
+        source = token_source(job, teacher, model, tokens, alignment)
+        steps = fill_steps(cache, corpus, partial(compute_tokens, cache.manifest, corpus, source))
+    with errors_of(teacher.key):
+        show_filling(job, cache, what, steps, len(corpus), len(corpus) - missing)
 
 
-@contextmanager
-def filling(job: Job, cache: TeacherCache, what: str, texts: int, done: int = 0) -> Iterator[Advance]:
-    """Show progress while a cache is filled; with `cache.remote` the cache is pushed each minute, and at the end."""
+def show_filling(job: Job, cache: TeacherCache, what: str, steps: FillSteps, texts: int, done: int = 0) -> None:
+    """Fill a cache by these steps and show them; with `cache.remote` it is pushed each minute, and at the end."""
     remote = remote_cache(job.recipe, cache.folder)
     push = None if remote is None else Pusher(remote, cache.folder)
-    with progress(what, texts, "texts", done) as advance:
-
-        def report(done: int, note: str = "", work: float | None = None) -> None:
-            advance(done, note, work)
+    # closing: the cache is held for writing until the last step
+    with progress(what, texts, "texts", done) as advance, closing(steps):
+        for step in steps:
+            advance(step.done, step.note, step.work)
             if push is not None:
                 push()
-
-        yield report
     if remote is not None:
         remote.push(cache.folder)
 

@@ -21,8 +21,8 @@ from distilvec.evaluation.evaluator import (
     Sample,
     Score,
     embedders,
-    evaluate,
     requests,
+    score_task,
 )
 from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.tasks import Task, TaskFailure, embedded_texts
@@ -84,20 +84,23 @@ def score_columns(
     for name, pair in columns.items():
         for request in requests(tasks_by_model[name], *pair, mixed=name == MIXED):
             embed_ahead(request, cache)
-    with progress("evaluating", len(columns) * len(tasks), "tasks") as advance:
-        for number, (name, (query, document)) in enumerate(columns.items()):
+    with progress("evaluating", sum(map(len, tasks_by_model.values())), "tasks") as advance:
+        done = 0
+        for name, (query, document) in columns.items():
             if not tasks_by_model[name]:
                 continue
-
-            def report(task: str, done: int, total: int, number: int = number, name: str = name) -> None:
-                advance(number * len(tasks) + done, f"{name}: {task}")
-
-            failures: list[TaskFailure] = []
+            scores[name] = []
             samples[name] = {}
-            scores[name] = evaluate(
-                tasks_by_model[name], query, document, cache, report, failures, samples[name], name == MIXED
-            )
-            problems += [TaskFailure(failure.task, failure.message, name) for failure in failures]
+            for task in tasks_by_model[name]:
+                advance(done, f"{name}: {task.name}")
+                done += 1
+                try:
+                    pair = embedders(task, query, document, name == MIXED)
+                    score, samples[name][task.name] = score_task(task, *pair, cache)
+                    scores[name].append(score)
+                except DistilvecError as error:
+                    problems.append(TaskFailure(task.name, str(error), name))
+        advance(done)
     return scores, samples
 
 
@@ -106,14 +109,13 @@ def embed_ahead(request: Request, cache: EmbeddingCache) -> None:
 
     Vectors that cannot be used are no error here: scoring a task asks for them again, and names the task.
     """
-    missing = cache.lacking(request)
-    if not missing:
+    missing = cache.missing(request)
+    if not missing.texts:
         return
-    with (
-        progress(f"embedding with {request.embedder.name}", len(missing), "texts") as advance,
-        suppress(DistilvecError),
-    ):
-        missing.embed(cache, lambda done, share: advance(done, work=share * len(missing)))
+    what = f"embedding with {request.embedder.name}"
+    with progress(what, missing.size, "texts") as advance, suppress(DistilvecError):
+        for step in cache.embed(missing):
+            advance(step.texts, work=step.share * missing.size)
 
 
 def answered(tasks: Sequence[Task], name: str, query: Embedder, document: Embedder) -> list[Task]:
@@ -178,7 +180,7 @@ def _differences(
     return {task: ChangeInterval(interval.low, interval.high, interval.p) for task, interval in differences.items()}
 
 
-def write_samples(folder: Path, samples: Mapping[str, Mapping[str, Sample]]) -> None:
+def write_samples(path: Path, samples: Mapping[str, Mapping[str, Sample]]) -> None:
     """Write samples.npz, whole or not at all: arrays <model>/<task>/predicted and <model>/<task>/gold, the format."""
     arrays: dict[str, Any] = {}
     for model, by_task in samples.items():
@@ -187,4 +189,4 @@ def write_samples(folder: Path, samples: Mapping[str, Mapping[str, Sample]]) -> 
             arrays[f"{model}/{task}/gold"] = sample.gold
     content = io.BytesIO()
     np.savez_compressed(content, format=np.array(REPORT_FORMAT), **arrays)
-    write_file(folder / "samples.npz", content.getvalue(), "samples.npz")
+    write_file(path, content.getvalue(), path.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe, TeacherSection
-from distilvec.core.artifacts import META, ArtifactStore
-from distilvec.core.files import read_json
+from distilvec.config.student import StudentSection
+from distilvec.core.artifacts import ArtifactStore, read_stored, store_json
 from distilvec.core.hashing import hash_files
 from distilvec.core.info import UNLIMITED, StudentInfo, TeacherInfo
 from distilvec.data.corpus import Corpus
@@ -34,7 +33,6 @@ from distilvec.teachers.teacher import OpenTeacher, open_teacher
 
 FORMAT = 4  # raised when the same settings and files would give another description
 STUDENT_FORMAT = 5
-BYTES = 10_000  # of a stored description
 _READ = (".json", ".txt", ".model")  # endings of settings and tokenizer files
 
 
@@ -54,32 +52,43 @@ def describe_teacher(
 
     A model that had to be loaded stays in memory, as `loaded.teacher`.
     """
+    with errors_of(key):
+        path = _teacher_file(section, store)
+        stored = None if path is None else read_stored(path, "description")
+        if stored is not None:
+            info = TeacherInfo(**_with_tuples(stored["info"]))
+            return TeacherDescription(info, parse_manifest(stored["manifest"]), stored["parameters"])
 
-    def describe() -> TeacherDescription:
         if loaded is None:
             with open_teacher(section, device) as teacher:
-                return describe_open(teacher)
-        # In the precision that it is going to compute in (precision.py), so that it need not be loaded again
-        dtype = hardware_dtype(device) if is_open(section) else section.dtype
-        decided_section = section.model_copy(update={"dtype": dtype})
-        kept_teacher = open_teacher(decided_section, device)
-        if isinstance(kept_teacher, ModelEmbedder):
-            loaded.teacher, loaded.section = kept_teacher, decided_section
-        return describe_open(kept_teacher)
+                description = describe_open(teacher)
+        else:
+            # In the precision that it is going to compute in (precision.py), so that it need not be loaded again
+            dtype = hardware_dtype(device) if is_open(section) else section.dtype
+            decided_section = section.model_copy(update={"dtype": dtype})
+            teacher = open_teacher(decided_section, device)
+            if isinstance(teacher, ModelEmbedder):
+                loaded.teacher, loaded.section = teacher, decided_section
+            description = describe_open(teacher)
+        if path is not None:
+            store_json(path, asdict(description))
+    return description
 
-    with errors_of(key):
-        folder = _folder(section.local_model, section.revision, "teacher.model")
-        if folder is None and section.api is None:  # a table of vectors, or a model that is not on this machine yet
-            return describe()
-        settings = section.model_dump(mode="json", exclude={"live", "weight", "batch_tokens", "api", "device_map"})
-        settings["prompts"] = section.stated_prompts
-        asked = section.api and section.api.model_dump(include={"base_url", "dimensions", "body"})
-        model = asked if folder is None else hash_model(folder, section.adapters)
-        stated = None if folder is None else _stated(folder)
-        content = _stored(store, [FORMAT, settings, model, stated], lambda: asdict(describe()))
-    return TeacherDescription(
-        TeacherInfo(**content["info"]), parse_manifest(content["manifest"]), content["parameters"]
-    )
+
+def _teacher_file(section: TeacherSection, store: ArtifactStore) -> Path | None:
+    """Return the file of a teacher's description, named by the settings and files that it depends on.
+
+    None for a table of vectors, and for a model that is not on this machine yet.
+    """
+    folder = _folder(section.local_model, section.revision, "teacher.model")
+    if folder is None and section.api is None:
+        return None
+    settings = section.model_dump(mode="json", exclude={"live", "weight", "batch_tokens", "api", "device_map"})
+    settings["prompts"] = section.stated_prompts
+    asked = section.api and section.api.model_dump(include={"base_url", "dimensions", "body", "by_role"})
+    model = asked if folder is None else hash_model(folder, section.adapters)
+    stated = None if folder is None else _stated(folder)
+    return store.folder("descriptions", f"{recipes.fingerprint(FORMAT, settings, model, stated)}.json")
 
 
 def describe_open(teacher: OpenTeacher) -> TeacherDescription:
@@ -89,7 +98,7 @@ def describe_open(teacher: OpenTeacher) -> TeacherDescription:
 
 
 def known_teacher(section: TeacherSection, manifest: Manifest, record: TeacherRecord) -> TeacherDescription:
-    """Describe a teacher by its cache's manifest and its part of distillation.json."""
+    """Describe a teacher by its cache's manifest and its part of a run's record."""
     info = TeacherInfo(
         manifest.width,
         manifest.normalized,
@@ -120,41 +129,48 @@ def describe_student(
 
     A student that had to be built stays in memory, as `loaded.untrained`.
     """
+    path = _student_file(recipe.student, teacher, in_teacher_space, vocabulary, store)
+    stored = None if path is None else read_stored(path, "description")
+    if stored is not None:
+        return StudentInfo(**_with_tuples(stored["info"])), stored["length"]
+
     section, seed = recipe.student, recipe.train.seed
+    texts = draw_fitting_texts(corpus, seed) if section.reads_texts else ()
+    model, notes = build_with_notes(section, teacher, seed, in_teacher_space, vocabulary, texts)
+    loaded.untrained = model
+    info, length = replace(student_info(model), notes=notes), max_length(model)
+    if path is not None:
+        store_json(path, {"info": asdict(info), "length": length})
+    return info, length
 
-    def describe() -> dict[str, Any]:
-        texts = draw_fitting_texts(corpus, seed) if section.reads_texts else ()
-        model, notes = build_with_notes(section, teacher, seed, in_teacher_space, vocabulary, texts)
-        loaded.untrained = model
-        info = replace(student_info(model), notes=notes)
-        return {"info": asdict(info), "length": max_length(model)}
 
+def _student_file(
+    section: StudentSection, teacher: TeacherInfo, in_teacher_space: bool, vocabulary: Any, store: ArtifactStore
+) -> Path | None:
+    """Return the file of a student's description, named by what it depends on; None without its model's files."""
     name, revision = section.model or section.tokenizer, section.revision
     if section.model == "teacher":
         name, revision = teacher.model or section.tokenizer, teacher.revision
-    fresh = section.config is not None
-    folder = _folder(
-        name, revision, "student.tokenizer" if fresh else "student.model", "tokenizer" if fresh else "model"
-    )
-    if folder is None:
-        content = describe()
+    if section.config is not None:
+        folder = _folder(name, revision, "student.tokenizer", "tokenizer")
     else:
-        files = [path for path in sorted(folder.rglob("*")) if path.suffix in _READ and path.is_file()]
-        unread: Any = {"lora": True, "head": True, "start": True, "dims": True, "experts": {"residual"}}
-        settings = section.model_dump(mode="json", exclude=unread)
-        tokenizer = None if vocabulary is None else tokenizer_hash(vocabulary)
-        known = asdict(replace(teacher, name="", weight=1.0, logits=False))
-        known = {key: value for key, value in known.items() if key not in ("adapters", "similarity")}  # change no size
-        parts = [
-            STUDENT_FORMAT,
-            settings,
-            hash_files(files, folder, "student.model"),
-            tokenizer,
-            known,
-            in_teacher_space,
-        ]
-        content = _stored(store, parts, describe)
-    return StudentInfo(**content["info"]), content["length"]
+        folder = _folder(name, revision, "student.model")
+    if folder is None:
+        return None
+    files = [path for path in sorted(folder.rglob("*")) if path.suffix in _READ and path.is_file()]
+    unread: Any = {"lora": True, "head": True, "start": True, "dims": True, "experts": {"residual"}}
+    about_teacher = asdict(replace(teacher, name="", weight=1.0, logits=False))
+    for key in ("adapters", "similarity"):  # change no size
+        del about_teacher[key]
+    fingerprint = recipes.fingerprint(
+        STUDENT_FORMAT,
+        section.model_dump(mode="json", exclude=unread),
+        hash_files(files, folder, "student.model"),
+        None if vocabulary is None else tokenizer_hash(vocabulary),
+        about_teacher,
+        in_teacher_space,
+    )
+    return store.folder("descriptions", f"{fingerprint}.json")
 
 
 def describe_saved(folder: Path) -> tuple[StudentInfo, int]:
@@ -200,15 +216,9 @@ def _folder(name: str | None, revision: str | None, key: str, kind: Kind = "mode
         return folder_of(resolve_model(name), revision)[0]
 
 
-def _stored(store: ArtifactStore, parts: list[Any], describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return a description as JSON, made by `describe` unless it is stored under the fingerprint of its `parts`."""
-    name = recipes.fingerprint(*parts)
-    content = store.build(
-        "descriptions", name, name, "description", BYTES, lambda folder: describe(),
-        lambda folder: read_json(folder / META, "Delete the folder."),
-    )  # fmt: skip
-    info = content["info"]
-    for field in ("special_tokens", "notes"):  # tuples, which JSON writes as lists
-        if info.get(field) is not None:
-            info[field] = tuple(info[field])
-    return content
+def _with_tuples(info: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a description with the tuples that JSON has as lists."""
+    for name in ("special_tokens", "notes"):
+        if info.get(name) is not None:
+            info[name] = tuple(info[name])
+    return info

@@ -27,13 +27,10 @@ from distilvec.pipeline.job import Job
 from distilvec.pipeline.judgement import judge_run
 from distilvec.pipeline.parts import PARTS, Models, SavedStudent
 from distilvec.pipeline.projected import projected_student, trains_projection
-from distilvec.pipeline.run_dir import saved_folders
 from distilvec.pipeline.start import read_start
 from distilvec.pipeline.student import trained_student
 from distilvec.pipeline.texts import test_split
-from distilvec.report.json_values import from_json
-from distilvec.report.record import LabelledScores
-from distilvec.report.values import Mistakes, Report, read_report
+from distilvec.report.values import Report, read_report
 from distilvec.students.task_head import load_head
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.model_embedder import ModelEmbedder
@@ -55,14 +52,14 @@ def evaluate(job: Job) -> Report:
     report = stored_report(job)
     if NEIGHBORS not in report.measured:
         _add_judgement(job, report)
-        report.write(job.folder)
+        report.write(job.files)
     missing = [name for name in _steps(job) if name not in report.measured]
     if missing:
         release_memory()  # of the training
         with _models(job, report) as models:
             for name in missing:
                 _add(job, models, report, name)
-                report.write(job.folder)
+                report.write(job.files)
                 release_memory()
     return report
 
@@ -71,7 +68,7 @@ def stored_report(job: Job) -> Report:
     """Return the parts that an earlier evaluation of the same student wrote; a new report if there are none."""
     key = _fingerprint(job)
     try:
-        report = read_report(job.folder)
+        report = read_report(job.files)
     except DistilvecError as error:
         log(f"{error}\nmeasuring everything again")
         report = None
@@ -155,13 +152,13 @@ def _untrained(job: Job) -> ModelEmbedder | None:
 
 def saved_students(job: Job) -> list[SavedStudent]:
     """List the saved checkpoints with their validation distance; none if the method has no such distance."""
-    lines = {line["step"]: line for line in read_metrics(job.folder / "metrics.jsonl") if "eval/distance" in line}
+    lines = {line["step"]: line for line in read_metrics(job.files.metrics) if "eval/distance" in line}
     train = job.stages[-1].recipe.train
     epochs_in_cycle = train.epochs_in_cycle
     if lines and lines[max(lines)]["epoch"] <= 1:
         epochs_in_cycle = 1  # `max_steps` ended the training in its first epoch: there is no other to take
     saved = []
-    for step, folder in saved_folders(job.folder).items():
+    for step, folder in job.files.saved_students.items():
         if step in lines:
             is_first = epochs_in_cycle > 1 and in_first_epoch(lines[step]["epoch"], epochs_in_cycle)
             saved.append(SavedStudent(step, lines[step]["eval/distance"], folder, is_first))
@@ -198,7 +195,7 @@ def _add_scores(
     problems: list[TaskFailure],
 ) -> None:  # fmt: skip
     """Add scores, averages, intervals of differences from the teacher and of changes; write samples.npz."""
-    write_samples(job.folder, samples)
+    write_samples(job.files.samples, samples)
     report.scores = scores
     report.averages = {name: averages(column) for name, column in scores.items() if column}
     report.intervals = intervals(samples, job.recipe.evaluation.draws, problems)
@@ -213,15 +210,14 @@ def _add_supervised(job: Job, models: Models, report: Report) -> None:
     Mistakes hold test texts: they are in the run's report, not in the record and the card that go with a model.
     """
     assert job.examples is not None
-    saved_head = load_head(job.folder / "student")
+    saved_head = load_head(job.files.student)
     assert saved_head is not None
     heads = {"student": (models.student.model, saved_head[0])}
     if models.teacher is not None and job.teacher.head is not None:
         heads = {"teacher": (models.teacher.model, job.teacher.head), **heads}
     test = test_split(job.recipe, job.examples)
-    content, samples, logits = supervised_report(job.examples.name, heads, test)
-    report.supervised = from_json(LabelledScores, content)
+    report.supervised, samples, logits = supervised_report(job.examples.name, heads, test)
     if job.examples.classes:
-        report.mistakes = from_json(Mistakes, find_mistakes(logits, test, job.examples.classes))
+        report.mistakes = find_mistakes(logits, test, job.examples.classes)
     if not job.tasks:
-        _add_scores(job, models, report, as_scores(content), samples, [])
+        _add_scores(job, models, report, as_scores(report.supervised), samples, [])

@@ -17,6 +17,7 @@ from distilvec.core.info import UNLIMITED, ObjectiveContext, StudentInfo, Teache
 from distilvec.core.method_file import method_code
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.registry import method_class
+from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples
@@ -75,7 +76,7 @@ class Teacher:
             return open_teacher(self.section, device, self.counts, sharded)
 
     def record(self, several: bool, unread: bool = False) -> TeacherRecord:
-        """Return its part of distillation.json; with its weight if there are several teachers."""
+        """Return its part of the run's record; with its weight if there are several teachers."""
         api = None
         if self.section.api is not None:
             spent = read_counts(self.counts, "teacher.api")
@@ -125,6 +126,11 @@ class Job:
     context: ObjectiveContext
     required: OutputSpec
     loaded: LoadedModels = field(default_factory=LoadedModels, compare=False, repr=False)
+
+    @property
+    def files(self) -> RunFolder:
+        """The paths of the run folder."""
+        return RunFolder(self.folder)
 
     @property
     def teacher(self) -> Teacher:

@@ -21,6 +21,7 @@ from distilvec.core.log import log, progress
 from distilvec.core.outputs import OutputSpec
 from distilvec.data.corpus import Corpus
 from distilvec.data.tokens import TokenStore
+from distilvec.evaluation.evaluator import check_vectors
 from distilvec.evaluation.neighbors import (
     DEPTH,
     FEWEST,
@@ -32,7 +33,7 @@ from distilvec.evaluation.neighbors import (
     nearest,
 )
 from distilvec.evaluation.stored import draw_stored
-from distilvec.evaluation.text_distances import embed_rows
+from distilvec.evaluation.text_distances import row_batches
 from distilvec.pipeline.caches import cached_vectors
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.prepare import tokenize
@@ -48,7 +49,6 @@ LEAST = 200  # candidates, however long they are
 LARGEST_SHARE = 5  # at most a fifth of the candidates are queries
 FEWEST_OF_A_SOURCE = 20  # queries of a source that has a row of its own
 SEED = 0
-CHUNK = 1024  # texts between two steps of the progress bar
 SAMPLE = 64  # texts that the plan embeds to measure the time
 Array = np.ndarray[Any, Any]
 Rows = npt.NDArray[np.int64]
@@ -148,9 +148,9 @@ def plan_line(job: Job, tokens: TokenStore, model: SentenceTransformer) -> list[
         return None
     embedder = _embedder(job, model, "student")
     sample = rows.candidates[:SAMPLE]
-    embed_rows(job.corpus, sample[:8], embedder.embed)  # warm-up
+    list(row_batches(job.corpus, sample[:8], embedder))  # warm-up
     began = time.perf_counter()
-    embed_rows(job.corpus, sample, embedder.embed)
+    list(row_batches(job.corpus, sample, embedder))
     a_token = (time.perf_counter() - began) / int(tokens.lengths[sample].sum())
     read = int(tokens.lengths[rows.candidates].sum())
     return [
@@ -166,11 +166,10 @@ def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
     teacher = _teacher_vectors(job, rows.candidates)
     expected = nearest(teacher[:count], teacher, DEPTH, own, similarity)
     shares, cosine, trained = dict[str, QueryShares](), None, None
-    with progress("judging", 2 * len(rows.candidates), "texts") as advance:
-        for done, name in ((0, "start"), (len(rows.candidates), "student")):
-            vectors = _embed(job.corpus, rows.candidates, _open_student(job, name), done, advance)
-            common_space = job.in_teacher_space and vectors.shape == teacher.shape
-            shares[name] = find_neighbors(expected, teacher, similarity, vectors[:count], vectors, own, common_space)
+    for name in ("start", "student"):
+        vectors = embed_rows(job.corpus, rows.candidates, _open_student(job, name))
+        common_space = job.in_teacher_space and vectors.shape == teacher.shape
+        shares[name] = find_neighbors(expected, teacher, similarity, vectors[:count], vectors, own, common_space)
     # `vectors` are the trained student's now
     if common_space:
         cosine = mean_cosine(vectors[:count], teacher[:count])
@@ -223,14 +222,19 @@ def _teacher_vectors(job: Job, rows: Rows) -> Array:
     found = cached_vectors(job, rows)
     if found is not None:
         return np.asarray(found)
-    with job.teacher.load(job.recipe.train.device) as teacher, progress("teacher", len(rows), "texts") as advance:
-        return _embed(job.corpus, rows, teacher, 0, advance)
+    with job.teacher.load(job.recipe.train.device) as teacher:
+        return embed_rows(job.corpus, rows, teacher)
 
 
-def _embed(corpus: Corpus, rows: Rows, embedder: Embedder, done: int, advance: Any) -> Array:
-    """Return the vectors of rows of the corpus, float32 [rows, dim]; `done` texts came before."""
-    parts = []
-    for first in range(0, len(rows), CHUNK):
-        parts.append(embed_rows(corpus, rows[first : first + CHUNK], embedder.embed))
-        advance(done + first + len(parts[-1]), embedder.name)
-    return np.concatenate(parts)
+def embed_rows(corpus: Corpus, rows: Rows, embedder: Embedder) -> Array:
+    """Return the vectors of rows of the corpus, float32 [rows, dim], with a bar."""
+    vectors = np.empty((len(rows), embedder.dim), dtype=np.float32)
+    with progress(f"embedding with {embedder.name}", len(rows), "texts") as advance:
+        done, work = 0, 0.0
+        for batch in row_batches(corpus, rows, embedder):
+            vectors[batch.rows] = batch.embedding
+            done += len(batch.rows)
+            work += batch.work * len(rows)
+            advance(done, work=work)
+    check_vectors(embedder, corpus.stored(rows), vectors)
+    return vectors

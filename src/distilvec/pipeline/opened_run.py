@@ -15,10 +15,11 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
+from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.evaluator import Sample, Score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.models.load import load_model
-from distilvec.report.record import RECORD, RunRecord, read_record
+from distilvec.report.record import RunRecord, read_record
 from distilvec.report.scores import problem_text, score_frame, score_table
 from distilvec.report.tables import Table, html_list, to_html, words
 from distilvec.report.values import Report, Verdict, read_report
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from distilvec.verbs.export.export import Exported
     from distilvec.verbs.push.push import Pushed
 
-RECIPE = "recipe.yaml"
-SAMPLES = "samples.npz"
 MEASURES = {
     "distance": ("distance", "to the teacher on validation texts"),
     "similarity_gap": ("cosine gap", "to the teacher on validation texts"),
@@ -50,15 +49,22 @@ class Run:
     def open(cls, folder: str | Path, key: str = "run folder") -> Run:
         """Open the folder of a finished run.
 
-        Errors: DistilvecError with `key` for a folder without a record, `distillation.json` for a damaged one.
+        Errors: DistilvecError with `key` for a folder without a record, `record.json` for a damaged one.
         """
-        folder = Path(folder)
-        record = read_record(folder) if folder.is_dir() else None
-        if record is None or not (folder / RECIPE).is_file():
+        files = RunFolder(Path(folder))
+        files.check_format(key)
+        record = read_record(files)
+        if record is None or not files.recipe.is_file():
+            missing = files.record if record is None else files.recipe
             raise DistilvecError(
-                key, f"{folder} is no finished run: no {RECORD}.", "Give the folder of `distilvec run`."
+                key, f"{folder} is no finished run: {missing} is missing.", "Give the folder of `distilvec run`."
             )
-        return cls(folder, record)
+        return cls(files.path, record)
+
+    @property
+    def files(self) -> RunFolder:
+        """The paths of the folder."""
+        return RunFolder(self.folder)
 
     @property
     def name(self) -> str:
@@ -68,12 +74,12 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe of the run. Errors: DistilvecError for a recipe of another version."""
-        return recipes.load(self.folder / RECIPE)
+        return recipes.load(self.files.recipe)
 
     @cached_property
     def report(self) -> Report:
         """The report; an empty one if the run was not evaluated. Errors: DistilvecError `report.json` for damage."""
-        return read_report(self.folder) or Report(folder=str(self.folder))
+        return read_report(self.files) or Report(folder=str(self.folder))
 
     @cached_property
     def student(self) -> SentenceTransformer:
@@ -83,7 +89,7 @@ class Run:
     @property
     def student_folder(self) -> Path:
         """The folder of the best student."""
-        return self.folder / "student"
+        return self.files.student
 
     @property
     def scores(self) -> Mapping[str, Sequence[Score]]:
@@ -108,7 +114,7 @@ class Run:
     @property
     def page(self) -> Path | None:
         """The report's page; None if it could not be drawn."""
-        page = self.folder / "report.html"
+        page = self.files.report_page
         return page if page.is_file() else None
 
     def samples(self, column: str, tasks: Iterable[str]) -> dict[str, Sample]:
@@ -116,7 +122,7 @@ class Run:
 
         Errors: DistilvecError for a damaged file, or rows without a finite prediction and gold value.
         """
-        path = self.folder / SAMPLES
+        path = self.files.samples
         if not path.exists():
             return {}
         scores = {score.task: score for score in self.scores.get(column, ())}
@@ -131,9 +137,9 @@ class Run:
                         samples[task] = Sample(scores[task].type, scores[task].metric, predicted, gold)
         except (*UNREADABLE, zlib.error) as error:
             raise DistilvecError(
-                SAMPLES,
+                path.name,
                 f"{path} is damaged: {first_line(error)}.",
-                "Delete it and report.json and run the same recipe again: training is kept.",
+                f"Delete it and {self.files.report} and run the same recipe again: training is kept.",
             ) from None
         return samples
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from distilvec.core.info import UNLIMITED
 from distilvec.core.outputs import OutputSpec
+from distilvec.pipeline.estimate import time_line
 from distilvec.pipeline.job import Job, Teacher
 
 MEGABYTE = 1e6
@@ -19,6 +20,8 @@ def overview(job: Job) -> list[tuple[str, str]]:
         size = len(job.corpus) * sum(signal.width for signal in job.teacher.manifest.signals.values())
         megabytes = size * (2 if job.recipe.cache.dtype == "float16" else 4) / MEGABYTE
         lines.append(("disk", f"{megabytes:,.1f} MB for the teacher's vectors, kept for later runs"))
+    if (time := time_line(job)) is not None:
+        lines.append(("time", time))
     lines.append(("test", _test(job)))
     lines.append(("folder", str(job.folder)))
     return lines

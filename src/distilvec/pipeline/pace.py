@@ -17,6 +17,7 @@ from distilvec.core.errors import Stopped
 from distilvec.core.log import log
 from distilvec.core.objective import Objective
 from distilvec.core.processes import is_main, max_over_ranks
+from distilvec.core.run_folder import TrainingFolder
 from distilvec.students.encoder import Encoder
 from distilvec.train.dataset import TrainingData
 from distilvec.train.length import Pace, read_steps, steps_within, write_steps
@@ -100,7 +101,8 @@ def measure_pace(encoder: Encoder, objective: Objective, data: TrainingData, tra
         return result
 
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(encoder, objective, sample, settings, Path(folder), "pace", TrainingHooks(validate=timed))
+        hooks = TrainingHooks(validate=timed)
+        trainer = Trainer(encoder, objective, sample, settings, TrainingFolder(Path(folder)), "pace", hooks)
         state = trainer.run()
     if not state.finished:
         raise Stopped("train", "stopped before the first step.", "Run the same command again.", trainer.stop_signal)

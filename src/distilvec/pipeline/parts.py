@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +13,31 @@ import numpy as np
 from distilvec.config.schema import EvaluationSection
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import Advance, progress
+from distilvec.core.log import progress
+from distilvec.core.run_folder import RunFolder
 from distilvec.data.corpus import Corpus
-from distilvec.evaluation.agreement import ranking_agreement
-from distilvec.evaluation.compression import PRECISIONS, compression_rows, default_dims
-from distilvec.evaluation.diagnostics import Group, experts_report, task_groups, vocabulary_report
-from distilvec.evaluation.evaluator import EmbeddingCache, Request, Score, evaluate, requests
-from distilvec.evaluation.margin import LEAST_POINTS, margin_report
+from distilvec.evaluation.agreement import TaskRankings, ranking_agreement
+from distilvec.evaluation.compression import PRECISIONS, CompressionScore, compression_rows, default_dims
+from distilvec.evaluation.diagnostics import Experts, Group, experts_report, task_groups, vocabulary_report
+from distilvec.evaluation.evaluator import EmbeddingCache, Score, evaluate, requests
+from distilvec.evaluation.margin import LEAST_POINTS, Margin, MarginPoint, margin_report
 from distilvec.evaluation.projection import (
+    SeparatePlanes,
     draw_sentences,
     project_sentences,
     project_token_planes,
     project_tokens,
     token_states,
 )
-from distilvec.evaluation.speed import Timing, measure_speed
+from distilvec.evaluation.speed import Speed, Timing, measure_speed
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts, task_texts
-from distilvec.evaluation.text_distances import embed_rows, farthest_texts, spread_rows, text_distances, texts_by_role
+from distilvec.evaluation.text_distances import TextDistances, farthest_texts, spread_rows, text_distances
 from distilvec.models.load import load, load_model
 from distilvec.models.static import is_static, text_tokenizer
-from distilvec.pipeline.columns import Columns, embed_ahead, make_columns
+from distilvec.pipeline.columns import Columns, make_columns
+from distilvec.pipeline.judgement import embed_rows
 from distilvec.report.json_values import from_json
-from distilvec.report.values import (
-    Compression,
-    CompressionScore,
-    Experts,
-    Margin,
-    Point,
-    Projections,
-    SentencePlane,
-    SeparatePlanes,
-    Speed,
-    TaskRankings,
-    TextDistances,
-    TokenPlane,
-    Vocabulary,
-)
+from distilvec.report.values import Compression, Projections, Vocabulary
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
@@ -143,9 +132,7 @@ def agreement(models: Models) -> dict[str, TaskRankings]:
     rankings = {}
     for task in models.scored_tasks:
         if isinstance(task, RetrievalTask):
-            content = ranking_agreement(task, columns, models.cache)
-            queries = content.pop("queries")
-            rankings[task.name] = from_json(TaskRankings, {"models": content, "queries": queries})
+            rankings[task.name] = ranking_agreement(task, columns, models.cache)
     return rankings
 
 
@@ -155,18 +142,16 @@ def compression(models: Models) -> Compression:
     tasks = models.quick_tasks
     texts = np.array([sum(len(part) for _, part in embedded_texts(task)) for task in tasks])
     texts_before = np.concatenate([[0], np.cumsum(np.repeat(texts, len(columns)))])
-    with progress("dimensions and precisions", len(tasks) * len(columns), "tasks") as advance:
-
-        def report(note: str, done: int, total: int) -> None:
-            advance(done, note, work=total * float(texts_before[done] / texts_before[-1]))
-
-        dims = sorted({*default_dims(models.student.dim), *models.dims}) if models.dims else None
-        every_classification = models.section.every_classification
-        rows = compression_rows(
-            tasks, columns, models.cache, dims, progress=report, classification=every_classification
-        )
-    widths = sorted({row["width"] for row in rows})
-    return Compression(from_json(list[CompressionScore], rows), widths, list(PRECISIONS))
+    dims = sorted({*default_dims(models.student.dim), *models.dims}) if models.dims else None
+    every_classification = models.section.every_classification
+    pairs = [(task, name) for task in tasks for name in columns]
+    rows: list[CompressionScore] = []
+    with progress("dimensions and precisions", len(pairs), "tasks") as advance:
+        for done, (task, name) in enumerate(pairs):
+            advance(done, f"{name}: {task.name}", work=len(pairs) * float(texts_before[done] / texts_before[-1]))
+            rows += compression_rows(task, name, columns[name], models.cache, dims, classification=every_classification)
+        advance(len(pairs))
+    return Compression(rows, sorted({row.width for row in rows}), list(PRECISIONS))
 
 
 def margin(models: Models) -> Margin | None:
@@ -186,39 +171,34 @@ def margin(models: Models) -> Margin | None:
             f"leaves out, and a line needs {LEAST_POINTS}.",
             "Save more, or train more epochs.",
         )
-    tasks, points = models.quick_tasks, list[dict[str, Any]]()
+    tasks, points = models.quick_tasks, list[MarginPoint]()
     with progress("saved checkpoints", len(later), "students") as advance:
         for number, saved in enumerate(later):
             model, name = load(saved.folder, device="cpu"), f"step {saved.step}"
             embedder = ModelEmbedder(model, name, models.section.batch_tokens, models.student.prompts)
             cache = EmbeddingCache()
             for request in requests(tasks, embedder, embedder):
-                request.embed(cache, partial(_report_share, advance, number, name))
+                for step in cache.embed(request):
+                    advance(number, name, work=number + step.share)
             found = evaluate(tasks, embedder, memo=cache)
             values = {score.task: score.value for score in found}
-            points.append({"step": saved.step, "distance": saved.distance, "scores": values})
+            points.append(MarginPoint(saved.step, saved.distance, values))
             advance(number + 1, name)
     names = {task.name for task in tasks}
     teacher = {score.task: score.value for score in models.scores["teacher"] if score.task in names}
-    return from_json(Margin, margin_report(points, teacher, left_out))
-
-
-def _report_share(advance: Advance, done: int, note: str, texts: int, share: float) -> None:
-    """Report a share of an item."""
-    advance(done, note, work=done + share)
+    return margin_report(points, teacher, left_out)
 
 
 def speed(models: Models) -> Speed:
     """Measure latency and throughput of teacher and student, in at most `evaluation.speed_seconds`."""
     with progress("speed", 100, "%") as advance:
-        content = measure_speed(
+        return measure_speed(
             {name: model.model for name, model in models.present.items() if name != "untrained"},
             batch_sizes=models.section.speed_batches,
             timing=Timing(20, 200, SETTING_SECONDS),
             progress=lambda what, done, total: advance(100 * done // max(1, total), what),
             limit_seconds=models.section.speed_seconds,
         )
-    return from_json(Speed, content)
 
 
 def projections(models: Models) -> Projections | None:
@@ -237,20 +217,12 @@ def projections(models: Models) -> Projections | None:
     texts = [text for _, text in pairs]
     present: dict[str, Embedder] = {"teacher": teacher, **models.present}
     vectors = {name: models.cache.vectors(model, texts, "document") for name, model in present.items()}
-    content = project_sentences(vectors)
-    sentences = SentencePlane(
-        points={name: from_json(list[Point], content[name]) for name in vectors},
-        disparity=content["disparity"],
-        disparity_aligned=content["disparity_aligned"],
-        aligned={name: bool(is_aligned) for name, is_aligned in content["aligned"].items()},
-        labels=[text[:80] for text in texts],
-        groups=[name for name, _ in pairs],
-    )
+    sentences = project_sentences(vectors, [text[:80] for text in texts], [name for name, _ in pairs])
     if models.teacher is None or is_static(models.student.model):  # a static student has no states of tokens
         return Projections(sentences)
     chosen = spread([text for text in texts if 6 <= len(text.split()) <= 16] or texts, TOKEN_SENTENCES)
     states = [token_states(model.model, chosen) for model in (models.teacher, models.student)]
-    return Projections(sentences, from_json(list[TokenPlane], project_tokens(chosen, *states)))
+    return Projections(sentences, project_tokens(chosen, *states))
 
 
 def experts(models: Models) -> Experts | None:
@@ -263,8 +235,7 @@ def experts(models: Models) -> Experts | None:
             return teacher.signals(texts)["embedding"]
         return models.cache.vectors(teacher, [text for text in texts if isinstance(text, str)], group.role)
 
-    content = experts_report(models.student, models.groups, None if teacher is None else vectors)
-    return from_json(Experts, content) if content else None
+    return experts_report(models.student, models.groups, None if teacher is None else vectors)
 
 
 def tokens(models: Models) -> list[SeparatePlanes]:
@@ -277,14 +248,10 @@ def tokens(models: Models) -> list[SeparatePlanes]:
         return []
     shown = {name: model.model for name, model in models.present.items() if not is_static(model.model)}
     if (folder := models.section.finetuned) is not None:
-        model = folder / "student" if (folder / "student").is_dir() else folder
+        student = RunFolder(folder).student
+        model = student if student.is_dir() else folder
         shown["finetuned"] = load_model(str(model), "evaluation.finetuned")
-    rows = []
-    for content in project_token_planes(draw_sentences(texts, PLANES), shown):
-        places = {name: content[name] for name in shown}
-        row = {"text": content["text"], "models": places, "likeness": content["likeness"]}
-        rows.append(from_json(SeparatePlanes, row))
-    return rows
+    return project_token_planes(draw_sentences(texts, PLANES), shown)
 
 
 def vocabulary(models: Models) -> Vocabulary | None:
@@ -304,27 +271,25 @@ def texts(models: Models) -> TextDistances | None:
     rows = spread_rows(corpus.holdout_rows)
     teacher_vectors = models.cached(rows)
     if teacher_vectors is None and teacher is not None:
-        embed_ahead(Request(teacher, texts_by_role(corpus, rows)), models.cache)
-        teacher_vectors = embed_rows(corpus, rows, partial(models.cache.vectors, teacher))
+        teacher_vectors = embed_rows(corpus, rows, teacher)
     student_vectors, tokens = _student_side(models, corpus, rows)
     if teacher_vectors is None or teacher_vectors.shape != student_vectors.shape:
         return None
-    content: dict[str, Any] = text_distances(corpus, rows, teacher_vectors, student_vectors, tokens)
-    content["worst"] = farthest_texts(corpus, rows, teacher_vectors, student_vectors, tokens)
+    distances = text_distances(corpus, rows, teacher_vectors, student_vectors, tokens)
+    worst = farthest_texts(corpus, rows, teacher_vectors, student_vectors, tokens)
     rows = spread_rows(corpus.train_rows)
     teacher_vectors = models.cached(rows)
+    trained = None
     if teacher_vectors is not None:
-        content["trained"] = text_distances(corpus, rows, teacher_vectors, *_student_side(models, corpus, rows))
-    return from_json(TextDistances, content)
+        trained = text_distances(corpus, rows, teacher_vectors, *_student_side(models, corpus, rows))
+    return replace(distances, worst=worst, trained=trained)
 
 
 def _student_side(models: Models, corpus: Corpus, rows: Any) -> tuple[Any, Any]:
     """The student's vectors of rows of the corpus [rows, dim] and their lengths in its tokens [rows]."""
     tokenizer = text_tokenizer(models.student.model)
     ids = tokenizer(corpus.stored(rows), truncation=True, max_length=models.student.max_length)["input_ids"]
-    embed_ahead(Request(models.student, texts_by_role(corpus, rows)), models.cache)
-    vectors = embed_rows(corpus, rows, partial(models.cache.vectors, models.student))
-    return vectors, np.array([len(one) for one in ids])
+    return embed_rows(corpus, rows, models.student), np.array([len(text) for text in ids])
 
 
 PARTS: dict[str, Callable[[Models], Any]] = {

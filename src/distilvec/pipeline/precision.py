@@ -19,10 +19,10 @@ from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.device import fast_bf16, pick_device
 from distilvec.core.errors import DistilvecError
+from distilvec.core.run_folder import RunFolder
 from distilvec.core.storage import Remote
 from distilvec.data.corpus import Corpus
 from distilvec.pipeline.caches import cache_folder
-from distilvec.pipeline.run_dir import MARKER
 from distilvec.teachers.cache.fill import count_missing, superset_caches
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.parts import is_part, part_folders
@@ -48,12 +48,12 @@ def with_dtype(manifest: Manifest, section: TeacherSection, dtype: str) -> Manif
     return replace(manifest, compute_dtype=" ".join(words))
 
 
-def with_earlier_dtypes(recipe: Recipe, folder: Path) -> Recipe:
-    """Return the recipe with the precisions that an earlier run in the folder has decided for the same teachers."""
-    if not (folder / MARKER).exists() or not (folder / "recipe.yaml").exists():
+def with_earlier_dtypes(recipe: Recipe, run: RunFolder) -> Recipe:
+    """Return the recipe with the precisions that an earlier run in its folder has decided for the same teachers."""
+    if not run.marker.exists() or not run.recipe.exists():
         return recipe
     try:
-        earlier = recipes.load(folder / "recipe.yaml")
+        earlier = recipes.load(run.recipe)
     except DistilvecError:  # written by hand, or by another version: `claim_folder` compares it with this one
         return recipe
     now, before = ([one.teacher, *one.more_teachers] for one in (recipe, earlier))

@@ -16,6 +16,7 @@ from distilvec.alignment.store import AlignmentStore, build_alignment
 from distilvec.config import recipe as recipes
 from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError
+from distilvec.core.log import begin_phase
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.processes import main_first
 from distilvec.data.corpus import Corpus
@@ -26,6 +27,7 @@ from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.caches import fill, open_cache, reads_tokens
 from distilvec.pipeline.data import PreparedData, ReadyTeacher
 from distilvec.pipeline.job import Job, Teacher
+from distilvec.pipeline.phases import START, TEACHER, TEXTS
 from distilvec.pipeline.resolve import log_live, make_objective
 from distilvec.pipeline.start import Start, check_start, find_start
 from distilvec.pipeline.student import keep_start, student_tokenizer, trainable, untrained_student
@@ -61,6 +63,7 @@ def prepare(job: Job) -> Prepared:
 
     data = prepare_data(job, student)
     job.loaded.release_untaken()
+    begin_phase(START)
     with main_first():
         start = find_start(job, data, student)
     if start.needs_another_build(job):
@@ -74,11 +77,13 @@ def prepare_data(job: Job, student: SentenceTransformer) -> PreparedData:
     """Tokenize the corpus for the `student`, align tokens, fill the caches, load live teachers; what is stored is
     reused.
     """
+    begin_phase(TEXTS)
     with main_first():
         log_live(job)
         tokens = tokenize(job, job.corpus, student)
         alignment: AlignmentStore | None = None
         ready = []
+        begin_phase(TEACHER)
         for teacher in job.teachers:
             ready_teacher, pairs = prepare_teacher(job, teacher, text_tokenizer(student))
             ready.append(ready_teacher)

@@ -10,15 +10,16 @@ from sentence_transformers import SentenceTransformer
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.core.registry import method_class
+from distilvec.core.run_folder import RunFolder
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import load
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.opened_run import RECIPE, Run
+from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import make_objective, reopen
 from distilvec.report.model_card import model_card
-from distilvec.report.record import RECORD, RunRecord, describe_student
+from distilvec.report.record import RunRecord, describe_student
 from distilvec.students.build import with_projection
-from distilvec.train.checkpoint import load_objective, objective_file
+from distilvec.train.checkpoint import load_objective
 
 
 def trains_projection(job: Job) -> bool:
@@ -28,7 +29,7 @@ def trains_projection(job: Job) -> bool:
 
 def projected_student(job: Job, student: SentenceTransformer) -> SentenceTransformer | None:
     """Return the student behind the projection that was trained with the student; None without one."""
-    path = objective_file(job.folder / "student")
+    path = job.files.objective("student")
     if not trains_projection(job) or not path.exists():
         return None
     objective = make_objective(job.stages[-1], job.context)
@@ -43,11 +44,12 @@ def finished_job(student: Path, to: str) -> tuple[Job, RunRecord]:
     Errors: DistilvecError for a folder that is no run's student.
     """
     folder = student.resolve()
-    if folder.name != "student" or not (folder.parent / RECORD).exists() or not (folder.parent / RECIPE).exists():
+    files = RunFolder(folder.parent)
+    if folder != files.student or not files.record.exists() or not files.recipe.exists():
         raise DistilvecError(
             "model", f"{student} is not the student of a finished run.", f"Give RUN/student for --to {to}."
         )
-    run = Run.open(folder.parent, key="model")
+    run = Run.open(files.path, key="model")
     return reopen(run.recipe, run.folder, run.record), run.record
 
 
@@ -75,6 +77,6 @@ def export_projected(student: Path, out: Path | None) -> Path:
         supervised=None,
         neighbors=None,
     )
-    out = out or job.folder / "projected"
+    out = out or job.files.projected
     save_student(model, out, projected.to_json(), model_card(projected), key="--out")
     return out

@@ -1,4 +1,4 @@
-"""Results of a run: distillation.json, the student's model card, the report's page."""
+"""Results of a run: its record, the student's model card, the report's page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
-from distilvec.core.files import write_json
 from distilvec.core.outputs import OutputSpec
 from distilvec.formats.sentence_transformers import replace_texts
 from distilvec.pipeline.job import Job
@@ -18,16 +17,16 @@ from distilvec.pipeline.resolve import make_objective
 from distilvec.pipeline.start import fresh_layer, read_start
 from distilvec.pipeline.student import student_similarity, trained_student
 from distilvec.pipeline.train import Training
+from distilvec.report import write
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
-from distilvec.report.record import RECORD, read_record
+from distilvec.report.record import read_record, write_record
 from distilvec.report.values import Report
-from distilvec.report.write import write_report
 
 
 def publish(job: Job, training: Training, report: Report) -> Run:
     """Write record, model card and report page; return the run."""
-    folder = job.folder / "student"
+    folder = job.files.student
     student = trained_student(job)
     stages = list(zip(job.stages, training.stages, strict=True))
     unread = job.required == OutputSpec()
@@ -36,7 +35,7 @@ def publish(job: Job, training: Training, report: Report) -> Run:
     start = read_start(job)
     hub: dict[str, Any] = {}
     with suppress(DistilvecError):  # a damaged record is written again
-        before = read_record(job.folder)
+        before = read_record(job.files)
         hub = {} if before is None else before.hub
     record = run_record(stages, teachers, student, job.corpus, objective, training.distance, report, start, hub)
     layer = fresh_layer(job, student)
@@ -46,6 +45,7 @@ def publish(job: Job, training: Training, report: Report) -> Run:
 
     card = model_card(record, exports=read_exports(folder))
     replace_texts(folder, record.to_json(), card, student_similarity(job))
-    write_json(job.folder / RECORD, record.to_json(), sealed=True, key=RECORD)
-    write_report(job.folder, report, record, recipes.dump(job.recipe))
+    write_record(job.files, record)
+    write.write_report(job.files, report, record, recipes.dump(job.recipe))
+    write.draw_report(job.files, report)
     return Run(job.folder, record)

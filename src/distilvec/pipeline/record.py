@@ -1,4 +1,4 @@
-"""The record of a run, `distillation.json`: teachers, student, data, method, training, metrics, versions."""
+"""The record of a run: teachers, student, data, method, training, metrics, versions."""
 
 from __future__ import annotations
 

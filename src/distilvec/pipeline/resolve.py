@@ -21,6 +21,7 @@ from distilvec.core.log import log
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.registry import build_objective, method_class
+from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import HeadInfo, TaskHead
 from distilvec.data.corpus import Corpus, with_prompts
 from distilvec.data.labeled import Examples
@@ -73,9 +74,9 @@ def resolve(recipe: Recipe, folder: Path) -> Job:
     """
     logging.disable_progress_bar()
     store = ArtifactStore(cache_root(recipe))
-    stated = with_earlier_dtypes(recipe, folder)
+    stated = with_earlier_dtypes(recipe, RunFolder(folder))
     recipe = with_local_tables(stated, store.root)
-    stages = training_stages(recipe, folder)
+    stages = training_stages(recipe, RunFolder(folder))
     loaded = LoadedModels()
 
     # Teachers. Only a single one stays in memory: several may be too large to be there at the same time
@@ -115,13 +116,13 @@ def resolve(recipe: Recipe, folder: Path) -> Job:
 
 
 def reopen(recipe: Recipe, folder: Path, record: RunRecord) -> Job:
-    """Return the job of the finished run in a folder, from its `record` (distillation.json).
+    """Return the job of the finished run in a folder, from its `record`.
 
     Its teachers are described by their caches and its student by its folder: no model has to exist for it any more.
     """
     logging.disable_progress_bar()
     store = ArtifactStore(cache_root(recipe))
-    stated = with_earlier_dtypes(recipe, folder)
+    stated = with_earlier_dtypes(recipe, RunFolder(folder))
     recipe = with_local_tables(stated, store.root)
 
     descriptions = {}
@@ -132,7 +133,7 @@ def reopen(recipe: Recipe, folder: Path, record: RunRecord) -> Job:
         log_similarity(section, descriptions[key].info.normalized)
 
     texts = _load_texts(recipe, descriptions["teacher"].info, store)
-    student, length = describe_saved(folder / "student")
+    student, length = describe_saved(RunFolder(folder).student)
     # The decisions of the run that trained the student: the models that it was made from may be gone
     assert record.student is not None
     recipe = recipe.model_copy(update={"student": StudentSection.model_validate(record.student.settings)})
@@ -183,7 +184,7 @@ def _make_job(
     """Decide what the stages require of every teacher, the dropout, and the precision of the teachers."""
     examples = texts.examples
     rows = len(texts.corpus.train_rows) if examples is None else len(examples.labeled)
-    stages = [with_length(stage, rows, examples is not None) for stage in training_stages(recipe, folder)]
+    stages = [with_length(stage, rows, examples is not None) for stage in training_stages(recipe, RunFolder(folder))]
     sections = teacher_sections(recipe)
     heads = {key: _head(section, key, examples) for key, section in sections.items()}
     infos = {}

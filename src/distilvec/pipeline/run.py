@@ -8,10 +8,12 @@ cache root (cache.root), shared by all runs; every folder is named by the finger
   teachers/                    each teacher's vectors and token signals
   evaluations/                 each teacher's vectors of the texts of suites
 run folder
-  README.txt  recipe.yaml  metrics.jsonl  training.json  student/ (best)  students/step-N/
-  checkpoint/  last/           until the run is finished, or with train.keep_checkpoint
-  stages/<name>/               metrics.jsonl and checkpoint/ of all stages but the last
-  distillation.json  report.json  samples.npz  report.html  figures/
+  README.txt  report.html  recipe.yaml  student/ (best)  students/step-N/
+  details/                     everything else (core/run_folder.py)
+    metrics.jsonl  training.json  start.safetensors
+    checkpoint/  last/         until the run is finished, or with train.keep_checkpoint
+    stages/<name>/             metrics.jsonl and checkpoint/ of all stages but the last
+    record.json  report.json  samples.npz  figures/
 """
 
 from __future__ import annotations
@@ -22,16 +24,18 @@ from pathlib import Path
 
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import log
+from distilvec.core.log import begin_phase, log, phases
 from distilvec.core.processes import is_main, join, main_first, wait, world_size
+from distilvec.core.run_folder import RunFolder
 from distilvec.core.storage import Pusher, Remote
+from distilvec.pipeline.claim import check_run, claim_folder
 from distilvec.pipeline.evaluate import evaluate
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.overview import overview
+from distilvec.pipeline.phases import EVALUATION, TRAINING, run_phases
 from distilvec.pipeline.prepare import prepare
 from distilvec.pipeline.publish import publish
 from distilvec.pipeline.resolve import resolve
-from distilvec.pipeline.run_dir import check_run, claim_folder
 from distilvec.pipeline.train import finished_training, remove_checkpoints, train
 from distilvec.train.metrics import Callback, check_callbacks
 
@@ -57,25 +61,28 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
         with main_first():
             if remote is not None and is_main():
                 _fetch(remote, folder, restart)
-            check_run(recipe, folder)
+            check_run(recipe, RunFolder(folder))
             job = resolve(recipe, folder)
             for name, text in overview(job):
                 log(f"{name:8} {text}")
             if is_main():
-                stack.enter_context(claim_folder(folder, job.stated, job.fingerprint, restart))
+                stack.enter_context(claim_folder(job.files, job.stated, job.fingerprint, restart))
         if remote is not None and is_main():
             callbacks = [*callbacks, Pusher(remote, folder)]
             stack.callback(remote.push, folder)
 
         training = finished_training(job)
+        stack.enter_context(phases(run_phases(job, training is not None)))
         if training is None:
             prepared = prepare(job)
+            begin_phase(TRAINING)
             training = train(job, prepared, callbacks)
             del prepared  # of live teachers and the last student
         job.loaded.release_untaken()
         try:
             if not is_main():
                 return None
+            begin_phase(EVALUATION)
             report = evaluate(job)
             result = publish(job, training, report)
             if not recipe.train.keep_checkpoint:

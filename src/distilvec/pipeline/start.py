@@ -2,7 +2,7 @@
 labelled tasks by logistic regression.
 
 The first two read a few texts of the training data, the same for every seed, and the teacher's outputs for them; the
-head is fitted to labelled examples. The result is in `start.safetensors` of the run folder, so that a resumed or
+head is fitted to labelled examples. The result is in a file of the run folder, so that a resumed or
 finished run fits nothing again.
 """
 
@@ -38,7 +38,6 @@ from distilvec.students.logistic import logistic
 from distilvec.students.ridge import mean_distance, ridge
 from distilvec.train.checkpoint import read_tensors, with_prefix, write_tensors
 
-FILE = "start.safetensors"
 CHOICE_TEXTS, RIDGE_TEXTS = (512, 1024), (16384, 20480)  # texts that are read, the shortest of those drawn
 BATCH = 64
 MOST_ROWS = 16384  # of a regression, where a text has several
@@ -134,7 +133,8 @@ def find_start(job: Job, data: PreparedData, student: SentenceTransformer) -> St
         start = _find(job, data, student)
         about = {name: value for name, value in asdict(replace(start, weights={})).items() if name != "weights"}
         metadata = {"fingerprint": job.fingerprint, "start": json.dumps(about)}
-        write_tensors(job.folder / FILE, start.weights, metadata, FILE)
+        path = job.files.start
+        write_tensors(path, start.weights, metadata, path.name)
         log(f"start: {start.label}")
     if not start.needs_another_build(job):
         start.set_student(student)
@@ -147,9 +147,10 @@ def read_start(job: Job) -> Start:
         return Start()
     start = _read(job)
     if start is None:
+        path = job.files.start
         raise DistilvecError(
-            FILE,
-            f"{job.folder / FILE} is missing: training started from it.",
+            path.name,
+            f"{path} is missing: training started from it.",
             "Put it back, or start over (--restart).",
         )
     return start
@@ -204,10 +205,10 @@ def fresh_layer(job: Job, student: SentenceTransformer) -> str | None:
 
 
 def _read(job: Job) -> Start | None:
-    path = job.folder / FILE
+    path = job.files.start
     if not path.exists():
         return None
-    weights, metadata = read_tensors(path, FILE, "Put back a copy of it, or start over (--restart).")
+    weights, metadata = read_tensors(path, path.name, "Put back a copy of it, or start over (--restart).")
     if metadata.get("fingerprint") != job.fingerprint:  # of a run that had not begun to train
         return None
     return Start(**json.loads(metadata["start"]), weights=weights)

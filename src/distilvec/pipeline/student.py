@@ -42,7 +42,7 @@ def trained_student(job: Job, device: str = "cpu") -> SentenceTransformer:
     """Return the student of a finished training; it states how its vectors are compared, as the recipe has it now."""
     student = job.loaded.student
     if student is None:
-        student = job.loaded.student = load(job.folder / "student", device=device)
+        student = job.loaded.student = load(job.files.student, device=device)
     student.similarity_fn_name = student_similarity(job)
     return student.to(device)
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import CorpusSection, EvaluationSection, Recipe, TeacherSection
 from distilvec.config.student import StudentSection
-from distilvec.core.artifacts import ArtifactStore
+from distilvec.core.artifacts import ArtifactStore, open_or_build
 from distilvec.core.errors import DistilvecError
 from distilvec.core.info import TeacherInfo
 from distilvec.core.log import log
@@ -61,8 +61,8 @@ def _builtin_tasks(section: EvaluationSection, store: ArtifactStore) -> list[Tas
         docstrings.write_retrieval_task(folder, seed=0)
         return {}
 
-    name = f"{section.builtin}-{key}"
-    return store.build("suites", name, key, "suite", _SUITE_BYTES, build, lambda f: load_suite(f / "suite.yaml"))
+    folder = store.folder("suites", f"{section.builtin}-{key}")
+    return open_or_build(folder, key, "suite", _SUITE_BYTES, build, lambda folder: load_suite(folder / "suite.yaml"))
 
 
 def check_domains(recipe: Recipe) -> None:

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from sentence_transformers import SentenceTransformer
-
 from distilvec.core.files import read_json, remove, write_json
 from distilvec.core.log import log
 from distilvec.core.objective import Objective
@@ -20,14 +18,13 @@ from distilvec.pipeline.pace import with_measured_steps
 from distilvec.pipeline.prepare import Prepared
 from distilvec.pipeline.record import best_distance
 from distilvec.pipeline.resolve import make_objective, required_outputs
-from distilvec.pipeline.run_dir import TRAINING
 from distilvec.pipeline.start import has_new_layer
 from distilvec.pipeline.student import fitting_texts, student_similarity, trainable
 from distilvec.students.encoder import Encoder
 from distilvec.students.factorize import expanded
 from distilvec.students.lora import merged
 from distilvec.students.task_head import save_head
-from distilvec.train.checkpoint import Progress, checkpoint_file, objective_file, save_objective
+from distilvec.train.checkpoint import Progress, save_objective
 from distilvec.train.length import write_steps
 from distilvec.train.metrics import Callback
 from distilvec.train.sharding import whole_model
@@ -56,11 +53,10 @@ def finished_training(job: Job) -> Training | None:
 
     Errors: DistilvecError for a damaged training.json.
     """
-    path = job.folder / TRAINING
-    if not path.exists() or not (job.folder / "student").exists():
+    path = job.files.training_result
+    if not path.exists() or not job.files.student.exists():
         return None
-    fix = "Delete it and run the same recipe again."
-    content = read_json(path, fix)
+    content = read_json(path, "Delete it and run the same recipe again.")
     if content.get("format") != FORMAT or content.get("fingerprint") != job.fingerprint:
         return None
     return _training(job, [Progress(**stage) for stage in content["stages"]])
@@ -103,7 +99,7 @@ def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> T
         was_finished = trainer.state.finished
         trainer.finish(f" of stage {stage.name}" if stage.name else "")
         # A kill may come after the checkpoint of a finished training and before its last student is saved
-        if stage.last and not (was_finished and (job.folder / "last").exists()):
+        if stage.last and not (was_finished and job.files.last.exists()):
             save(job, encoder, objective, "last")
 
         finished.append(trainer.state)
@@ -112,43 +108,41 @@ def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> T
     if is_main():
         # After the students: with this file the training counts as finished, and needs no checkpoint any more
         content = {"format": FORMAT, "fingerprint": job.fingerprint, "stages": [asdict(stage) for stage in finished]}
-        write_json(job.folder / TRAINING, content, sealed=True, key=TRAINING)
+        path = job.files.training_result
+        write_json(path, content, sealed=True, key=path.name)
     return _training(job, finished)
 
 
 def _training(job: Job, stages: Sequence[Progress]) -> Training:
-    return Training(tuple(stages), best_distance([stage.folder / "metrics.jsonl" for stage in job.stages]))
+    return Training(tuple(stages), best_distance([stage.folder.metrics for stage in job.stages]))
 
 
 def remove_checkpoints(job: Job) -> None:
     """Remove what only a training that goes on needs: the checkpoints of all stages, and the last weights."""
     for stage in job.stages:
-        remove(checkpoint_file(stage.folder).parent)
-    remove(objective_file(job.folder / "last"))
-    remove(job.folder / "last")
+        remove(stage.folder.checkpoint.parent)
+    remove(job.files.objective("last"))
+    remove(job.files.last)
 
 
 def save(job: Job, encoder: Encoder, objective: Objective, name: str) -> None:
-    """Save the student of the last stage as "student" (the best so far), "last" or "students/step-N" in the run folder.
+    """Save the student of the last stage as "student" (the best so far), "last" or "students/step-N".
 
     All processes call this; the main one writes, with the parameters and the head that the objective has learned.
     """
     with whole_model(encoder) as model:
-        if model is not None:
-            _save(job, model, objective, name)
-
-
-def _save(job: Job, model: SentenceTransformer, objective: Objective, name: str) -> None:
-    info = {"method": job.stages[-1].recipe.method.name, "teacher": job.teacher.info.name}
-    folder = job.folder / name
-    card = f"# {job.recipe.name}\n\n{about_saved(name)}\n"
-    model, section = merged(model), job.recipe.student.embedding
-    model.similarity_fn_name = student_similarity(job)
-    if section is not None and section.expand:
-        model, distance = expanded(model, fitting_texts(job))
-        log(f"{name}: the full table's vectors differ from the factorized table's by {distance:.3f} on average")
-    save_student(model, folder, info, card, extra_files=head_writer(job, objective))
-    save_objective(objective_file(folder), objective)
+        if model is None:
+            return
+        student = merged(model)
+        student.similarity_fn_name = student_similarity(job)
+        section = job.recipe.student.embedding
+        if section is not None and section.expand:
+            student, distance = expanded(student, fitting_texts(job))
+            log(f"{name}: the full table's vectors differ from the factorized table's by {distance:.3f} on average")
+        info = {"method": job.stages[-1].recipe.method.name, "teacher": job.teacher.info.name}
+        card = f"# {job.recipe.name}\n\n{about_saved(name)}\n"
+        save_student(student, job.files.model(name), info, card, extra_files=head_writer(job, objective))
+        save_objective(job.files.objective(name), objective)
 
 
 def about_saved(name: str) -> str:
@@ -156,7 +150,7 @@ def about_saved(name: str) -> str:
     if name == "student":
         return "The best student so far. Training has not finished."
     if name == "last":
-        return "The weights after the last step of a finished training. The student to use is `../student`."
+        return "The weights after the last step of a finished training. The student to use is `../../student`."
     step = name.removeprefix("students/step-")
     return f"The weights after step {step} (train.keep_students). The student to use is `../../student`."
 

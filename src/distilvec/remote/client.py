@@ -9,7 +9,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -167,12 +167,11 @@ class Client:
         jobs: Iterable[Job],
         work: Callable[[Job], Answer],
         keep: Callable[[Job, Answer], None],
-        progress: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Run `work`, which sends requests, for all jobs in threads; pass each result to `keep` in this thread.
+    ) -> Generator[Job, None, None]:
+        """Run `work`, which sends requests, for all jobs in threads; pass each result to `keep`, then yield its job.
 
-        `progress` is called after each result. After an error or Ctrl-C no other request is sent; the answers to those
-        on their way are waited for and kept, since they are paid for. Errors: the first one that is not Ended.
+        After an error or Ctrl-C, or when the generator is closed, no other request is sent; the answers to those on
+        their way are waited for and kept, since they are paid for. Errors: the first one that is not Ended.
         """
         self.meter.stopping.clear()
         with ThreadPoolExecutor(self.section.concurrency, "api") as pool:
@@ -180,8 +179,9 @@ class Client:
             try:
                 for future in as_completed(waiting):
                     result = future.result()
-                    keep(waiting.pop(future), result)
-                    progress()
+                    job = waiting.pop(future)
+                    keep(job, result)
+                    yield job
             except BaseException as error:
                 self.meter.stopping.set()
                 pool.shutdown(cancel_futures=True)

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL, average
 from distilvec.evaluation.neighbors import DOUBTFUL, Judgement, NeighborShares, Share
 from distilvec.report.neighbors import wider_text
@@ -259,7 +260,7 @@ def smaller_weights(report: Report) -> str:
     """The student was not exported."""
     if report.exports or report.record is None or report.record.student is None:
         return ""
-    student = shlex.quote(str(Path(report.folder) / "student"))
+    student = shlex.quote(str(RunFolder(Path(report.folder)).student))
     return f"Export a smaller and faster file: distilvec export {student} --to onnx-int8 (int8 weights, checked)."
 
 

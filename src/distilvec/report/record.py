@@ -1,4 +1,4 @@
-"""The record of a run, `distillation.json`: everything known about how a student was made.
+"""The record of a run and of its student: everything known about how a student was made.
 
 It is written into the run's folder and next to the student. Every part may be missing: a student of an earlier version
 knows less, and a router or a projected student is described by a part of its run's record.
@@ -13,13 +13,16 @@ from typing import Any
 
 from pydantic import FiniteFloat
 
+from distilvec.core.files import write_json
+from distilvec.core.run_folder import RunFolder
 from distilvec.core.similarity import Similarity
+from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.neighbors import Judgement
+from distilvec.formats.replace import RECORD
 from distilvec.models.static import is_static, static_limit, token_table
 from distilvec.report.json_values import from_json, read_value, to_json
 
-RECORD = "distillation.json"
 RECORD_FORMAT = 2
 RUN_AGAIN = "Delete it and run the same recipe again: it is made again, training is kept."
 
@@ -185,16 +188,6 @@ class TrainingRecord:
 
 
 @dataclass(frozen=True)
-class LabelledScores:
-    """Metrics on the test split of a labelled task, from 0 to 1, by model; None where one is undefined."""
-
-    task: str
-    type: str
-    rows: int
-    scores: dict[str, dict[str, float | None]]
-
-
-@dataclass(frozen=True)
 class RunRecord:
     """See the top of this file.
 
@@ -238,17 +231,22 @@ class RunRecord:
         return self.teacher is not None and self.student is not None and self.teacher.width == self.student.width
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of distillation.json."""
+        """Return the content of the file."""
         return {"format": RECORD_FORMAT, **to_json(self)}
 
 
-def read_record(folder: Path) -> RunRecord | None:
-    """Read the record in a run folder; None without one.
+def write_record(run: RunFolder, record: RunRecord) -> None:
+    """Write the record into the run's folder: the run is finished."""
+    write_json(run.record, record.to_json(), sealed=True, key=run.record.name)
 
-    Errors: DistilvecError `distillation.json` for a damaged one.
+
+def read_record(run: RunFolder) -> RunRecord | None:
+    """Read the record in a run's folder; None without one.
+
+    Errors: DistilvecError `record.json` for a damaged one, `run folder` for the folder of another version.
     """
-    path = folder / RECORD
-    return read_value(RunRecord, path, RUN_AGAIN) if path.exists() else None
+    run.check_format()
+    return read_value(RunRecord, run.record, RUN_AGAIN) if run.record.exists() else None
 
 
 def read_student_record(folder: Path) -> RunRecord | None:
@@ -261,7 +259,7 @@ def read_student_record(folder: Path) -> RunRecord | None:
 
 
 def parse_record(content: Mapping[str, Any]) -> RunRecord:
-    """Return the record of the content of a distillation.json."""
+    """Return the record of the content of such a file."""
     return from_json(RunRecord, content)
 
 

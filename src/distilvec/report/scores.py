@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from distilvec.core.escape import one_line
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, average, averages, retention
+from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.neighbors import Judgement
 from distilvec.evaluation.significance import significance_mark
+from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
 from distilvec.report.neighbors import neighbors_sentence
-from distilvec.report.record import LabelledScores, RunRecord
+from distilvec.report.record import RunRecord
 from distilvec.report.tables import Cell, Table, make_table, number, number_cell, to_frame, words
-from distilvec.report.values import ChangeInterval, Changes, Speed, Verdict
+from distilvec.report.values import ChangeInterval, Changes, Verdict
 
 if TYPE_CHECKING:
     from distilvec.evaluation.tasks import TaskFailure

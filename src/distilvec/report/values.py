@@ -8,20 +8,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import AfterValidator, Field, FiniteFloat
+from pydantic import AfterValidator
 
 from distilvec.core.escape import visible_tree
 from distilvec.core.files import write_json
+from distilvec.core.run_folder import RunFolder
+from distilvec.evaluation.agreement import TaskRankings
+from distilvec.evaluation.compression import CompressionScore
+from distilvec.evaluation.diagnostics import Experts, LabelledScores
 from distilvec.evaluation.evaluator import Score
+from distilvec.evaluation.margin import Margin
+from distilvec.evaluation.mistakes import Mistakes
 from distilvec.evaluation.neighbors import Judgement
+from distilvec.evaluation.projection import SentencePlane, SeparatePlanes, TokenPlane
+from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import TaskFailure
+from distilvec.evaluation.text_distances import TextDistances
 from distilvec.report.json_values import from_json, read_value, to_json
-from distilvec.report.record import RUN_AGAIN, LabelledScores, RunRecord
+from distilvec.report.record import RUN_AGAIN, RunRecord
 
-REPORT = "report.json"
 REPORT_FORMAT = 4
 Point = tuple[float, float]
 MetricsLine = dict[str, int | float | str | None]  # of metrics.jsonl: step, epoch, and numbers by name
@@ -60,158 +67,7 @@ Changes = dict[str, ChangeInterval]  # by task and average
 # -- classification and search ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ClassMistakes:
-    """One class of a labelled task on its test split."""
-
-    name: Annotated[str, Field(alias="class")]
-    rows: int
-    precision: float
-    recall: float
-    f1: float
-    most_taken_for: str | None = None
-
-
-@dataclass(frozen=True)
-class ConfusedClasses:
-    """Test rows of one class that were taken for another."""
-
-    name: Annotated[str, Field(alias="class")]
-    taken_for: str
-    rows: int
-
-    @property
-    def classes(self) -> str:
-        """Both classes as text."""
-        return f"{self.name} → {self.taken_for}"
-
-
-@dataclass(frozen=True)
-class WrongText:
-    """A test text that got the wrong class, and that class's probability."""
-
-    text: str
-    name: Annotated[str, Field(alias="class")]
-    taken_for: str
-    probability: float
-
-
-@dataclass(frozen=True)
-class Mistakes:
-    """Mistakes of a classifier on the test split (evaluation/mistakes.py)."""
-
-    rows: int
-    wrong: int
-    classes: list[ClassMistakes] = field(default_factory=list)
-    confused: list[ConfusedClasses] = field(default_factory=list)
-    texts: list[WrongText] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class RankedQuery:
-    """A query with its nDCG@10 and the share of the teacher's top 10, by model.
-
-    found: ids of each model's 10 documents, only of the first queries
-    relevant: those that are
-    """
-
-    query: str
-    scores: dict[str, float]
-    overlap: dict[str, float]
-    found: dict[str, list[str]] | None = None
-    relevant: list[str] | None = None
-
-    @property
-    def change(self) -> float:
-        """The student's score less the teacher's; without one of them 0."""
-        if "student" not in self.scores or "teacher" not in self.scores:
-            return 0.0
-        return self.scores["student"] - self.scores["teacher"]
-
-
-@dataclass(frozen=True)
-class RankedQueries:
-    """Queries of a task, those that lose most first: at most 500 of `count`. `documents`: their texts by id."""
-
-    count: int
-    rows: list[RankedQuery]
-    documents: dict[str, str]
-
-
-@dataclass(frozen=True)
-class RankingAgreement:
-    """Agreement of a model with the teacher's rankings: means over queries, and their standard deviations."""
-
-    overlap: Annotated[float, Field(alias="overlap@10")]
-    kendall_tau: float
-    overlap_std: Annotated[float | None, Field(alias="overlap@10_std")] = None
-    kendall_tau_std: float | None = None
-
-
-@dataclass(frozen=True)
-class TaskRankings:
-    """Rankings of a retrieval task (evaluation/agreement.py). Published reports have no texts: `queries` is None."""
-
-    models: dict[str, RankingAgreement]
-    queries: RankedQueries | None = None
-
-
 # -- texts and vectors -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SourceDistance:
-    """Distance to the teacher of the texts of one source: mean and standard deviation."""
-
-    name: str
-    texts: int
-    distance: float
-    std: float
-
-
-@dataclass(frozen=True)
-class LengthDistance:
-    """Distance to the teacher of texts of `first` to `last` tokens."""
-
-    first: Annotated[int, Field(alias="from")]
-    last: Annotated[int, Field(alias="to")]
-    texts: int
-    distance: float
-    std: float
-
-
-@dataclass(frozen=True)
-class FarText:
-    """A text whose student vector is far from its teacher vector."""
-
-    text: str
-    source: str
-    tokens: int
-    distance: float
-
-
-@dataclass(frozen=True)
-class TextDistances:
-    """Distances of texts to the teacher (evaluation/text_distances.py). `trained`: of texts that were trained on."""
-
-    rows: int
-    mean: float
-    by_source: list[SourceDistance] = field(default_factory=list)
-    by_length: list[LengthDistance] = field(default_factory=list)
-    worst: list[FarText] = field(default_factory=list)
-    trained: TextDistances | None = None
-
-
-@dataclass(frozen=True)
-class CompressionScore:
-    """Score of a model on a task with vectors of so many dimensions in a precision (evaluation/compression.py)."""
-
-    task: str
-    column: str
-    precision: str
-    width: int
-    value: float
-    metric: str | None = None
 
 
 @dataclass(frozen=True)
@@ -223,104 +79,7 @@ class Compression:
     precisions: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class MarginPoint:
-    """A saved checkpoint: its validation distance and its scores by task, with their average."""
-
-    step: int
-    distance: float
-    scores: dict[str, float]
-
-
-@dataclass(frozen=True)
-class FitPoint:
-    """A point of a fitted line with its 95% band."""
-
-    distance: float
-    score: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class MarginFit:
-    """Score against distance: a line, where it crosses the teacher's score, and the margin (evaluation/margin.py)."""
-
-    teacher: float
-    slope: float
-    intercept: float
-    r2: float
-    p: float
-    crossing: float | None = None
-    crossing_low: float | None = None
-    margin: float | None = None
-    line: list[FitPoint] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Margin:
-    """The robustness margin. `left_out`: steps of checkpoints in a first epoch of the learning rate's cycles."""
-
-    points: list[MarginPoint]
-    fits: dict[str, MarginFit]
-    left_out: list[int] = field(default_factory=list)
-
-
 # -- speed -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SpeedRow:
-    """Latency of one model at one setting, in ms for a batch; without a role lengths were compared."""
-
-    model: str
-    backend: str
-    batch_size: int
-    tokens: int
-    mean_ms: float
-    median_ms: float
-    p99_ms: float
-    std_ms: float
-    texts_per_second: FiniteFloat
-    role: str | None = None
-    texts_per_second_std: float | None = None
-    repeats: int | None = None
-
-
-@dataclass(frozen=True)
-class ModelSize:
-    """Size of a model; `megabytes` of fp32 weights, `memory_mb` of its process (both 10^6 bytes)."""
-
-    parameters: int | None = None
-    embedding_parameters: int | None = None
-    megabytes: FiniteFloat | None = None
-    memory_mb: float | None = None
-    memory: dict[str, Any] | None = None
-    largest_batch_under_100_ms: dict[str, int | None] = field(default_factory=dict)
-    largest_batch_by_backend: dict[str, dict[str, int | None]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class SpeedRatio:
-    """Times faster than the reference: geometric mean over batch sizes, lowest and highest."""
-
-    ratio: float
-    lowest: float
-    highest: float
-
-
-@dataclass(frozen=True)
-class Speed:
-    """Latency, throughput, size and memory (evaluation/speed.py). `ratio`: the student's by role."""
-
-    rows: list[SpeedRow] = field(default_factory=list)
-    models: dict[str, ModelSize] = field(default_factory=dict)
-    reference: str | None = None
-    ratio: dict[str, float | None] = field(default_factory=dict)
-    ratios: dict[str, dict[str, dict[str, SpeedRatio]]] = field(default_factory=dict)  # by model, backend, role
-    machine: dict[str, str | int | None] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -358,121 +117,11 @@ class ExportedForm:
 
 
 @dataclass(frozen=True)
-class GateShares:
-    """Mean gates of a group of texts.
-
-    entropy: 1 for equal gates, 0 for one expert per text
-    decided: share of texts whose largest gate exceeds 0.9
-    spread: standard deviation over texts, averaged over experts
-    """
-
-    name: str
-    rows: int
-    gates: list[float]
-    entropy: float
-    decided: float
-    spread: float
-
-
-@dataclass(frozen=True)
-class LengthGates:
-    """Mean gates of texts of `first` to `last` tokens, as `GateShares`."""
-
-    first: Annotated[int, Field(alias="from")]
-    last: Annotated[int, Field(alias="to")]
-    rows: int
-    gates: list[float]
-    entropy: float
-    decided: float
-    spread: float
-
-    @property
-    def shares(self) -> GateShares:
-        """The gates as those of a named group."""
-        name = f"{self.first:,} to {self.last:,} tokens"
-        return GateShares(name, self.rows, self.gates, self.entropy, self.decided, self.spread)
-
-
-@dataclass(frozen=True)
-class ExpertPlane:
-    """Texts by the teacher, by each expert and by their mixture; `raw`: in planes of their own."""
-
-    teacher: list[Point]
-    experts: list[list[Point]]
-    mixture: list[Point]
-    raw: list[list[Point]]
-    likeness: list[float]
-    axes: int
-    variance: float
-    groups: list[str]
-    labels: list[str]
-
-
-@dataclass(frozen=True)
-class Experts:
-    """The routing of a student with a mixture of experts (evaluation/diagnostics.py)."""
-
-    count: int
-    rows: int
-    gates: list[float]
-    entropy: float
-    decided: float
-    spread: float
-    groups: list[GateShares]
-    lengths: list[LengthGates]
-    cosines: list[list[float]]
-    plane: ExpertPlane | None = None
-
-
-@dataclass(frozen=True)
-class SentencePlane:
-    """The same texts by several models in the plane of the teacher (evaluation/projection.py).
-
-    disparity: the residual to the teacher; disparity_aligned: after rotation; aligned: the rotated one is drawn
-    """
-
-    points: dict[str, list[Point]]
-    disparity: dict[str, float]
-    disparity_aligned: dict[str, float]
-    aligned: dict[str, bool]
-    labels: list[str]
-    groups: list[str]
-
-
-@dataclass(frozen=True)
-class TokenPlane:
-    """Tokens of a text by teacher and student in one plane; `student_tokens` where they differ from the teacher's."""
-
-    text: str
-    tokens: list[str]
-    teacher: list[Point]
-    student: list[Point]
-    student_tokens: list[str] | None = None
-
-
-@dataclass(frozen=True)
 class Projections:
     """Texts and tokens in the plane."""
 
     sentences: SentencePlane
     tokens: list[TokenPlane] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class PlacedTokens:
-    """Tokens of a text in the plane of one model."""
-
-    tokens: list[str]
-    places: list[Point]
-
-
-@dataclass(frozen=True)
-class SeparatePlanes:
-    """Tokens of a text, each model's in a plane of its own, and the likeness of each model to the teacher."""
-
-    text: str
-    models: dict[str, PlacedTokens]
-    likeness: dict[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -650,19 +299,22 @@ class Report:
             content["record"] = self.record.to_json()
         return {"format": REPORT_FORMAT, **content}
 
-    def write(self, folder: Path) -> None:
+    def write(self, run: RunFolder) -> None:
         """Write report.json into the run's folder."""
-        write_json(folder / REPORT, self.to_json(), sealed=True, key=REPORT)
+        write_json(run.report, self.to_json(), sealed=True, key=run.report.name)
 
     def visible(self) -> Report:
         """Return the report with hidden characters of all texts written out, for pages and pictures."""
         return from_json(Report, visible_tree(to_json(self)))
 
 
-def read_report(folder: Path) -> Report | None:
+def read_report(run: RunFolder) -> Report | None:
     """Read the report in a run's folder; None without one.
 
-    Errors: DistilvecError `report.json` for a file that is damaged, was changed by hand or lacks a part.
+    Errors: DistilvecError `report.json` for a file that is damaged, was changed by hand or lacks a part,
+    `run folder` for the folder of another version.
     """
-    path = folder / REPORT
-    return replace(read_value(Report, path, RUN_AGAIN), folder=str(folder)) if path.exists() else None
+    run.check_format()
+    if not run.report.exists():
+        return None
+    return replace(read_value(Report, run.report, RUN_AGAIN), folder=str(run.path))

@@ -11,6 +11,7 @@ from distilvec.core.errors import DistilvecError, explained
 from distilvec.core.extras import require_extra
 from distilvec.core.files import write_file
 from distilvec.core.log import log
+from distilvec.core.run_folder import RunFolder
 from distilvec.report.advice import advice
 from distilvec.report.comparison import Comparison, render_comparison
 from distilvec.report.exports import read_exports
@@ -24,50 +25,54 @@ from distilvec.train.metrics import read_metrics, validation_metric
 HISTORY_LINES = 400  # training lines kept for the curves
 
 
-def write_report(folder: Path, report: Report, record: RunRecord, recipe: str) -> Path | None:
-    """Complete report.json, draw the figures and write report.html; return its path, None without matplotlib."""
-    report.history = history(folder / "metrics.jsonl")
-    report.warnings = warnings(folder)
+def write_report(run: RunFolder, report: Report, record: RunRecord, recipe: str) -> None:
+    """Complete and write report.json; `draw_report` makes the page of it."""
+    report.history = history(run.metrics)
+    report.warnings = warnings(run)
     report.record = record
     report.recipe = recipe
-    return _finish(folder, report)
+    _complete(run, report)
 
 
-def refresh_report(folder: Path) -> Path | None:
+def refresh_report(run: RunFolder) -> Path | None:
     """Write the page of a run again, with exports.json as it is; None without a report.
 
     Errors: DistilvecError for a report.json that is damaged or was changed by hand.
     """
-    report = read_report(folder)
-    return None if report is None else _finish(folder, report)
+    report = read_report(run)
+    if report is None:
+        return None
+    _complete(run, report)
+    return draw_report(run, report)
 
 
-def _finish(folder: Path, report: Report) -> Path | None:
-    """Make the verdict and its advice, write report.json, figures and page."""
-    report.folder = str(folder)
-    report.exports = read_exports(folder / "student")
+def _complete(run: RunFolder, report: Report) -> None:
+    """Make the verdict and its advice, and write report.json."""
+    report.folder = str(run.path)
+    report.exports = read_exports(run.student)
     report.verdict = make_verdict(report.scores, report.intervals.get("student"), report.speed, report.record)
     report.verdict.advice = advice(report)
-    report.write(folder)
-    return draw_report(folder, report)
+    report.write(run)
 
 
-def draw_report(folder: Path, report: Report) -> Path | None:
-    """Write the figures of a complete report (SVG and PNG, in figures/) and report.html."""
-    if not _can_draw("report.html"):
+def draw_report(run: RunFolder, report: Report) -> Path | None:
+    """Write the figures of a complete report (SVG and PNG) and report.html; None without matplotlib."""
+    if not _can_draw(run.report_page.name):
         return None
-    page = render_page(report.visible(), partial(write_figure, folder=folder / "figures"))
-    return _write(folder / "report.html", page, "report.html")
+    page = render_page(report.visible(), partial(write_figure, folder=run.figures))
+    return _write(run.report_page, page, run.report_page.name)
 
 
-def draw_sweep(folder: Path, comparison: Comparison) -> Path | None:
+def draw_sweep(run: RunFolder, comparison: Comparison) -> Path | None:
     """Write the comparison of a sweep's runs into its folder: comparison.html, and its figures."""
-    return draw_comparison(folder / "comparison.html", comparison) if _can_draw("comparison.html") else None
+    if not _can_draw(run.comparison_page.name):
+        return None
+    return draw_comparison(run.comparison_page, comparison, run.figures)
 
 
-def draw_comparison(path: Path, comparison: Comparison) -> Path:
-    """Write a comparison as a page at `path`, its figures in `<path without ending>-figures/`."""
-    draw = partial(write_figure, folder=path.with_name(f"{path.stem}-figures"), key="--out")
+def draw_comparison(path: Path, comparison: Comparison, figures: Path | None = None) -> Path:
+    """Write a comparison as a page at `path`, its figures in `figures`, else in `<path without ending>-figures/`."""
+    draw = partial(write_figure, folder=figures or path.with_name(f"{path.stem}-figures"), key="--out")
     return _write(path, render_comparison(comparison.visible(), draw), "--out")
 
 
@@ -96,9 +101,9 @@ def _thinned(numbers: Sequence[int]) -> Sequence[int]:
     return numbers[:: max(1, math.ceil(len(numbers) / HISTORY_LINES))]
 
 
-def warnings(folder: Path) -> list[MetricsLine]:
+def warnings(run: RunFolder) -> list[MetricsLine]:
     """Return the training's warnings, stage by stage: step, epoch, warning."""
-    files = [*sorted(folder.glob("stages/*/metrics.jsonl")), folder / "metrics.jsonl"]
+    files = [stage.metrics for stage in (*run.earlier_stages, run.training)]
     return [line for file in files for line in read_metrics(file) if "warning" in line]
 
 

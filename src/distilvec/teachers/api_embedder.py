@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +30,21 @@ from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus
 from distilvec.remote.client import MOST_BYTES, BatchRefused, Client
 from distilvec.remote.meter import Batch, make_batches, token_counter
-from distilvec.teachers.cache.fill import Progress, Unfinished, chunks, count_missing, fill_cache
-from distilvec.teachers.cache.kept import PromptedTexts
+from distilvec.teachers.cache.evaluation_vectors import PromptedTexts
+from distilvec.teachers.cache.fill import (
+    Batches,
+    FillSteps,
+    Unfinished,
+    compute_vectors,
+    count_missing,
+    fill_cache,
+    fill_steps,
+    key_chunks,
+)
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.encode import TextProgress, Vectors, cut_dimensions
+from distilvec.teachers.encode import EmbeddedBatch, Vectors, collect, cut_dimensions
 from distilvec.teachers.sources import OPENAI
 
 KEY = "teacher.api"  # of the recipe, in messages
@@ -111,6 +122,8 @@ class ApiEmbedder:
         asked.pop("encoding_format", None)  # the same vectors in another spelling
         if is_this_machine(self.api.host):
             asked["probe"] = self._signature
+        if self.api.by_role is not None:
+            asked["by_role"] = self.api.by_role
         return Manifest(
             model=str(self.section.model),
             weights=combine((name, repr(value)) for name, value in sorted(asked.items())),
@@ -129,7 +142,7 @@ class ApiEmbedder:
         rows = np.random.default_rng(0).choice(len(corpus), min(SAMPLE, len(corpus)), replace=False)
         return round(texts * float(np.mean(self.count([str(text) for text in corpus.prompted(np.sort(rows))]))))
 
-    def fill(self, cache: TeacherCache, corpus: Corpus, progress: Progress | None = None) -> None:
+    def fill_steps(self, cache: TeacherCache, corpus: Corpus) -> FillSteps:
         """Embed the rows that the cache lacks; what is answered is stored even if a later request fails.
 
         Errors: DistilvecError for a model that no longer gives the cached vectors, for the cap, and for a server that
@@ -141,30 +154,59 @@ class ApiEmbedder:
         tokens = self.estimate(corpus, missing)
         log(f"{self.name}: {missing:,} texts, about {tokens:,} tokens{self.api.cost_note(tokens)}")
         self._check_same(cache, corpus)
-        fill_cache(cache, corpus, self, progress)
+        with closing(fill_steps(cache, corpus, partial(compute_vectors, cache.manifest, corpus, self))) as steps:
+            for step in steps:
+                yield replace(step, note=self.meter.note)
         log(f"{self.name}: {self.meter.note}")
 
-    def embed(self, texts: Sequence[str], role: Role = "document", progress: TextProgress | None = None) -> Array:
+    def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
         """float32 [n, dim] in the order of the texts, with the role's prompt prepended."""
         asked: Any = PromptedTexts(texts, self.prompts[role])
         if self._store is None:
-            return self._whole(asked.prompted(range(len(texts))), progress)
+            return self._whole(asked.prompted(range(len(texts))))
         cache, corpus = self._store
         if count_missing(cache, asked):
             self._check_same(cache, corpus)
-            fill_cache(cache, asked, self, None if progress is None else _of_corpus(progress))
+            fill_cache(cache, asked, self)
         return cache.read(cache.positions(asked.keys))
+
+    def embed_prompted(self, prompted: Sequence[str]) -> Array:
+        """Return float32 [n, dim] of texts that have their prompts."""
+        return self._whole(prompted)
+
+    def embed_batches(self, texts: Sequence[str], role: Role = "document") -> Iterator[EmbeddedBatch]:
+        """Embed request by request. With `store_in` all vectors come in the last batch, from the cache.
+
+        The batches before have no rows then: they tell the work that is done.
+        """
+        asked: Any = PromptedTexts(texts, self.prompts[role])
+        if self._store is None:
+            yield from self._paid(asked.prompted(range(len(texts))))
+            return
+        cache, corpus = self._store
+        done = 0.0
+        if count_missing(cache, asked):
+            self._check_same(cache, corpus)
+            with closing(fill_steps(cache, asked, partial(compute_vectors, cache.manifest, asked, self))) as steps:
+                for step in steps:
+                    work = step.work / len(texts)
+                    yield EmbeddedBatch(np.arange(0), {"embedding": np.empty((0, self.dim))}, work - done)
+                    done = work
+        stored = cache.read(cache.positions(asked.keys))
+        yield EmbeddedBatch(np.arange(len(texts)), {"embedding": stored}, 1 - done)
 
     def store_in(self, cache: TeacherCache, corpus: Corpus) -> None:
         """From now on keep the texts of `embed` in the corpus's cache, so that none is paid for twice."""
         self._store = cache, corpus
 
-    def signals(
-        self, prompted: Sequence[Text], pre_dense: bool = False, progress: TextProgress | None = None
-    ) -> Vectors:
-        """ "embedding" float32 [n, dim] of texts with prompts; `progress` is told every batch.
+    def signals(self, prompted: Sequence[Text]) -> Vectors:
+        """ "embedding" float32 [n, dim] of texts with prompts."""
+        return {"embedding": self._whole(prompted)}
 
-        Errors: Unfinished with the vectors until then, its cause the error.
+    def batches(self, prompted: Sequence[Text], pre_dense: bool = False) -> Batches:
+        """Embed texts with prompts in several requests at a time; yield the answers as they come.
+
+        Errors: Unfinished with the vectors until then, its cause the error; also if it is closed before its end.
         """
         assert not pre_dense
         full, _ = self._measured
@@ -172,25 +214,43 @@ class ApiEmbedder:
         embedded = np.zeros((len(texts), full), dtype=np.float32)
         done = np.zeros(len(texts), dtype=bool)
         tokens = np.array(self.count(texts))
-        batches = make_batches(texts, tokens.tolist(), self.section.batch_tokens, self.api.batch_texts)
 
-        def keep(batch: Batch, vectors: Array) -> None:
-            embedded[batch.start : batch.end] = vectors
-            done[batch.start : batch.end] = True
-
-        def report() -> None:
-            if progress is not None:
-                progress(int(done.sum()), float(tokens[done].sum() / max(1, tokens.sum())))
-
-        def work(batch: Batch) -> Array:
-            return self._in_parts(texts[batch.start : batch.end], full)
+        def keep(batch: Batch, vectors: Array, rows: Any) -> None:
+            embedded[rows[batch.start : batch.end]] = vectors
+            done[rows[batch.start : batch.end]] = True
 
         try:
-            self.client.ask_all(batches, work, keep, report)
+            for role, rows in self._rows_by_role(texts):
+                asked = [self._sent(texts[row], role) for row in rows]
+                planned = make_batches(asked, tokens[rows].tolist(), self.section.batch_tokens, self.api.batch_texts)
+
+                def work(batch: Batch, asked: list[str] = asked, role: Role = role) -> Array:
+                    return self._in_parts(asked[batch.start : batch.end], full, role)
+
+                with closing(self.client.ask_all(planned, work, partial(keep, rows=rows))) as answered:
+                    for batch in answered:
+                        chosen = rows[batch.start : batch.end]
+                        share = float(tokens[chosen].sum() / max(1, tokens.sum()))
+                        yield EmbeddedBatch(chosen, {"embedding": self._cut(embedded[chosen])}, share)
         except BaseException as error:
-            rows = np.flatnonzero(done)
-            raise Unfinished(rows, {"embedding": self._cut(embedded[rows])}) from error
-        return {"embedding": self._cut(embedded)}
+            finished = np.flatnonzero(done)
+            raise Unfinished(finished, {"embedding": self._cut(embedded[finished])}) from error
+
+    def _rows_by_role(self, texts: Sequence[str]) -> list[tuple[Role, Any]]:
+        """Return the rows of documents and of queries; one request has texts of one role where the server asks for it.
+
+        A text's prompt says its role. Without `by_role` all texts go together.
+        """
+        if self.api.by_role is None:
+            return [("document", np.arange(len(texts)))]
+        query, document = self.prompts["query"], self.prompts["document"]
+        is_query = np.array([_begins_with(text, query, document) for text in texts], dtype=bool)
+        groups: list[tuple[Role, Any]] = [("document", np.flatnonzero(~is_query)), ("query", np.flatnonzero(is_query))]
+        return [(role, rows) for role, rows in groups if len(rows)]
+
+    def _sent(self, text: str, role: Role) -> str:
+        """Return a text as it is sent: without its prompt where the server prepends it."""
+        return text if self.api.by_role is None else text.removeprefix(self.prompts[role])
 
     @cached_property
     def _measured(self) -> tuple[int, bool]:
@@ -198,11 +258,11 @@ class ApiEmbedder:
         self.meter.stopping.clear()
         batch = make_batches(_PROBE, self.count(_PROBE), 1_000, len(_PROBE))[0]
         try:
-            vectors = self._vectors(list(_PROBE), batch, self.api.dimensions)
+            vectors = self._vectors(list(_PROBE), batch, self.api.dimensions, "document")
         except BatchRefused as error:
             if not error.is_limit:
                 raise
-            vectors = self._in_parts(list(_PROBE), self.api.dimensions)
+            vectors = self._in_parts(list(_PROBE), self.api.dimensions, "document")
         full = vectors.shape[1]
         asked = self.section.truncate_dim
         if asked is not None and asked > full:
@@ -215,7 +275,7 @@ class ApiEmbedder:
         self._signature = [(int(place), bool(vectors[row, place] > 0)) for row, place in enumerate(largest)]
         return full, bool((np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _TOLERANCE).all())
 
-    def _in_parts(self, texts: list[str], dims: int | None) -> Array:
+    def _in_parts(self, texts: list[str], dims: int | None, role: Role) -> Array:
         """float32 [n, dims] of texts that were meant for one request.
 
         A request that the server refuses is halved. Where it says that there are too many texts, later requests are
@@ -223,10 +283,10 @@ class ApiEmbedder:
         """
         if len(texts) > self._most_texts:
             parts = [texts[start : start + self._most_texts] for start in range(0, len(texts), self._most_texts)]
-            return np.concatenate([self._in_parts(part, dims) for part in parts])
+            return np.concatenate([self._in_parts(part, dims, role) for part in parts])
         batch = make_batches(texts, self.count(texts), sum(self.count(texts)) + 1, len(texts))[0]
         try:
-            return self._vectors(texts, batch, dims)
+            return self._vectors(texts, batch, dims, role)
         except BatchRefused as error:
             if len(texts) == 1:
                 self.meter.stopping.set()  # before this thread takes another batch
@@ -241,11 +301,13 @@ class ApiEmbedder:
                 self._most_texts = half
                 log(f"{self.api.host} refuses {len(texts)} texts in a request; from now on at most {half} "
                     f"({self.key}.batch_texts)")  # fmt: skip
-            return np.concatenate([self._in_parts(texts[:half], dims), self._in_parts(texts[half:], dims)])
+            return np.concatenate([self._in_parts(texts[:half], dims, role), self._in_parts(texts[half:], dims, role)])
 
-    def _vectors(self, texts: list[str], batch: Batch, dims: int | None) -> Array:
+    def _vectors(self, texts: list[str], batch: Batch, dims: int | None, role: Role) -> Array:
         """float32 [n, dims] of one request's texts."""
-        asked = {"model": self.section.model, "input": texts, "encoding_format": "float", **self.api.body}
+        of_role = (self.api.by_role or {}).get(role, {})
+        asked: dict[str, Any] = {"model": self.section.model, "input": texts, "encoding_format": "float"}
+        asked |= {**self.api.body, **of_role}
         if self.api.dimensions is not None:
             asked["dimensions"] = self.api.dimensions
         most_bytes = MOST_BYTES + len(texts) * (dims or _MOST_DIMS) * _NUMBER_BYTES
@@ -263,10 +325,15 @@ class ApiEmbedder:
 
         return self.client.ask("/embeddings", asked, batch, read, most_bytes)
 
-    def _whole(self, prompted: Sequence[Text], progress: TextProgress | None = None) -> Array:
-        """float32 [n, dim]; the cause of Unfinished as it is."""
+    def _whole(self, prompted: Sequence[Text]) -> Array:
+        """float32 [n, dim]; errors as `_paid`."""
+        return collect(self._paid(prompted), len(prompted), self.dim)
+
+    def _paid(self, prompted: Sequence[Text]) -> Iterator[EmbeddedBatch]:
+        """Yield the batches of `batches`. Errors: the cause of Unfinished, since nothing stores the answers."""
         try:
-            return self.signals(prompted, progress=progress)["embedding"]
+            with closing(self.batches(prompted)) as batches:
+                yield from batches
         except Unfinished as part:
             raise part.__cause__ or part from None
 
@@ -278,7 +345,7 @@ class ApiEmbedder:
         if self._checked:
             return
         self._checked = True
-        stored = [start + np.flatnonzero(cache.positions(keys) >= 0) for start, keys in chunks(corpus)]
+        stored = [start + np.flatnonzero(cache.positions(keys) >= 0) for start, keys in key_chunks(corpus)]
         rows = np.concatenate(stored) if stored else np.empty(0, dtype=np.int64)
         rows = rows[np.linspace(0, len(rows) - 1, min(AGAIN, len(rows))).astype(int)]
         if not len(rows):
@@ -338,14 +405,16 @@ def _only_model(api: ApiSection, key: str) -> str:
     )
 
 
+def _begins_with(text: str, prompt: str, other: str) -> bool:
+    """Return whether a text has this prompt and not the other one; of two that both fit, it is the longer one."""
+    if not text.startswith(prompt):
+        return False
+    return not text.startswith(other) or len(prompt) > len(other)
+
+
 def _settings(key: str) -> str:
     """Name what to check when a server refuses a request, in the words of a recipe or of a command."""
     return "teacher.model and teacher.api" if key == KEY else "the address and the model's name"
-
-
-def _of_corpus(progress: TextProgress) -> Progress:
-    """Tell a TextProgress what a cache tells while it is filled."""
-    return lambda done, total, work: progress(done, work / max(1, total))
 
 
 def _read(data: Any, texts: int, dims: int | None) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from distilvec.core.info import Role
 from distilvec.core.similarity import Similarity
-from distilvec.teachers.encode import TextProgress
+from distilvec.teachers.encode import EmbeddedBatch
 
 
 class Embedder(Protocol):
@@ -32,11 +32,11 @@ class Embedder(Protocol):
     def similarity(self) -> Similarity:
         """How the vectors are compared."""
 
-    def embed(
-        self, texts: Sequence[str], role: Role = "document", progress: TextProgress | None = None
-    ) -> npt.NDArray[np.float32]:
+    def embed(self, texts: Sequence[str], role: Role = "document") -> npt.NDArray[np.float32]:
         """Return float32 [texts, dim] in the order of the texts, with the role's prompt prepended.
 
-        `progress(texts, share of the work)` is called now and then. Errors: DistilvecError for texts that a table
-        lacks, and for an API that fails.
+        Errors: DistilvecError for texts that a table lacks, and for an API that fails.
         """
+
+    def embed_batches(self, texts: Sequence[str], role: Role = "document") -> Iterator[EmbeddedBatch]:
+        """Embed batch by batch, in any order, for work that shows its progress. Errors: as `embed`."""

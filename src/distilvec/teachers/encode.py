@@ -6,7 +6,9 @@ short texts with a long tail). Batches here are cut by exact length, and have no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,10 +27,30 @@ from distilvec.models.load import evaluating
 CPU_TOKENS = 1024  # more in a batch falls out of the processor's cache, and takes more memory
 CPU_FLOOR = 512  # fewer are not worth a batch of their own: texts of other lengths are padded to fill it
 _TOKENIZE = 1024  # texts tokenized together
+_COPIED_TOGETHER = 16  # batches of a GPU: each copy to the CPU waits until the GPU has nothing left to do
 
-TextProgress = Callable[[int, float], None]  # texts that are done, and the share of their tokens in all tokens
 Ids = list[npt.NDArray[np.int32]]  # one array a text
 Vectors = dict[str, npt.NDArray[np.float32]]  # [n, dim] by signal
+
+
+@dataclass(frozen=True)
+class EmbeddedBatch:
+    """Signals of some of the texts that are being embedded.
+
+    rows: numbers of these texts among all of them, int64 [n]
+    signals: by name, "embedding" float32 [n, dim] among them; of token signals Ragged
+    work: their share of the work on all texts; long texts are embedded first and take longer
+    """
+
+    rows: npt.NDArray[np.int64]
+    signals: dict[str, Any]
+    work: float
+
+    @property
+    def embedding(self) -> npt.NDArray[np.float32]:
+        """Vectors, float32 [n, dim]."""
+        vectors: npt.NDArray[np.float32] = self.signals["embedding"]
+        return vectors
 
 
 class Forward:
@@ -43,33 +65,27 @@ class Forward:
         self.keeps_mask = own_code or pooling not in ("mean", "cls") or first.tokenizer.padding_side == "left"
         self.stateless = is_stateless(model)
 
-    def run(self, texts: Sequence[Text], pre_dense: bool, progress: TextProgress | None = None) -> Vectors:
-        """ "embedding", before `truncate_dim`, and optionally "pre_dense"; order kept, at least one text."""
+    def batches(self, texts: Sequence[Text], pre_dense: bool = False) -> Iterator[EmbeddedBatch]:
+        """Embed texts, the longest first: "embedding", before `truncate_dim`, and optionally "pre_dense"."""
         ids, types = self.tokenize(texts)
         lengths = np.array([len(row) for row in ids], dtype=np.int64)
         on_cpu = self.model.device.type == "cpu"
         budget = min(self.batch_tokens, CPU_TOKENS) if on_cpu else self.batch_tokens
-        results: list[dict[str, Tensor]] = []
-        batches = plan_batches(lengths, budget, CPU_FLOOR if on_cpu else budget)
-        texts_done = tokens_done = 0
-
-        def compute(rows: npt.NDArray[np.int64]) -> dict[str, Tensor]:
-            with torch.no_grad():
-                return self._batch(ids, types, rows, pre_dense)
-
+        planned = plan_batches(lengths, budget, CPU_FLOOR if on_cpu else budget)
+        compute = partial(self._batch, ids, types, pre_dense)
+        copied_together = 1 if on_cpu else _COPIED_TOGETHER
         with evaluating(self.model):
-            computed = map_on_threads(compute, batches) if on_cpu and self.stateless else map(compute, batches)
-            for rows, signals in zip(batches, computed, strict=True):
-                results.append(signals)
-                texts_done += len(rows)
-                tokens_done += int(lengths[rows].sum())
-                if progress:
-                    progress(texts_done, tokens_done / int(lengths.sum()))
-        order = np.argsort(np.concatenate(batches))
-        vectors = {}
-        for name in results[0]:
-            vectors[name] = torch.cat([signals[name] for signals in results]).cpu().numpy()[order]
-        return vectors
+            computed = map_on_threads(compute, planned) if on_cpu and self.stateless else map(compute, planned)
+            group: list[tuple[npt.NDArray[np.int64], dict[str, Tensor]]] = []
+            for number, result in enumerate(zip(planned, computed, strict=True), 1):
+                group.append(result)
+                if len(group) == copied_together or number == len(planned):
+                    rows = np.concatenate([rows for rows, _ in group])
+                    signals = {}
+                    for name in group[0][1]:
+                        signals[name] = torch.cat([tensors[name] for _, tensors in group]).cpu().numpy()
+                    yield EmbeddedBatch(rows, signals, float(lengths[rows].sum() / lengths.sum()))
+                    group = []
 
     def tokenize(self, texts: Sequence[Text]) -> tuple[Ids, Ids | None]:
         """Token ids with special tokens, truncated; an empty text becomes one unknown token.
@@ -91,7 +107,8 @@ class Forward:
                 types += [np.array(row or [0], dtype=np.int32) for row in encoded["token_type_ids"]]
         return ids, types if typed else None
 
-    def _batch(self, ids: Ids, types: Ids | None, rows: npt.NDArray[np.int64], pre_dense: bool) -> dict[str, Tensor]:
+    @torch.no_grad()  # here, since it counts for one thread
+    def _batch(self, ids: Ids, types: Ids | None, pre_dense: bool, rows: npt.NDArray[np.int64]) -> dict[str, Tensor]:
         """One batch through all modules; rows are sorted by length, longest first."""
         tokenizer = self.model[0].tokenizer
         device = self.model.device
@@ -100,14 +117,12 @@ class Forward:
         columns = np.arange(longest)
         real = columns >= longest - lengths if tokenizer.padding_side == "left" else columns < lengths
 
-        def padded(values: Ids, fill: int) -> Tensor:
-            batch = np.full(real.shape, fill, dtype=np.int64)
-            batch[real] = np.concatenate([values[row] for row in rows])
-            return torch.from_numpy(batch).to(device)
-
-        inputs = {"input_ids": padded(ids, tokenizer.pad_token_id or 0)}
-        if types is not None:
-            inputs["token_type_ids"] = padded(types, 0)
+        inputs = {}
+        for name, values, fill in (("input_ids", ids, tokenizer.pad_token_id or 0), ("token_type_ids", types, 0)):
+            if values is not None:
+                padded = np.full(real.shape, fill, dtype=np.int64)
+                padded[real] = np.concatenate([values[row] for row in rows])
+                inputs[name] = torch.from_numpy(padded).to(device)
         mask = torch.from_numpy(real.astype(np.int64)).to(device)
         needed = mask if self.keeps_mask or not real.all() else None
         with torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16):
@@ -119,6 +134,14 @@ class Forward:
                 signals["pre_dense"] = features["sentence_embedding"]
             features = module(features)
         return {"embedding": features["sentence_embedding"].float(), **signals}
+
+
+def collect(batches: Iterable[EmbeddedBatch], texts: int, dim: int) -> npt.NDArray[np.float32]:
+    """Return the embeddings of all batches in the order of the texts, float32 [texts, dim]."""
+    vectors = np.empty((texts, dim), dtype=np.float32)
+    for batch in batches:
+        vectors[batch.rows] = batch.embedding
+    return vectors
 
 
 def plan_batches(lengths: npt.NDArray[np.int64], budget: int, floor: int) -> list[npt.NDArray[np.int64]]:

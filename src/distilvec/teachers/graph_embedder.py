@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from distilvec.core.similarity import Similarity
 from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, token_limit, tokenize
 from distilvec.formats.openvino import OpenvinoEmbedder
 from distilvec.models.load import load_model, max_length, model_similarity, role_prompts
-from distilvec.teachers.encode import TextProgress, cut_dimensions
+from distilvec.teachers.encode import EmbeddedBatch, collect, cut_dimensions
 
 BATCH = 8
 Array = np.ndarray[Any, Any]
@@ -71,9 +71,15 @@ class GraphEmbedder:
         """The longest input in tokens."""
         return max_length(self.model)
 
-    def embed(self, texts: Sequence[str], role: Role = "document", progress: TextProgress | None = None) -> Array:
+    def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
         """Return vectors, float32 [texts, dim], with the prompt of the role prepended."""
-        return cut_dimensions(self.outputs(texts, role, OUTPUTS[0], progress), self.dim, self.normalized)
+        return collect(self.embed_batches(texts, role), len(texts), self.dim)
+
+    def embed_batches(self, texts: Sequence[str], role: Role = "document") -> Iterator[EmbeddedBatch]:
+        """Embed batch by batch, the shortest texts first."""
+        for batch in self._batches(texts, role, OUTPUTS[0]):
+            vectors = cut_dimensions(batch.embedding, self.dim, self.normalized)
+            yield EmbeddedBatch(batch.rows, {"embedding": vectors}, batch.work)
 
     def embed_prompted(self, prompted: Sequence[str]) -> Array:
         """Return float32 [texts, dim] of texts that have their prompts, each run alone: in int8 batches change them."""
@@ -82,23 +88,25 @@ class GraphEmbedder:
             vectors += self.runnable.run(tokenize(self.model, [text], self.tokens), OUTPUTS[:1])
         return cut_dimensions(np.concatenate(vectors), self.dim, self.normalized)
 
-    def outputs(self, texts: Sequence[str], role: Role, name: str, progress: TextProgress | None = None) -> Array:
-        """Return one output of the texts, in their order; the shortest are run first."""
+    def outputs(self, texts: Sequence[str], role: Role, name: str) -> Array:
+        """Return one output of the texts, in their order."""
+        batches = list(self._batches(texts, role, name))
+        back = np.argsort(np.concatenate([batch.rows for batch in batches]))
+        return np.asarray(np.concatenate([batch.embedding for batch in batches])[back])
+
+    def _batches(self, texts: Sequence[str], role: Role, name: str) -> Iterator[EmbeddedBatch]:
+        """Compute one output of the texts, as "embedding"; the shortest are run first."""
         prompt = self.prompts[role]
-        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+        order = np.array(sorted(range(len(texts)), key=lambda row: len(texts[row])), dtype=np.int64)
         can_pad = self.model[0].tokenizer.pad_token is not None
         batch_size = BATCH if role == "document" and can_pad else 1
         characters = max(1, sum(len(text) for text in texts))
-        characters_done = 0
-        results = []
         for start in range(0, len(order), batch_size):
-            batch = [texts[row] for row in order[start : start + batch_size]]
+            rows = order[start : start + batch_size]
+            batch = [texts[row] for row in rows]
             tokens = tokenize(self.model, [prompt + text for text in batch], self.tokens)
-            results += self.runnable.run(tokens, [name])
-            characters_done += sum(len(text) for text in batch)
-            if progress is not None:
-                progress(start + len(batch), characters_done / characters)
-        return np.asarray(np.concatenate(results)[np.argsort(order)])
+            (values,) = self.runnable.run(tokens, [name])
+            yield EmbeddedBatch(rows, {"embedding": values}, sum(len(text) for text in batch) / characters)
 
 
 def is_exported(path: Path) -> bool:

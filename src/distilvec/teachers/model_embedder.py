@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,20 @@ from distilvec.models.load import (
 )
 from distilvec.models.settings import ModelSettings, setting_key
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
-from distilvec.models.unreadable import check_outputs
-from distilvec.teachers.cache.fill import Progress, fill_cache
-from distilvec.teachers.cache.kept import embed_kept, open_kept
+from distilvec.models.unreadable import PROBE, check_vector, vector_expected
+from distilvec.teachers.cache.evaluation_vectors import open_evaluation_cache, stored_batches
+from distilvec.teachers.cache.fill import FillSteps, compute_vectors, fill_steps
 from distilvec.teachers.cache.manifest import Manifest, hash_model, hash_modules
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.encode import Forward, TextProgress, Vectors, cut_dimensions, plan_batches, runs_directly
+from distilvec.teachers.encode import (
+    EmbeddedBatch,
+    Forward,
+    Vectors,
+    collect,
+    cut_dimensions,
+    plan_batches,
+    runs_directly,
+)
 from distilvec.teachers.fast_linear import autocast_forward, pack_linears, use_bfloat16
 
 CHARACTERS_A_TOKEN = 4
@@ -108,7 +117,7 @@ class ModelEmbedder:
         self.pre_dense_dim: int | None = dense[0] if dense else None
         bfloat16 = self.settings.dtype == "bfloat16"
         self._forward = Forward(model, batch_tokens, self.max_length, bfloat16) if runs_directly(model) else None
-        self._kept: TeacherCache | None = None  # of evaluation texts: keep_in
+        self._evaluation_cache: TeacherCache | None = None  # of evaluation texts: keep_in
 
     def __enter__(self) -> ModelEmbedder:
         return self
@@ -187,38 +196,47 @@ class ModelEmbedder:
                 return modes if isinstance(modes, str | None) else "+".join(modes)
         return None
 
-    def fill(self, cache: TeacherCache, corpus: Corpus, progress: Progress | None = None) -> None:
-        """Embed the rows that the cache lacks; see `fill_cache`."""
-        fill_cache(cache, corpus, self, progress)
+    def fill_steps(self, cache: TeacherCache, corpus: Corpus) -> FillSteps:
+        """Embed the rows that the cache lacks."""
+        return fill_steps(cache, corpus, partial(compute_vectors, cache.manifest, corpus, self))
 
-    def embed(
-        self, texts: Sequence[str], role: Role = "document", progress: TextProgress | None = None
-    ) -> npt.NDArray[np.float32]:
+    def embed(self, texts: Sequence[str], role: Role = "document") -> npt.NDArray[np.float32]:
         """Return float32 [texts, dim], with the role's prompt prepended; see `keep_in` for texts that are stored."""
+        return collect(self.embed_batches(texts, role), len(texts), self.dim)
+
+    def embed_batches(self, texts: Sequence[str], role: Role = "document") -> Iterator[EmbeddedBatch]:
+        """Embed batch by batch, those that are stored first, then the longest texts."""
         prompt = self.prompts.get(role, "")
-        if self._kept is not None:
-            return embed_kept(self._kept, self, texts, prompt, progress)
-        return self.signals([prompt + text for text in texts], progress=progress)["embedding"]
+        if self._evaluation_cache is not None:
+            return stored_batches(self._evaluation_cache, self, texts, prompt)
+        return self.batches([prompt + text for text in texts])
 
     def embed_prompted(self, prompted: Sequence[str]) -> npt.NDArray[np.float32]:
         """Return float32 [texts, dim] of texts that have their prompts."""
-        return self.signals(prompted)["embedding"]
+        return collect(self.batches(prompted), len(prompted), self.dim)
 
     def keep_in(self, root: Path, manifest: Manifest) -> None:
         """From now on keep the vectors of `embed` below this cache root, and read those that are there.
 
         `manifest` is this teacher's, with any signals.
         """
-        self._kept = open_kept(root, manifest)
+        self._evaluation_cache = open_evaluation_cache(root, manifest)
 
-    def signals(
-        self, prompted: Sequence[Text], pre_dense: bool = False, progress: TextProgress | None = None
-    ) -> Vectors:
+    def signals(self, prompted: Sequence[Text], pre_dense: bool = False) -> Vectors:
         """ "embedding" [n, dim] and optionally "pre_dense" [n, pre_dense_dim] of texts with prompts, float32.
 
-        `progress(texts, share of their tokens)` is called after every batch. Errors: DistilvecError for pre-dense
-        vectors of a model that has no Dense layer.
+        Errors: DistilvecError for pre-dense vectors of a model that has no Dense layer.
         """
+        vectors = {"embedding": np.empty((len(prompted), self.dim), dtype=np.float32)}
+        if pre_dense:
+            vectors["pre_dense"] = np.empty((len(prompted), self.pre_dense_dim or 0), dtype=np.float32)
+        for batch in self.batches(prompted, pre_dense):
+            for name, values in batch.signals.items():
+                vectors[name][batch.rows] = values
+        return vectors
+
+    def batches(self, prompted: Sequence[Text], pre_dense: bool = False) -> Iterator[EmbeddedBatch]:
+        """Embed texts with prompts batch by batch, with the signals of `signals`; of many texts some at a time."""
         if pre_dense and (self.pre_dense_dim is None or self._forward is None):
             kinds = ", ".join(type(module).__name__ for module in self.model)
             raise DistilvecError(
@@ -226,19 +244,12 @@ class ModelEmbedder:
                 f"{self.name} has no Dense layer with readable input; found modules {kinds}.",
                 "Take another teacher, or a method without pre-dense vectors.",
             )
-        vectors = {"embedding": np.empty((len(prompted), self.dim), dtype=np.float32)}
-        if pre_dense:
-            vectors["pre_dense"] = np.empty((len(prompted), self.pre_dense_dim or 0), dtype=np.float32)
         for start in range(0, len(prompted), _WINDOW):
             texts = prompted[start : start + _WINDOW]
-
-            def advance(done: int, share: float, before: int = start, size: int = len(texts)) -> None:
-                if progress is not None:
-                    progress(before + done, (before + share * size) / len(prompted))
-
-            for name, values in self._window(texts, pre_dense, advance).items():
-                vectors[name][start : start + _WINDOW] = values
-        return vectors
+            for batch in self._uncut(texts, pre_dense):
+                vectors = cut_dimensions(batch.embedding, self.dim, self.normalized)
+                signals = {**batch.signals, "embedding": vectors}
+                yield EmbeddedBatch(start + batch.rows, signals, batch.work * len(texts) / len(prompted))
 
     def lengths(self, prompted: Sequence[Text]) -> npt.NDArray[np.int64]:
         """Tokens of texts with prompts, as the model reads them; a model of its own kind: estimated from characters."""
@@ -251,40 +262,21 @@ class ModelEmbedder:
         """The precision that the backbone runs in."""
         return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.settings.dtype == "bfloat16")
 
-    def _window(
-        self, prompted: Sequence[Text], pre_dense: bool = False, progress: TextProgress | None = None
-    ) -> Vectors:
-        signals = self._uncut(prompted, pre_dense, progress)
-        signals["embedding"] = cut_dimensions(signals["embedding"], self.dim, self.normalized)
-        return signals
-
-    def _uncut(
-        self, prompted: Sequence[Text], pre_dense: bool = False, progress: TextProgress | None = None
-    ) -> Vectors:
+    def _uncut(self, prompted: Sequence[Text], pre_dense: bool = False) -> Iterator[EmbeddedBatch]:
         """Compute the vectors as the model gives them, before they are cut to the teacher's dim."""
-        if self._forward is not None:
-            return self._forward.run(prompted, pre_dense, progress)
-        return {"embedding": self._encode(prompted, progress)}
+        return self._encode(prompted) if self._forward is None else self._forward.batches(prompted, pre_dense)
 
-    def _encode(self, prompted: Sequence[Text], progress: TextProgress | None) -> npt.NDArray[np.float32]:
+    def _encode(self, prompted: Sequence[Text]) -> Iterator[EmbeddedBatch]:
         """Vectors by the model's own `encode`, in batches of about `batch_tokens`: a long text is alone."""
         lengths = self.lengths(prompted)
-        batches = plan_batches(lengths, self.batch_tokens, self.batch_tokens)
-        results = []
-        texts_done = tokens_done = 0
-        for rows in batches:
+        for rows in plan_batches(lengths, self.batch_tokens, self.batch_tokens):
             texts: list[Any] = [prompted[row] for row in rows]
             with evaluating(self.model):
                 vectors = self.model.encode(
                     texts, prompt="", batch_size=len(rows), convert_to_tensor=True, show_progress_bar=False
                 )
-            results.append(vectors.float().cpu().numpy())
-            texts_done += len(rows)
-            tokens_done += int(lengths[rows].sum())
-            if progress is not None:
-                progress(texts_done, tokens_done / int(lengths.sum()))
-        order = np.argsort(np.concatenate(batches))
-        return np.asarray(np.concatenate(results)[order], dtype=np.float32)
+            signals = {"embedding": vectors.float().cpu().numpy()}
+            yield EmbeddedBatch(rows, signals, float(lengths[rows].sum() / lengths.sum()))
 
 
 def load_embedder(
@@ -336,7 +328,9 @@ def load_embedder(
         files=files,
         key=key,
     )
-    check_outputs(lambda texts: embedder._uncut(texts)["embedding"], loaded, model, key)
+    with vector_expected(loaded, model, key):
+        probe = next(embedder._uncut([PROBE]))
+    check_vector(probe.embedding, loaded, model, key)
     return embedder
 
 

@@ -13,16 +13,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.extras import require_extra
 from distilvec.data.corpus import Corpus
-from distilvec.teachers.cache.fill import Planned
+from distilvec.teachers.cache.fill import Batches, Planned
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import Array, Rows
-from distilvec.teachers.encode import TextProgress
+from distilvec.teachers.encode import EmbeddedBatch
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.teacher import load_teacher
 
@@ -60,7 +61,7 @@ class Worker:
 
 
 class RayWorkers:
-    """Worker processes of one teacher, for `fill_shards` (`compute` and `ahead`); they end with the `with` block."""
+    """Worker processes of one teacher, for `fill_steps` (`compute` and `ahead`); they end with the `with` block."""
 
     def __init__(
         self, options: RayOptions, section: TeacherSection, device: str, manifest: Manifest, corpus: Corpus
@@ -126,12 +127,12 @@ class RayWorkers:
                 self._free.append(worker)
                 yield shard
 
-    def compute(self, rows: Rows, advance: TextProgress) -> Mapping[str, Array]:
+    def compute(self, rows: Rows) -> Batches:
         """The signals of a shard that `ahead` has passed on. DistilvecError of a worker, or if workers keep dying."""
         import ray
 
         try:
-            found: Mapping[str, Array] = ray.get(self._results.pop(int(rows[0])))
+            signals: dict[str, Any] = ray.get(self._results.pop(int(rows[0])))
         except ray.exceptions.RayTaskError as error:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None
         except ray.exceptions.RayError as error:
@@ -141,4 +142,4 @@ class RayWorkers:
                 f"{first_line(error)}",
                 "Lower teacher.batch_tokens, or give workers more memory. Shards before are kept.",
             ) from error
-        return found
+        yield EmbeddedBatch(np.arange(len(rows)), signals, 1.0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from contextlib import closing
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,14 @@ from distilvec.core.info import TeacherInfo
 from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus, text_key
 from distilvec.data.corpus_files import as_keys
-from distilvec.teachers.cache.fill import Progress, chunks, count_missing
+from distilvec.teachers.cache.fill import FillStep, FillSteps, compute_vectors, count_missing, fill_steps, key_chunks
 from distilvec.teachers.cache.index import KeyIndex
 from distilvec.teachers.cache.manifest import Manifest
-from distilvec.teachers.cache.parquet import Rows, VectorTable, append_rows, take
+from distilvec.teachers.cache.parquet import TableRows, VectorTable, append_rows
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cache.validate import shortened
-from distilvec.teachers.encode import TextProgress, cut_dimensions
+from distilvec.teachers.encode import EmbeddedBatch, cut_dimensions
 
 _TOLERANCE = 1e-3
 _FEW = 0.1  # share of vectors that may have length 1 at random
@@ -34,16 +35,18 @@ class TableEmbedder:
     """A Parquet table as a Teacher (teachers/teacher.py), and as the embedder of the texts that it holds.
 
     It has no tokens, so its input has no maximum length. A row without a role counts for its text in every role.
+    Training texts that it lacks are embedded by `section.made_by`, the model or API that made it, on `device`.
     `normalized`: all vectors have length 1 (within 1e-3). `similarity` is the section's; a table states none, and is
     compared by cosine without it. `key` names the table in errors.
     """
 
-    def __init__(self, section: TeacherSection, key: str = "teacher.vectors") -> None:
+    def __init__(self, section: TeacherSection, key: str = "teacher.vectors", device: str = "auto") -> None:
         if section.vectors is None:
             raise DistilvecError(key, "expected a Parquet file or folder; found none.", "Name one.")
         path = Path(section.vectors)
         self.section = section
         self.key = key
+        self.device = device
         self.name = section.name or path.stem
         self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.prompts or {})}
         self.table = VectorTable(path, key, self.prompts, columns=section.columns)
@@ -95,31 +98,81 @@ class TableEmbedder:
         )
 
     def _content(self) -> str:
-        """A hash of the table's files and of the columns that are chosen: a file may hold several vectors of a text."""
-        files = hash_files(self.table.paths, key=self.key)
-        return combine([("table", files), *sorted(self.table.names.items())]) if self.section.columns else files
+        """A hash of the table's files, of the columns that are chosen, and of the model that made it.
 
-    def fill(self, cache: TeacherCache, corpus: Corpus, progress: Progress | None = None) -> None:
+        A file may hold several vectors of a text.
+        """
+        files = hash_files(self.table.paths, key=self.key)
+        made_by = self.section.made_by
+        if not self.section.columns and made_by is None:
+            return files
+        parts = [("table", files)]
+        if self.section.columns:
+            parts += sorted(self.table.names.items())
+        if made_by is not None:
+            parts.append(("made by", made_by))
+        return combine(parts)
+
+    def fill_steps(self, cache: TeacherCache, corpus: Corpus) -> FillSteps:
         """Put the vectors of the corpus's texts into the cache, in the table's order; resumed exactly after a kill.
 
-        Errors: DistilvecError if texts of the corpus are not in the table, rows of one text differ (both before
-        anything is written), or vectors must not be stored.
+        Texts that the table lacks come last, embedded by the model that made it. Errors: DistilvecError if texts of the
+        corpus are not in the table and no model is named, rows of one text differ (both before anything is written), or
+        vectors must not be stored; for a model that has not made the table.
         """
         if not count_missing(cache, corpus):
             return
-        self._refuse_missing(cache, corpus, self.table.check_conflicts(cache.signals))
+        stored = self.table.check_conflicts(cache.signals)
+        if self.section.made_by is None or set(cache.signals) != {"embedding"}:
+            self._refuse_missing(cache, corpus, stored)
         with cache.writing():
             missing = KeyIndex()
-            for _, keys in chunks(corpus):
+            for _, keys in key_chunks(corpus):
                 missing.add(keys[cache.positions(keys) < 0])
-            rows_to_add = (take(rows, missing.positions(rows["key"]) >= 0) for rows in self.rows(cache.signals))
+            rows_to_add = (rows.select(missing.positions(rows.keys) >= 0) for rows in self.rows(cache.signals))
             done = len(corpus) - len(missing)
             for new in append_rows(cache, rows_to_add):
                 done += new
-                if progress:
-                    progress(done, len(corpus), done)
+                yield FillStep(done, len(corpus), done)
+        if count_missing(cache, corpus):
+            yield from self._embed_missing(cache, corpus)
 
-    def embed(self, texts: Sequence[str], role: Role = "document", progress: TextProgress | None = None) -> Array:
+    def _embed_missing(self, cache: TeacherCache, corpus: Corpus) -> FillSteps:
+        """Embed the rows that the cache lacks with the model that made the table."""
+        from distilvec.teachers.maker import SAMPLE, Maker, open_maker  # it opens tables as well
+
+        assert self.section.made_by is not None
+        with open_maker(self.section.made_by, device=self.device) as embedder:
+            maker = Maker(embedder, self.dim, self.normalized)
+            maker.check(*self._sample(SAMPLE))
+            compute = partial(compute_vectors, cache.manifest, corpus, maker)
+            with closing(fill_steps(cache, corpus, compute)) as steps:
+                yield from steps
+
+    def _sample(self, count: int) -> tuple[list[str], Array]:
+        """Return some stored texts with their prompts, documents if the first rows have any, and their vectors."""
+        rows = next(self.rows(["embedding"]))
+        is_document = self._are_documents(rows)
+        prompt = self.prompts["document" if is_document.any() else "query"]
+        if is_document.any():
+            rows = rows.select(is_document)
+        rows = rows.select(slice(count))
+        return [prompt + text for text in rows.texts], rows.vectors["embedding"]
+
+    def _are_documents(self, rows: TableRows) -> Any:
+        """Return which rows are documents, [n]: their keys are those of their texts with the prompt of documents."""
+        keys = self._keys_of(rows.texts.tolist(), "document")
+        return (keys.view(np.uint64) == rows.keys.view(np.uint64)).reshape(-1, 2).all(axis=1)
+
+    def absent(self, corpus: Corpus) -> int:
+        """Count the corpus's rows that have no vector in the table."""
+        return sum(int((self._index.positions(keys) < 0).sum()) for _, keys in key_chunks(corpus))
+
+    def embed_batches(self, texts: Sequence[str], role: Role = "document") -> Iterator[EmbeddedBatch]:
+        """Look all texts up at once: the table is read from its beginning to its end."""
+        yield EmbeddedBatch(np.arange(len(texts)), {"embedding": self.embed(texts, role)}, 1.0)
+
+    def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
         """float32 [n, dim] of texts in the table, in their order. DistilvecError for texts that the table lacks."""
         keys, back = np.unique(self._keys_of(texts, role), return_inverse=True)
         index = KeyIndex()
@@ -127,9 +180,9 @@ class TableEmbedder:
         vectors = np.zeros((len(keys), self.dim), dtype=np.float32)
         present = np.zeros(len(keys), dtype=bool)
         for rows in self.rows(["embedding"]):
-            slots = index.positions(rows["key"])
+            slots = index.positions(rows.keys)
             asked = slots >= 0
-            vectors[slots[asked]] = rows["embedding"][asked]
+            vectors[slots[asked]] = rows.vectors["embedding"][asked]
             present[slots[asked]] = True
         lacking = np.flatnonzero(~present[back])
         if len(lacking):
@@ -151,17 +204,13 @@ class TableEmbedder:
         vectors = [np.empty((0, self.dim), dtype=np.float32)]
         seen = KeyIndex()
         for rows in self.rows(["embedding"]):
-            # a row's key depends on its role: it is that of its text as a document if the row is a document
-            keys = self._keys_of(rows["text"].tolist(), "document")
-            is_document = (keys.view(np.uint64) == rows["key"].view(np.uint64)).reshape(-1, 2).all(axis=1)
-            chosen = is_document & (rows["text"] != "")
-            rows = take(rows, chosen)
-            keys = keys[chosen]
+            rows = rows.select(self._are_documents(rows) & (rows.texts != ""))
+            keys = rows.keys
             first = np.sort(np.unique(keys, return_index=True)[1])
             first = first[seen.positions(keys[first]) < 0]
             seen.add(keys[first])
-            texts += rows["text"][first].tolist()
-            vectors.append(rows["embedding"][first])
+            texts += rows.texts[first].tolist()
+            vectors.append(rows.vectors["embedding"][first])
         return texts, np.concatenate(vectors)
 
     @cached_property
@@ -171,26 +220,26 @@ class TableEmbedder:
     def _keys_of(self, texts: Sequence[str], role: Role) -> Any:
         return as_keys(text_key(self.prompts[role], text.strip()) for text in texts)
 
-    def rows(self, signals: Iterable[str]) -> Iterator[Rows]:
+    def rows(self, signals: Iterable[str]) -> Iterator[TableRows]:
         """The table's rows in order, cut to `dim` dimensions. DistilvecError if only some vectors have length 1."""
         for rows in self.table.rows(signals):
-            if "embedding" in rows:
-                real, close = _real_and_unit(rows["embedding"])
+            if "embedding" in rows.vectors:
+                real, close = _real_and_unit(rows.vectors["embedding"])
                 if self.normalized and (wrong := real & ~close).any():
-                    text = shortened(rows["text"][int(np.argmax(wrong))])
+                    text = shortened(rows.texts[int(np.argmax(wrong))])
                     raise DistilvecError(
                         self.key,
                         f"{self.table.path}: other vectors have length 1, that of {text} has not.",
                         "Normalise all of them, or none.",
                     )
-                rows["embedding"] = cut_dimensions(rows["embedding"], self.dim, self.normalized)
+                rows.vectors["embedding"] = cut_dimensions(rows.vectors["embedding"], self.dim, self.normalized)
             yield rows
 
     def _measure(self) -> bool:
         """True if the first vectors have length 1, but for zero vectors and a few others."""
         measured = unit = 0
         for rows in self.table.rows(["embedding"]):
-            real, close = _real_and_unit(rows["embedding"])
+            real, close = _real_and_unit(rows.vectors["embedding"])
             measured += int(real.sum())
             unit += int((real & close).sum())
             if measured >= _MEASURED:
@@ -199,7 +248,7 @@ class TableEmbedder:
 
     def _refuse_missing(self, cache: TeacherCache, corpus: Corpus, table: KeyIndex) -> None:
         """DistilvecError for texts of the corpus that are neither in the cache nor in the table."""
-        missing = [(cache.positions(keys) < 0) & (table.positions(keys) < 0) for _, keys in chunks(corpus)]
+        missing = [(cache.positions(keys) < 0) & (table.positions(keys) < 0) for _, keys in key_chunks(corpus)]
         rows = np.flatnonzero(np.concatenate(missing))
         if rows.size:
             separate = " With task.encode=separate, pairs are looked up as two texts." if corpus.paired else ""
@@ -207,7 +256,8 @@ class TableEmbedder:
                 self.key,
                 f"{len(rows):,} of the corpus's {len(corpus):,} texts have no vector in {self.table.path}, such as "
                 f"{shortened(corpus.stored(rows[:1])[0])}.",
-                f"Remove these texts, or add their vectors.{separate}",
+                "Remove these texts, add their vectors, or name the model or API that made the table, which embeds "
+                f"them: --made-by (teacher.made_by).{separate}",
             )
 
 

@@ -12,7 +12,7 @@ from distilvec.core.info import TeacherInfo
 from distilvec.data.corpus import Corpus
 from distilvec.models.settings import ModelSettings, PlainSettings
 from distilvec.teachers.api_embedder import ApiEmbedder
-from distilvec.teachers.cache.fill import Progress
+from distilvec.teachers.cache.fill import FillSteps
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.embedder import Embedder
@@ -26,9 +26,9 @@ class Teacher(Embedder, Protocol):
     1. Write a class with these methods in a new file of this folder; the three of OpenTeacher are examples.
     2. Add the keys that name it to TeacherSection, and a line to `open_teacher`.
 
-    A kind that computes vectors text by text needs `signals(prompted, pre_dense, progress)`, which returns float32
-    [n, dim] by signal, and `fill` is `fill_cache(cache, corpus, self, progress)`. A kind that runs in every step has a
-    `model` (LiveTeacher). Its memory is freed at the end of a `with` block; `info()` and `manifest()` come before that.
+    A kind that computes vectors text by text needs `batches(prompted, pre_dense)`, which yields EmbeddedBatch, and its
+    `fill_steps` returns those of cache/fill.py. A kind that runs in every step has a `model` (LiveTeacher). Its memory
+    is freed at the end of a `with` block; `info()` and `manifest()` come before that.
     """
 
     def info(self) -> TeacherInfo:
@@ -39,8 +39,8 @@ class Teacher(Embedder, Protocol):
         """Settings that the vectors depend on; two teachers with equal fingerprints share a cache."""
         ...
 
-    def fill(self, cache: TeacherCache, corpus: Corpus, progress: Progress | None = None) -> None:
-        """Append the vectors of the corpus's rows that the cache lacks, as `cache.signals` has them."""
+    def fill_steps(self, cache: TeacherCache, corpus: Corpus) -> FillSteps:
+        """Append the vectors of the corpus's rows that the cache lacks, as `cache.signals` has them, step by step."""
         ...
 
     def __enter__(self) -> Teacher:
@@ -66,7 +66,7 @@ def open_teacher(
     if section.api is not None:
         return ApiEmbedder(section, counts)
     if section.vectors is not None:
-        return TableEmbedder(section)
+        return TableEmbedder(section, device=device)
     return load_teacher(section, device, sharded)
 
 

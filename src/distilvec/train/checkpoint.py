@@ -58,11 +58,6 @@ class Progress:
     finished: bool = False
 
 
-def checkpoint_file(folder: Path) -> Path:
-    """The file from which an interrupted run or stage in this folder resumes."""
-    return folder / "checkpoint" / "state.safetensors"
-
-
 def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose names start with `prefix`, without the prefix."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
@@ -154,11 +149,6 @@ def _read_progress(text: str, path: Path) -> Progress:
 
 
 # -- the objective's parameters ---------------------------------------------------------------------------------------
-
-
-def objective_file(student: Path) -> Path:
-    """The file of the objective's parameters that were trained with the student in this folder; it does not ship."""
-    return student.with_name(f"{student.name}.objective.safetensors")
 
 
 def save_objective(path: Path, objective: Objective) -> None:

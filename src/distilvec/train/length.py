@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from distilvec.core.files import read_json, write_json
+from distilvec.core.run_folder import TrainingFolder
 
 TEXTS_SEEN = 100_000  # by `train.epochs: auto`, in whole passes
 MOST_PASSES = 30
@@ -80,27 +80,20 @@ def steps_within(seconds: float, pace: Pace, validations_between: Callable[[int]
     return fewest
 
 
-def length_file(folder: Path) -> Path:
-    """The file with the number of steps of a training whose recipe leaves its length open, beside its checkpoint."""
-    return folder / "checkpoint" / "length.json"
-
-
-def write_steps(folder: Path, steps: int, fingerprint: str) -> None:
+def write_steps(folder: TrainingFolder, steps: int, fingerprint: str) -> None:
     """Keep the number of steps, so that a resumed training has the same schedule."""
-    path = length_file(folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"steps": steps, "fingerprint": fingerprint}, sealed=True, key="checkpoint")
+    folder.length.parent.mkdir(parents=True, exist_ok=True)
+    write_json(folder.length, {"steps": steps, "fingerprint": fingerprint}, sealed=True, key="checkpoint")
 
 
-def read_steps(folder: Path, fingerprint: str | None = None) -> int | None:
+def read_steps(folder: TrainingFolder, fingerprint: str | None = None) -> int | None:
     """Read the number of steps; None if there is no file, or that of a training with another fingerprint.
 
     Errors: DistilvecError for a damaged file.
     """
-    path = length_file(folder)
-    if not path.exists():
+    if not folder.length.exists():
         return None
-    content = read_json(path, "Put back a copy of it, or start over (--restart).", "checkpoint")
+    content = read_json(folder.length, "Put back a copy of it, or start over (--restart).", "checkpoint")
     if fingerprint is not None and content["fingerprint"] != fingerprint:
         return None
     return int(content["steps"])

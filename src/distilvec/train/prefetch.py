@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import torch
 
-from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import ModelOutputs
 from distilvec.data.sampler import Rows
 from distilvec.teachers.cached import Finish, read_ahead
@@ -37,7 +36,7 @@ class MicroBatch:
 
     def to(self, device: torch.device) -> tuple[Share, ModelOutputs]:
         """Return the share and the teacher's outputs for it on `device`."""
-        share = self.share.moved(lambda batch: batch.to(device))
+        share = self.share.to(device)
         return share, self.finish(share.own)
 
 
@@ -45,7 +44,7 @@ def load(data: TrainingRows, numbers: Rows, device: torch.device) -> MicroBatch:
     """Return the micro-batch of these examples, in pinned memory if the device is a GPU."""
     share = share_of(data.batch(numbers))
     if device.type == "cuda":
-        share = share.moved(TextBatch.pin_memory)
+        share = share.pin_memory()
     return MicroBatch(share, read_ahead(data.teacher, share.own))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -27,11 +26,15 @@ class Share:
     counted: int
     seed: int = 0
 
-    def moved(self, move: Callable[[TextBatch], TextBatch]) -> Share:
-        """Return the share with its batches moved."""
-        moved_own = move(self.own)
-        whole = moved_own if self.whole is self.own else move(self.whole)
-        return replace(self, whole=whole, own=moved_own)
+    def to(self, device: torch.device) -> Share:
+        """Return the share with its batches on `device`."""
+        own = self.own.to(device)
+        return replace(self, own=own, whole=own if self.whole is self.own else self.whole.to(device))
+
+    def pin_memory(self) -> Share:
+        """Return the share with its batches in pinned memory."""
+        own = self.own.pin_memory()
+        return replace(self, own=own, whole=own if self.whole is self.own else self.whole.pin_memory())
 
     def gather(self, student: ModelOutputs, teacher: ModelOutputs) -> tuple[ModelOutputs, ModelOutputs]:
         """Return both models' outputs for the whole micro-batch, from those for `own` in each process.

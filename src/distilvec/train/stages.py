@@ -1,7 +1,7 @@
 """The stages of a training: each begins from the last weights of the stage before.
 
-The last stage is in the run folder, so that readers of a run find it at the same path as without stages; the
-others are in `stages/<name>/` (metrics.jsonl, checkpoint/).
+Every stage has its own metrics and checkpoint. Those of the last one are where a training without stages has them, so
+that readers of a run find them at the same path.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
+from distilvec.core.run_folder import RunFolder, TrainingFolder
 from distilvec.students.encoder import Encoder
-from distilvec.train.checkpoint import Progress, checkpoint_file, fitting, read_checkpoint, restore, with_prefix
+from distilvec.train.checkpoint import Progress, fitting, read_checkpoint, restore, with_prefix
 from distilvec.train.distillation import Distillation
 from distilvec.train.length import MOST_PASSES, Passes, automatic_passes
 from distilvec.train.optimizer import parameter_groups
@@ -31,7 +31,7 @@ class Stage:
 
     name: str
     recipe: Recipe
-    folder: Path
+    folder: TrainingFolder
     last: bool = True
     automatic: Passes | None = None
 
@@ -41,14 +41,15 @@ class Stage:
         return "everything" if self.recipe.train.trainable is None else ", ".join(self.recipe.train.trainable)
 
 
-def training_stages(recipe: Recipe, folder: Path) -> list[Stage]:
-    """The stages of a run in `folder`, in order; a recipe without stages is one."""
+def training_stages(recipe: Recipe, run: RunFolder) -> list[Stage]:
+    """The stages of a run, in order; a recipe without stages is one."""
     stage_recipes = recipes.stage_recipes(recipe) or {"": recipe}
     last_name = list(stage_recipes)[-1]
     stages = []
     for name, stage_recipe in stage_recipes.items():
         is_last = name == last_name
-        stages.append(Stage(name, stage_recipe, folder if is_last else folder / "stages" / name, is_last))
+        folder = run.training if is_last else run.stage(name)
+        stages.append(Stage(name, stage_recipe, folder, is_last))
     return stages
 
 
@@ -85,7 +86,7 @@ def check_parameters(stage: Stage, encoder: Encoder, objective: Objective) -> No
 
 def stage_progress(stage: Stage, fingerprint: str) -> Progress:
     """Progress of a stage, from its checkpoint."""
-    checkpoint = read_checkpoint(checkpoint_file(stage.folder), fingerprint, ())
+    checkpoint = read_checkpoint(stage.folder.checkpoint, fingerprint, ())
     return checkpoint[1] if checkpoint else Progress()
 
 
@@ -94,12 +95,12 @@ def take_over(encoder: Encoder, objective: Objective, stage: Stage, before: Stag
 
     Parameters of the objective that the stage before did not have, or in another shape, keep their initial values.
     """
-    path = checkpoint_file(before.folder)
+    path = before.folder.checkpoint
     checkpoint = read_checkpoint(path, fingerprint, ("model/",))
     if checkpoint is None or not checkpoint[1].finished:
         raise DistilvecError(
             "stages",
-            f"stage {stage.name} begins after {before.name}, but {before.folder} holds no finished training.",
+            f"stage {stage.name} begins after {before.name}, but {before.folder.path} holds no finished training.",
             "Start over (--restart).",
         )
     weights = checkpoint[0]

@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,12 @@ from distilvec.core import processes
 from distilvec.core.errors import DistilvecError, Stopped
 from distilvec.core.log import Advance, log, progress
 from distilvec.core.objective import Objective
+from distilvec.core.run_folder import TrainingFolder
 from distilvec.core.task_head import TaskHead
 from distilvec.data.sampler import Batches, epoch_batches
 from distilvec.students.encoder import Encoder
 from distilvec.train.accelerator import make_accelerator
-from distilvec.train.checkpoint import Progress, checkpoint_file, load_checkpoint, save_checkpoint, with_prefix
+from distilvec.train.checkpoint import Progress, load_checkpoint, save_checkpoint, with_prefix
 from distilvec.train.dataset import TrainingRows
 from distilvec.train.distillation import StepGradients, prepare
 from distilvec.train.length import CLOSEST_JUDGED, FLAT, FLAT_VALIDATIONS, decay_steps
@@ -85,7 +85,7 @@ class Trainer:
         objective: Objective,
         data: TrainingRows,
         train: TrainSection,
-        folder: Path,
+        folder: TrainingFolder,
         fingerprint: str,
         hooks: TrainingHooks | None = None,
     ) -> None:
@@ -94,7 +94,7 @@ class Trainer:
         self.folder = folder
         self.fingerprint = fingerprint
         self.hooks = hooks or TrainingHooks()
-        self.accelerator = make_accelerator(train, folder)
+        self.accelerator = make_accelerator(train, folder.path)
         self.device = self.accelerator.device
         self.module = prepare(encoder, objective, train, self.accelerator)
         self.optimizer = build_optimizer(self.module, train)
@@ -103,7 +103,7 @@ class Trainer:
 
         # Before a checkpoint is loaded: the encoder still has the weights of its start.
         self.start_weights = StartWeights(self.module) if measures_distance(objective) else None
-        self.checkpoint = checkpoint_file(folder)  # from which an interrupted run resumes
+        self.checkpoint = folder.checkpoint  # from which an interrupted run resumes
         checkpoint = load_checkpoint(self.checkpoint, self.module, self.optimizer, fingerprint)
         self.state, memory = checkpoint or (Progress(), {})
         self.processes_before = int(memory.get("processes", processes.world_size()))
@@ -118,7 +118,7 @@ class Trainer:
         self.validation_steps = self._validation_steps()
         self._set_schedule(self.state.learning_rate)
 
-        self.metrics = MetricsLog(folder / "metrics.jsonl", self.accelerator, self.hooks.callbacks)
+        self.metrics = MetricsLog(folder.metrics, self.accelerator, self.hooks.callbacks)
         self.means = RunningMeans(with_prefix(memory, "window/"), self.device)
         self.monitors: list[Monitor] = [CollapseMonitor(), GateMonitor(self.total_steps)]
         for monitor in self.monitors:

@@ -29,24 +29,35 @@ Row = dict[str, Any]
 _LONGEST_FIELD = 1 << 30
 
 
-def rows_of(part: Part, files: Files, given: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Row]:
-    """The rows of a part, cleaned, with its constant columns: of its files, or those `given` by a data set.
+def rows_of_files(part: Part, files: Files) -> Iterator[Row]:
+    """The rows of a part's files, cleaned, with its constant columns.
 
     Errors: DistilvecError with the files, for content that is not of the part's format.
     """
+    yield from _finished(part, READERS[part.format](part, files), ", ".join(files))
+
+
+def rows_of_dataset(part: Part, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    """The rows of a part from those of a Hugging Face data set. Errors: see `rows_of_files`."""
+    yield from _finished(part, (_named(part, row) for row in rows), str(part.dataset))
+
+
+def _finished(part: Part, rows: Iterator[Row], origin: str) -> Iterator[Row]:
     seen = set[str]()
+    # `split` is the first column of a file, the other constant ones are the last: checksums depend on the order.
     first = {name: value for name, value in part.constant.items() if name == "split"}
     try:
-        for found in READERS[part.format](part, files) if given is None else (_named(part, row) for row in given):
-            row = first | _cleaned(part, found) | part.constant
-            if part.distinct and (row["text"] in seen or not row["text"]):
-                continue
+        for row in rows:
+            row = first | _cleaned(part, row) | part.constant
             if part.distinct:
-                seen.add(str(row["text"]))
+                text = str(row["text"])
+                if not text or text in seen:
+                    continue
+                seen.add(text)
             yield row
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, csv.Error, yaml.YAMLError) as error:
         problem = f"not the expected {part.format} ({type(error).__name__}: {first_line(error)})"
-        raise Unusable("data", f"{', '.join(files)[:200]}: {problem}.") from error
+        raise Unusable("data", f"{origin[:200]}: {problem}.") from error
 
 
 def _cleaned(part: Part, row: Row) -> Row:
@@ -73,10 +84,10 @@ def _named(part: Part, cells: Any) -> Row:
     return row
 
 
-def _numbered(part: Part) -> bool:
-    """Whether columns have numbers, because the table has no header."""
-    sources = chain.from_iterable(map(_listed, part.columns.values()))
-    return not any(isinstance(source, str) for source in sources)
+def _has_header(part: Part) -> bool:
+    """Whether a table names its columns in its first line; else the part refers to them by number."""
+    sources = chain.from_iterable(_listed(source) for source in part.columns.values())
+    return any(isinstance(source, str) for source in sources)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -85,22 +96,23 @@ def _listed(value: Any) -> list[Any]:
 
 def _text(part: Part, path: Path) -> IO[str]:
     with path.open("rb") as file:
-        zipped = file.read(2) == b"\x1f\x8b"
-    opened = gzip.open if zipped else open
-    return cast(IO[str], opened(path, "rt", encoding=part.encoding, newline=""))
+        is_gzip = file.read(2) == b"\x1f\x8b"
+    open_text = gzip.open if is_gzip else open
+    return cast(IO[str], open_text(path, "rt", encoding=part.encoding, newline=""))
 
 
 def _csv(part: Part, files: Files) -> Iterator[Row]:
     csv.field_size_limit(_LONGEST_FIELD)
     for path in files.values():
         with _text(part, path) as file:
-            table: Iterable[Any] = csv.reader(file) if _numbered(part) else csv.DictReader(file)
+            table: Iterable[Any] = csv.DictReader(file) if _has_header(part) else csv.reader(file)
             for cells in table:
-                if part.each:
-                    for column, sources in part.columns.items():
-                        yield from ({column: cells[source]} for source in _listed(sources))
-                else:
+                if not part.each:
                     yield _named(part, cells)
+                    continue
+                for column, sources in part.columns.items():
+                    for source in _listed(sources):
+                        yield {column: cells[source]}
 
 
 def _tsv(part: Part, files: Files) -> Iterator[Row]:
@@ -109,10 +121,12 @@ def _tsv(part: Part, files: Files) -> Iterator[Row]:
     header: list[str] = []
     for number, lines in enumerate(zip(*tables, strict=True)):
         cells = list(chain.from_iterable(line.rstrip("\r").split("\t") for line in lines))
-        if number == 0 and not _numbered(part):
+        if number == 0 and _has_header(part):
             header = cells
+        elif header:
+            yield _named(part, dict(zip(header, cells, strict=False)))
         else:
-            yield _named(part, dict(zip(header, cells, strict=False)) if header else cells)
+            yield _named(part, cells)
 
 
 def _lines(part: Part, files: Files) -> Iterator[Row]:
@@ -121,14 +135,17 @@ def _lines(part: Part, files: Files) -> Iterator[Row]:
     for path in files.values():
         with _text(part, path) as file:
             for line in file:
-                if found := pattern.fullmatch(line.rstrip("\r\n")):
-                    yield _named(part, found.groupdict()) if part.columns else found.groupdict()
+                match = pattern.fullmatch(line.rstrip("\r\n"))
+                if match:
+                    cells = match.groupdict()
+                    yield _named(part, cells) if part.columns else cells
 
 
 def _records(part: Part, files: Files) -> Iterator[Row]:
     """Parts of a file that match the pattern, which may span lines; its named groups are columns."""
     for path in files.values():
-        yield from (found.groupdict() for found in re.finditer(part.pattern, path.read_text(encoding=part.encoding)))
+        for match in re.finditer(part.pattern, path.read_text(encoding=part.encoding)):
+            yield match.groupdict()
 
 
 def _jsonl(part: Part, files: Files) -> Iterator[Row]:
@@ -136,7 +153,10 @@ def _jsonl(part: Part, files: Files) -> Iterator[Row]:
         with _text(part, path) as file:
             for line in filter(str.strip, file):
                 row = _named(part, json.loads(line))
-                yield {name: " ".join(value) if isinstance(value, list) else value for name, value in row.items()}
+                for column, value in row.items():
+                    if isinstance(value, list):
+                        row[column] = " ".join(value)
+                yield row
 
 
 def _documents(part: Part, files: Files) -> Iterator[Row]:
@@ -151,17 +171,20 @@ def _paragraphs(part: Part, files: Files) -> Iterator[Row]:
     """Paragraphs between empty lines; those of more than `longest` words line by line."""
     for path in files.values():
         for block in re.split(r"\n\s*\n", path.read_text(encoding=part.encoding)):
-            long = part.longest is not None and len(block.split()) > part.longest
-            yield from ({"text": text} for text in (block.split("\n") if long else [block]) if text.strip())
+            is_long = part.longest is not None and len(block.split()) > part.longest
+            for text in block.split("\n") if is_long else [block]:
+                if text.strip():
+                    yield {"text": text}
 
 
 def _tagged(part: Part, files: Files) -> Iterator[Row]:
     """Paragraphs of words with their tags (word/tag), as plain text: tags removed, punctuation joined."""
     for row in _paragraphs(part, files):
-        text = " ".join(token.rpartition("/")[0] or token for token in row["text"].split())
-        text = re.sub(r"`` ?| ?''", '"', text)
-        text = re.sub(r" (?=[,.;:?!)\]}])|(?<=[(\[{]) ", "", text)
-        yield {"text": re.sub(r"([.?!;,:])\1+", r"\1", text)}
+        words = [token.rpartition("/")[0] or token for token in row["text"].split()]
+        text = re.sub(r"`` ?| ?''", '"', " ".join(words))  # quotes
+        text = re.sub(r" (?=[,.;:?!)\]}])|(?<=[(\[{]) ", "", text)  # spaces next to punctuation
+        text = re.sub(r"([.?!;,:])\1+", r"\1", text)  # repeated punctuation
+        yield {"text": text}
 
 
 def _smart(part: Part, files: Files) -> Iterator[Row]:
@@ -170,10 +193,10 @@ def _smart(part: Part, files: Files) -> Iterator[Row]:
         records = re.split(r"(?m)^\.I[ \t]+(\d+)", path.read_text(encoding=part.encoding))[1:]
         for number, (key, record) in enumerate(zip(records[::2], records[1::2], strict=True), 1):
             fields = re.split(r"(?m)^\.([A-HJ-Z])[ \t]*\n", record)[1:]
-            found = {"T": "", "W": ""}
+            cells = {"T": "", "W": ""}
             for name, text in zip(fields[::2], fields[1::2], strict=True):
-                found[name] = f"{found.get(name, '')} {text}"
-            yield _named(part, {**found, "I": key, "number": str(number)})
+                cells[name] = f"{cells.get(name, '')} {text}"
+            yield _named(part, {**cells, "I": key, "number": str(number)})
 
 
 def _squad(part: Part, files: Files) -> Iterator[Row]:
@@ -184,15 +207,16 @@ def _squad(part: Part, files: Files) -> Iterator[Row]:
         for article in json.loads(path.read_text(encoding=part.encoding))["data"]:
             for paragraph in article["paragraphs"]:
                 text = paragraph["context"]
-                new = text not in documents
+                is_new = text not in documents
                 document = documents.setdefault(text, f"d{len(documents)}")
                 cells = {"document": document, "title": article["title"], "text": text}
-                if part.rows == "documents" and new:
+                if part.rows == "documents" and is_new:
                     yield _named(part, cells)
-                for asked in paragraph["qas"] if part.rows == "questions" else ():
-                    cells |= {"query": f"q{questions}", "id": asked.get("id"), "question": asked["question"], "one": 1}
-                    questions += 1
-                    yield _named(part, cells)
+                if part.rows == "questions":
+                    for question in paragraph["qas"]:
+                        about_question = {"id": question.get("id"), "question": question["question"]}
+                        yield _named(part, {**cells, **about_question, "query": f"q{questions}", "one": 1})
+                        questions += 1
 
 
 def _wordnet(part: Part, files: Files) -> Iterator[Row]:
@@ -203,8 +227,8 @@ def _wordnet(part: Part, files: Files) -> Iterator[Row]:
             synsets = yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         for key, synset in synsets.items():
             if part.rows == "examples":
-                found = (one if isinstance(one, str) else one["text"] for one in synset.get("example", ()))
-                yield from ({"text": text} for text in found)
+                for example in synset.get("example", ()):
+                    yield {"text": example if isinstance(example, str) else example["text"]}
                 continue
             definition = "; ".join(synset["definition"])
             for word in synset["members"]:

@@ -17,7 +17,7 @@ from distilvec.core.log import progress
 TRIES = 5  # in a row without a new byte
 PAUSE = 1.0  # seconds before the second try; doubled before each further one
 TIMEOUT = 30.0  # seconds without a byte
-MOST_BYTES = 4_000_000_000
+MAX_BYTES = 4_000_000_000
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 
 
@@ -29,12 +29,12 @@ class _TransientFailure(Exception):
     """A failure that may be gone a moment later."""
 
 
-def download(url: str, path: Path, most: int = MOST_BYTES) -> Path:
-    """Write what `url` holds to `path`; return it.
+def download(url: str, path: Path, max_bytes: int = MAX_BYTES) -> None:
+    """Write what `url` holds to `path`.
 
     Bytes arrive in `path` with `.part` at the end, which a later call continues. Broken connections, missing bytes and
     busy hosts are tried again, with growing pauses.
-    Errors: DistilvecError for a host that cannot be reached, an answer such as 404, and more than `most` bytes.
+    Errors: DistilvecError for a host that cannot be reached, an answer such as 404, and more than `max_bytes` bytes.
     """
     part = path.with_name(f"{path.name}.part")
     failures = 0  # since the last new byte
@@ -42,9 +42,9 @@ def download(url: str, path: Path, most: int = MOST_BYTES) -> Path:
         size_before = _size(part)
         try:
             with explained("data", part):
-                _fetch(url, part, most)
+                _fetch(url, part, max_bytes)
             part.replace(path)
-            return path
+            return
         except _RefusedDownload as error:
             part.unlink(missing_ok=True)
             raise DistilvecError("data", f"{url}: {error}.") from None
@@ -62,7 +62,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _fetch(url: str, part: Path, most: int) -> None:
+def _fetch(url: str, part: Path, max_bytes: int) -> None:
     """Append the missing bytes of `url` to `part`. Errors: _RefusedDownload, _TransientFailure."""
     import httpx2
 
@@ -83,14 +83,14 @@ def _fetch(url: str, part: Path, most: int) -> None:
                 done = 0
             length = answer.headers.get("Content-Length", "")
             total = done + int(length) if length.isdecimal() else None
-            if total is not None and total > most:
-                raise _RefusedDownload(f"{total:,} bytes, more than the {most:,} allowed")
-            _append(answer.iter_raw(), url, part, done, total, most)
+            if total is not None and total > max_bytes:
+                raise _RefusedDownload(f"{total:,} bytes, more than the {max_bytes:,} allowed")
+            _append(answer.iter_raw(), url, part, done, total, max_bytes)
     except httpx2.HTTPError as error:
         raise _TransientFailure(f"{type(error).__name__}: {first_line(error)}") from error
 
 
-def _append(chunks: Iterator[bytes], url: str, part: Path, done: int, total: int | None, most: int) -> None:
+def _append(chunks: Iterator[bytes], url: str, part: Path, done: int, total: int | None, max_bytes: int) -> None:
     name = unquote(url.rpartition("/")[2])[:40]
     with (
         part.open("ab" if done else "wb") as file,
@@ -98,8 +98,8 @@ def _append(chunks: Iterator[bytes], url: str, part: Path, done: int, total: int
     ):
         for chunk in chunks:
             done += len(chunk)
-            if done > most:
-                raise _RefusedDownload(f"more than {most:,} bytes")
+            if done > max_bytes:
+                raise _RefusedDownload(f"more than {max_bytes:,} bytes")
             file.write(chunk)
             advance(done)
     if total is not None and done != total:

@@ -79,34 +79,43 @@ class DataSet(Section):
 
     def sources(self) -> Iterator[str]:
         """Yield the repositories and data sets that the files are made of, without repeats."""
-        parts = [part for file in self.files.values() for part in file.parts]
-        yield from dict.fromkeys(part.dataset or part.repository or self.repository or "" for part in parts)
+        seen = set[str]()
+        for file in self.files.values():
+            for part in file.parts:
+                source = part.dataset or part.repository or self.repository or ""
+                if source not in seen:
+                    seen.add(source)
+                    yield source
 
 
 @functools.cache
 def data_sets() -> Mapping[str, DataSet]:
     """Read the table; DistilvecError if it is damaged."""
     path = Path(__file__).with_name("table.yaml")
-    found = {}
+    entries = {}
     for name, entry in read_yaml(path, "data", "Install distilvec again.").items():
         try:
-            found[name] = DataSet.model_validate(entry)
+            entries[name] = DataSet.model_validate(entry)
         except ValidationError as error:
             raise invalid("data", str(path), explain(error, DataSet, name)) from None
-    return found
+    return entries
 
 
 def data_set(name: str) -> DataSet:
     """The entry of a name; DistilvecError with the nearest name for an unknown one."""
-    known = data_sets()
-    if name not in known:
-        raise DistilvecError("data", f"no data set '{name}'{unknown(name, known)} `distilvec data list` shows all.")
-    return known[name]
+    entries = data_sets()
+    if name not in entries:
+        raise DistilvecError("data", f"no data set '{name}'{unknown(name, entries)} `distilvec data list` shows all.")
+    return entries[name]
 
 
 def present(entry: DataSet) -> bool:
     """Whether every file of a set is in a data folder."""
-    return all(any((folder / file).is_file() for folder in data_folders()) for file in entry.files)
+    return all(_is_present(file) for file in entry.files)
+
+
+def _is_present(file: str) -> bool:
+    return any((folder / file).is_file() for folder in data_folders())
 
 
 def how_to_get(path: Path) -> str | None:

@@ -16,7 +16,7 @@ from distilvec.core.errors import DistilvecError, explained
 from distilvec.data.corpus import loose_key
 from distilvec.data.corpus_files import clean_text
 
-LONGEST_TEXT = 10_000  # characters of one text
+MAX_CHARACTERS = 10_000  # of one text
 
 
 def read_prompt(kind: Kind, file: Path | None) -> str:
@@ -27,28 +27,33 @@ def read_prompt(kind: Kind, file: Path | None) -> str:
     path = file or Path(__file__).parent / "prompts" / f"{kind}.txt"
     with explained("--prompt", path):
         prompt = path.read_text(encoding="utf-8-sig")
-    if (found := prompt.count("%s")) != 1:
-        raise DistilvecError(
-            "--prompt", f"{path} holds %s {found} times.", "Put it once, where the words are inserted."
-        )
+    count = prompt.count("%s")
+    if count != 1:
+        fix = "Put it once, where the words are inserted."
+        raise DistilvecError("--prompt", f"{path} holds %s {count} times.", fix)
     return prompt
 
 
 def fill_prompt(prompt: str, words: Sequence[str]) -> str:
     """The prompt with the words, one a line, in quotes as JSON has them."""
-    return prompt.replace("%s", "\n".join(json.dumps(word, ensure_ascii=False) for word in words))
+    lines = [json.dumps(word, ensure_ascii=False) for word in words]
+    return prompt.replace("%s", "\n".join(lines))
 
 
 def read_answer(content: str, words: Sequence[str]) -> dict[str, list[str]]:
     """Texts by word, of the words whose texts have the right form: a list of texts that are not empty.
 
-    Words are found as they were asked for, else by their letters without case and outer spaces. Other words of the
-    answer are passed over. Empty for an answer without a JSON object; prose around it is passed over.
+    A model may write a word in another case or with outer spaces. Other words of the answer are passed over. Empty for
+    an answer without a JSON object; prose around it is passed over.
     """
-    found = _json_object(content)
-    loose = {key.casefold().strip(): value for key, value in found.items() if key not in words}
-    given = {word: found.get(word, loose.get(word.casefold().strip())) for word in words}
-    return {word: texts for word, values in given.items() if (texts := _texts(values))}
+    answer = _json_object(content)
+    respelled = {key.casefold().strip(): value for key, value in answer.items() if key not in words}
+    texts_by_word = {}
+    for word in words:
+        texts = _texts(answer[word] if word in answer else respelled.get(word.casefold().strip()))
+        if texts:
+            texts_by_word[word] = texts
+    return texts_by_word
 
 
 def _json_object(content: str) -> dict[str, Any]:
@@ -71,21 +76,26 @@ def _texts(values: Any) -> list[str]:
     """The texts of a word, cleaned; empty for another form, and if one of them is not a text."""
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         return []
-    clean = [clean_text(value.replace("\0", " "), LONGEST_TEXT + 1) for value in values]
-    return [] if any(not text or len(text) > LONGEST_TEXT for text in clean) else clean
+    texts = [clean_text(value.replace("\0", " "), MAX_CHARACTERS + 1) for value in values]
+    if any(not text or len(text) > MAX_CHARACTERS for text in texts):
+        return []
+    return texts
 
 
-def distinct(words: Iterable[str], answers: Mapping[str, Sequence[str]]) -> tuple[dict[str, list[str]], int]:
+def distinct_texts(words: Iterable[str], answers: Mapping[str, Sequence[str]]) -> tuple[dict[str, list[str]], int]:
     """The answers in the order of the words, and the number of texts that were left out as repeats of earlier ones.
 
     Texts are the same if they differ in case and white space alone. Words without a text left are left out.
     """
-    seen, found, repeats = set[bytes](), dict[str, list[str]](), 0
+    seen = set[bytes]()
+    texts_by_word: dict[str, list[str]] = {}
+    repeats = 0
     for word in words:
         for text in answers.get(word, ()):
             key = loose_key(text)
-            repeats += key in seen
-            if key not in seen:
+            if key in seen:
+                repeats += 1
+            else:
                 seen.add(key)
-                found.setdefault(word, []).append(text)
-    return found, repeats
+                texts_by_word.setdefault(word, []).append(text)
+    return texts_by_word, repeats

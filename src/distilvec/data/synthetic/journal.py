@@ -20,14 +20,15 @@ class Journal:
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
-        self.path, self.settings = path, dict(settings)
+        self.path = path
+        self.settings = dict(settings)
         self.answers: dict[str, list[str]] = {}
         self.failures: Counter[str] = Counter()
         with explained("--out", path):
-            whole = self._read() if path.exists() else 0
+            size = self._read() if path.exists() else 0
             self._file = path.open("ab")
-            self._file.truncate(whole)
-            if not whole:
+            self._file.truncate(size)
+            if not size:
                 self._write(self.settings)
 
     def __enter__(self) -> Journal:
@@ -37,13 +38,10 @@ class Journal:
         self._file.close()
 
     def add(self, answers: Mapping[str, list[str]], failed: list[str]) -> None:
-        """Keep the texts of words, and the words that were asked for without success."""
-        with explained("--out", self.path):
+        """Store the texts of words, and the words that were asked for without success."""
+        with explained("--out", self.path):  # on the disk first: what is only in memory is lost by a kill
             self._write({"answers": answers, "failed": failed})
-        self._take(answers, failed)
-
-    def _take(self, answers: Mapping[str, list[str]], failed: list[str]) -> None:
-        self.answers |= answers
+        self.answers.update(answers)
         self.failures.update(failed)
 
     def _write(self, line: Mapping[str, Any]) -> None:
@@ -52,30 +50,31 @@ class Journal:
         os.fsync(self._file.fileno())
 
     def _read(self) -> int:
-        """Read the file; the number of bytes to keep: its whole lines, none if it has no answer to these settings."""
-        lines = []
+        """Read the file; the bytes of its whole lines, 0 if it has no answer and its settings are others."""
+        settings: dict[str, Any] = {}
+        size = 0
         with self.path.open("rb") as file:
             for number, text in enumerate(file, 1):
-                if text.endswith(b"\n"):
-                    lines.append((len(text), self._parse(text, number)))
-        if not lines or lines[0][1] == self.settings:
-            return sum(size for size, _ in lines)
-        if not self.answers:
+                if not text.endswith(b"\n"):  # the last line, which a kill has left unfinished
+                    break
+                size += len(text)
+                try:
+                    line = dict(json.loads(text))
+                    if number == 1:
+                        settings = line
+                    else:
+                        self.answers.update(line["answers"])
+                        self.failures.update(line["failed"])
+                except (ValueError, KeyError, TypeError) as error:
+                    problem = f"line {number} is damaged ({first_line(error)})"
+                    fix = "Remove the line, or move the file away to begin again."
+                    raise DistilvecError("--out", f"{self.path}: {problem}.", fix) from None
+        if size == 0 or settings == self.settings:
+            return size
+        if not self.answers:  # nothing that was paid for is lost
             self.failures.clear()
             return 0
-        other = " and ".join(name for name in self.settings if lines[0][1].get(name) != self.settings[name])
+        changed = " and ".join(name for name in self.settings if settings.get(name) != self.settings[name])
         raise DistilvecError(
-            "--out", f"{self.path} was begun with another {other}.", "Give the same, or another --out."
+            "--out", f"{self.path} was begun with another {changed}.", "Give the same, or another --out."
         )
-
-    def _parse(self, text: bytes, number: int) -> dict[str, Any]:
-        """A line's content, taken over; of the first one as it is. DistilvecError for a damaged line."""
-        try:
-            line: dict[str, Any] = dict(json.loads(text))
-            if number > 1:
-                self._take(line["answers"], line["failed"])
-        except (ValueError, KeyError, TypeError) as error:
-            problem = f"line {number} is damaged ({first_line(error)})"
-            fix = "Remove the line, or move the file away to begin again."
-            raise DistilvecError("--out", f"{self.path}: {problem}.", fix) from None
-        return line if number == 1 else {}

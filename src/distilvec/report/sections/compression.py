@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distilvec.evaluation.compression import CompressionScore
 from distilvec.report.figures import LineLook, LinePoint, lines_figure
 from distilvec.report.section import Section, make_section
 from distilvec.report.tables import number_cell, pivot
-from distilvec.report.values import CompressionScore, Report
+from distilvec.report.values import Report
 
 AVERAGE, NAME, TITLE = "average", "compression", "Fewer dimensions, fewer bits"
 BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1, "binary_rescored": 1}  # of a number of a stored vector

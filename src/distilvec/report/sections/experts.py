@@ -6,12 +6,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from distilvec.evaluation.diagnostics import Experts, GateShares
 from distilvec.report.figures import DotPoint, LinePoint, dots_figure, lines_figure
 from distilvec.report.section import Figure, Section, make_section
 from distilvec.report.sections.projections import PlaneTexts, plane_figure
 from distilvec.report.sections.training import metric_values
 from distilvec.report.tables import make_table
-from distilvec.report.values import Experts, GateShares, MetricsLine, Report
+from distilvec.report.values import MetricsLine, Report
 
 GATE, FACET = "train/gate_", "train/facet_"
 LIKENESS = (

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distilvec.evaluation.margin import Margin, MarginFit, MarginPoint
 from distilvec.report.figures import Level, LineLook, LinePoint, lines_figure
 from distilvec.report.section import Figure, Section, make_section
 from distilvec.report.tables import make_table, number, number_cell, pivot
-from distilvec.report.values import Margin, MarginFit, MarginPoint, Report
+from distilvec.report.values import Report
 
 AVERAGE = "average"
 FITS = {

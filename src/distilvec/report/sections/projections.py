@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from distilvec.evaluation.projection import SentencePlane, SeparatePlanes, TokenPlane
 from distilvec.report.figures import Points
 from distilvec.report.planes import Plane, draw_planes
 from distilvec.report.scores import in_order
 from distilvec.report.section import Figure, Section, make_section
 from distilvec.report.tables import Cell, number, pivot
-from distilvec.report.values import Report, SentencePlane, SeparatePlanes, TokenPlane
+from distilvec.report.values import Report
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from distilvec.evaluation.agreement import RankedQueries, RankedQuery
 from distilvec.report.scores import in_order
 from distilvec.report.section import Block, Section, make_section
 from distilvec.report.tables import Cell, Table, make_table, number_cell, words
-from distilvec.report.values import RankedQueries, RankedQuery, Report
+from distilvec.report.values import Report
 
 COLUMNS = {
     "Task": "task",

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import itemgetter
 
+from distilvec.evaluation.memory import ModelSize
+from distilvec.evaluation.speed import Speed, SpeedRow
 from distilvec.report.figures import Level, LineLook, LinePoint, lines_figure
 from distilvec.report.section import Block, Section, make_section, pairs
 from distilvec.report.tables import Table, make_table, to_text
-from distilvec.report.values import ModelSize, Report, Speed, SpeedRow
+from distilvec.report.values import Report
 
 THRESHOLD = Level("100 ms", 100.0)
 SIZES = {

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from distilvec.evaluation.text_distances import TextDistances
 from distilvec.report.figures import DotPoint, dots_figure
 from distilvec.report.section import Figure, Section, make_section, notes
 from distilvec.report.tables import make_table, number
-from distilvec.report.values import Report, TextDistances
+from distilvec.report.values import Report
 
 COLUMNS = {"Text": "text", "Source": "source", "tokens": ("tokens", 0), "distance": ("distance", 3)}
 GROUPS: dict[str, Any] = {

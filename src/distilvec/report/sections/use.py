@@ -8,8 +8,9 @@ from pathlib import Path
 from distilvec.config.yaml_dialect import load_yaml
 from distilvec.core.errors import DistilvecError
 from distilvec.core.escape import quoted
+from distilvec.core.run_folder import RunFolder
+from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.report.model_card import loading_call, shorter_reading
-from distilvec.report.record import LabelledScores
 from distilvec.report.section import Block, Section, make_section
 from distilvec.report.tables import lookup
 from distilvec.report.values import Report
@@ -35,7 +36,7 @@ def section(report: Report) -> Section | None:
     record = report.record
     if record is None or record.student is None:
         return None
-    folder = Path(report.folder) / "student"
+    folder = RunFolder(Path(report.folder)).student
     imported, call = loading_call(record.student)
     teacher_length = None if record.teacher is None else record.teacher.max_length
     shorter = shorter_reading(record.student.max_length, teacher_length)

@@ -1,47 +1,70 @@
-"""The columns of a table or index that hold texts, vectors, ids and roles: named by the recipe, or found by name."""
+"""The columns of a table or index that hold texts, vectors, ids and roles: named by the recipe, or by a usual name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Literal
 
 from distilvec.core.errors import ColumnError, DistilvecError, nearest
 
-FINAL, PRE_DENSE = "teacher_embedding_final", "teacher_embedding_pre_dense"
-KNOWN = {  # names that are looked for, the first found is taken; FINAL is that of `distilvec cache export`
+Part = Literal["text", "embedding", "id", "role"]
+
+FINAL = "teacher_embedding_final"
+PRE_DENSE = "teacher_embedding_pre_dense"
+USUAL_NAMES: dict[Part, tuple[str, ...]] = {  # by preference; FINAL is the name that `distilvec cache export` writes
     "text": ("text", "content", "document", "page_content", "chunk", "body", "passage"),
     "embedding": (FINAL, "embedding", "vector", "embeddings", "vectors"),
     "id": ("id", "_id"),
     "role": ("role",),
 }
-REQUIRED = ("text", "embedding")
+REQUIRED: tuple[Part, ...] = ("text", "embedding")
 
 
 def find_columns(
-    names: Sequence[str], given: Mapping[Any, str] | None, origin: str, key: str, required: Sequence[str] = REQUIRED
-) -> dict[str, str]:
-    """The names of the columns by KNOWN's keys: those of `given`, else the first known name among `names`.
+    names: Sequence[str],
+    choices: Mapping[Part, str] | None,
+    origin: str,
+    key: str,
+    required: Sequence[Part] = REQUIRED,
+) -> dict[Part, str]:
+    """Return the column of each part: the one that `choices` names, else the first usual name among `names`.
 
-    Errors: DistilvecError for a given column that is missing, and for a required one that is not found.
+    Errors: DistilvecError for a chosen column that is missing, and for a required one under no usual name.
     """
-    found = {}
-    for part, candidates in KNOWN.items():
-        name = (given or {}).get(part) or next((name for name in candidates if name in names), None)
-        if name is not None and name not in names:
-            hint = nearest(name, names) or "."
-            problem = f"{origin} has no column '{name}' ({', '.join(names)}){hint}"
-            raise ColumnError(key, problem, "Correct teacher.columns.", "Correct --column.")
-        if name is not None:
-            found[part] = name
-    if lacking := [part for part in required if part not in found]:
-        tried = "; ".join(f"{part}: {', '.join(name for name in KNOWN[part] if name != FINAL)}" for part in lacking)
-        problem = (
-            f"{origin} has the columns {', '.join(names) or 'none'}; none has a known name of {' and '.join(lacking)} "
-            f"({tried})."
-        )
-        if not key.startswith("teacher."):
-            raise DistilvecError(key, problem, "Rename the columns.")
-        mapping = ", ".join(f"{part}: NAME" for part in lacking)
-        options = " ".join(f"--column {part}=NAME" for part in lacking)
-        raise ColumnError(key, problem, f"Name yours: teacher.columns='{{{mapping}}}'.", f"Name yours: {options}.")
-    return found
+    columns: dict[Part, str] = {}
+    for part, usual_names in USUAL_NAMES.items():
+        candidates = [name for name in usual_names if name in names]
+        choice = choices.get(part) if choices else None
+        if choice:
+            columns[part] = _chosen_column(choice, names, origin, key)
+        elif candidates:
+            columns[part] = candidates[0]
+
+    missing = [part for part in required if part not in columns]
+    if missing:
+        raise _no_usual_name(missing, names, origin, key)
+    return columns
+
+
+def _chosen_column(name: str, names: Sequence[str], origin: str, key: str) -> str:
+    if name in names:
+        return name
+    hint = nearest(name, names) or "."
+    problem = f"{origin} has no column '{name}' ({', '.join(names)}){hint}"
+    raise ColumnError(key, problem, "Correct teacher.columns.", "Correct --column.")
+
+
+def _no_usual_name(missing: Sequence[Part], names: Sequence[str], origin: str, key: str) -> DistilvecError:
+    tried = []
+    for part in missing:
+        usual_names = [name for name in USUAL_NAMES[part] if name != FINAL]
+        tried.append(f"{part}: {', '.join(usual_names)}")
+    problem = (
+        f"{origin} has the columns {', '.join(names) or 'none'}; none has a usual name for {' and '.join(missing)} "
+        f"({'; '.join(tried)})."
+    )
+    if not key.startswith("teacher."):
+        return DistilvecError(key, problem, "Rename the columns.")
+    mapping = ", ".join(f"{part}: NAME" for part in missing)
+    options = " ".join(f"--column {part}=NAME" for part in missing)
+    return ColumnError(key, problem, f"Name yours: teacher.columns='{{{mapping}}}'.", f"Name yours: {options}.")

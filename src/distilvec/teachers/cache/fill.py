@@ -1,24 +1,24 @@
 """Filling a cache with the corpus's missing texts, in corpus order, in shards of equal size; caches to reuse instead.
 
-Every shard holds `cache.shard_rows` rows, the last one the rest, so that a shard's rows, batches and bytes depend on
-the corpus alone: killed at any moment and run again, filling ends with the same files. Shards are planned before the
-first is computed, so that several processes can compute them (parts.py, verbs/cache/cluster.py).
+Every shard but the last holds `cache.shard_rows` rows, so that a shard's rows, batches and bytes depend on the corpus
+alone: killed at any moment and run again, filling ends with the same files. Shards are planned before the first is
+computed, so that several processes can compute them (parts.py, verbs/cache/cluster.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from distilvec.alignment.store import AlignmentStore
-from distilvec.core.batch import TextBatch
+from distilvec.core.batch import Text, TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import ModelOutputs
 from distilvec.data.corpus import Corpus
@@ -27,17 +27,43 @@ from distilvec.teachers.cache.index import Keys
 from distilvec.teachers.cache.manifest import Manifest, read_manifest
 from distilvec.teachers.cache.signals import Array, Ragged, Rows, compress, join
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
-from distilvec.teachers.cache.validate import refuse
+from distilvec.teachers.cache.validate import Describe, refuse
 from distilvec.teachers.cached import BatchTeacher
-from distilvec.teachers.encode import CPU_FLOOR, TextProgress, plan_batches
+from distilvec.teachers.encode import CPU_FLOOR, EmbeddedBatch, plan_batches
 
-# rows of the corpus in the cache, rows of the corpus, and the former in rows of average length: core.log.Advance
-Progress = Callable[[int, int, float], None]
 Planned = tuple[int, Rows]  # a shard to compute: its number, its rows of the corpus
-Compute = Callable[[Rows, TextProgress], Mapping[str, Array | Ragged]]  # signals of corpus rows
+Batches = Generator[EmbeddedBatch, None, None]
+Compute = Callable[[Rows], Batches]  # signals of corpus rows, batch by batch
 
-MOST_ROWS = 2048  # of a shard with token signals, which is held in memory until it is whole
+TOKEN_SHARD_ROWS = 2048  # at most: a shard with token signals is in memory until it is whole
 _LOOKUP = 65_536  # rows looked up together
+
+
+class VectorModel(Protocol):
+    """A model that computes vectors."""
+
+    def batches(self, prompted: Sequence[Text], pre_dense: bool = False) -> Iterator[EmbeddedBatch]:
+        """Embed texts with their prompts: "embedding" of each batch, and "pre_dense" if asked for."""
+        ...
+
+
+class KeyedTexts(Protocol):
+    """Texts that a cache stores vectors of: a Corpus, or PromptedTexts (evaluation_vectors.py)."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def keys(self) -> Keys:
+        """V16 [n]: `text_key` of each prompt and text."""
+        ...
+
+    def stored(self, rows: Rows) -> list[str]:
+        """The texts of rows, without prompts, for messages."""
+        ...
+
+    def prompted(self, rows: Rows) -> Sequence[Text]:
+        """The texts of rows as models read them."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -51,92 +77,120 @@ class TokenSource:
     device: torch.device
 
 
+@dataclass(frozen=True)
+class FillStep:
+    """How far a cache is filled: `done` of `total` rows of the corpus, and the same in rows of average length.
+
+    `note`: what the work has cost until now.
+    """
+
+    done: int
+    total: int
+    work: float
+    note: str = ""
+
+
+FillSteps = Generator[FillStep, None, None]
+
+
 class Unfinished(Exception):
     """Signals of some rows of a shard (numbered from 0), computed before its cause ended the work."""
 
     def __init__(self, rows: Rows, signals: Mapping[str, Array]) -> None:
         super().__init__(f"{len(rows)} rows")
-        self.rows, self.signals = rows, signals
+        self.rows = rows
+        self.signals = signals
 
 
-def fill_cache(cache: TeacherCache, corpus: Corpus, teacher: Any, progress: Progress | None = None) -> None:
-    """Embed the rows that the cache lacks with `teacher.signals(texts, pre_dense, advance)`; see ModelEmbedder.signals.
-
-    Errors: DistilvecError for vectors that must not be stored, or a full disk.
-    """
-
-    fill_shards(cache, corpus, partial(compute_vectors, cache.manifest, corpus, teacher), progress)
+def fill_cache(cache: TeacherCache, corpus: KeyedTexts, teacher: VectorModel) -> None:
+    """Embed the rows that the cache lacks. Errors: see `fill_steps`."""
+    for _ in fill_steps(cache, corpus, partial(compute_vectors, cache.manifest, corpus, teacher)):
+        pass
 
 
-def fill_tokens(cache: TeacherCache, corpus: Corpus, source: TokenSource, progress: Progress | None = None) -> None:
-    """Compute vectors and token signals of the rows that the cache lacks. Errors: as `fill_cache`."""
-    fill_shards(cache, corpus, partial(compute_tokens, cache.manifest, corpus, source), progress)
-
-
-def fill_shards(
+def fill_steps(
     cache: TeacherCache,
-    corpus: Corpus,
+    corpus: KeyedTexts,
     compute: Compute,
-    progress: Progress | None = None,
     ahead: Callable[[Iterator[Planned]], Iterator[Planned]] = iter,
-) -> None:
-    """`compute` the signals of the rows that the cache lacks, a shard at a time, and append them.
+) -> FillSteps:
+    """`compute` the signals of the rows that the cache lacks, a shard at a time, and append them; yield every batch.
 
     `ahead` passes the planned shards on, in any order; it may begin several of them before it passes on the first.
-    Of a shard that ends in Unfinished the rows until then are appended, and its cause is raised.
+    Of a shard that ends in Unfinished the rows until then are appended, and its cause is raised. The cache is held for
+    writing until the iterator ends or is closed: two processes at once would compute the same shards.
+    Errors: DistilvecError for vectors that must not be stored, or a full disk.
     """
-    rows, missing = len(corpus), count_missing(cache, corpus)
-    report = progress or (lambda done, total, work: None)
-    report(rows - missing, rows, rows - missing)
+    total = len(corpus)
+    missing = count_missing(cache, corpus)
+    yield FillStep(total - missing, total, total - missing)
     if not missing:
         return
     with cache.writing():
-        done = rows - count_missing(cache, corpus)  # another process may have added some
-        for number, shard in ahead(plan_shards(cache, corpus)):
-
-            def advance(texts: int, share: float, before: int = done, size: int = len(shard)) -> None:
-                report(before + texts, rows, before + share * size)
-
+        done = total - count_missing(cache, corpus)  # another process may have added some before this one held the lock
+        for number, rows in ahead(plan_shards(cache, corpus)):
+            computed: list[EmbeddedBatch] = []
+            texts = done
+            work = float(done)
             try:
-                signals = compute(shard, advance)
-            except Unfinished as part:  # of an API: its vectors are paid for
-                kept = shard[part.rows]
-                cache.append(np.asarray(corpus.keys[kept]), part.signals, corpus.stored(kept).__getitem__)
+                with closing(compute(rows)) as batches:
+                    for batch in batches:
+                        computed.append(batch)
+                        texts += len(batch.rows)
+                        work += batch.work * len(rows)
+                        yield FillStep(texts, total, work)
+            except Unfinished as part:  # vectors of an API are paid for
+                finished = rows[part.rows]
+                cache.append(np.asarray(corpus.keys[finished]), part.signals, corpus.stored(finished).__getitem__)
                 raise part.__cause__ or part from None
-            cache.append(np.asarray(corpus.keys[shard]), signals, corpus.stored(shard).__getitem__, number)
-            done += len(shard)
-        cache.sort_shards()
-    report(rows, rows, rows)
+            signals = in_order(computed)
+            cache.append(np.asarray(corpus.keys[rows]), signals, corpus.stored(rows).__getitem__, number)
+            done += len(rows)
+        cache.sort_shards()  # `ahead` may have passed them on in another order
+    yield FillStep(total, total, total)
 
 
-def plan_shards(cache: TeacherCache, corpus: Corpus) -> Iterator[Planned]:
+def in_order(batches: Sequence[EmbeddedBatch]) -> dict[str, Array | Ragged]:
+    """Return the signals of all batches in the order of the texts."""
+    back = np.argsort(np.concatenate([batch.rows for batch in batches]))
+    signals: dict[str, Array | Ragged] = {}
+    for name, first in batches[0].signals.items():
+        parts = [batch.signals[name] for batch in batches]
+        signals[name] = join(parts).take(back) if isinstance(first, Ragged) else np.concatenate(parts)[back]
+    return signals
+
+
+def plan_shards(cache: TeacherCache, corpus: KeyedTexts) -> Iterator[Planned]:
     """Rows that the cache lacks when this begins, in order, a shard at a time, with the shard's number.
 
     Of equal keys the first row is planned. When some shards are stored, the plan of the others stays as it was.
     """
-    return zip(cache.free_numbers(), _shards(cache, corpus), strict=False)
+    return zip(cache.free_numbers(), _missing_rows(cache, corpus), strict=False)
 
 
-def _shards(cache: TeacherCache, corpus: Corpus) -> Iterator[Rows]:
-    first, size = first_occurrences(np.asarray(corpus.keys)), cache.shard_rows
+def _missing_rows(cache: TeacherCache, corpus: KeyedTexts) -> Iterator[Rows]:
+    """Rows to compute, `cache.shard_rows` at a time."""
+    is_missing = first_occurrences(np.asarray(corpus.keys))
+    # All rows are looked up before the first shard is planned: the caller appends to the cache between two shards.
+    for start, keys in key_chunks(corpus):
+        is_missing[start : start + len(keys)] &= cache.positions(keys) < 0
     waiting = np.empty(0, dtype=np.int64)
-    for start, keys in chunks(corpus):
-        first[start : start + len(keys)] &= cache.positions(keys) < 0
-    for start in range(0, len(first), _LOOKUP):
-        waiting = np.concatenate([waiting, start + np.flatnonzero(first[start : start + _LOOKUP])])
-        while len(waiting) >= size:
-            yield waiting[:size]
-            waiting = waiting[size:]
+    for start in range(0, len(is_missing), _LOOKUP):
+        rows = start + np.flatnonzero(is_missing[start : start + _LOOKUP])
+        waiting = np.concatenate([waiting, rows])
+        while len(waiting) >= cache.shard_rows:
+            yield waiting[: cache.shard_rows]
+            waiting = waiting[cache.shard_rows :]
     if len(waiting):
         yield waiting
 
 
-def count_missing(cache: TeacherCache, corpus: Corpus) -> int:
+def count_missing(cache: TeacherCache, corpus: KeyedTexts) -> int:
     """Number of the corpus's rows that have no vector yet."""
-    return sum(int((cache.positions(keys) < 0).sum()) for _, keys in chunks(corpus))
+    return sum(int((cache.positions(keys) < 0).sum()) for _, keys in key_chunks(corpus))
 
 
-def chunks(corpus: Corpus) -> Iterator[tuple[int, Keys]]:
+def key_chunks(corpus: KeyedTexts) -> Iterator[tuple[int, Keys]]:
     """The corpus's keys, some at a time, with the number of their first row."""
     for start in range(0, len(corpus), _LOOKUP):
         yield start, np.asarray(corpus.keys[start : start + _LOOKUP])
@@ -144,12 +198,12 @@ def chunks(corpus: Corpus) -> Iterator[tuple[int, Keys]]:
 
 def superset_caches(folder: Path, fingerprint: str) -> list[TeacherCache]:
     """Caches next to `folder` with all signals of the manifest with this fingerprint, and more; no damaged ones."""
-    found = []
+    caches = []
     for path in sorted(folder.parent.glob(f"*/{MANIFEST}")):
         with suppress(DistilvecError):
             if fingerprint in read_manifest(path).subsets:
-                found.append(TeacherCache.open(path.parent))
-    return found
+                caches.append(TeacherCache.open(path.parent))
+    return caches
 
 
 def complete_cache(folder: Path, fingerprint: str, corpus: Corpus) -> TeacherCache | None:
@@ -157,52 +211,41 @@ def complete_cache(folder: Path, fingerprint: str, corpus: Corpus) -> TeacherCac
     supersets = superset_caches(folder, fingerprint)
     if supersets and (folder / MANIFEST).exists() and not count_missing(TeacherCache.open(folder), corpus):
         return None
-    return next((cache for cache in supersets if not count_missing(cache, corpus)), None)
+    for cache in supersets:
+        if not count_missing(cache, corpus):
+            return cache
+    return None
 
 
-def compute_vectors(
-    manifest: Manifest, corpus: Corpus, teacher: Any, rows: Rows, advance: TextProgress
-) -> Mapping[str, Array]:
-    """Vectors of these rows by a `teacher` with the method `signals`; see ModelEmbedder.signals."""
-    found: Mapping[str, Array] = teacher.signals(corpus.prompted(rows), "pre_dense" in manifest.signals, advance)
-    return found
+def compute_vectors(manifest: Manifest, corpus: KeyedTexts, teacher: VectorModel, rows: Rows) -> Batches:
+    """Vectors of these rows."""
+    yield from teacher.batches(corpus.prompted(rows), "pre_dense" in manifest.signals)
 
 
-def compute_tokens(
-    manifest: Manifest, corpus: Corpus, source: TokenSource, rows: Rows, advance: TextProgress
-) -> dict[str, Array | Ragged]:
-    """Signals of a cache with this manifest for these rows, in their order; computed in batches of like length."""
-    parts, order = [], []
-    rows_done = tokens_done = 0
-    lengths, budget = source.lengths[rows].astype(np.int64), source.batch_tokens
-    for chosen in plan_batches(lengths, budget, min(budget, CPU_FLOOR)):
-        numbers = torch.from_numpy(rows[chosen])
-        alignment = source.alignment.batch(rows[chosen]) if source.alignment else None
+def compute_tokens(manifest: Manifest, corpus: Corpus, source: TokenSource, rows: Rows) -> Batches:
+    """Signals of a cache with this manifest for these rows; computed in batches of like length."""
+    lengths = source.lengths[rows].astype(np.int64)
+    for places in plan_batches(lengths, source.batch_tokens, min(source.batch_tokens, CPU_FLOOR)):
+        batch_rows = rows[places]
+        numbers = torch.from_numpy(batch_rows)
+        alignment = source.alignment.batch(batch_rows) if source.alignment else None
         batch = TextBatch(numbers, {}, torch.zeros_like(numbers), alignment=alignment).to(source.device)
-        parts.append(_stored_signals(manifest, corpus, source.teacher.signals(batch), rows[chosen]))
-        order.append(chosen)
-        rows_done += len(chosen)
-        tokens_done += int(lengths[chosen].sum())
-        advance(rows_done, tokens_done / int(lengths.sum()))
-    back = np.argsort(np.concatenate(order))
-
-    def whole(name: str) -> Array | Ragged:
-        found = [part[name] for part in parts]
-        return join(found).take(back) if isinstance(found[0], Ragged) else np.concatenate(found)[back]
-
-    return {name: whole(name) for name in manifest.signals}
+        outputs = source.teacher.signals(batch)
+        signals = _stored_signals(manifest, outputs, corpus.stored(batch_rows).__getitem__)
+        yield EmbeddedBatch(places, signals, float(lengths[places].sum() / lengths.sum()))
 
 
-def _stored_signals(manifest: Manifest, corpus: Corpus, found: ModelOutputs, rows: Rows) -> dict[str, Any]:
-    """Signals of a batch by name. DistilvecError that quotes the first text with NaN or infinity."""
-    for name, layers in (("hidden states", found.hidden_layers), ("Gram matrices", found.grams)):
+def _stored_signals(manifest: Manifest, outputs: ModelOutputs, describe: Describe) -> dict[str, Any]:
+    """A batch's arrays and Ragged rows by the signal's name. DistilvecError that quotes the first text with NaN."""
+    for name, layers in (("hidden states", outputs.hidden_layers), ("Gram matrices", outputs.grams)):
         for values in layers.values():
-            finite = torch.isfinite(values).flatten(1).all(1).cpu().numpy()
-            refuse(finite, f"{name} hold NaN or infinity", corpus.stored(rows).__getitem__)
-    vectors = {"embedding": found.embedding, "pre_dense": found.pre_dense, "vector": found.vector}
-    kept: dict[str, Any] = {
-        name: values.float().cpu().numpy()
-        for name, values in vectors.items()
-        if name in manifest.signals and values is not None
-    }
-    return kept | (compress(found, manifest.tokens) if manifest.tokens else {})
+            is_finite = torch.isfinite(values).flatten(1).all(1).cpu().numpy()
+            refuse(is_finite, f"{name} hold NaN or infinity", describe)
+    signals: dict[str, Any] = {}
+    vectors = {"embedding": outputs.embedding, "pre_dense": outputs.pre_dense, "vector": outputs.vector}
+    for name, vector in vectors.items():
+        if name in manifest.signals and vector is not None:
+            signals[name] = vector.float().cpu().numpy()
+    if manifest.tokens:
+        signals.update(compress(outputs, manifest.tokens))
+    return signals

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain, combinations
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from distilvec.models.load import folder_of
 from distilvec.teachers.cache.signals import Signal, TokenSettings
 
 FORMAT = 2
-_HASHED = (".safetensors", ".bin", ".json", ".txt", ".model", ".py")
+_HASHED_SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model", ".py")
 # written by tools for people, or recorded as fields of their own
-_IGNORED = {
+_IGNORED_FILES = {
     "config_sentence_transformers.json",
     "data_config.json",
     "distilvec_experts.py",
@@ -33,7 +33,8 @@ _IGNORED = {
     "training_args.bin",
 }
 _IGNORED_FOLDERS = {"onnx", "openvino"}
-_FURTHER = ("pre_dense_width", "vector_width", "tokens")  # fields that add signals and change none of the others
+_OPTIONAL_SIGNALS = ("pre_dense_width", "vector_width", "tokens")  # fields that add signals and change no other one
+_ORIGIN = ("model", "revision")  # where the weights come from, which changes no vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +71,10 @@ class Manifest:
     def signals(self) -> dict[str, Signal]:
         """Signals of a row, by name."""
         widths = {"embedding": self.width, "pre_dense": self.pre_dense_width, "vector": self.vector_width}
-        vectors = {name: Signal(width, self.store_dtype) for name, width in widths.items() if width is not None}
-        return vectors | (self.tokens.signals if self.tokens else {})
+        signals = {name: Signal(width, self.store_dtype) for name, width in widths.items() if width is not None}
+        if self.tokens:
+            signals.update(self.tokens.signals)
+        return signals
 
     def settings(self) -> dict[str, Any]:
         """Fields by name, as they are written down."""
@@ -81,33 +84,49 @@ class Manifest:
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change if a vector could."""
         settings = self.settings()
-        return fingerprint(FORMAT, {name: settings[name] for name in settings if name not in ("model", "revision")})
+        for name in _ORIGIN:
+            del settings[name]
+        return fingerprint(FORMAT, settings)
 
     @property
     def subsets(self) -> frozenset[str]:
-        """Fingerprints of the manifests with fewer signals, all of which a cache of this one holds."""
-        dropped = chain.from_iterable(combinations(_FURTHER, n) for n in range(len(_FURTHER) + 1))
-        cleared: list[dict[str, Any]] = [dict.fromkeys(names) for names in dropped]
-        return frozenset(replace(self, **fields).fingerprint for fields in cleared) - {self.fingerprint}
+        """Fingerprints of the manifests with fewer signals: a cache of this manifest has all that theirs would have."""
+        fingerprints = set()
+        for count in range(1, len(_OPTIONAL_SIGNALS) + 1):
+            for names in combinations(_OPTIONAL_SIGNALS, count):
+                without: dict[str, Any] = dict.fromkeys(names)
+                fingerprints.add(replace(self, **without).fingerprint)
+        return frozenset(fingerprints - {self.fingerprint})
 
-    def differences(self, other: Manifest) -> list[str]:
-        """One line for each field that differs from `other`, the expected manifest."""
-        found, expected = self._flat(other), other._flat(self)
-        same = ("model", "revision") if self.weights == other.weights else ()
-        names = [name for name in {**found, **expected} if found.get(name) != expected.get(name) and name not in same]
-        return [f"{name}: found {found.get(name)!r}, expected {expected.get(name)!r}" for name in names]
+    def differences(self, expected: Manifest) -> list[str]:
+        """One line for each field that differs from the expected manifest."""
+        fields = self._flat(expected)
+        expected_fields = expected._flat(self)
+        lines = []
+        for name in {**fields, **expected_fields}:
+            if name in _ORIGIN and self.weights == expected.weights:
+                continue
+            value = fields.get(name)
+            expected_value = expected_fields.get(name)
+            if value != expected_value:
+                lines.append(f"{name}: found {value!r}, expected {expected_value!r}")
+        return lines
 
     def _flat(self, other: Manifest) -> dict[str, Any]:
         """Fields by name; those about tokens one by one if both manifests have such."""
-        if self.tokens is None or other.tokens is None:
-            return vars(self)
-        return {**vars(self), "tokens": None} | {f"tokens.{name}": value for name, value in vars(self.tokens).items()}
+        fields = dict(vars(self))
+        if self.tokens is not None and other.tokens is not None:
+            fields["tokens"] = None
+            for name, value in vars(self.tokens).items():
+                fields[f"tokens.{name}"] = value
+        return fields
 
     def check_equal(self, expected: Manifest, key: str, what: str) -> None:
         """DistilvecError with the key that lists the differing fields of `what`, such as a path."""
-        if differences := self.differences(expected):
-            listed = "".join(f"\n  {line}" for line in differences)
-            problem = f"{what} holds other vectors:{listed}\nSet these back in the recipe, or use another path."
+        differences = self.differences(expected)
+        if differences:
+            lines = "".join(f"\n  {line}" for line in differences)
+            problem = f"{what} holds other vectors:{lines}\nSet these back in the recipe, or use another path."
             raise DistilvecError(key, problem)
 
     def to_json(self) -> str:
@@ -117,13 +136,13 @@ class Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of a cache. DistilvecError if the file is damaged or of a newer format."""
+    """The manifest of a cache. DistilvecError if the file is damaged or has another format."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}, while this version reads format {FORMAT}")
-        found = parse_manifest(content["manifest"])
-        if content.get("fingerprint", found.fingerprint) != found.fingerprint:
+        manifest = parse_manifest(content["manifest"])
+        if content.get("fingerprint", manifest.fingerprint) != manifest.fingerprint:
             raise ValueError("its fields do not match its fingerprint")
     except PermissionError:
         with explained("cache.path", path):
@@ -134,14 +153,16 @@ def read_manifest(path: Path) -> Manifest:
             f"{path} cannot be read as a teacher cache's manifest ({first_line(error)}).",
             "Restore the file, or remove the folder to compute it again.",
         ) from None
-    return found
+    return manifest
 
 
 def parse_manifest(fields: dict[str, Any]) -> Manifest:
     """The manifest from its fields. TypeError for unknown fields."""
     tokens = fields.get("tokens")
-    layers = {name: tuple(tokens[name]) for name in ("hidden_layers", "gram_layers")} if tokens else {}
-    return Manifest(**{**fields, "tokens": TokenSettings(**{**tokens, **layers}) if tokens else None})
+    if not tokens:
+        return Manifest(**{**fields, "tokens": None})
+    layers = {name: tuple(tokens[name]) for name in ("hidden_layers", "gram_layers")}  # JSON has lists
+    return Manifest(**{**fields, "tokens": TokenSettings(**{**tokens, **layers})})
 
 
 def hash_folder(folder: Path) -> str:
@@ -149,34 +170,46 @@ def hash_folder(folder: Path) -> str:
 
     A .bin file does not count if a .safetensors file is loaded instead.
     """
-    found = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
-    found = [
-        path
-        for path in found
-        if path.suffix in _HASHED
-        and path.name not in _IGNORED
-        and not any(part in _IGNORED_FOLDERS or part.startswith(".") for part in path.parts)
-    ]
-    safe = [path for path in found if path.suffix == ".safetensors"]
-    loaded = [path for path in found if path.suffix != ".bin" or not _is_replaced(path, safe)]
-    return hash_files([folder / path for path in loaded], folder, "teacher.model")
+    paths = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and _is_hashed(path.relative_to(folder)):
+            paths.append(path)
+    names_by_folder: dict[Path, set[str]] = {}
+    for path in paths:
+        if path.suffix == ".safetensors":
+            names_by_folder.setdefault(path.parent, set()).add(path.name)
+    loaded = []
+    for path in paths:
+        if path.suffix != ".bin" or not _is_replaced(path.name, names_by_folder.get(path.parent, set())):
+            loaded.append(path)
+    return hash_files(loaded, folder, "teacher.model")
+
+
+def _is_hashed(path: Path) -> bool:
+    if path.suffix not in _HASHED_SUFFIXES or path.name in _IGNORED_FILES:
+        return False
+    return not any(part in _IGNORED_FOLDERS or part.startswith(".") for part in path.parts)
+
+
+def _is_replaced(name: str, safetensors: set[str]) -> bool:
+    """Whether one of the .safetensors files in its folder is loaded instead of a .bin file."""
+    if name.startswith("pytorch_model"):
+        return any(other.startswith("model") for other in safetensors)
+    if name.startswith("adapter_model"):
+        return "adapter_model.safetensors" in safetensors
+    return bool(safetensors)
 
 
 def hash_model(folder: Path, adapters: Sequence[str] | None) -> str:
     """A hash of a model's folder and of the adapters that are merged into it; those not on this machine by name."""
-    own = hash_folder(folder)
+    model_hash = hash_folder(folder)
     if not adapters:
-        return own
-    found = ((name, folder_of(name, None)[0]) for name in adapters)
-    return combine([("model", own), *(("adapter", hash_folder(path) if path else name) for name, path in found)])
-
-
-def _is_replaced(path: Path, safe: list[Path]) -> bool:
-    """True if a .safetensors file of the same folder is loaded instead of this .bin file."""
-    others = [other.name for other in safe if other.parent == path.parent]
-    if path.name.startswith("pytorch_model"):
-        return any(other.startswith("model") for other in others)
-    return "adapter_model.safetensors" in others if path.name.startswith("adapter_model") else bool(others)
+        return model_hash
+    parts = [("model", model_hash)]
+    for name in adapters:
+        adapter_folder = folder_of(name, None)[0]
+        parts.append(("adapter", hash_folder(adapter_folder) if adapter_folder else name))
+    return combine(parts)
 
 
 def hash_modules(model: torch.nn.Module, *settings: Any) -> str:

@@ -18,8 +18,8 @@ import numpy as np
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import remove
 from distilvec.data.corpus import Corpus
-from distilvec.teachers.cache.fill import Compute, Progress, plan_shards
-from distilvec.teachers.cache.shard import KEY_NAME, Shard, damaged, read_journal
+from distilvec.teachers.cache.fill import Compute, FillStep, FillSteps, in_order, plan_shards
+from distilvec.teachers.cache.journal import KEY_NAME, Shard, damaged, read_journal
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
 
 
@@ -33,12 +33,12 @@ class Share:
     @classmethod
     def parse(cls, text: str) -> Share:
         """Read "2/4". DistilvecError for anything else."""
-        found = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text.strip())
-        if found is None or int(found[1]) > int(found[2]):
+        match = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text.strip())
+        if match is None or int(match[1]) > int(match[2]):
             raise DistilvecError(
                 "--shard", f"found '{text}'; expected i/n, share i of n from 1.", "Give for example 2/4."
             )
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(match[1]), int(match[2]))
 
     def folder(self, cache: Path) -> Path:
         """The folder of the share."""
@@ -59,27 +59,29 @@ def fill_share(
     share: Share,
     corpus: Corpus,
     compute: Compute,
-    progress: Progress | None = None,
-) -> None:
+) -> FillSteps:
     """Compute those shards that the cache lacks and that belong to the share, into `part`; resumed after a kill.
 
     Errors: DistilvecError for vectors that must not be stored, or a full disk.
     """
-    report = progress or (lambda done, total, work: None)
-    own = [(number, rows) for number, rows in plan_shards(cache, corpus) if share.includes(number)]
-    done, total = 0, sum(len(rows) for _, rows in own)
+    planned = [(number, rows) for number, rows in plan_shards(cache, corpus) if share.includes(number)]
+    total = sum(len(rows) for _, rows in planned)
+    done = 0
     with part.writing():
-        for number, rows in own:
-
-            def advance(texts: int, share_done: float, before: int = done, size: int = len(rows)) -> None:
-                report(before + texts, total, before + share_done * size)
-
+        for number, rows in planned:
             keys = np.asarray(corpus.keys[rows])
             if (part.positions(keys) < 0).any():
-                signals = compute(rows, advance)
-                part.append(keys, signals, corpus.stored(rows).__getitem__, number)
+                computed = []
+                texts = done
+                work = float(done)
+                for batch in compute(rows):
+                    computed.append(batch)
+                    texts += len(batch.rows)
+                    work += batch.work * len(rows)
+                    yield FillStep(texts, total, work)
+                part.append(keys, in_order(computed), corpus.stored(rows).__getitem__, number)
             done += len(rows)
-            report(done, total, done)
+            yield FillStep(done, total, done)
 
 
 def part_folders(cache: Path) -> list[Path]:
@@ -100,32 +102,35 @@ def merge(cache: TeacherCache, folders: Sequence[Path]) -> int:
     """
     count = 0
     with cache.writing():
-        for folder, shard in _numbered(cache, folders):
-            if problems := shard.problems(folder, shard.files, None):
+        for folder, shard in _shards_of(cache, folders):
+            problems = shard.problems(folder, shard.files, None)
+            if problems:
                 raise damaged(folder, problems[0])
             keys = np.load(shard.verify(folder, "keys"), allow_pickle=False)
-            known = cache.positions(keys) >= 0
-            if known.all():
+            is_stored = cache.positions(keys) >= 0
+            if is_stored.all():  # by a merge that was killed
                 continue
-            if known.any():
+            if is_stored.any():
                 raise DistilvecError(
                     KEY_NAME,
-                    f"{int(known.sum()):,} of the {len(keys):,} texts of shard {shard.number} in {folder} are in "
+                    f"{int(is_stored.sum()):,} of the {len(keys):,} texts of shard {shard.number} in {folder} are in "
                     f"{cache.folder} already.",
                     f"Remove {folder} and fill the cache.",
                 )
             cache.adopt(shard, folder, keys)
             count += 1
         cache.sort_shards()
+    # Only now, when the journal has every shard: a kill before this line leaves the folders to merge again.
     for folder in folders:
         remove(folder)
     return count
 
 
-def _numbered(cache: TeacherCache, folders: Sequence[Path]) -> list[tuple[Path, Shard]]:
+def _shards_of(cache: TeacherCache, folders: Sequence[Path]) -> list[tuple[Path, Shard]]:
     """Every shard with its folder, by number. DistilvecError for a folder that is no share of this cache."""
-    found = []
+    shards = []
     for folder in folders:
         part = TeacherCache.create_or_open(folder, cache.manifest)
-        found += [(folder, shard) for shard in read_journal(part.folder)[0]]
-    return sorted(found, key=lambda one: one[1].number)
+        for shard in read_journal(part.folder).shards:
+            shards.append((folder, shard))
+    return sorted(shards, key=lambda pair: pair[1].number)

@@ -17,27 +17,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.files import write_file
 from distilvec.core.hashing import checksum
-from distilvec.teachers.cache import shard as journal
+from distilvec.teachers.cache import journal
 from distilvec.teachers.cache.index import KEY, KeyIndex, Keys
+from distilvec.teachers.cache.journal import JOURNAL, KEY_NAME, Shard, damaged, read_journal
 from distilvec.teachers.cache.manifest import Manifest, read_manifest
-from distilvec.teachers.cache.shard import JOURNAL, KEY_NAME, Shard, damaged, read_journal
 from distilvec.teachers.cache.signals import OFFSETS, Array, Ragged, Rows, Signal, file_names, item_positions, join
 from distilvec.teachers.cache.validate import Describe, stored_form, worst_cosine
 
 MANIFEST = "manifest.json"
 SHARD_ROWS = 16384
 _OFFSET = Signal(1, "int64")
+
+
+class CacheSummary(TypedDict):
+    """What `distilvec cache inspect` shows. `worst_cosine`: the smallest of a vector to its stored form."""
+
+    rows: int
+    shards: int
+    bytes: int
+    bytes_per_text: float
+    bytes_per_text_by_signal: dict[str, float]
+    worst_cosine: float | None
+    fingerprint: str
+    manifest: dict[str, Any]
 
 
 class TeacherCache:
@@ -48,13 +60,15 @@ class TeacherCache:
     """
 
     def __init__(self, folder: Path, manifest: Manifest, shard_rows: int = SHARD_ROWS) -> None:
-        self.folder, self.manifest, self.shard_rows = folder, manifest, shard_rows
+        self.folder = folder
+        self.manifest = manifest
+        self.shard_rows = shard_rows
         self._shards: list[Shard] = []
-        self._ends: Rows = np.zeros(0, dtype=np.int64)  # rows up to each shard's end
+        self._shard_ends: Rows = np.zeros(0, dtype=np.int64)  # rows up to each shard's end
         self._index = KeyIndex()
-        self._files: dict[tuple[int, str], Array] = {}
-        self._whole = 0  # bytes of the journal's whole lines
-        self._writes = False
+        self._files: dict[tuple[int, str], Array] = {}  # memory maps, by the shard's place in _shards and the file
+        self._journal_size = 0  # bytes of whole lines
+        self._is_writing = False
         self._load()
 
     @classmethod
@@ -67,10 +81,10 @@ class TeacherCache:
         """
         if not (folder / MANIFEST).exists():
             journal.begin(folder / MANIFEST, manifest.to_json())
-        found = read_manifest(folder / MANIFEST)
-        if manifest.fingerprint in found.subsets:
-            return cls(folder, found, shard_rows)
-        found.check_equal(manifest, KEY_NAME, str(folder))
+        stored_manifest = read_manifest(folder / MANIFEST)
+        if manifest.fingerprint in stored_manifest.subsets:
+            return cls(folder, stored_manifest, shard_rows)
+        stored_manifest.check_equal(manifest, KEY_NAME, str(folder))
         return cls(folder, manifest, shard_rows)
 
     @classmethod
@@ -87,17 +101,23 @@ class TeacherCache:
         """
         names = file_names(_manifest_of(folder).signals)
         with journal.lock(folder, wait=False) if repair else nullcontext():
-            shards, _, broken = read_journal(folder, strict=False)
-            found = {shard.number: shard.problems(folder, shard.files, checksum) for shard in shards}
-            again = "must be computed again"
-            problems = [f"{JOURNAL}: {broken} damaged line(s); their rows {again}"] if broken else []
-            for shard in shards:
-                problems += [f"{problem}; its {shard.rows:,} rows {again}" for problem in found[shard.number]]
+            contents = read_journal(folder, strict=False)
+            problems = []
+            if contents.damaged_lines:
+                problems.append(
+                    f"{JOURNAL}: {contents.damaged_lines} damaged line(s); their rows must be computed again"
+                )
+            sound_shards = []
+            for shard in contents.shards:
+                shard_problems = shard.problems(folder, shard.files, checksum)
+                for problem in shard_problems:
+                    problems.append(f"{problem}; its {shard.rows:,} rows must be computed again")
+                if not shard_problems:
+                    sound_shards.append(shard)
             if problems and repair:
-                sound = [shard for shard in shards if not found[shard.number]]
                 with journal.write_errors(folder, 0):
-                    write_file(folder / JOURNAL, b"".join(shard.to_line() for shard in sound), KEY_NAME)
-                    journal.remove_leftovers(folder, sound, names)
+                    journal.write_journal(folder, sound_shards)
+                    journal.remove_leftovers(folder, sound_shards, names)
         return problems
 
     def verify(self) -> list[str]:
@@ -118,22 +138,23 @@ class TeacherCache:
 
     def read(self, positions: Rows, signal: str = "embedding") -> npt.NDArray[np.float32]:
         """float32 [n, width] of a signal at these positions. IndexError for an unknown position."""
-        kind = self._known(signal, uneven=False)
-        found = np.empty((len(positions), kind.width), dtype=kind.dtype)
-        for number, chosen, rows in self._by_shard(positions):
-            found[chosen] = self._file(number, signal, kind)[rows]
-        return found.astype(np.float32)
+        kind = self._signal(signal, uneven=False)
+        vectors = np.empty((len(positions), kind.width), dtype=kind.dtype)
+        for number, places, rows in self._by_shard(positions):
+            vectors[places] = self._file(number, signal, kind)[rows]
+        return vectors.astype(np.float32)
 
     def read_ragged(self, positions: Rows, signal: str) -> Ragged:
         """Items of a signal of uneven length at these positions, as stored. IndexError for an unknown position."""
-        kind = self._known(signal, uneven=True)
-        parts, order = [Ragged(np.empty((0, kind.width), kind.dtype), np.empty(0, np.int64))], [np.empty(0, np.int64)]
-        for number, chosen, rows in self._by_shard(positions):
+        kind = self._signal(signal, uneven=True)
+        parts = [Ragged(np.empty((0, kind.width), kind.dtype), np.empty(0, np.int64))]
+        order = [np.empty(0, np.int64)]
+        for number, places, rows in self._by_shard(positions):
             offsets = self._file(number, signal + OFFSETS, _OFFSET)[:, 0]
             lengths = offsets[rows + 1] - offsets[rows]
             items = self._file(number, signal, kind)[item_positions(offsets[rows], lengths)]
             parts.append(Ragged(items, lengths))
-            order.append(chosen)
+            order.append(places)
         return join(parts).take(np.argsort(np.concatenate(order)))
 
     def append(
@@ -151,67 +172,82 @@ class TeacherCache:
             )
         with self.writing():
             keys = np.ascontiguousarray(keys, dtype=KEY)
-            stored = {
-                name: stored_form(name, signals[name], len(keys), signal, describe)
-                for name, signal in self.signals.items()
-            }
-            new = np.sort(np.unique(keys, return_index=True)[1])
-            new = new[self.positions(keys[new]) < 0]
-            if len(new) == 0:
+            stored = {}  # all of it is checked before the first file is written
+            for name, signal in self.signals.items():
+                stored[name] = stored_form(name, signals[name], len(keys), signal, describe)
+
+            new_rows = np.sort(np.unique(keys, return_index=True)[1])
+            new_rows = new_rows[self.positions(keys[new_rows]) < 0]
+            if len(new_rows) == 0:
                 return
-            arrays: dict[str, Array] = {"keys": keys[new]}
+
+            arrays: dict[str, Array] = {"keys": keys[new_rows]}
             for name, values in stored.items():
                 if isinstance(values, Ragged):
-                    kept = values if len(new) == len(values) else values.take(new)
-                    arrays |= {name: np.ascontiguousarray(kept.values), name + OFFSETS: kept.offsets}
+                    items = values if len(new_rows) == len(values) else values.take(new_rows)
+                    arrays[name] = np.ascontiguousarray(items.values)
+                    arrays[name + OFFSETS] = items.offsets
                 else:
-                    arrays[name] = values[new]
-            notes = {"worst_cosine": worst_cosine(np.asarray(signals["embedding"])[new], arrays["embedding"])}
-            self._write(Shard(next(self.free_numbers(number)), len(new), notes=notes), arrays)
+                    arrays[name] = values[new_rows]
+            cosine = worst_cosine(np.asarray(signals["embedding"])[new_rows], arrays["embedding"])
+            shard = Shard(self._free_number(number), len(new_rows), notes={"worst_cosine": cosine})
+            self._write(shard, arrays)
 
     def adopt(self, shard: Shard, source: Path, keys: Keys) -> None:
-        """Add another cache's shard, whose keys are new here, by its files; it keeps its number if that is free."""
-        number = next(self.free_numbers(shard.number))
-        with journal.write_errors(self.folder, sum(size for size, _ in shard.files.values())):
-            new, self._whole = journal.adopt_shard(self.folder, shard, source, number, self._whole)
-        self._admit(new, keys)
+        """Add another cache's shard, whose keys are new here, by its files; the caller holds the cache for writing.
+
+        The shard's number stays if it is free: then the files are those of one process that computed every shard.
+        """
+        number = self._free_number(shard.number)
+        needed = sum(size for size, _ in shard.files.values())
+        with journal.write_errors(self.folder, needed):
+            adopted, size = journal.adopt_shard(self.folder, shard, source, number, self._journal_size)
+        self._journal_size = size
+        self._admit(adopted, keys)
 
     def sort_shards(self) -> None:
         """Write the journal in the order of the shards' numbers; the caller holds the cache for writing."""
-        if self._shards != (ordered := sorted(self._shards, key=lambda shard: shard.number)):
-            write_file(self.folder / JOURNAL, b"".join(shard.to_line() for shard in ordered), KEY_NAME)
+        shards = sorted(self._shards, key=lambda shard: shard.number)
+        if shards != self._shards:
+            journal.write_journal(self.folder, shards)
             self._load()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the cache for writing, with all that others have written; waits while another process holds it."""
-        if self._writes:
+        """Hold the cache for writing, with all that others have written; waits while another process holds it.
+
+        May be entered again inside: a whole filling holds the lock, and so does each `append` in it.
+        """
+        if self._is_writing:
             yield
             return
         with journal.lock(self.folder):
-            self._writes = True
+            self._is_writing = True
             try:
+                # In this order: only a journal that was read under the lock tells which files nobody needs.
                 self._load()
                 with journal.write_errors(self.folder, 0):
                     journal.remove_leftovers(self.folder, self._shards, file_names(self.signals))
                 yield
             finally:
-                self._writes = False
+                self._is_writing = False
 
-    def inspect(self) -> dict[str, Any]:
+    def inspect(self) -> CacheSummary:
         """Rows, shards, bytes, bytes a text (also by signal), smallest cosine to the stored form, and the manifest."""
-        shards, sizes = self._shards, dict[str, int]()
-        for shard in shards:
-            for name, (size, _) in shard.files.items():
-                name = name.removesuffix(OFFSETS)
+        sizes: dict[str, int] = {}
+        for shard in self._shards:
+            for file_name, (size, _) in shard.files.items():
+                name = file_name.removesuffix(OFFSETS)
                 sizes[name] = sizes.get(name, 0) + size
+        total = sum(sizes.values())
+        cosines = [shard.notes.get("worst_cosine", 1.0) for shard in self._shards]
         return {
             "rows": len(self),
-            "shards": len(shards),
-            "bytes": sum(sizes.values()),
-            "bytes_per_text": round(sum(sizes.values()) / len(self), 1) if len(self) else 0.0,
+            "shards": len(self._shards),
+            "bytes": total,
+            "bytes_per_text": round(total / len(self), 1) if len(self) else 0.0,
             "bytes_per_text_by_signal": {name: round(size / len(self), 1) for name, size in sizes.items()},
-            "worst_cosine": min((shard.notes.get("worst_cosine", 1.0) for shard in shards), default=None),
+            "worst_cosine": min(cosines, default=None),
             "fingerprint": self.manifest.fingerprint,
             "manifest": self.manifest.settings(),
         }
@@ -221,17 +257,21 @@ class TeacherCache:
         self._files.clear()
 
     def _load(self) -> None:
-        """Read the journal and admit the shards that are not known yet."""
-        shards, self._whole, _ = read_journal(self.folder)
-        known = [shard.number for shard in self._shards]
-        if known != [shard.number for shard in shards[: len(known)]]:  # repaired by another process
+        """Read the journal and admit the shards that are new in it."""
+        contents = read_journal(self.folder)
+        self._journal_size = contents.size
+        loaded = [shard.number for shard in self._shards]
+        if loaded != [shard.number for shard in contents.shards[: len(loaded)]]:  # sorted, or repaired by a process
             self.close()
-            known, self._index, self._ends = [], KeyIndex(), self._ends[:0]
-        for shard in shards:
-            if problems := shard.problems(self.folder, shard.files, checksum=None):
+            loaded = []
+            self._index = KeyIndex()
+            self._shard_ends = self._shard_ends[:0]
+        for shard in contents.shards:
+            problems = shard.problems(self.folder, shard.files, checksum=None)
+            if problems:
                 raise damaged(self.folder, problems[0])
-        self._shards = shards[: len(known)]
-        for shard in shards[len(known) :]:
+        self._shards = contents.shards[: len(loaded)]
+        for shard in contents.shards[len(loaded) :]:
             keys = np.load(shard.verify(self.folder, "keys"), allow_pickle=False)
             if keys.shape != (shard.rows,) or keys.dtype != KEY:
                 raise damaged(self.folder, f"shard {shard.number} has damaged keys")
@@ -239,51 +279,66 @@ class TeacherCache:
 
     def _admit(self, shard: Shard, keys: Keys) -> None:
         self._shards.append(shard)
-        self._ends = np.append(self._ends, len(self) + shard.rows)
+        self._shard_ends = np.append(self._shard_ends, len(self) + shard.rows)
         self._index.add(keys)
 
-    def free_numbers(self, first: int | None = None) -> Iterator[int]:
-        """Numbers that no shard has, in order; before them `first`, if no shard has it."""
-        taken = {shard.number for shard in self._shards}
-        return (number for number in chain(() if first is None else (first,), count()) if number not in taken)
+    def free_numbers(self) -> Iterator[int]:
+        """Numbers that no shard has, in order, as of the first one that is asked for."""
+        numbers = {shard.number for shard in self._shards}
+        for number in count():
+            if number not in numbers:
+                yield number
+
+    def _free_number(self, preferred: int | None) -> int:
+        """The preferred number if no shard has it, else the smallest free one."""
+        if preferred is not None and all(shard.number != preferred for shard in self._shards):
+            return preferred
+        return next(self.free_numbers())
 
     def _write(self, shard: Shard, arrays: dict[str, Array]) -> None:
-        """Write a shard and admit it; nothing of the shard is left if that fails."""
+        """Write a shard and admit it; nothing of the shard is left if that fails. The caller holds the cache."""
         with journal.write_errors(self.folder, sum(array.nbytes for array in arrays.values())):
             try:
-                self._whole = journal.write_shard(self.folder, shard, arrays, self._whole)
+                self._journal_size = journal.write_shard(self.folder, shard, arrays, self._journal_size)
             except OSError:
                 journal.remove_leftovers(self.folder, self._shards, file_names(self.signals))
                 raise
         self._admit(shard, arrays["keys"])
 
     def _by_shard(self, positions: Rows) -> Iterator[tuple[int, Rows, Rows]]:
-        """For each shard concerned: its index, rows of the result, rows of the shard."""
+        """For each shard concerned: its place in the list, places in `positions`, and the shard's rows for these."""
         positions = np.asarray(positions, dtype=np.int64)
-        if len(positions) and not 0 <= positions.min() <= positions.max() < len(self):
+        if len(positions) == 0:
+            return
+        if not 0 <= positions.min() <= positions.max() < len(self):
             raise IndexError(f"positions {positions.min()} to {positions.max()} of a cache with {len(self)} rows")
-        shards = np.searchsorted(self._ends, positions, side="right")
+        shards = np.searchsorted(self._shard_ends, positions, side="right")
         order = np.argsort(shards, kind="stable")
-        for chosen in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1) if len(order) else ():
-            number = int(shards[chosen[0]])
-            yield number, chosen, positions[chosen] - (self._ends[number] - self._shards[number].rows)
+        next_shard_at = np.flatnonzero(np.diff(shards[order])) + 1
+        for places in np.split(order, next_shard_at):
+            number = int(shards[places[0]])
+            first_position = self._shard_ends[number] - self._shards[number].rows
+            yield number, places, positions[places] - first_position
 
     def _file(self, number: int, name: str, kind: Signal) -> Array:
         """A shard's file as an array [items, width] on a memory map, which holds no file open; verified once."""
         if (number, name) not in self._files:
             shard = self._shards[number]
-            path, size = shard.verify(self.folder, name), shard.files[name][0]
+            path = shard.verify(self.folder, name)
+            size, _ = shard.files[name]
+            # np.memmap would hold a file open for each signal of each shard, of which a process may have too few.
             data = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).numpy()
             header = 10 + int(data[8:10].view("<u2")[0])  # of the .npy format, version 1.0
             self._files[number, name] = data[header:].view(kind.dtype).reshape(-1, kind.width)
         return self._files[number, name]
 
-    def _known(self, name: str, uneven: bool) -> Signal:
+    def _signal(self, name: str, uneven: bool) -> Signal:
         signal = self.signals.get(name)
         if signal is None or signal.uneven != uneven:
-            known = ", ".join(self.signals)
             raise DistilvecError(
-                KEY_NAME, f"{self.folder} has no signal '{name}', only {known}.", "Fill another cache."
+                KEY_NAME,
+                f"{self.folder} has no signal '{name}', only {', '.join(self.signals)}.",
+                "Fill another cache.",
             )
         return signal
 

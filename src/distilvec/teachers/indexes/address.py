@@ -30,7 +30,9 @@ class Address:
     @property
     def name(self) -> str:
         """Short name in reports: that of the file, table or collection."""
-        return self.path.stem if self.path is not None else unquote(urlsplit(self.text).path).rpartition("/")[2]
+        if self.path is not None:
+            return self.path.stem
+        return unquote(urlsplit(self.text).path).rpartition("/")[2]
 
 
 def is_index(name: object) -> bool:
@@ -45,23 +47,15 @@ def read_address(text: str | Path, key: str) -> Address:
     text = str(text)
     scheme, separator, _ = text.partition("://")
     if not separator:
-        path = Path(text)
-        if _holds_secret(text) and not path.exists():  # libpq's other form: host=... password=...
-            problem = "this is no address, and it holds a password, which would end up in recipes and logs."
-            raise DistilvecError(key, problem, f"Give {EXAMPLES}.")
-        kind = "parquet" if path.is_dir() and path.suffix not in ENDINGS else ENDINGS.get(path.suffix)
-        if kind is None:
-            raise DistilvecError(key, f"{text}: no known kind of index.", f"Give {EXAMPLES}.")
-        return Address(kind, text, path)
+        return _file_address(text, key)
     if scheme not in SCHEMES:
         raise DistilvecError(key, f"no index has the scheme '{scheme}://'.", f"Give {EXAMPLES}.")
     try:
         parts = urlsplit(text)
-        secret = parts.password is not None or _holds_secret(f"{parts.query}#{parts.fragment}")
-        _ = parts.port
-    except ValueError:
+        _ = parts.port  # parsed only now
+    except ValueError:  # without the text, which may hold a password
         raise DistilvecError(key, f"the address with '{scheme}://' is not valid.", f"Give {EXAMPLES}.") from None
-    if secret:
+    if parts.password is not None or _holds_secret(f"{parts.query}#{parts.fragment}"):
         variable = "QDRANT_API_KEY" if scheme == "qdrant" else "PGPASSWORD (or DISTILVEC_INDEX_PASSWORD)"
         raise DistilvecError(
             key,
@@ -81,5 +75,21 @@ def _holds_secret(text: str) -> bool:
     return _SECRET.search(text) is not None
 
 
+def _file_address(text: str, key: str) -> Address:
+    path = Path(text)
+    if _holds_secret(text) and not path.exists():  # libpq's other form: host=... password=...
+        problem = "this is no address, and it holds a password, which would end up in recipes and logs."
+        raise DistilvecError(key, problem, f"Give {EXAMPLES}.")
+    kind = ENDINGS.get(path.suffix)
+    if kind is None and path.is_dir():
+        kind = "parquet"
+    if kind is None:
+        raise DistilvecError(key, f"{text}: no known kind of index.", f"Give {EXAMPLES}.")
+    return Address(kind, text, path)
+
+
 def _is_parquet_folder(path: Path) -> bool:
-    return path.is_dir() and not (path / "modules.json").exists() and next(path.glob("**/*.parquet"), None) is not None
+    """Whether a folder holds Parquet files and is not that of a model, which may have such files next to it."""
+    if not path.is_dir() or (path / "modules.json").exists():
+        return False
+    return any(True for _ in path.glob("**/*.parquet"))

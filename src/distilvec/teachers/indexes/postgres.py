@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.extras import require_extra
-from distilvec.teachers.cache.columns import find_columns
-from distilvec.teachers.indexes.reader import Batch, Reader
+from distilvec.teachers.cache.columns import Part, find_columns
+from distilvec.teachers.indexes.reader import Batch, Cursor, Reader
 
 _BLOCKS = 16  # of 8 KB, read together; vectors of more than 2 KB are stored outside of them
 # operator classes of the indexes on a column, such as vector_cosine_ops and halfvec_l2_ops
@@ -33,27 +32,29 @@ class PostgresTable(Reader):
     vector, halfvec and arrays of real or double precision are read. The connection is read-only.
     """
 
-    def __init__(self, address: str, columns: Mapping[Any, str] | None, key: str) -> None:
+    def __init__(self, address: str, columns: Mapping[Part, str] | None, key: str) -> None:
         require_extra("pgvector", key)
         import psycopg
         from psycopg import sql
 
         parts = urlsplit(address)
         database, _, table = unquote(parts.path).strip("/").rpartition("/")
-        self.address, self.key, self.error = address, key, psycopg.Error
+        self.address = address
+        self.key = key
+        self.error = psycopg.Error
         if not database:
             raise DistilvecError(key, f"{address} names no table.", "Give postgresql://user@host/DATABASE/TABLE.")
-        secret = os.environ.get("DISTILVEC_INDEX_PASSWORD")
+        password = os.environ.get("DISTILVEC_INDEX_PASSWORD")
         uri = parts._replace(scheme="postgresql", path=f"/{database}").geturl()
         self.table = sql.Identifier(*table.split(".", 1))
         try:
-            self.connection = psycopg.connect(uri, password=secret)
+            self.connection = psycopg.connect(uri, password=password)
             self.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             self.connection.read_only = True
-            self.blocks, kind, names = self._describe(sql)
+            self.blocks, kind, names = self._describe()
         except psycopg.Error as error:
             raise DistilvecError(key, f"{address} cannot be read: {first_line(error)}") from None
-        if kind not in ("r", "m"):
+        if kind not in ("r", "m"):  # a table or a materialized view: others have no blocks to read by
             raise DistilvecError(key, f"{address} is a view or a partitioned table.", "Name a table or a partition.")
         self.columns = find_columns(names, columns, address, key)
 
@@ -76,7 +77,7 @@ class PostgresTable(Reader):
             row = cursor.execute(sql.SQL("SELECT count(*) FROM {}").format(self.table)).fetchone()
         return int(row[0]) if row else 0
 
-    def batches(self, after: Any) -> Iterator[Batch]:
+    def batches(self, after: Cursor) -> Iterator[Batch]:
         """Rows from block `after` on, in the order of the table's file."""
         from psycopg import sql
 
@@ -91,12 +92,14 @@ class PostgresTable(Reader):
             with self.connection.cursor(binary=True) as cursor:
                 for block in range(int(after or 0), self.blocks, _BLOCKS):
                     rows = cursor.execute(query, (block, block + _BLOCKS)).fetchall()
-                    ids, texts, vectors = zip(*rows, strict=True) if rows else ((), (), ())
+                    ids = [row[0] for row in rows]
+                    texts = [row[1] for row in rows]
+                    vectors = [row[2] for row in rows]
                     yield Batch(ids, texts, vectors, block + _BLOCKS)
         except self.error as error:
             raise DistilvecError(self.key, f"{self.address} cannot be read: {first_line(error)}") from None
 
-    def _describe(self, sql: Any) -> tuple[int, str, list[str]]:
+    def _describe(self) -> tuple[int, str, list[str]]:
         """Number of blocks, kind of relation, names of the columns."""
         name = self.table.as_string(self.connection)
         with self.connection.cursor() as cursor:
@@ -105,8 +108,8 @@ class PostgresTable(Reader):
                 "WHERE oid = %s::regclass", (name,),
             ).fetchone()  # fmt: skip
             assert row is not None
-            found = cursor.execute(
+            columns = cursor.execute(
                 "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped "
                 "ORDER BY attnum", (name,),
             ).fetchall()  # fmt: skip
-        return int(row[0]), str(row[1]), [str(one[0]) for one in found]
+        return int(row[0]), str(row[1]), [str(column[0]) for column in columns]

@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 from distilvec.core.errors import ColumnError, DistilvecError, first_line
 from distilvec.core.extras import require_extra
-from distilvec.teachers.cache.columns import KNOWN, find_columns
-from distilvec.teachers.indexes.reader import Batch, Reader
+from distilvec.teachers.cache.columns import USUAL_NAMES, Part, find_columns
+from distilvec.teachers.indexes.reader import Batch, Cursor, Reader
 
 _POINTS = 1024  # in one answer of the server
 
@@ -22,29 +22,32 @@ class QdrantCollection(Reader):
     The cursor is Qdrant's own, the id of the next point. QDRANT_API_KEY is the key of a server, with HTTPS.
     """
 
-    def __init__(self, address: str, columns: Mapping[Any, str] | None, key: str) -> None:
+    def __init__(self, address: str, columns: Mapping[Part, str] | None, key: str) -> None:
         require_extra("qdrant", key)
         from qdrant_client import QdrantClient
 
         parts = urlsplit(address)
         folder, _, self.collection = unquote(parts.path).rpartition("/")
-        self.address, self.key, self.columns = address, key, dict(columns or {})
+        self.address = address
+        self.key = key
+        self.columns = dict(columns or {})
         try:
             if parts.hostname:
-                secret = os.environ.get("QDRANT_API_KEY")
-                self.client = QdrantClient(host=parts.hostname, port=parts.port or 6333, api_key=secret, timeout=60)
+                api_key = os.environ.get("QDRANT_API_KEY")
+                self.client = QdrantClient(host=parts.hostname, port=parts.port or 6333, api_key=api_key, timeout=60)
             elif not (Path(folder) / "meta.json").is_file():
-                raise DistilvecError(key, f"{folder} is no folder of an embedded Qdrant.", "Check the path.")
+                raise DistilvecError(key, f"{folder} is not the folder of an embedded Qdrant.", "Check the path.")
             else:
                 self.client = QdrantClient(path=folder)
-            about = self.client.get_collection(self.collection)
+            collection = self.client.get_collection(self.collection)
         except DistilvecError:
             raise
         except Exception as error:  # the client raises those of httpx, gRPC and its own
             raise self._unreadable(error) from None
-        vectors = about.config.params.vectors
+        vectors = collection.config.params.vectors
         self.vector = self._vector_name(vectors)
-        self._metric = str((vectors if self.vector is None else vectors[self.vector]).distance.value)
+        parameters = vectors if self.vector is None else vectors[self.vector]
+        self._metric = str(parameters.distance.value)
 
     def __exit__(self, *error: object) -> None:
         self.client.close()
@@ -58,9 +61,9 @@ class QdrantCollection(Reader):
         """Points of the collection."""
         return int(self.client.count(self.collection, exact=True).count)
 
-    def batches(self, after: Any) -> Iterator[Batch]:
+    def batches(self, after: Cursor) -> Iterator[Batch]:
         """Points from the id `after` on, in the order of ids; the last cursor is None."""
-        names: dict[str, str] = {}
+        names: dict[Part, str] = {}
         while True:
             try:
                 points, after = self.client.scroll(
@@ -72,12 +75,16 @@ class QdrantCollection(Reader):
             if not points:
                 return
             names = names or self._payload_names(points)
-            texts = [(point.payload or {}).get(names["text"]) for point in points]
-            vectors = [
-                point.vector if self.vector is None else (point.vector or {}).get(self.vector) for point in points
-            ]
-            ids = [str((point.payload or {}).get(names.get("id", ""), point.id)) for point in points]
-            yield Batch(ids, [text if text is None else str(text) for text in texts], vectors, after)
+            ids = []
+            texts = []
+            vectors = []
+            for point in points:
+                payload = point.payload or {}
+                text = payload.get(names["text"])
+                ids.append(str(payload.get(names["id"], point.id) if "id" in names else point.id))
+                texts.append(None if text is None else str(text))
+                vectors.append(point.vector if self.vector is None else (point.vector or {}).get(self.vector))
+            yield Batch(ids, texts, vectors, after)
             if after is None:
                 return
 
@@ -88,19 +95,25 @@ class QdrantCollection(Reader):
         """The name of the vector, None in a collection with a single nameless one."""
         if not isinstance(vectors, dict):
             return None
-        given = self.columns.get("embedding") or next((one for one in KNOWN["embedding"] if one in vectors), None)
-        given = given or (next(iter(vectors)) if len(vectors) == 1 else None)
-        if given not in vectors:
-            found = ", ".join(vectors)
+        name = self.columns.get("embedding")
+        if not name:
+            usual_names = [usual_name for usual_name in USUAL_NAMES["embedding"] if usual_name in vectors]
+            if usual_names:
+                name = usual_names[0]
+            elif len(vectors) == 1:
+                name = next(iter(vectors))
+        if name not in vectors:
             raise ColumnError(
                 self.key,
-                f"{self.address} has the vectors {found}.",
+                f"{self.address} has the vectors {', '.join(vectors)}.",
                 "Name one: teacher.columns='{embedding: NAME}'.",
                 "Name one: --column embedding=NAME.",
             )
-        return str(given)
+        return str(name)
 
-    def _payload_names(self, points: list[Any]) -> dict[str, str]:
-        names = list(dict.fromkeys(name for point in points for name in point.payload or {}))
-        given = {part: name for part, name in self.columns.items() if part != "embedding"}
-        return find_columns(names, given, f"the payload of {self.address}", self.key, ("text",))
+    def _payload_names(self, points: list[Any]) -> dict[Part, str]:
+        names: dict[str, None] = {}
+        for point in points:
+            names.update(dict.fromkeys(point.payload or {}))
+        choices: dict[Part, str] = {part: name for part, name in self.columns.items() if part != "embedding"}
+        return find_columns(list(names), choices, f"the payload of {self.address}", self.key, ("text",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from distilvec.core.errors import DistilvecError
 from distilvec.core.similarity import Similarity, read_similarity
 
+Cursor = int | str | None  # where to continue; JSON holds it
 Vectors = npt.NDArray[np.float32]
 ROWS = 8192  # read together
 METRICS: dict[str, Similarity] = {  # names of FAISS, LanceDB, Qdrant and pgvector
@@ -26,15 +27,15 @@ METRICS: dict[str, Similarity] = {  # names of FAISS, LanceDB, Qdrant and pgvect
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rows in the index's order. `after`: the cursor behind the last of them, any value that JSON holds.
+    """Some rows in the index's order. `after`: the cursor behind the last of them.
 
     A row without a text or a vector has None there; `vectors` has a row for each text.
     """
 
     ids: Sequence[str]
     texts: Sequence[str | None]
-    vectors: Sequence[Any] | Vectors
-    after: Any
+    vectors: Sequence[Sequence[float] | None] | Vectors
+    after: Cursor
 
 
 class Reader(Protocol):
@@ -50,14 +51,14 @@ class Reader(Protocol):
 
     @property
     def metric(self) -> str | None:
-        """The index's own name of how it compares vectors; None where it states nothing."""
+        """The name that the index has for how it compares vectors; None where it states nothing."""
         return None
 
     def count(self) -> int:
         """Rows of the index."""
         ...
 
-    def batches(self, after: Any) -> Iterator[Batch]:
+    def batches(self, after: Cursor) -> Iterator[Batch]:
         """All rows behind the cursor `after` (None: from the first), in an order that does not change."""
         ...
 
@@ -76,13 +77,17 @@ def rows_with_vectors(batch: Batch, origin: str, key: str) -> tuple[list[int], V
 
     Errors: DistilvecError for vectors of different dims.
     """
-    kept = [n for n, text in enumerate(batch.texts) if text and text.strip() and batch.vectors[n] is not None]
+    rows = []
+    for row, text in enumerate(batch.texts):
+        if text and text.strip() and batch.vectors[row] is not None:
+            rows.append(row)
     if isinstance(batch.vectors, np.ndarray):
-        return kept, np.asarray(batch.vectors[kept], dtype=np.float32)
+        return rows, np.asarray(batch.vectors[rows], dtype=np.float32)
     try:
-        found = np.array([batch.vectors[n] for n in kept], dtype=np.float32)
-        if len(kept) and found.ndim != 2:
-            raise ValueError
-    except (ValueError, TypeError):
-        raise DistilvecError(key, f"{origin} has vectors of different dims.", "Give vectors of one model.") from None
-    return kept, found
+        vectors = np.array([batch.vectors[row] for row in rows], dtype=np.float32)
+        is_matrix = vectors.ndim == 2 or not rows
+    except (ValueError, TypeError):  # of lists of different lengths
+        is_matrix = False
+    if not is_matrix:
+        raise DistilvecError(key, f"{origin} has vectors of different dims.", "Give vectors of one model.")
+    return rows, vectors

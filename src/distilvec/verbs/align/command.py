@@ -41,9 +41,10 @@ def align(
     json_file: JsonFile = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Share of two models' tokens that can be paired one to one, on texts: the mapping rates of EMO's table 6.
+    """Measure how well two tokenizers line up on texts.
 
-    For each file: the per cent of the teacher's and of the student's tokens in a pair, in brackets with special tokens.
+    The share of tokens that can be paired one to one: the mapping rates of EMO's table 6. For each file: the per cent
+    of the teacher's and of the student's tokens in a pair, in brackets with special tokens.
     """
     from itertools import islice
 

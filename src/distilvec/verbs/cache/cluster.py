@@ -8,18 +8,18 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
 from distilvec.core.storage import Remote
 from distilvec.pipeline.caches import (
-    filling,
     open_cache,
     own_cache,
     pull_cache,
     reads_tokens,
     remote_cache,
+    show_filling,
     token_source,
 )
 from distilvec.pipeline.job import Job, Teacher, errors_of
 from distilvec.pipeline.prepare import align, tokenize_for
 from distilvec.pipeline.student import student_tokenizer
-from distilvec.teachers.cache.fill import Compute, compute_tokens, compute_vectors, count_missing, fill_shards
+from distilvec.teachers.cache.fill import Compute, compute_tokens, compute_vectors, count_missing, fill_steps
 from distilvec.teachers.cache.parts import Share, fill_share, is_part, merge, part_folders
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.model_embedder import ModelEmbedder
@@ -43,11 +43,9 @@ def fill_on_ray(job: Job, teacher: Teacher, options: RayOptions) -> TeacherCache
     if not (missing := count_missing(cache, corpus)):
         return cache
     device, rows = job.recipe.train.device, len(corpus)
-    with (
-        RayWorkers(options, teacher.section, device, cache.manifest, corpus) as workers,
-        filling(job, cache, f"teacher {teacher.info.name}", rows, rows - missing) as advance,
-    ):
-        fill_shards(cache, corpus, workers.compute, lambda done, total, work: advance(done, work=work), workers.ahead)
+    with RayWorkers(options, teacher.section, device, cache.manifest, corpus) as workers:
+        steps = fill_steps(cache, corpus, workers.compute, workers.ahead)
+        show_filling(job, cache, f"teacher {teacher.info.name}", steps, rows, rows - missing)
     return cache
 
 
@@ -65,8 +63,8 @@ def fill_one_share(job: Job, teacher: Teacher, share: Share) -> TeacherCache:
             compute = partial(compute_tokens, cache.manifest, corpus, source)
         pull_cache(job.recipe, share.folder(cache.folder))
         part = share.open(cache)
-        with filling(job, part, f"share {share.number} of {share.count}", len(corpus) // share.count) as advance:
-            fill_share(cache, part, share, corpus, compute, lambda done, total, work: advance(done, work=work))
+        steps = fill_share(cache, part, share, corpus, compute)
+        show_filling(job, part, f"share {share.number} of {share.count}", steps, len(corpus) // share.count)
         return part
 
 

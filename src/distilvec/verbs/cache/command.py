@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,7 +53,10 @@ def cache_fill(
     gpus_per_worker: Annotated[float, option("GPUs per worker on Ray; may be a fraction, such as 0.5.", min=0)] = 0.0,
     shard: Annotated[str | None, option("Compute only share i/n of the shards; `cache merge` joins them.")] = None,
 ) -> None:
-    """Compute the teacher's vectors for a recipe's corpus; run again after a kill to resume."""
+    """Compute the teacher's vectors of a recipe's texts.
+
+    The same command again resumes.
+    """
     if ray is not None and shard is not None:
         raise DistilvecError("--shard", "--shard and --ray cannot be combined: Ray divides the shards itself.")
     if ray is None and (workers > 1 or gpus_per_worker):
@@ -82,7 +86,10 @@ def cache_fill(
 
 @cache_app.command("merge", epilog=example("cache merge", "talas --variant local"))
 def cache_merge(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None) -> None:
-    """Join the shares that `cache fill --shard` computed: the same files as from one process."""
+    """Join the shares that `cache fill --shard` computed.
+
+    The files are the same as from one process.
+    """
     loaded = load_recipe(recipe, variant, overrides)
 
     from distilvec.pipeline.prepare import cached_teachers
@@ -113,7 +120,7 @@ def cache_verify(
 
 @cache_app.command("inspect", epilog=example("cache inspect", _FOLDER))
 def cache_inspect(folder: Path) -> None:
-    """Show a cache's rows, bytes, manifest and rounding error."""
+    """Show a cache's rows, bytes, manifest and rounding."""
     check_input(folder, "cache.path")
     from distilvec.cli.terminal import show_table
     from distilvec.teachers.cache.store import TeacherCache
@@ -128,7 +135,10 @@ def cache_export(
     overrides: Overrides = None,
     variant: Variant = None,
 ) -> None:
-    """Write a recipe's texts and the vectors of its first teacher as Parquet."""
+    """Write a recipe's texts and vectors as Parquet.
+
+    The vectors are those of its first teacher.
+    """
     if out.parent.is_dir():
         check_output_file(out, "--out")
     else:
@@ -153,7 +163,10 @@ def cache_import(
     overrides: Overrides = None,
     variant: Variant = None,
 ) -> None:
-    """Import vectors that the recipe's first teacher computed elsewhere into its cache."""
+    """Import vectors from Parquet into a recipe's cache.
+
+    The recipe's first teacher has computed them elsewhere.
+    """
     check_input(table, "--table")
     loaded = load_recipe(recipe, variant, overrides)
 
@@ -167,7 +180,7 @@ def cache_import(
     print(f"{import_parquet(table, cache):,} vectors imported into {cache.folder}")
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> list[list[str]]:
+def _flat(tree: Mapping[str, object], prefix: str = "") -> list[list[str]]:
     rows: list[list[str]] = []
     for key, value in tree.items():
         rows += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [[prefix + key, str(value)]]

@@ -53,9 +53,10 @@ def check(
     refresh: Annotated[bool, option("Read the index again instead of using the local copy.", "--refresh")] = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Judge a model as the query encoder of an index before a switch; exit status 1 if it does not fit.
+    """Judge a model as the query encoder of an index.
 
-    No document is embedded again: the model embeds stored texts, which are searched for among the stored vectors.
+    Before a switch; with exit status 1 if it does not fit. No document is embedded again: the model embeds stored
+    texts, which are searched for among the stored vectors.
     """
     check_model(model, "model")
     check_input(texts, "--texts")

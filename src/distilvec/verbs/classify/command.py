@@ -28,6 +28,9 @@ _OPTIONS = {
     "teacher.model": "--teacher",
     "student.model": "--teacher",
     "student.layers": "--layers",
+    "student.size": "--size",
+    "layers": "--layers",
+    "size": "--size",
     "train.epochs": "--epochs",
 }
 
@@ -40,7 +43,10 @@ def classify(
     teacher: Annotated[
         str | None, option("A model to learn from; all-MiniLM-L6-v2 by default.", metavar="MODEL")
     ] = None,
-    layers: Annotated[int | None, option("Layers of the student; a third of the teacher's by default.", min=1)] = None,
+    size: Annotated[str | None, option("Parameters of the student: 5M, 20M, 25%; see distill --size.")] = None,
+    layers: Annotated[
+        int | None, option("Layers of the student instead; a third of the teacher's by default.", min=1)
+    ] = None,
     test: Annotated[Path | None, option("A file of test rows, instead of a share of FILE's.")] = None,
     test_size: Annotated[float, option("The share of every label's rows that is for the test.")] = 0.2,
     epochs: Annotated[
@@ -52,23 +58,34 @@ def classify(
     trust_remote_code: TrustRemoteCode = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Train a small text classifier on your labels, and test it."""
+    """Train a small text classifier on your labels.
+
+    It is tested on rows that were held out; the same command again resumes.
+    """
     inputs = [file, test] if test is not None else [file]
     check_outputs([("--json", json_file)], inputs)
 
     from distilvec.config.recipe import read_overrides
     from distilvec.core.files import check_output_folder
-    from distilvec.verbs.classify.recipes import DEFAULT_TEACHER, check_overrides, describe_labels, teacher_recipe
+    from distilvec.core.run_folder import RunFolder
+    from distilvec.verbs.classify.recipes import (
+        DEFAULT_TEACHER,
+        check_cut,
+        check_overrides,
+        describe_labels,
+        teacher_recipe,
+    )
     from distilvec.verbs.classify.split import read_and_split
 
     with named_options(_OPTIONS):
         # Before torch is imported, which takes seconds: a wrong path, column or key is refused at once.
         changes = read_overrides(overrides or [])
         check_overrides(changes)
+        check_cut(size, layers)
         data, split = read_and_split(file, text or [], label, test, test_size, seed)
         folder = out or Path("runs") / data.name
         check_output_folder(folder, "out")
-        labels = describe_labels(data, split, folder / "data")
+        labels = describe_labels(data, split, RunFolder(folder).labels)
         teacher_recipe(teacher or DEFAULT_TEACHER, labels, epochs, seed, trust_remote_code, changes)
 
         from distilvec.cli.terminal import print_result, show_problems
@@ -79,6 +96,7 @@ def classify(
             text=text,
             label=label,
             teacher=teacher,
+            size=size,
             layers=layers,
             test=test,
             test_size=test_size,

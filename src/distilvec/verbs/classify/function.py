@@ -6,18 +6,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from distilvec.config.schema import Recipe
+from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
+from distilvec.core.run_folder import RunFolder
 from distilvec.core.verbosity import quiet_libraries
+from distilvec.pipeline.claim import own_folder
 from distilvec.pipeline.inputs import Model, model_name
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.run_dir import own_folder
 from distilvec.students.task_head import head_info
 from distilvec.train.metrics import Callback
 from distilvec.verbs.classify.recipes import (
     DEFAULT_TEACHER,
     STUDENT_FACTOR,
     Labels,
+    check_cut,
     check_overrides,
     default_layers,
     describe_labels,
@@ -37,6 +41,7 @@ def classify(
     text: str | Sequence[str] | None = None,
     label: str | None = None,
     teacher: Model | None = None,
+    size: str | int | None = None,
     layers: int | None = None,
     test: Source | None = None,
     test_size: float = 0.2,
@@ -61,12 +66,13 @@ def classify(
         label: The column of labels; usual names are found. A list of labels gives a text any number of them.
         teacher: A model that fits on this machine; all-MiniLM-L6-v2 by default. One that has learned the same labels
             is taken as it is.
-        layers: Layers of the student; by default a third of the teacher's.
+        size: Parameters of the student: "5M", "25%" of the teacher's, as in `distilvec.distill` (docs/sizes.md).
+        layers: Layers of the student instead of a size; by default a third of the teacher's.
         test: Test rows with the same columns; by default `test_size` of every label's rows, drawn by seed.
         test_size: The share of test rows.
         epochs: Passes over the training rows; by default five, more for few rows, fewer for many.
         seed: Of the split and of both trainings.
-        output_dir: The run folder; by default runs/<name of the file>. The teacher is in its `teacher/`.
+        output_dir: The run folder; by default runs/<name of the file>. The teacher is in its `details/teacher/`.
         restart: Move an earlier run in the folder aside and start over.
         trust_remote_code: Run code that comes with the teacher.
         overrides: Keys of the recipes: `teacher.` for the teacher's training, `student.` for the student's, others
@@ -76,13 +82,15 @@ def classify(
     Errors: DistilvecError with the argument's name as key.
     """
     check_overrides(overrides or {})
+    cut = check_cut(size, layers)
     columns = [text] if isinstance(text, str) else list(text or ())
     data, split = read_and_split(file, columns, label, test, test_size, seed)
     folder = Path(output_dir) if output_dir is not None else Path("runs") / data.name
     name = model_name(DEFAULT_TEACHER if teacher is None else teacher, cache_root(), "teacher")
-    own_folder(folder, restart)
-    write_split(split, data.several, folder / "data")
-    labels = describe_labels(data, split, folder / "data")
+    files = RunFolder(folder)
+    own_folder(files, restart)
+    write_split(split, data.several, files.labels)
+    labels = describe_labels(data, split, files.labels)
     log(_line(data, split))
     for note in split.notes:
         log(f"note: {note}")
@@ -90,19 +98,31 @@ def classify(
     options = (epochs, seed, trust_remote_code, overrides or {})
     recipe = teacher_recipe(name, labels, *options)
     knows_labels = has_learned(Path(name), labels, split.classes)
-    log(f"1/2 teacher: {name} {'has learned these labels' if knows_labels else 'learns the labels'}")
-    whole = resolve(recipe, folder / "teacher").student  # the teacher, as a student with all of its layers
+    log(f"first the teacher: {name} {'has learned these labels' if knows_labels else 'learns the labels'}")
+    whole = resolve(recipe, files.teacher.path).student  # the teacher, as a student with all of its layers
+    if cut is not None and "size" in cut:
+        check_size(recipe, cut["size"], files.teacher.path)
     teacher_folder = Path(name)
     if not knows_labels:
-        run(with_rate(recipe, whole.hidden_size), folder / "teacher")
-        teacher_folder = folder / "teacher" / "student"
+        run(with_rate(recipe, whole.hidden_size), files.teacher.path)
+        teacher_folder = files.teacher.student
 
-    count = default_layers(whole.layers) if layers is None else layers
-    log(f"2/2 student: {count} of the teacher's {whole.layers} layers, from the labels and the teacher's answers")
-    recipe = student_recipe(teacher_folder, Path(name).name, count, labels, *options)
+    cut = cut or {"layers": default_layers(whole.layers)}
+    kept = f"{cut['layers']} of the teacher's {whole.layers} layers" if "layers" in cut else f"{size} parameters"
+    log(f"then the student: {kept}, from the labels and the teacher's answers")
+    recipe = student_recipe(teacher_folder, Path(name).name, cut, labels, *options)
     result = run(with_rate(recipe, whole.hidden_size, STUDENT_FACTOR), folder, callbacks=callbacks)
     assert result is not None  # None in other processes than the main one, and this is one process
     return read_classifier(result, split.notes)
+
+
+def check_size(recipe: Recipe, size: str, folder: Path) -> None:
+    """Raise DistilvecError for a size that the teacher of this recipe cannot be cut to, before it learns anything."""
+    student = recipe.student.model_copy(update={"size": size})
+    try:
+        resolve(recipe.model_copy(update={"student": student}), folder)
+    except DistilvecError as error:
+        raise error.renamed("size") if error.key == "student.size" else error from error
 
 
 def has_learned(folder: Path, labels: Labels, classes: Sequence[str]) -> bool:

@@ -73,20 +73,23 @@ def teacher_recipe(
 def student_recipe(
     teacher: Path,
     teacher_name: str,
-    layers: int,
+    cut: Mapping[str, Any],
     labels: Labels,
     epochs: int | None,
     seed: int,
     trust_remote_code: bool,
     overrides: Mapping[str, Any],
 ) -> Recipe:
-    """Some layers of the teacher in `teacher`, trained on the labels and on the teacher's probabilities."""
+    """The teacher in `teacher`, cut to layers or a size, trained on the labels and on the teacher's probabilities.
+
+    `cut` is the key of the section `student` that says so, with its value.
+    """
     trusted = {"trust_remote_code": True} if trust_remote_code else {}
     tree = {
         "name": labels.name,
         "description": "A classifier, distilled from a teacher that learned the same labels.",
         "teacher": {"model": str(teacher.resolve()), "name": teacher_name, **trusted},
-        "student": {"model": "teacher", "layers": layers, "head": {"start": "logistic"}, **trusted},
+        "student": {"model": "teacher", **cut, "head": {"start": "logistic"}, **trusted},
         "task": labels.section(),
         "method": {"name": "mined", "options": {"on": "logits"}},
         "train": training(labels.training_rows, epochs, STUDENT_STEPS, seed),
@@ -121,6 +124,18 @@ def with_rate(recipe: Recipe, width: int, factor: float = 1.0) -> Recipe:
 def default_layers(layers: int) -> int:
     """The student's layers: a third of the teacher's, at least one."""
     return max(1, math.ceil(layers / 3))
+
+
+def check_cut(size: str | int | None, layers: int | None) -> dict[str, Any] | None:
+    """Return the key of the section `student` that says how small the student is; None where neither is stated.
+
+    Errors: DistilvecError for both.
+    """
+    if size is not None and layers is not None:
+        raise DistilvecError("size", "size and layers both say how small the student is.", "Give one of them.")
+    if size is not None:
+        return {"size": str(size)}
+    return None if layers is None else {"layers": layers}
 
 
 def check_overrides(overrides: Mapping[str, Any]) -> None:

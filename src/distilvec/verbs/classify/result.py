@@ -12,10 +12,10 @@ import numpy as np
 from scipy.stats import binomtest
 
 from distilvec.core.batch import Text
+from distilvec.evaluation.diagnostics import LabelledScores
+from distilvec.evaluation.mistakes import Mistakes
 from distilvec.pipeline.opened_run import Run
 from distilvec.report.json_values import to_json
-from distilvec.report.record import LabelledScores
-from distilvec.report.values import Mistakes
 from distilvec.students.task_head import TaskModel
 
 LEVEL = 0.95
@@ -65,7 +65,7 @@ class Classifier:
     @property
     def model_folder(self) -> Path:
         """The folder of the model."""
-        return self.folder / "student"
+        return self.result.student_folder
 
     @cached_property
     def model(self) -> TaskModel:

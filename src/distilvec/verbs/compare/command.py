@@ -27,7 +27,10 @@ def compare(
     latex: Annotated[Path | None, option("Write the leaderboard as LaTeX (booktabs).")] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Compare runs: means and deviations over seeds, differences with confidence intervals, costs."""
+    """Compare runs, with confidence intervals.
+
+    Means and deviations over seeds, differences, costs.
+    """
     check_outputs([("--out", out), ("--csv", csv), ("--markdown", markdown), ("--latex", latex), ("--json", json_file)])
     for run in runs:
         check_input(run, "run folder")

@@ -26,11 +26,11 @@ from distilvec.evaluation.significance import (
     seed_summary,
     significance_mark,
 )
+from distilvec.evaluation.speed import SpeedRow
 from distilvec.pipeline.opened_run import Run
 from distilvec.report.comparison import Comparison, Difference, Lead, Row
 from distilvec.report.record import TrainingRecord
 from distilvec.report.scores import MODELS
-from distilvec.report.values import SpeedRow
 from distilvec.verbs.compare.results import SeedRun, distinct_names, load_runs, unfinished
 
 Groups = Mapping[str, Sequence[Run]]  # the seeds of a row by its name

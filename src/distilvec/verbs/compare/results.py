@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.opened_run import RECIPE, Run
-from distilvec.pipeline.run_dir import SWEEP_FILE
-from distilvec.report.record import RECORD, RunRecord, read_record
+from distilvec.core.run_folder import RunFolder
+from distilvec.pipeline.opened_run import Run
+from distilvec.report.record import RunRecord, read_record
 from distilvec.verbs.run.sweep import read_sweep
 
 _UNTRAINED = (  # sections of a recipe that have no effect on weights
@@ -61,12 +61,12 @@ def _runs_in(folder: Path) -> list[SeedRun]:
             problem = f"none of the sweep's {len(members)} runs has finished. Run the sweep again."
             raise DistilvecError("run folder", f"{folder}: {problem}")
         return [_open_run(folder / member["folder"], resolved, member["group"]) for member in finished]
-    if (folder / RECORD).is_file():
+    if RunFolder(folder).record.is_file():
         siblings = read_sweep(resolved.parent) or []
         groups = {member["folder"]: member["group"] for member in siblings}
         return [_open_run(folder, resolved.parent, groups.get(resolved.name))]
-    problem = f"neither a run nor a sweep. Name a folder with {RECORD} or {SWEEP_FILE}."
-    if (folder / RECIPE).exists():
+    problem = "neither a run nor a sweep. Name the folder of a run or of a sweep."
+    if RunFolder(folder).recipe.exists():
         problem = "the run has not finished. Run its recipe again, then compare."
     raise DistilvecError("run folder", f"{folder}: {problem}")
 
@@ -95,14 +95,14 @@ def distinct_names(runs: Sequence[SeedRun]) -> list[str]:
 
 
 def _is_missing(sweep: Path, member: Mapping[str, Any]) -> bool:
-    return member["state"] == "failed" or not (sweep / member["folder"] / RECORD).is_file()
+    return member["state"] == "failed" or not RunFolder(sweep / member["folder"]).record.is_file()
 
 
 def _open_run(folder: Path, sweep: Path, group: str | None) -> SeedRun:
     """Open a run; `group` is its group in the sweep in the folder `sweep`, None outside of sweeps."""
-    record = read_record(folder) or RunRecord()
+    record = read_record(RunFolder(folder)) or RunRecord()
     run = Run(folder, record)
-    tree = _recipe_tree(folder / RECIPE)
+    tree = _recipe_tree(run.files.recipe)
     train = tree.get("train") or {}
     seed = train.get("seed")
     if not train and record.training is not None:

@@ -34,7 +34,7 @@ corpus_app = typer.Typer(
     cls=Listed,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Training texts that a language model writes about a list of words.",
+    help="Texts that a language model writes about words.",
     epilog=example("corpus", f"synthesize {_OPENAI} --out vocabulary.json"),
 )
 
@@ -83,10 +83,10 @@ def synthesize(
         str | None, option("Counts tokens for estimates: a folder or hub id; by default 4 bytes are a token.")
     ] = None,
 ) -> None:
-    """Let a language model write texts about words (REDACT, appendix C); run again to resume.
+    """Let a language model write texts about words.
 
-    The result is a corpus source: corpus.sources=[{path: OUT}]. No answer is paid for twice. The API key is read from
-    the environment variable that --key-variable names.
+    As REDACT's appendix C does; the same command again resumes. The result is a corpus source: corpus.sources=OUT. No
+    answer is paid for twice. The API key is read from the environment variable that --key-variable names.
     """
     check_input(words, "words")
     check_input(prompt, "--prompt")

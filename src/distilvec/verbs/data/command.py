@@ -16,7 +16,7 @@ data_app = typer.Typer(
     cls=Listed,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="List and download the public data that the built-in recipes read.",
+    help="List and download the data of the built-in recipes.",
     epilog=example("data", "list", "get banking77"),
 )
 Names = Annotated[list[str], argument("Names of data sets (see `distilvec data list`).")]
@@ -27,7 +27,7 @@ DataFolder = Annotated[
 
 @data_app.command("list", epilog=example("data list", ""))
 def list_data(json_file: JsonFile = None) -> None:
-    """List the data sets: size, licence, and whether they are downloaded."""
+    """List the data sets: size, licence, state."""
     check_outputs([("--json", json_file)])
 
     from distilvec.data.public.table import data_sets, present
@@ -56,9 +56,10 @@ def get_data(
     out: DataFolder = None,
     again: Annotated[bool, option("Download again even if the files exist.", "--again")] = False,
 ) -> None:
-    """Download data sets into the data folder; run again to continue a download.
+    """Download data sets into the data folder.
 
-    Licences are shown before the download, and stored in LICENCES.json in the data folder.
+    The same command again continues. Licences are shown before the download, and stored in LICENCES.json in the data
+    folder.
     """
     from distilvec.config.paths import data_folders
     from distilvec.data.public.get import get

@@ -18,10 +18,11 @@ def demo(
     queries: Annotated[Path | None, option("Prepared queries; the task's by default, none with --texts.")] = None,
     runtime: Annotated[Path | None, option("A copy of the JavaScript libraries, in place of npm.")] = None,
 ) -> None:
-    """Write a static page that searches with the student in the browser, next to the teacher's results.
+    """Write a page that searches in the browser.
 
-    The teacher embeds the documents and the prepared queries now, and does not run in the browser. npm fetches
-    transformers.js and onnxruntime-web into the cache, once; the page itself needs no network.
+    With the student, next to the teacher's results. The teacher embeds the documents and the prepared queries now, and
+    does not run in the browser. npm fetches transformers.js and onnxruntime-web into the cache, once; the page itself
+    needs no network.
     """
     check_input(run, "run")
     check_input(texts, "--texts")

@@ -136,7 +136,7 @@ def quantized(vectors: Array, similarity: Similarity = "cosine") -> tuple[Array,
 
 def _model_folder(run: Run) -> Path:
     """Return the folder of the run's model whose vectors are in the teacher's space."""
-    model = run.student_folder if run.record.teacher_compatible else run.folder / "projected"
+    model = run.student_folder if run.record.teacher_compatible else run.files.projected
     if not model.is_dir():
         raise DistilvecError(
             "demo",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distilvec.core.artifacts import ArtifactStore
+from distilvec.core.artifacts import ArtifactStore, open_or_build
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import combine
 from distilvec.core.log import log
@@ -65,7 +65,8 @@ def find_runtime(store: ArtifactStore, copy: Path | None = None) -> list[Path]:
     def load(folder: Path) -> list[Path]:
         return [folder / name for package in PACKAGES for name in package.files]
 
-    return store.build("runtimes", f"web-{key[:16]}", key, "JavaScript runtime", 100_000_000, _fetch_all, load)
+    folder = store.folder("runtimes", f"web-{key[:16]}")
+    return open_or_build(folder, key, "JavaScript runtime", 100_000_000, _fetch_all, load)
 
 
 def packed(path: Path) -> bytes:

@@ -19,6 +19,7 @@ ARGUMENTS: Mapping[str, str] = {
     "teacher.limit": "limit",
     "teacher.similarity": "similarity",
     "teacher.texts": "texts",
+    "teacher.made_by": "made_by",
     "teacher.prompts": "query_prompt",
     "student.model": "student",
     "student.size": "size",

@@ -61,16 +61,18 @@ def distill(
         Literal["cosine", "dot", "euclidean"] | None, option("How an index compares vectors, where it does not say.")
     ] = None,
     made_by: Annotated[
-        list[str] | None, option("A model that may have made the index: finds its prompts. May be repeated.")
+        list[str] | None,
+        option("A model or API that may have made the index: finds its prompts, embeds --queries. May be repeated."),
     ] = None,
-    query_prompt: Annotated[str | None, option("What the index's model was given before queries.")] = None,
-    document_prompt: Annotated[str | None, option("What the index's model was given before documents.")] = None,
+    query_prompt: Annotated[str | None, option("The prompt of an index's or API's model before queries.")] = None,
+    document_prompt: Annotated[str | None, option("The same before documents.")] = None,
     refresh: Annotated[bool, option("Read an index again instead of using the local copy.", "--refresh")] = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Distil a teacher into a small student on your texts; run again to resume.
+    """Distil a teacher into a small student on your texts.
 
-    Ends with the share of the teacher's ten nearest neighbours that the student finds, and with a page.
+    The same command again resumes. It ends with the share of the teacher's ten nearest neighbours that the student
+    finds, and with a page.
     """
     from distilvec.verbs.distill.names import check_texts
 

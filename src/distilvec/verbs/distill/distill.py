@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,11 +13,10 @@ from distilvec.pipeline.inputs import Model, Texts
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
-from distilvec.teachers.open import open_table
 from distilvec.train.metrics import Callback
 from distilvec.verbs.distill.arguments import arguments_named
-from distilvec.verbs.distill.prompts import infer_prompts
-from distilvec.verbs.distill.recipe import IndexOptions, Request, index_section, make_recipe
+from distilvec.verbs.distill.maker import with_maker
+from distilvec.verbs.distill.recipe import IndexOptions, Request, make_recipe
 from distilvec.verbs.distill.screens import show_plan
 
 
@@ -79,16 +77,17 @@ def distill(
         minutes: Train for about so many minutes on this machine.
         epochs: Passes over the texts. None: by the number of texts.
         test: A labelled file, a folder or a suite to test on as well.
-        queries: Texts of queries, in the forms of `texts`.
+        queries: Texts of queries, in the forms of `texts`. With an index, `made_by` embeds those that it lacks.
         method: A method's name (`distilvec recipes`), or a path to a .py file.
         out: The run folder. None: runs/TEACHER-SIZE.
         api_model: The model of an API that offers several.
         columns: An index's names of its columns, by text, embedding, id and role.
         limit: Read so many rows of an index, drawn at random.
         similarity: How an index compares vectors, where it does not say.
-        made_by: Models that may have made an index; their prompts are found by embedding some of its texts.
-        query_prompt: What the index's model was given before queries.
-        document_prompt: What it was given before documents.
+        made_by: Models or APIs that may have made an index: some of its texts are embedded again, which finds the
+            prompts. The right one embeds the queries and texts that the index lacks.
+        query_prompt: What the model of an index or behind an API is given before queries.
+        document_prompt: What it is given before documents.
         refresh: Read an index again instead of using the local copy.
         overrides: Further keys of the recipe: {"train.batch_size": 64}.
         restart: Move an earlier run in the folder aside and start over.
@@ -125,11 +124,8 @@ def distill(
         overrides=changes,
     )
     with arguments_named(changes):
-        if request.kind == "table" and (refresh or (made_by and not prompts)):
-            table = open_table(index_section(request), refresh=refresh)
-            if made_by and not prompts:
-                index = replace(request.index, prompts=infer_prompts(table, made_by))
-                request = replace(request, index=index)
+        if request.kind == "table":
+            request = with_maker(request, made_by, cache_root(), refresh)
         recipe = make_recipe(request, cache_root())
         if dry_run:
             show_plan(resolve(recipe, request.folder))

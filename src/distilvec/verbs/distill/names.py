@@ -9,6 +9,7 @@ from pathlib import Path
 from distilvec.core.errors import DistilvecError, nearest
 
 STANDARD_INPUT = "-"
+BUILT_IN = "python-docstrings"  # texts that every machine has, for a first try
 DATA_SET_ID = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME of the hub
 GLOB_CHARACTERS = frozenset("*?[")
 
@@ -31,7 +32,7 @@ def check_name(name: str, key: str = "texts") -> None:
     from distilvec.data.readers import READABLE
 
     path = Path(name)
-    if path.exists():
+    if path.exists() or name == BUILT_IN:
         return
     # "data/texts.txt" has the form of an id, but a data set has no file ending, and no owner is a folder here
     looks_like_file = path.name.lower().endswith(READABLE) or path.parent.is_dir()

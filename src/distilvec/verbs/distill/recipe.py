@@ -44,12 +44,14 @@ class IndexOptions:
         limit: read n rows, drawn at random
         similarity: how the index compares vectors, where it does not state it
         prompts: what the model that made it was given before texts, by role
+        made_by: the model or API that made it, which embeds the texts that it lacks
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     limit: int | None = None
     similarity: Literal["cosine", "dot", "euclidean"] | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
+    made_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,8 @@ def _check(request: Request) -> None:
         raise DistilvecError("minutes", "minutes and epochs both say how long to train.", "Give one of them.")
     if request.api_model is not None and request.kind != "api":
         raise DistilvecError("api_model", f"{request.teacher} is not an API.", "Leave it out.")
+    if request.queries is not None and request.kind == "array":
+        raise DistilvecError("queries", "an array of vectors has none of the queries.", "Leave the queries out.")
     if request.texts is None and request.kind != "table":
         raise DistilvecError(
             "texts",
@@ -150,10 +154,13 @@ def _check(request: Request) -> None:
 def _teacher(request: Request, root: Path) -> dict[str, Any]:
     """Return the recipe's teacher section."""
     if request.kind == "api":
-        return _api_teacher(str(request.teacher), request.api_model)
+        section = _api_teacher(str(request.teacher), request.api_model)
+        if request.index.prompts:
+            section["prompts"] = dict(request.index.prompts)
+        return section
     if request.kind != "table":
         return teacher_keys(request.teacher, cast(Texts, request.texts), root)
-    texts = request.texts if _has_texts_elsewhere(request) else None
+    texts = request.texts if has_texts_elsewhere(request) else None
     if isinstance(texts, (list, tuple)):
         (texts,) = texts
     section = index_keys(
@@ -166,6 +173,8 @@ def _teacher(request: Request, root: Path) -> dict[str, Any]:
     )
     if request.index.prompts:
         section["prompts"] = dict(request.index.prompts)
+    if request.index.made_by is not None:
+        section["made_by"] = request.index.made_by
     return section
 
 
@@ -174,7 +183,7 @@ def index_section(request: Request) -> TeacherSection:
     return section_of(TeacherSection, "teacher", _teacher(request, Path()))
 
 
-def _has_texts_elsewhere(request: Request) -> bool:
+def has_texts_elsewhere(request: Request) -> bool:
     """Return whether the teacher is a file of vectors alone, so that TEXTS names the file of their texts."""
     return request.kind == "table" and read_address(str(request.teacher), "teacher").kind in ("npy", "faiss")
 
@@ -213,7 +222,7 @@ def _is_our_student(student: Any) -> bool:
 def _sources(request: Request, root: Path) -> list[dict[str, Any]]:
     """Return the recipe's sources: documents, their pieces, queries."""
     sources: list[dict[str, Any]] = []
-    if request.kind == "table" and (request.texts is None or _has_texts_elsewhere(request)):
+    if request.kind == "table" and (request.texts is None or has_texts_elsewhere(request)):
         sources.append({"builtin": "teacher"})
     elif request.texts is not None:
         documents = text_sources(request.texts, root, role="document", language=request.language)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distilvec.cli.colour import BOLD
 from distilvec.cli.terminal import print_result, show_problems, show_scores, show_table
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.opened_run import Run
@@ -18,7 +19,7 @@ def show_end(run: Run) -> None:
     if run.scores:
         show_scores(dict(run.scores))
         print_result()
-    print_result(run.verdict.text)
+    print_result(run.verdict.text, style=BOLD)
     print_result("   ".join(numbers(run)))
     for advice in run.verdict.advice:
         if "distilvec export" not in advice:  # the last line says it

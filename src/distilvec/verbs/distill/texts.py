@@ -13,7 +13,7 @@ from distilvec.config.schema import SourceSection
 from distilvec.core.errors import DistilvecError
 from distilvec.data.sources import read_source
 from distilvec.pipeline.inputs import Texts, source_keys
-from distilvec.verbs.distill.names import STANDARD_INPUT, check_name, is_pattern
+from distilvec.verbs.distill.names import BUILT_IN, STANDARD_INPUT, check_name, is_pattern
 
 # Texts that a model reads only in part are trained on in pieces as well. Both numbers are characters: a token of the
 # teachers measured here has about four, so that a long text fills the 256 tokens that many small models read.
@@ -26,8 +26,8 @@ SAMPLE = 1000
 def text_sources(texts: Texts | Sequence[Path], root: Path, *, role: str, language: str | None) -> list[dict[str, Any]]:
     """Return the recipe's sources for texts that a user names.
 
-    A str or a Path is a file, folder, glob, address (s3://...), id of a data set, or "-", standard input with one text
-    a line. A list of Path is several of them. A list of str is the texts themselves.
+    A str or a Path is a file, folder, glob, address (s3://...), id of a data set, "python-docstrings", or "-", standard
+    input with one text a line. A list of Path is several of them. A list of str is the texts themselves.
 
     Args:
         root: the cache's folder, in which texts that are in no file are stored
@@ -83,6 +83,8 @@ def _named_source(name: str, root: Path) -> list[dict[str, Any]]:
         return [{"url": name}]
     if Path(name).exists():
         return [{"path": str(Path(name).resolve())}]
+    if name == BUILT_IN:
+        return [{"builtin": BUILT_IN}]
     if is_pattern(name):
         files = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - an absolute pattern is no Path.glob
         if not files:

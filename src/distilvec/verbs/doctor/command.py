@@ -9,9 +9,10 @@ from distilvec.cli.output import write_result
 
 
 def doctor(json_file: JsonFile = None) -> None:
-    """Check this machine: versions, processor, GPU, memory, disk, cache, optional packages, the hub.
+    """Check this machine for what a run needs.
 
-    Exit status 1 if something that every run needs is broken. What is only noted costs speed, or a feature.
+    Versions, processor, GPU, memory, disk, cache, optional packages, the hub. Exit status 1 if something that every run
+    needs is broken. What is only noted costs speed, or a feature.
     """
     check_outputs([("--json", json_file)])
 

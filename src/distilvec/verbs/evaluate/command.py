@@ -32,7 +32,10 @@ def evaluate(
     mixed: Annotated[bool, option("A column with both models in pairs, STS and classification too.")] = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Score a model on local tasks or on MTEB: STS, classification, pairs, retrieval."""
+    """Score a model on local tasks or on MTEB.
+
+    Tasks are STS, classification, pairs and retrieval.
+    """
     check_model(model, "model")
     check_input(suite, "suite")
     check_input(data, "--data")

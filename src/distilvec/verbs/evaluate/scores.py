@@ -16,7 +16,7 @@ from distilvec.evaluation.evaluator import MIXED, EmbeddingCache, Score
 from distilvec.evaluation.mteb import find_tasks, import_mteb, mteb_scores
 from distilvec.evaluation.stored import stored_tasks
 from distilvec.evaluation.suite import load_suite
-from distilvec.evaluation.tasks import Task, TaskFailure
+from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline.columns import Columns, make_columns, score_columns
 from distilvec.report.scores import problem_text, score_frame, score_table
 from distilvec.report.tables import html_list, to_html, to_text
@@ -114,7 +114,8 @@ def score_on_suite(model: Source, teacher: Source | None, suite: str | os.PathLi
         return Scores({}, problems)
     columns = open_columns(model, teacher, mixed, problems)
     _keep_vectors(columns)
-    return _score(tasks, columns, problems)
+    scores, _ = score_columns(tasks, columns, EmbeddingCache(), problems)
+    return Scores(scores, problems)
 
 
 def score_on_table(model: Source, table: Source, mixed: bool = False) -> Scores:
@@ -123,7 +124,8 @@ def score_on_table(model: Source, table: Source, mixed: bool = False) -> Scores:
     columns = open_columns(model, table, mixed, problems)
     index = columns["teacher"][1]
     assert isinstance(index, TableEmbedder)
-    return _score(stored_tasks(index, STORED), columns, problems)
+    scores, _ = score_columns(stored_tasks(index, STORED), columns, EmbeddingCache(), problems)
+    return Scores(scores, problems)
 
 
 def score_on_mteb(
@@ -202,8 +204,3 @@ def _keep_vectors(columns: Columns) -> None:
         teacher = columns["teacher"][1]
         if isinstance(teacher, ModelEmbedder):
             teacher.keep_in(user_cache(), teacher.manifest())
-
-
-def _score(tasks: Sequence[Task], columns: Columns, problems: list[TaskFailure]) -> Scores:
-    scores, _ = score_columns(tasks, columns, EmbeddingCache(), problems)
-    return Scores(scores, problems)

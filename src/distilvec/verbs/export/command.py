@@ -27,9 +27,10 @@ def export(
     force: Annotated[bool, option("Keep a form that is out of tolerance.", "--force")] = False,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Write a model as ONNX or OpenVINO, compared with PyTorch; it runs without Python code.
+    """Write a model as ONNX or OpenVINO.
 
-    A form that is out of tolerance is refused with the numbers.
+    The file runs without Python code, and is compared with PyTorch. A form that is out of tolerance is refused with the
+    numbers.
 
     With --to projected: write a run's student behind the projection into the teacher's space that its method trained
     (talas, distilcse_ckd), as a model folder.

@@ -20,6 +20,7 @@ from distilvec.core.errors import DistilvecError, explained, nearest
 from distilvec.core.extras import require_extra
 from distilvec.core.files import remove, remove_scratch, scratch, sync_folder, write_file
 from distilvec.core.log import log
+from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import TaskHead
 from distilvec.evaluation.memory import machine_info
 from distilvec.evaluation.parity import Tolerance, measure_parity
@@ -126,10 +127,11 @@ def export_model(
 
 def parity_task(model: Path, suite: Path | None) -> RetrievalTask:
     """Return the retrieval task that exports of a model are compared on; see `export_model`."""
-    recipe = model.resolve().parent / "recipe.yaml"
+    place = model.resolve()
+    run = RunFolder.of_student(place) or RunFolder(place.parent)
     section = EvaluationSection(suite=suite, builtin=None if suite else "python-docstrings")
-    if suite is None and recipe.is_file():
-        of_run = recipes.load(recipe).evaluation
+    if suite is None and run.recipe.is_file():
+        of_run = recipes.load(run.recipe).evaluation
         if of_run.suite and of_run.suite.is_file():
             section = EvaluationSection(suite=of_run.suite)
     store = ArtifactStore(cache_root())
@@ -209,7 +211,7 @@ def _record(folder: Path, forms: dict[str, ExportedForm]) -> None:
     known = {**before, **forms}
     after = {form: known[form] for form in FORMS if form in known}
     write_exports(folder, after)
-    run, card = folder.resolve().parent, folder / "README.md"
+    run, card = RunFolder(folder.resolve().parent), folder / "README.md"
     # the record of a transplanted model is another one: its teacher is a name
     is_transplanted = isinstance((replace.read_record(folder) or {}).get("teacher"), str)
     record = None if is_transplanted else read_student_record(folder)
@@ -218,5 +220,5 @@ def _record(folder: Path, forms: dict[str, ExportedForm]) -> None:
             write_file(card, model_card(record, exports=after), "README.md")
         else:
             log(f"{card} was changed by hand and stays as it is: no table of exported files")
-    if folder.resolve() == run / "student":
+    if folder.resolve() == run.student:
         refresh_report(run)

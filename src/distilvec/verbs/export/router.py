@@ -38,7 +38,7 @@ def export_router(student: Path, out: Path | None) -> Path:
         )
     compatible = bool(record.teacher_compatible)
     query = _query_tower(job, load(student, device="cpu"), compatible)
-    out = out or job.folder / "router"
+    out = out or job.files.router
     routed = replace(
         record,
         name=f"{record.name}-router",

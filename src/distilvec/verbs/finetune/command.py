@@ -49,11 +49,12 @@ def finetune(
     trust_remote_code: TrustRemoteCode = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Fine-tune a teacher on a labelled task, with its head; run again to resume.
+    """Fine-tune a teacher on a labelled task.
 
-    The folder it leaves is a teacher for recipes on the same task: teacher.model=OUT/student. Keys of the recipe can be
-    changed as for `distilvec run`: task.limit=2000, teacher.pooling=mean for a plain Hugging Face model,
-    teacher.adapters and teacher.attention=bidirectional for LLM2Vec.
+    The same command again resumes. The folder it leaves is a teacher for recipes on the same task:
+    teacher.model=OUT/student. Keys of the recipe can be changed as for `distilvec run`: task.limit=2000,
+    teacher.pooling=mean for a plain Hugging Face model, teacher.adapters and teacher.attention=bidirectional for
+    LLM2Vec.
     """
     from distilvec.config import recipe as recipes
     from distilvec.core.extras import require_extra

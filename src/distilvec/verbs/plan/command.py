@@ -31,7 +31,7 @@ def plan(
     hourly_price: Annotated[float | None, option("The price of a worker for an hour, for --workers.", min=0)] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Show what a recipe will do and cost (rows, tokens, disk, time) before any work."""
+    """Show what a recipe will take: texts, disk, time."""
     check_outputs([("--json", json_file)])
 
     from distilvec.config.builtin import recipe_file

@@ -21,30 +21,45 @@ class Fleet:
     hourly_price: float | None = None
 
 
+@dataclass(frozen=True)
+class _TextCost:
+    """What a text costs on average: seconds of one worker, bytes of its vectors, bytes of the text and its tokens."""
+
+    seconds: float
+    vector_bytes: float
+    text_bytes: float
+
+
 def fleet_lines(
-    fleet: Fleet, teacher: Teacher, missing: int, a_text: tuple[float, float], stored: TokenStore
+    fleet: Fleet, teacher: Teacher, missing: int, seconds: float, vector_bytes: float, tokens: TokenStore
 ) -> list[list[str]]:
-    """Rows for the corpus and for the sizes of SIZES; `a_text` has seconds of one worker and bytes of its signals.
+    """Rows for the corpus and for the sizes of SIZES; a text takes `seconds` of one worker and `vector_bytes`.
 
     Time is that of the model alone, divided by the workers. Disk has the vectors, the corpus and the student's tokens.
     """
-    seconds, size = a_text
-    texts = (folder_bytes(teacher.corpus.folder) + folder_bytes(stored.folder)) / len(teacher.corpus)
-
-    def row(count: int) -> str:
-        hours = count * seconds / 3600
-        cost = "" if fleet.hourly_price is None else f", cost {hours * fleet.hourly_price:,.2f}"
-        disk = f"{_bytes(count * size)} of vectors, {_bytes(count * texts)} of texts and tokens"
-        return (
-            f"about {duration(hours * 3600 / fleet.workers)}{cost}; {disk}; keys in memory {_bytes(count * KEY_BYTES)}"
-        )
-
-    title = f"with {fleet.workers:,} worker{'s' * (fleet.workers > 1)}"
-    return [[title, row(missing)], *([f"  {name} texts", row(count)] for name, count in SIZES.items())]
+    text_bytes = (folder_bytes(teacher.corpus.folder) + folder_bytes(tokens.folder)) / len(teacher.corpus)
+    cost = _TextCost(seconds, vector_bytes, text_bytes)
+    workers = "1 worker" if fleet.workers == 1 else f"{fleet.workers:,} workers"
+    lines = [[f"with {workers}", _line(fleet, cost, missing)]]
+    for name, count in SIZES.items():
+        lines.append([f"  {name} texts", _line(fleet, cost, count)])
+    return lines
 
 
-def _bytes(count: float) -> str:
-    unit, size = next(
-        (unit, size) for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)) if count >= size or size == 1e6
-    )
-    return f"{count / size:,.1f} {unit}"
+def _line(fleet: Fleet, cost: _TextCost, texts: int) -> str:
+    seconds = texts * cost.seconds
+    price = "" if fleet.hourly_price is None else f", cost {seconds / 3600 * fleet.hourly_price:,.2f}"
+    time = duration(seconds / fleet.workers)
+    vectors = _size(texts * cost.vector_bytes)
+    text_files = _size(texts * cost.text_bytes)
+    keys = _size(texts * KEY_BYTES)
+    return f"about {time}{price}; {vectors} of vectors, {text_files} of texts and tokens; keys in memory {keys}"
+
+
+def _size(count: float) -> str:
+    """A number of bytes in MB, GB or TB."""
+    if count >= 1e12:
+        return f"{count / 1e12:,.1f} TB"
+    if count >= 1e9:
+        return f"{count / 1e9:,.1f} GB"
+    return f"{count / 1e6:,.1f} MB"

@@ -19,45 +19,41 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.duration import duration
 from distilvec.core.info import UNLIMITED
 from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.data.corpus_files import KEY_BYTES
 from distilvec.data.tokens import TokenStore
 from distilvec.models.static import is_static, text_tokenizer
-from distilvec.pipeline.caches import folder_of_cache, open_cache, reads_tokens, superset_cache, token_source
+from distilvec.pipeline.caches import missing_rows, reads_tokens, token_source
 from distilvec.pipeline.data import ReadyTeacher, training_data
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.judgement import plan_line
 from distilvec.pipeline.pace import measure_pace, steps_in_minutes
-from distilvec.pipeline.prepare import (
-    align,
-    prepare_teacher,
-    tokenize,
-    tokenize_for,
+from distilvec.pipeline.prepare import align, prepare_teacher, tokenize, tokenize_for
+from distilvec.pipeline.rates import (
+    SAMPLE_TEXTS,
+    Lengths,
+    PerToken,
+    mean_lengths,
+    measure_rate,
+    measured_rows,
+    rate_text,
 )
 from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.pipeline.student import trainable, untrained_student
 from distilvec.pipeline.texts import below_limits, left_out
 from distilvec.report.model_card import shorter_reading
 from distilvec.teachers.api_embedder import ApiEmbedder
-from distilvec.teachers.cache.fill import compute_tokens, count_missing
-from distilvec.teachers.cache.signals import Ragged
+from distilvec.teachers.cache.fill import compute_tokens, in_order
+from distilvec.teachers.cache.signals import Array, Ragged, Rows
 from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.train.stages import Stage, errors_named
 from distilvec.train.trainer import planned_steps
 from distilvec.verbs.plan.api_costs import cost_lines
+from distilvec.verbs.plan.evaluation import evaluation_lines, teacher_evaluation
 from distilvec.verbs.plan.fleet import Fleet, fleet_lines
-from distilvec.verbs.plan.rates import (
-    SAMPLE_TEXTS,
-    PerToken,
-    evaluation_lines,
-    mean_lengths,
-    measure_rate,
-    measured_rows,
-    rate_text,
-    teacher_evaluation,
-)
 from distilvec.vocabulary.compare import parameter_counts
 
-Lines = list[list[str]]
-Cost = tuple[int, int, float]  # steps, texts per step, seconds of all steps
+Lines = list[list[str]]  # rows of a name and a value; the name of a detail begins with two spaces
 
 
 @dataclass(frozen=True)
@@ -77,27 +73,29 @@ class SampleTeacher:
 
     def signals(self, batch: TextBatch) -> ModelOutputs:
         """Return zero vectors; for tokens equal importance, the first pairs, and Gram matrices of orthogonal rows."""
-        info, classes = self.teacher.info, 1 if self.job.examples is None else self.job.examples.info.classes
-        zeros, required = partial(torch.zeros, device=batch.rows.device), self.job.required.tokens
-        found = ModelOutputs(
+        info = self.teacher.info
+        classes = 1 if self.job.examples is None else self.job.examples.info.classes
+        zeros = partial(torch.zeros, device=batch.rows.device)
+        outputs = ModelOutputs(
             embedding=zeros(len(batch), info.dim),
             pre_dense=zeros(len(batch), info.pre_dense_dim) if info.pre_dense_dim else None,
             vector=zeros(len(batch), info.hidden_size or info.dim),
             logits=zeros(len(batch) // batch.texts_per_example, classes),
         )
+        required = self.job.required.tokens
         if required is None or self.lengths is None:
-            return found
+            return outputs
         lengths = torch.from_numpy(self.lengths[batch.rows.cpu().numpy()]).to(batch.rows.device)
         mask = torch.arange(int(lengths.max()), device=lengths.device) < lengths[:, None]
         states = dict.fromkeys(required.hidden, zeros(*mask.shape, info.hidden_size or 0))
-        found = replace(found, hidden_layers=states, mask=mask, importance=mask / lengths[:, None])
+        outputs = replace(outputs, hidden_layers=states, mask=mask, importance=mask / lengths[:, None])
         if batch.alignment is None:
-            return found
+            return outputs
         pairs = batch.alignment.pairs
         selected = pairs[:, : max(2, pairs.shape[1] // required.divisor)]
-        present = (selected[..., 0] >= 0).float()
-        grams = torch.diag_embed(present / present.sum(1, keepdim=True).clamp_min(1).sqrt())
-        return replace(found, selected=selected, grams=dict.fromkeys(required.gram_layers, grams))
+        is_pair = (selected[..., 0] >= 0).float()
+        grams = torch.diag_embed(is_pair / is_pair.sum(1, keepdim=True).clamp_min(1).sqrt())
+        return replace(outputs, selected=selected, grams=dict.fromkeys(required.gram_layers, grams))
 
 
 def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
@@ -105,141 +103,107 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
 
     With a `fleet` the teachers' rows include disk, time and cost with its workers, also for 100 M and 1 B such texts.
     """
-    corpus, model = job.corpus, untrained_student(job)
-    tokens = tokenize(job, corpus, model)
-    described = [_describe(job, teacher, model, fleet, tokens) for teacher in job.teachers]
-    teachers = [one.ready for one in described]
-    alignment = next((one.alignment for one in described if one.alignment is not None), None)
-    costs = [_measure_stage(job, stage, tokens, alignment, teachers) for stage in job.stages]
-    judgement = plan_line(job, tokens, model)
-    report, names, kept = corpus.report, corpus.source_names, np.bincount(corpus.sources)
-    sources = [n if names.count(n) == 1 else f"{n} (corpus.sources.{number})" for number, n in enumerate(names)]
+    student = untrained_student(job)
+    tokens = tokenize(job, job.corpus, student)
+    teachers = [_plan_teacher(job, teacher, student, fleet, tokens) for teacher in job.teachers]
+    sources_of_outputs = [teacher.source for teacher in teachers]
+    alignment = next((teacher.alignment for teacher in teachers if teacher.alignment is not None), None)
+    costs = [_measure_stage(job, stage, tokens, alignment, sources_of_outputs) for stage in job.stages]
+    judgement = plan_line(job, tokens, student)
+
+    lines = _corpus_lines(job, tokens)
+    for teacher in teachers:
+        lines += teacher.lines
+    lines += _student_lines(job, student)
+    lines += _training_lines(job.stages, costs)
+    if judgement is not None:
+        lines.append(judgement)
+    lines += evaluation_lines(job, student, teachers[0].evaluation)
+    for code in _code(job):
+        lines.append(["runs code", code])
+    lines.append(["run folder", str(job.folder)])
+    return lines
+
+
+def _corpus_lines(job: Job, tokens: TokenStore) -> Lines:
+    """Describe the texts: how many, those of each source, what is left out, their tokens."""
+    corpus = job.corpus
+    report = corpus.report
     count = f"{report['train'] + report['holdout']:,} ({report['holdout']:,} for validation)"
+    lines = [["texts" if job.examples is None else "examples", count]]
+    rows_of_sources = np.bincount(corpus.sources, minlength=len(corpus.source_names))
+    for number, name in enumerate(corpus.source_names):
+        title = name if corpus.source_names.count(name) == 1 else f"{name} (corpus.sources.{number})"
+        lines.append([f"  {title}", f"{rows_of_sources[number]:,}"])
     section = job.recipe.corpus
+    if section is not None:
+        lines += [["  left out", line] for line in left_out(report)]
+        lines += [["  warning", line] for line in below_limits(report, section)]
+    lengths = tokens.lengths
+    lines.append(["student tokens a text", f"{lengths.mean():.1f} on average, {int(lengths.max())} at most"])
+    return lines
+
+
+def _student_lines(job: Job, student: SentenceTransformer) -> Lines:
+    """Describe the student: its size, how it reads a text, and what its design notes."""
+    pooling = "mean of token vectors" if is_static(student) else str(student[1].pooling_mode)
     length = shorter_reading(job.student_length, job.teacher.info.max_length) or f"{job.student_length:,} tokens"
-    pooling = "mean of token vectors" if is_static(model) else str(model[1].pooling_mode)
-    dropped, below = ([], []) if section is None else (left_out(report), below_limits(report, section))
-    return [
-        ["texts" if job.examples is None else "examples", count],
-        *[[f"  {name}", f"{kept[number] if number < len(kept) else 0:,}"] for number, name in enumerate(sources)],
-        *[["  left out", line] for line in dropped],
-        *[["  warning", line] for line in below],
-        ["student tokens a text", f"{tokens.lengths.mean():.1f} on average, {int(tokens.lengths.max())} at most"],
-        *[line for one in described for line in one.lines],
-        ["student", _student_line(job, model)],
-        *_reading(pooling, model.prompts, length),
-        *[["  note", note] for note in job.student.notes],
-        *_training_lines(job.stages, costs),
-        *([] if judgement is None else [judgement]),
-        *evaluation_lines(job, model, described[0].evaluation),
-        *[["runs code", line] for line in _code(job)],
-        ["run folder", str(job.folder)],
-    ]
+    lines = [["student", _size_text(job, student)]]
+    lines += _reading_lines(pooling, student.prompts, length)
+    lines += [["  note", note] for note in job.student.notes]
+    return lines
 
 
-def _reading(pooling: str | None, prompts: Mapping[Any, str], length: str) -> Lines:
+def _reading_lines(pooling: str | None, prompts: Mapping[Any, str], length: str) -> Lines:
     """Describe how a model reads a text: pooling of its tokens, prompts, maximum length."""
-    listed = ", ".join(f"{role} {prompt!r}" for role, prompt in prompts.items() if prompt)
-    lines = [["  prompts", listed or "none"], ["  maximum length", length]]
-    return lines if pooling is None else [["  pooling", pooling], *lines]
+    shown_prompts = [f"{role} {prompt!r}" for role, prompt in prompts.items() if prompt]
+    lines = []
+    if pooling is not None:
+        lines.append(["  pooling", pooling])
+    lines.append(["  prompts", ", ".join(shown_prompts) or "none"])
+    lines.append(["  maximum length", length])
+    return lines
 
 
-def _student_line(job: Job, model: SentenceTransformer) -> str:
-    """Describe the student's parameters, a factorized table's rank and tokens, and the neurons that are kept."""
-    student, details = job.recipe.student, list[str]()
-    if student.is_static:
-        details.append(f"static, {model[0].num_embeddings:,} tokens by {model[0].embedding_dim}")
-    elif student.embedding is not None:
-        tokens = model[0].auto_model.get_input_embeddings().num_embeddings
-        details.append(f"rank {student.embedding.rank} with {tokens:,} tokens")
-    if student.intermediate_size is not None:
-        details.append(f"{student.intermediate_size:,} neurons a layer")
-    return ": ".join(
-        [f"{parameter_counts(model)['total'] / 1e6:.1f} M parameters", *filter(None, [", ".join(details)])]
-    )
+def _size_text(job: Job, student: SentenceTransformer) -> str:
+    """Describe the student's parameters, a factorized table's rank and tokens, and the neurons of a layer."""
+    section = job.recipe.student
+    details = []
+    if section.is_static:
+        details.append(f"static, {student[0].num_embeddings:,} tokens by {student[0].embedding_dim}")
+    elif section.embedding is not None:
+        tokens = student[0].auto_model.get_input_embeddings().num_embeddings
+        details.append(f"rank {section.embedding.rank} with {tokens:,} tokens")
+    if section.intermediate_size is not None:
+        details.append(f"{section.intermediate_size:,} neurons a layer")
+    size = f"{parameter_counts(student)['total'] / 1e6:.1f} M parameters"
+    return f"{size}: {', '.join(details)}" if details else size
 
 
 def _code(job: Job) -> Iterator[str]:
     """List the code that the recipe brings into this process."""
-    methods = dict.fromkeys(stage.recipe.method.name for stage in job.stages)
-    yield from (f"the code in {name} (method.name)" for name in methods if name.endswith(".py"))
+    for method in dict.fromkeys(stage.recipe.method.name for stage in job.stages):
+        if method.endswith(".py"):
+            yield f"the code in {method} (method.name)"
+    for teacher in job.teachers:
+        if teacher.section.trust_remote_code:
+            yield f"the code that comes with {teacher.section.model} ({teacher.key}.trust_remote_code)"
     student = job.recipe.student
-    sections = [(teacher.key, teacher.section.model, teacher.section.trust_remote_code) for teacher in job.teachers]
-    for key, model, trusted in [*sections, ("student", student.model or student.tokenizer, student.trust_remote_code)]:
-        if trusted:
-            yield f"the code that comes with {model} ({key}.trust_remote_code)"
+    if student.trust_remote_code:
+        yield f"the code that comes with {student.model or student.tokenizer} (student.trust_remote_code)"
 
 
 # -- teachers ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Described:
-    """A teacher's rows, the teacher for the timed steps, its alignment, and what it embeds for the evaluation."""
+class TeacherPlan:
+    """A teacher's rows, the source of its outputs in timed steps, its alignment, and what it embeds to be evaluated."""
 
     lines: Lines
-    ready: ReadyTeacher | SampleTeacher
+    source: ReadyTeacher | SampleTeacher
     alignment: AlignmentStore | None
-    evaluation: str | None = None
-
-
-def _describe(
-    job: Job, teacher: Teacher, student: SentenceTransformer, fleet: Fleet | None, stored: TokenStore
-) -> Described:
-    """Describe a teacher and the rows its cache lacks."""
-    weight = f", weight {teacher.section.weight:g}" if len(job.teachers) > 1 else ""
-    title = "teacher" if teacher is job.teacher else "further teacher"
-    lines = [[title, f"{teacher.info.name}, {teacher.info.dim} dimensions{weight}"]]
-    if preset := find_preset(teacher.section.preset, teacher.section.model):
-        lines.append(["  preset", preset])
-    limit = "none known" if teacher.info.max_length >= UNLIMITED else f"{teacher.info.max_length:,} tokens"
-    lines += _reading(teacher.info.pooling, teacher.info.prompts, limit)
-    if teacher.section.local_model is not None:
-        lines.append(["  precision", teacher.section.dtype])
-    if teacher.live or job.required == OutputSpec():
-        reason = "the teacher runs in every step" if teacher.live else "the method requires none"
-        lines.append(["teacher vectors to compute", f"none: {reason}"])
-        ready, alignment = prepare_teacher(job, teacher, text_tokenizer(student))
-        evaluation = None
-        if job.tasks and teacher is job.teacher and ready.model is not None:
-            evaluation = teacher_evaluation(job, ready.model, None)
-        elif job.tasks and teacher is job.teacher:
-            with teacher.load(job.recipe.train.device) as loaded:
-                evaluation = teacher_evaluation(job, loaded, None) if isinstance(loaded, ModelEmbedder) else None
-        return Described(lines, ready, alignment, evaluation)
-    kind = job.required.tokens.alignment if job.required.tokens else None
-    with teacher.load(job.recipe.train.device) as loaded:
-        model = loaded if isinstance(loaded, ModelEmbedder) else None
-        alignment = align(job, text_tokenizer(student), model) if model is not None and kind is not None else None
-        tokens = tokenize_for(job, teacher, model) if model is not None and reads_tokens(teacher) else None
-        cost = _cost_of_a_text(job, teacher, model, tokens, alignment)
-        folder, missing = _missing(job, teacher)
-        evaluation = None
-        if job.tasks and teacher is job.teacher and model is not None:
-            evaluation = teacher_evaluation(job, model, None if reads_tokens(teacher) else cost.rate)
-        costs = cost_lines(job, teacher, loaded, missing) if isinstance(loaded, ApiEmbedder) else []
-    existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-    room = f"{missing * cost.bytes / 1e6:,.1f} MB in {folder} ({shutil.disk_usage(existing).free / 1e9:,.1f} GB free)"
-    if teacher.manifest.tokens is not None and teacher.manifest.tokens.hidden is not None:
-        room += f", hidden states in {teacher.manifest.tokens.hidden} (cache.hidden)"
-    time_left = "" if costs else f": about {duration(missing * cost.seconds)}"
-    lines += [
-        ["teacher vectors to compute", f"{missing:,} of {len(job.corpus):,}{time_left}"],
-        *([["  rate", cost.rate_text]] if cost.rate_text else []),
-        *costs,
-        ["disk for them", room],
-        *(fleet_lines(fleet, teacher, missing, (cost.seconds, cost.bytes), stored) if fleet is not None else ()),
-    ]
-    lengths = alignment.teacher_lengths if alignment is not None else tokens.lengths if tokens is not None else None
-    return Described(lines, SampleTeacher(job, teacher, lengths), alignment, evaluation)
-
-
-def _missing(job: Job, teacher: Teacher) -> tuple[Path, int]:
-    """Return the folder of the teacher's cache, or of a superset, and the number of rows that it lacks."""
-    folder, cache = folder_of_cache(job, teacher), superset_cache(job, teacher)
-    if cache is None and folder.exists() and (folder.is_file() or any(folder.iterdir())):
-        cache = open_cache(job, teacher)
-    return (folder, len(teacher.corpus)) if cache is None else (cache.folder, count_missing(cache, teacher.corpus))
+    evaluation: str | None
 
 
 @dataclass(frozen=True)
@@ -252,14 +216,107 @@ class TextCost:
     rate_text: str = ""
 
 
+def _plan_teacher(
+    job: Job, teacher: Teacher, student: SentenceTransformer, fleet: Fleet | None, student_tokens: TokenStore
+) -> TeacherPlan:
+    """Describe a teacher, and the rows that its cache lacks if it has one."""
+    lines = _teacher_lines(job, teacher)
+    if teacher.live or job.required == OutputSpec():
+        reason = "the teacher runs in every step" if teacher.live else "the method requires none"
+        lines.append(["teacher vectors to compute", f"none: {reason}"])
+        return _plan_without_cache(job, teacher, student, lines)
+
+    with teacher.load(job.recipe.train.device) as embedder:
+        model = embedder if isinstance(embedder, ModelEmbedder) else None
+        alignment = None
+        tokens = None
+        if model is not None and job.required.tokens and job.required.tokens.alignment is not None:
+            alignment = align(job, text_tokenizer(student), model)
+        if model is not None and reads_tokens(teacher):
+            tokens = tokenize_for(job, teacher, model)
+        cost = _cost_of_a_text(job, teacher, model, tokens, alignment)
+        folder, missing = missing_rows(job, teacher)
+        evaluation = None
+        if job.tasks and teacher is job.teacher and model is not None:
+            evaluation = teacher_evaluation(job, model, None if reads_tokens(teacher) else cost.rate)
+        service_lines: Lines = []
+        made_by = teacher.section.made_by
+        if isinstance(embedder, ApiEmbedder):
+            service_lines = cost_lines(job, teacher, embedder, missing)
+        elif isinstance(embedder, TableEmbedder) and made_by is not None:
+            absent = embedder.absent(teacher.corpus)
+            service_lines = [["  by the index's model", f"{absent:,} that the table lacks, by {made_by}"]]
+
+    vectors = f"{missing:,} of {len(job.corpus):,}"
+    if not service_lines:  # nothing is known about the speed of others
+        vectors += f": about {duration(missing * cost.seconds)}"
+    lines.append(["teacher vectors to compute", vectors])
+    if cost.rate_text:
+        lines.append(["  rate", cost.rate_text])
+    lines += service_lines
+    lines.append(["disk for them", _disk_text(teacher, folder, missing * cost.bytes)])
+    if fleet is not None:
+        lines += fleet_lines(fleet, teacher, missing, cost.seconds, cost.bytes, student_tokens)
+
+    lengths = None
+    if alignment is not None:
+        lengths = alignment.teacher_lengths
+    elif tokens is not None:
+        lengths = tokens.lengths
+    return TeacherPlan(lines, SampleTeacher(job, teacher, lengths), alignment, evaluation)
+
+
+def _teacher_lines(job: Job, teacher: Teacher) -> Lines:
+    info = teacher.info
+    title = "teacher" if teacher is job.teacher else "further teacher"
+    weight = f", weight {teacher.section.weight:g}" if len(job.teachers) > 1 else ""
+    lines = [[title, f"{info.name}, {info.dim} dimensions{weight}"]]
+    preset = find_preset(teacher.section.preset, teacher.section.model)
+    if preset:
+        lines.append(["  preset", preset])
+    limit = "none known" if info.max_length >= UNLIMITED else f"{info.max_length:,} tokens"
+    lines += _reading_lines(info.pooling, info.prompts, limit)
+    if teacher.section.local_model is not None:
+        lines.append(["  precision", teacher.section.dtype])
+    return lines
+
+
+def _plan_without_cache(job: Job, teacher: Teacher, student: SentenceTransformer, lines: Lines) -> TeacherPlan:
+    """The plan of a teacher that runs in every step, or whose vectors the method does not read."""
+    ready, alignment = prepare_teacher(job, teacher, text_tokenizer(student))
+    evaluation = None
+    if job.tasks and teacher is job.teacher:
+        if ready.model is not None:
+            evaluation = teacher_evaluation(job, ready.model, None)
+        else:
+            with teacher.load(job.recipe.train.device) as embedder:
+                if isinstance(embedder, ModelEmbedder):
+                    evaluation = teacher_evaluation(job, embedder, None)
+    return TeacherPlan(lines, ready, alignment, evaluation)
+
+
+def _disk_text(teacher: Teacher, folder: Path, size: float) -> str:
+    existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    text = f"{size / 1e6:,.1f} MB in {folder} ({free / 1e9:,.1f} GB free)"
+    tokens = teacher.manifest.tokens
+    if tokens is not None and tokens.hidden is not None:
+        text += f", hidden states in {tokens.hidden} (cache.hidden)"
+    return text
+
+
 def _cost_of_a_text(
     job: Job, teacher: Teacher, model: ModelEmbedder | None, tokens: TokenStore | None, alignment: AlignmentStore | None
 ) -> TextCost:
     """Measure what a text costs, on long and on short ones of a random sample."""
-    corpus, signals = teacher.corpus, teacher.manifest.signals
-    size = 16.0 + sum(one.width * np.dtype(one.dtype).itemsize for one in signals.values() if not one.uneven)
+    corpus = teacher.corpus
+    size = float(KEY_BYTES)
+    for signal in teacher.manifest.signals.values():
+        if not signal.uneven:
+            size += signal.width * np.dtype(signal.dtype).itemsize
     if model is None:
         return TextCost(size)
+
     rows = np.sort(np.random.default_rng(0).choice(len(corpus), min(SAMPLE_TEXTS, len(corpus)), replace=False))
     if tokens is None:
         texts = corpus.prompted(rows)
@@ -268,19 +325,37 @@ def _cost_of_a_text(
     else:
         source = token_source(job, teacher, model, tokens, alignment)
         lengths = np.asarray(tokens.lengths[rows], dtype=np.int64)
-        rate, results = measure_rate(
-            lambda chosen: compute_tokens(teacher.manifest, corpus, source, rows[chosen], lambda done, share: None),
-            lengths,
-        )
-        groups = measured_rows(lengths)
-        stored_bytes = [sum(v.values.nbytes for v in found.values() if isinstance(v, Ragged)) for found in results]
-        short, long = (n / int(lengths[chosen].sum()) for n, chosen in zip(stored_bytes, groups, strict=True))
-        offsets = 8 * sum(one.uneven for one in signals.values())
-        size += offsets + PerToken(mean_lengths(lengths, groups), (short, long)).mean(lengths)
+
+        def compute(chosen: Rows) -> dict[str, Array | Ragged]:
+            return in_order(list(compute_tokens(teacher.manifest, corpus, source, rows[chosen])))
+
+        rate, results = measure_rate(compute, lengths)
+        size += _token_bytes(lengths, results)
     return TextCost(size, rate.mean(lengths), rate, rate_text(rate, lengths))
 
 
+def _token_bytes(lengths: Lengths, results: Sequence[Mapping[str, Array | Ragged]]) -> float:
+    """Bytes of the token signals of a text on average; `results` are those of `measured_rows`."""
+    groups = measured_rows(lengths)
+    bytes_per_token = []
+    for rows, signals in zip(groups, results, strict=True):
+        stored = sum(values.values.nbytes for values in signals.values() if isinstance(values, Ragged))
+        bytes_per_token.append(stored / int(lengths[rows].sum()))
+    short, long = bytes_per_token
+    offsets = sum(8 for values in results[0].values() if isinstance(values, Ragged))
+    return offsets + PerToken(mean_lengths(lengths, groups), (short, long)).mean(lengths)
+
+
 # -- training ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """A stage of the training, and the seconds of all its steps."""
+
+    steps: int
+    texts_a_step: int
+    seconds: float
 
 
 def _measure_stage(
@@ -289,13 +364,11 @@ def _measure_stage(
     tokens: TokenStore,
     alignment: AlignmentStore | None,
     teachers: Sequence[ReadyTeacher | SampleTeacher],
-) -> Cost:
+) -> StageCost:
     """Measure a stage by a few real steps on a copy of the untrained student."""
-    encoder, objective, train = (
-        trainable(job, untrained_student(job)),
-        make_objective(stage, job.context),
-        stage.recipe.train,
-    )
+    train = stage.recipe.train
+    encoder = trainable(job, untrained_student(job))
+    objective = make_objective(stage, job.context)
     required = required_outputs(objective, job.examples)
     data = training_data(job, tokens, alignment, [teacher.signals_for(required) for teacher in teachers], required)
     with errors_named(stage):
@@ -304,14 +377,18 @@ def _measure_stage(
         steps = planned_steps(train, pace.steps_an_epoch)
     else:
         steps = steps_in_minutes(train, pace, data)
-    return steps, pace.texts_a_step, steps * pace.step_seconds
+    return StageCost(steps, pace.texts_a_step, steps * pace.step_seconds)
 
 
-def _training_lines(stages: Sequence[Stage], costs: Sequence[Cost]) -> Lines:
+def _training_lines(stages: Sequence[Stage], costs: Sequence[StageCost]) -> Lines:
     """Describe the training as a whole, then stage by stage."""
-    lines = [f"{steps:,} steps of {texts} texts: about {duration(seconds)}" for steps, texts, seconds in costs]
+    stage_lines = []
+    for stage, cost in zip(stages, costs, strict=True):
+        text = f"{cost.steps:,} steps of {cost.texts_a_step} texts: about {duration(cost.seconds)}"
+        stage_lines.append([f"  {stage.name}", text])
     if len(stages) == 1:
-        return [["training", lines[0]]]
-    steps, _, seconds = (sum(values) for values in zip(*costs, strict=True))
+        return [["training", stage_lines[0][1]]]
+    steps = sum(cost.steps for cost in costs)
+    seconds = sum(cost.seconds for cost in costs)
     whole = f"{steps:,} steps in {len(stages)} stages: about {duration(seconds)}"
-    return [["training", whole], *([f"  {stage.name}", line] for stage, line in zip(stages, lines, strict=True))]
+    return [["training", whole], *stage_lines]

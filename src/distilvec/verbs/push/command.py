@@ -21,9 +21,10 @@ def push(
     message: Annotated[str | None, option("The commit's message.")] = None,
     update: Annotated[bool, option("Push into a repository that exists.", "--update")] = False,
 ) -> None:
-    """Upload a model's folder with its card to the Hugging Face hub, into a private repository.
+    """Upload a model with its card to the Hugging Face hub.
 
-    The token is that of HF_TOKEN or of `hf auth login`. Pickles, states of training and hidden files stay here.
+    Into a private repository. The token is that of HF_TOKEN or of `hf auth login`. Pickles, states of training and
+    hidden files stay here.
     """
     check_input(model, "model")
 

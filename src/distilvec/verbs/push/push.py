@@ -16,6 +16,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.log import log
+from distilvec.core.run_folder import RunFolder
 from distilvec.models.origin import is_hub_id
 
 CARD = "README.md"
@@ -98,9 +99,9 @@ def model_files(model: Path) -> list[str]:
 
     Errors: DistilvecError for a folder without a model, weights in safetensors or a card.
     """
-    if (model / "student" / "modules.json").is_file():
+    if (RunFolder(model).student / "modules.json").is_file():
         raise DistilvecError(
-            "model", f"{model} is the folder of a run.", f"Give the model in it, such as {model}/student."
+            "model", f"{model} is the folder of a run.", f"Give the model in it, such as {RunFolder(model).student}."
         )
     if not (model / "modules.json").is_file():
         raise DistilvecError(

@@ -35,15 +35,22 @@ recipes_app = typer.Typer(
 
 
 @recipes_app.callback()
-def list_recipes(ctx: typer.Context, json_file: JsonFile = None) -> None:
-    """List the built-in recipes, or show or copy one, or print the schema for editors."""
+def list_recipes(
+    ctx: typer.Context,
+    every: Annotated[bool, option("The baselines and sweeps of papers as well.", "--all")] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """List, show or copy the built-in recipes.
+
+    Without a verb the recipes are listed; `schema` prints the JSON schema for editors.
+    """
     if ctx.invoked_subcommand is not None:
         return
-    from distilvec.config.builtin import recipe_files
+    from distilvec.config.builtin import FURTHER, recipe_files
     from distilvec.config.recipe import read_tree
 
     check_outputs([("--json", json_file)])
-    trees = {path: read_tree(path) for path in recipe_files()}
+    trees = {path: read_tree(path) for path in recipe_files((".", *FURTHER) if every else (".",))}
     content = [
         {
             "name": path.stem,
@@ -60,6 +67,9 @@ def list_recipes(ctx: typer.Context, json_file: JsonFile = None) -> None:
         if tree.get("variants"):
             variants = f"{'':24} variants: {', '.join(tree['variants'])}"
             print(textwrap.fill(variants, width, subsequent_indent=25 * " ", break_on_hyphens=False))
+    if not every:
+        further = len(recipe_files(FURTHER))
+        print(f"\n{further} more, the baselines and sweeps of papers: distilvec recipes --all")
 
 
 @recipes_app.command("show", epilog=example("recipes show", "redact"))
@@ -94,9 +104,9 @@ def copy_recipe(
 
 @recipes_app.command("schema", epilog=example("recipes schema", "> recipe.schema.json"))
 def print_schema() -> None:
-    """Print the JSON schema of recipes, with which editors complete and check keys.
+    """Print the JSON schema of recipes, for editors.
 
-    Begin a recipe with this line:
+    They complete and check keys with it. Begin a recipe with this line:
 
     \b
     # yaml-language-server: $schema=recipe.schema.json

@@ -1,9 +1,9 @@
-"""The commands `distilvec run` and `distilvec quickstart`."""
+"""The command `distilvec run`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from distilvec.cli.options import (
     JsonFile,
@@ -19,10 +19,8 @@ from distilvec.cli.options import (
 )
 from distilvec.cli.output import write_result
 
-
-def quickstart(overrides: Overrides = None, out: Out = None) -> None:
-    """Distil all-MiniLM-L6-v2 to three layers on Python's own docstrings: offline, minutes on a laptop."""
-    run("quickstart", overrides, None, out, False)
+if TYPE_CHECKING:
+    from distilvec.config.schema import Recipe
 
 
 def run(
@@ -34,7 +32,10 @@ def run(
     processes: Annotated[int, option("Train in this many processes, one per GPU, or on the CPU.", min=1)] = 1,
     json_file: JsonFile = None,
 ) -> None:
-    """Plan, cache, train, evaluate and save what a recipe (or its sweep) describes; run again to resume."""
+    """Train and evaluate what a recipe describes.
+
+    Or all runs of its sweep. The same command again resumes.
+    """
     check_outputs([("--json", json_file)])
 
     from distilvec.config.builtin import recipe_file
@@ -42,7 +43,8 @@ def run(
 
     runs = load_runs(recipe_file(recipe), overrides or [], combined(variant))
     loaded = runs.first.recipe
-    check_recipe_paths(loaded)
+    before = earlier_recipe(recipe_file(recipe), loaded, overrides or [])
+    check_recipe_paths(loaded if before is None else before)
     if processes > 1:
         from distilvec.verbs.run.launch import launch
 
@@ -54,10 +56,15 @@ def run(
     from distilvec.cli.terminal import print_result, show_comparison, show_finished
     from distilvec.core.log import log
     from distilvec.core.processes import is_main
+    from distilvec.core.run_folder import RunFolder
     from distilvec.pipeline.run import run as run_recipe
     from distilvec.report.write import draw_sweep
     from distilvec.verbs.compare.compare import compare_runs  # takes seconds: a mistake in a recipe is reported before
 
+    if before is not None:
+        assert loaded.student.model is not None
+        log(f"first the variant {loaded.after}, from whose student this run begins")
+        run_recipe(before, Path(loaded.student.model).parent)
     if not runs.is_sweep:
         result = run_recipe(loaded, out or loaded.output / loaded.name, restart)
         if result is not None:
@@ -74,5 +81,18 @@ def run(
         comparison = compare_runs([folder])
         write_result(json_file, comparison.to_json())
         show_comparison(comparison)
-        if page := draw_sweep(folder, comparison):
+        if page := draw_sweep(RunFolder(folder), comparison):
             print_result(str(page), link=page)
+
+
+def earlier_recipe(path: Path, recipe: Recipe, overrides: list[str]) -> Recipe | None:
+    """Return the variant that trains the student which a recipe begins with; None where that student is there.
+
+    Changes of the command line hold in both runs, but for those of the student. Errors: DistilvecError for a variant
+    that the recipe's file does not have.
+    """
+    if recipe.after is None or recipe.student.model is None or Path(recipe.student.model).exists():
+        return None
+    from distilvec.config.recipe import load
+
+    return load(path, recipe.after, [change for change in overrides if not change.startswith("student.")])

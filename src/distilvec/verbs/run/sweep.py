@@ -32,7 +32,8 @@ from distilvec.config.sweep import SweepSection
 from distilvec.core.errors import Busy, DistilvecError, ProcessLost, Stopped
 from distilvec.core.files import read_json, write_json
 from distilvec.core.log import log
-from distilvec.pipeline.run_dir import SWEEP_FILE, own_folder, refuse_foreign
+from distilvec.core.run_folder import DETAILS, RunFolder
+from distilvec.pipeline.claim import own_folder, refuse_foreign
 
 _UNCLEAR = {"name", "path", "model", "limit"}  # keys that need their section's name
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")  # in the name of a folder
@@ -144,7 +145,7 @@ def run_sweep(
     progress: Callable[[str, int, int], None] = lambda name, done, total: None,
     restart: bool = False,
 ) -> list[dict[str, Any]]:
-    """Train every run in `out/<its name>` and keep `out/sweep.json`; return that file's entries.
+    """Train every run in `out/<its name>` and keep their list in the sweep's folder; return its entries.
 
     `runner` (default: `pipeline.run.run`) is called for finished runs as well and finds that nothing is left to do, so
     a killed sweep continues. `progress` gets a run's name, the finished runs and all runs. With `restart` earlier
@@ -160,9 +161,10 @@ def run_sweep(
     with main_first():
         refuse_run(out)
         if main := is_main():
-            own_folder(out)
-            for folder in (out / m.name for m in members if restart and (out / m.name).exists()):
-                own_folder(folder, restart)
+            own_folder(RunFolder(out))
+            for member in members:
+                if restart and (out / member.name).exists():
+                    own_folder(RunFolder(out / member.name), restart)
     known = {entry["name"]: entry for entry in _entries(out) if entry["state"] == "finished"}
     entries = {}
     for m in members:
@@ -172,7 +174,8 @@ def run_sweep(
     def note(name: str, **values: str) -> None:
         entries[name] = {key: value for key, value in entries[name].items() if key != "message"} | values
         if main:
-            write_json(out / SWEEP_FILE, {"format": 1, "members": [*(entries | known | entries).values()]}, key="--out")
+            content = {"format": 1, "members": [*(entries | known | entries).values()]}
+            write_json(RunFolder(out).sweep, content, key="--out")
 
     for number, member in enumerate(members):
         progress(member.name, number, len(members))
@@ -202,16 +205,19 @@ def run_sweep(
 
 def refuse_run(out: Path) -> None:
     """DistilvecError for a foreign folder, or one that holds a single run."""
-    refuse_foreign(out)
-    if (out / "recipe.yaml").exists():
+    refuse_foreign(RunFolder(out))
+    if RunFolder(out).recipe.exists():
         raise DistilvecError(
             "--out", f"{out} holds a single run; a sweep needs its own folder.", "Choose another folder."
         )
 
 
 def read_sweep(folder: Path) -> list[dict[str, Any]] | None:
-    """Return the runs that `folder/sweep.json` lists (name, group, folder, state), None if there is no such file."""
-    path, fix = folder / SWEEP_FILE, "Run the sweep again: it writes the file again."
+    """Return the runs of a sweep (name, group, folder, state), None for a folder that is no sweep's."""
+    run = RunFolder(folder)
+    path = run.sweep
+    fix = "Run the sweep again: it writes the file again."
+    run.check_format()
     if not path.is_file():
         return None
     try:
@@ -251,7 +257,8 @@ def _section(tree: Any, origin: str, changes: Mapping[str, Any]) -> SweepSection
 
 def _groups(section: SweepSection, variants: Sequence[str]) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
     """Yield label, variant and values by key of all runs that differ by their seed only; labels differ without case."""
-    short, taken = [_UNSAFE.sub("-", name) for name in _short_names(list(section.grid))], set[str]()
+    short = [_UNSAFE.sub("-", name) for name in _short_names(list(section.grid))]
+    taken = {DETAILS}  # the sweep's own folder, beside those of its runs
     points = list(itertools.product(*(enumerate(values) for values in section.grid.values())))
     choices: list[str | None] = [*variants] or [None]
     for chosen, point in itertools.product(choices, points):

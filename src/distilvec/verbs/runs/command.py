@@ -16,7 +16,7 @@ def runs(
     folder: Annotated[Path, argument("The folder with run folders, at any depth.")] = Path("runs"),
     json_file: JsonFile = None,
 ) -> None:
-    """List run folders, newest first: state, size, scores, date."""
+    """List run folders: state, size, scores, date."""
     check_outputs([("--json", json_file)])
 
     from dataclasses import asdict

@@ -11,15 +11,13 @@ from typing import Any, Literal
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import folder_bytes, is_locked
-from distilvec.pipeline.run_dir import LOCK, MARKER, SWEEP_FILE
-from distilvec.report.record import RECORD, read_record
-from distilvec.report.values import REPORT, Report, Verdict, read_report
+from distilvec.core.run_folder import RunFolder
+from distilvec.report.record import read_record
+from distilvec.report.values import Report, Verdict, read_report
 from distilvec.train.length import read_steps
-from distilvec.train.metrics import KEY as METRICS
 from distilvec.train.metrics import read_metrics
 
 State = Literal["finished", "running", "stopped", "damaged"]
-RECIPE = "recipe.yaml"
 AVERAGE = "all"  # of all tasks, in a report's averages
 
 
@@ -69,7 +67,8 @@ def runs(folder: str | Path = "runs") -> list[RunInfo]:
 
 def run_folders(folder: Path) -> Iterator[Path]:
     """Yield the run folders at and below a folder; what lies inside of a run is not searched."""
-    if (folder / MARKER).is_file() and not (folder / SWEEP_FILE).is_file():
+    run = RunFolder(folder)
+    if run.marker.is_file() and not run.sweep.is_file():
         yield folder
         return
     for path in sorted(folder.iterdir()):
@@ -79,16 +78,17 @@ def run_folders(folder: Path) -> Iterator[Path]:
 
 def read_run(folder: Path) -> RunInfo:
     """Read one run folder; damaged files are a state, not an error."""
-    changed = last_change(folder)
+    run = RunFolder(folder)
+    changed = last_change(run)
     size = folder_bytes(folder)
     try:
-        step, steps = training_progress(folder)
-        record = read_record(folder)
-        report = read_report(folder) or Report()
+        step, steps = training_progress(run)
+        record = read_record(run)
+        report = read_report(run) or Report()
     except DistilvecError as error:
         return RunInfo(folder, folder.name, "damaged", None, None, changed, size, problem=str(error))
 
-    if is_locked(folder / LOCK):
+    if is_locked(run.lock):
         return RunInfo(folder, folder.name, "running", step, steps, changed, size)
     if record is None:
         return RunInfo(folder, folder.name, "stopped", step, steps, changed, size)
@@ -108,29 +108,29 @@ def read_run(folder: Path) -> RunInfo:
     )
 
 
-def last_change(folder: Path) -> datetime:
+def last_change(run: RunFolder) -> datetime:
     """Return when the run last wrote its record, a line of metrics, or its recipe."""
-    files = [folder / name for name in (RECORD, REPORT, METRICS, RECIPE, MARKER)]
+    files = [run.record, run.report, run.metrics, run.recipe, run.marker]
     seconds = max(path.stat().st_mtime for path in files if path.exists())
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def training_progress(folder: Path) -> tuple[int | None, int | None]:
+def training_progress(run: RunFolder) -> tuple[int | None, int | None]:
     """Return the last logged step of the training, and the number of steps that it has in all.
 
     The total follows from the recipe's epochs and how far the last line has come; None where no epoch has begun. Of a
     recipe that leaves the length open it is in a file.
     Errors: DistilvecError for a damaged file.
     """
-    lines = read_metrics(folder / METRICS)
+    lines = read_metrics(run.metrics)
     if not lines:
         return None, None
     step, epoch = lines[-1]["step"], lines[-1].get("epoch") or 0
-    if not step or not epoch or not (folder / RECIPE).exists():
+    if not step or not epoch or not run.recipe.exists():
         return step, None
-    train: dict[str, Any] = recipes.read_tree(folder / RECIPE).get("train") or {}
+    train: dict[str, Any] = recipes.read_tree(run.recipe).get("train") or {}
     epochs, most = train.get("epochs", "auto"), train.get("max_steps")
     if epochs == "auto":
-        return step, most or read_steps(folder)
+        return step, most or read_steps(run.training)
     total = round(epochs * step / epoch)
     return step, total if most is None else min(total, most)

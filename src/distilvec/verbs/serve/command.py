@@ -22,11 +22,11 @@ def serve(
     allow_host: Annotated[list[str] | None, option("Another name of this server; repeat for more.")] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Serve a model over HTTP: OpenAI's /v1/embeddings, /health and /metrics. Ctrl-C or SIGTERM ends it.
+    """Serve a model over HTTP, like OpenAI's API.
 
-    With the environment variable DISTILVEC_SERVE_KEY, requests to /v1 need that key. input_type, "query" or "document",
-    chooses the model's prompt. Web pages of other sites are refused: by the header Origin and, where the server is for
-    this machine alone, by Host.
+    /v1/embeddings, /health and /metrics; Ctrl-C or SIGTERM ends it. With the environment variable DISTILVEC_SERVE_KEY,
+    requests to /v1 need that key. input_type, "query" or "document", chooses the model's prompt. Web pages of other
+    sites are refused: by the header Origin and, where the server is for this machine alone, by Host.
     """
     check_model(model, "model")
     from distilvec.core.extras import require_extra

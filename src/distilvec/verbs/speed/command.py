@@ -22,7 +22,10 @@ def speed(
     seconds: Annotated[float, option("Time for each setting otherwise.")] = 2.0,
     json_file: JsonFile = None,
 ) -> None:
-    """Latency and throughput by batch size and length, PyTorch and ONNX Runtime, size and memory."""
+    """Measure latency, throughput and memory of models.
+
+    By batch size and length, in PyTorch and ONNX Runtime.
+    """
     check_outputs([("--json", json_file)])
     check_positive(seconds, "--seconds")
     for name in models:
@@ -33,9 +36,8 @@ def speed(
     from distilvec.cli.terminal import print_result
     from distilvec.core.log import progress
     from distilvec.evaluation.speed import Timing, measure_speed
-    from distilvec.report.json_values import from_json
+    from distilvec.report.json_values import to_json
     from distilvec.report.sections.speed import speed_text
-    from distilvec.report.values import Speed
     from distilvec.teachers.open import open_model
 
     timing = Timing(20, 200, None if full else seconds)
@@ -46,5 +48,5 @@ def speed(
             advance(100 * done // max(1, total), what)
 
         report = measure_speed(loaded, timing=timing, progress=note)
-    write_result(json_file, report)
-    print_result(speed_text(from_json(Speed, report)))
+    write_result(json_file, to_json(report, defaults=True))
+    print_result(speed_text(report))

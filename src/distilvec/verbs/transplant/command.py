@@ -67,7 +67,10 @@ def transplant(
         bool, option("Scale composed embeddings to the mean norm of their pieces.", "--keep-norm")
     ] = False,
 ) -> None:
-    """Give a model another vocabulary: embeddings are composed of the old ones, every other weight stays."""
+    """Give a model another vocabulary.
+
+    New embeddings are composed of the old ones, every other weight stays.
+    """
     from distilvec.config.recipe import section_of
     from distilvec.config.student import VocabularySection
 

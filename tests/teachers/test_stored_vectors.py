@@ -1,4 +1,4 @@
-"""A teacher's vectors of evaluation texts on disk: who shares them, what is not kept, what a kill leaves."""
+"""A teacher's vectors of evaluation texts on disk: who shares them, what is not stored, what a kill leaves."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config.schema import TeacherSection
-from distilvec.teachers.cache import kept
-from distilvec.teachers.cache.kept import embed_kept, kept_folder, kept_manifest
+from distilvec.teachers.cache import evaluation_vectors
+from distilvec.teachers.cache.evaluation_vectors import evaluation_folder, evaluation_manifest, stored_batches
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.encode import EmbeddedBatch, collect
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.teacher import load_teacher
 
@@ -29,33 +30,35 @@ def keeping(model, root, **settings):
 @pytest.fixture
 def embedded(monkeypatch):
     """The texts that a model really embeds."""
-    asked, signals = [], ModelEmbedder.signals
+    asked, batches = [], ModelEmbedder.batches
 
     def noted(self, prompted, *values, **named):
         asked.extend(prompted)
-        return signals(self, prompted, *values, **named)
+        return batches(self, prompted, *values, **named)
 
-    monkeypatch.setattr(ModelEmbedder, "signals", noted)
+    monkeypatch.setattr(ModelEmbedder, "batches", noted)
     return asked
 
 
 def test_kept_vectors_are_those_of_the_model(tiny_model, tmp_path, embedded):
     plain = load_teacher(TeacherSection(model=str(tiny_model)), "cpu").embed(TEXTS)
     del embedded[:]
-    first, told = keeping(tiny_model, tmp_path), []
-    vectors = first.embed(TEXTS, "document", lambda *state: told.append(state))
+    first = keeping(tiny_model, tmp_path)
+    batches = list(first.embed_batches(TEXTS))
+    vectors = collect(batches, len(TEXTS), 32)
     assert vectors.dtype == np.float32 and np.array_equal(vectors, plain), "float32, not a bit is lost"
-    assert told[-1] == (30, 1.0) and told == sorted(told)
+    assert sum(batch.work for batch in batches) == pytest.approx(1)
     assert np.array_equal(keeping(tiny_model, tmp_path).embed(TEXTS[::-1]), plain[::-1])
     assert embedded == TEXTS, "once"
 
 
 def test_only_what_is_missing_is_embedded_and_told(tiny_model, tmp_path, embedded):
-    teacher, told = keeping(tiny_model, tmp_path), []
+    teacher = keeping(tiny_model, tmp_path)
     teacher.embed(TEXTS[:20])
     del embedded[:]
-    teacher.embed(TEXTS, "document", lambda *state: told.append(state))
-    assert embedded == TEXTS[20:] and told[0][0] > 20 and told[0][1] > 20 / 30
+    stored, *computed = teacher.embed_batches(TEXTS)
+    assert embedded == TEXTS[20:] and stored.rows.tolist() == list(range(20))
+    assert sum(batch.work for batch in computed) == pytest.approx(10 / 30)
 
 
 def test_the_content_of_the_model_decides(tiny_model, tmp_path, embedded):
@@ -99,55 +102,62 @@ class Sums:
     def __init__(self):
         self.asked = []
 
-    def signals(self, prompted, pre_dense=False, progress=None):
+    def batches(self, prompted):
         self.asked += prompted
-        return {"embedding": np.array([[len(text), *[text.count(letter) for letter in "abc"]] for text in prompted])}
+        vectors = np.array([[len(text), *[text.count(letter) for letter in "abc"]] for text in prompted])
+        yield EmbeddedBatch(np.arange(len(prompted)), {"embedding": vectors}, 1.0)
+
+
+def embed(cache, model, texts, prompt):
+    return collect(stored_batches(cache, model, texts, prompt), len(texts), model.dim)
 
 
 @pytest.fixture
 def store(tiny_model, tmp_path):
-    manifest = kept_manifest(load_teacher(TeacherSection(model=str(tiny_model), truncate_dim=4), "cpu").manifest())
+    manifest = evaluation_manifest(
+        load_teacher(TeacherSection(model=str(tiny_model), truncate_dim=4), "cpu").manifest()
+    )
     return lambda: TeacherCache.create_or_open(tmp_path / "kept", manifest, 8)
 
 
 def test_vectors_that_no_cache_takes_are_returned_all_the_same(store):
     model, texts = Sums(), ["abba", "", "cab"]
-    first = embed_kept(store(), model, texts, "")
-    again = embed_kept(store(), model, texts, "")
+    first = embed(store(), model, texts, "")
+    again = embed(store(), model, texts, "")
     assert first.tolist() == again.tolist() == [[4, 2, 2, 0], [0, 0, 0, 0], [3, 1, 1, 1]]
     assert model.asked == [*texts, ""], "the zero vector is computed again"
-    assert embed_kept(store(), model, [], "").shape == (0, 4)
+    assert embed(store(), model, [], "").shape == (0, 4)
 
 
 def test_repeated_texts_have_one_row(store):
     cache = store()
-    assert embed_kept(cache, Sums(), ["ab", "b", "ab"], "").tolist() == [[2, 1, 1, 0], [1, 0, 1, 0], [2, 1, 1, 0]]
+    assert embed(cache, Sums(), ["ab", "b", "ab"], "").tolist() == [[2, 1, 1, 0], [1, 0, 1, 0], [2, 1, 1, 0]]
     assert len(cache) == 2
 
 
 def test_a_kill_loses_one_shard(store, monkeypatch):
-    monkeypatch.setattr(kept, "SHARD_TEXTS", 8)
-    model, signals, texts = Sums(), Sums.signals, [f"a{number}" for number in range(30)]
+    monkeypatch.setattr(evaluation_vectors, "SHARD_TEXTS", 8)
+    model, batches, texts = Sums(), Sums.batches, [f"a{number}" for number in range(30)]
 
-    def dying(self, prompted, *values, **named):
+    def dying(self, prompted):
         if len(self.asked) >= 16:
             raise KeyboardInterrupt
-        return signals(self, prompted, *values, **named)
+        return batches(self, prompted)
 
-    monkeypatch.setattr(Sums, "signals", dying)
+    monkeypatch.setattr(Sums, "batches", dying)
     with pytest.raises(KeyboardInterrupt):
-        embed_kept(store(), model, texts, "")
-    monkeypatch.setattr(Sums, "signals", signals)
+        embed(store(), model, texts, "")
+    monkeypatch.setattr(Sums, "batches", batches)
     model = Sums()
-    assert len(embed_kept(store(), model, texts, "")) == 30 and model.asked == texts[16:]
+    assert len(embed(store(), model, texts, "")) == 30 and model.asked == texts[16:]
 
 
 def test_without_a_place_to_keep_them_they_are_computed(tiny_model, tmp_path, embedded, capsys):
     manifest = load_teacher(TeacherSection(model=str(tiny_model)), "cpu").manifest()
-    kept_folder(tmp_path, manifest).parent.mkdir()
-    kept_folder(tmp_path, manifest).write_text("a file where the folder should be")
+    evaluation_folder(tmp_path, manifest).parent.mkdir()
+    evaluation_folder(tmp_path, manifest).write_text("a file where the folder should be")
     assert keeping(tiny_model, tmp_path).embed(TEXTS).shape == (30, 32) and embedded == TEXTS
-    assert "are computed, and not kept" in capsys.readouterr().err
+    assert "are computed, and not stored" in capsys.readouterr().err
 
 
 def test_a_full_disk_is_no_error_of_an_evaluation(store, monkeypatch, capsys):
@@ -155,6 +165,6 @@ def test_a_full_disk_is_no_error_of_an_evaluation(store, monkeypatch, capsys):
         raise OSError(28, "No space left on device")
 
     cache = store()
-    monkeypatch.setattr("distilvec.teachers.cache.shard.write_shard", full)
-    assert embed_kept(cache, Sums(), ["ab", "b"], "").tolist() == [[2, 1, 1, 0], [1, 0, 1, 0]]
-    assert "2 vectors of evaluation texts are not kept" in capsys.readouterr().err
+    monkeypatch.setattr("distilvec.teachers.cache.journal.write_shard", full)
+    assert embed(cache, Sums(), ["ab", "b"], "").tolist() == [[2, 1, 1, 0], [1, 0, 1, 0]]
+    assert "2 vectors of evaluation texts are not stored" in capsys.readouterr().err

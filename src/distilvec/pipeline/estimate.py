@@ -1,0 +1,65 @@
+"""How long a run is going to take, measured in seconds on the models that are in memory before the work begins."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distilvec.core.device import pick_device
+from distilvec.core.duration import duration
+from distilvec.core.level import Level, level
+from distilvec.core.outputs import OutputSpec
+from distilvec.pipeline.caches import missing_rows, reads_tokens
+from distilvec.pipeline.job import Job
+from distilvec.pipeline.rates import SAMPLE_TEXTS, embedding_rate
+from distilvec.teachers.model_embedder import ModelEmbedder
+
+STEP_FORWARDS = 3  # a step's forward and backward pass take as long as so many forward passes
+
+
+def time_line(job: Job) -> str | None:
+    """Return the estimated time of teacher and training; None where nothing can be said without loading a model.
+
+    Models are in memory where they had to be loaded for their description: in the first run with them. The rate of the
+    student is that of the CPU, so a training on a GPU has no estimate.
+    """
+    if level() is Level.QUIET:
+        return None
+    parts = [_teacher_time(job), _training_time(job)]
+    known = [part for part in parts if part is not None]
+    return ", ".join(known) if known else None
+
+
+def _teacher_time(job: Job) -> str | None:
+    model = job.loaded.teacher
+    if model is None or job.required == OutputSpec() or job.teacher.live or reads_tokens(job.teacher):
+        return None
+    missing = missing_rows(job, job.teacher)[1]
+    if not missing:
+        return None
+    seconds = missing * _seconds_a_text(job, model)
+    return f"about {duration(seconds)} for the teacher's vectors"
+
+
+def _training_time(job: Job) -> str | None:
+    minutes = [stage.recipe.train.minutes for stage in job.stages]
+    if None not in minutes:
+        return f"{sum(filter(None, minutes)):g} min for the training"
+    student = job.loaded.untrained
+    if student is None or pick_device(job.recipe.train.device) != "cpu":
+        return None
+    texts = 0
+    for stage in job.stages:
+        train = stage.recipe.train
+        seen = train.passes * len(job.corpus.train_rows)
+        texts += seen if train.max_steps is None else min(seen, train.max_steps * train.batch_size)
+    embedder = ModelEmbedder(student, "student", job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
+    seconds = STEP_FORWARDS * texts * _seconds_a_text(job, embedder)
+    return f"about {duration(seconds)} for the training"
+
+
+def _seconds_a_text(job: Job, model: ModelEmbedder) -> float:
+    """Embed a few of the corpus's texts; the seconds of one."""
+    corpus = job.corpus
+    rows = np.random.default_rng(0).choice(len(corpus), min(SAMPLE_TEXTS, len(corpus)), replace=False)
+    rate, lengths = embedding_rate(model, corpus.prompted(np.sort(rows)))
+    return rate.mean(lengths)

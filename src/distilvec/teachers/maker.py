@@ -1,0 +1,83 @@
+"""The model or API that made a table of vectors: it embeds the texts that the table lacks, such as queries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+
+from distilvec.core.batch import Text
+from distilvec.core.errors import DistilvecError
+from distilvec.teachers.api_embedder import ApiEmbedder
+from distilvec.teachers.cache.fill import Batches, Unfinished
+from distilvec.teachers.cache.signals import Array
+from distilvec.teachers.encode import cut_dimensions
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.open import expect_kind, open_embedder
+
+KEY = "teacher.made_by"
+SAMPLE = 64  # stored texts that are embedded again
+SAME = 0.99  # mean cosine with the stored vectors from which on they are this model's
+
+
+def open_maker(name: str, key: str = KEY, device: str = "auto") -> ModelEmbedder | ApiEmbedder:
+    """Open a model or an API that may have made a table.
+
+    Errors: DistilvecError with `key` for another kind of source, and as `open_embedder`.
+    """
+    expect_kind(name, ("model", "api"), key)
+    embedder = open_embedder(name, key=key, device=device)
+    assert isinstance(embedder, (ModelEmbedder, ApiEmbedder))
+    return embedder
+
+
+def mean_cosine(embedded: Array, stored: Array) -> float:
+    """Return the mean cosine of equal rows of [n, dim] and [n, dim or less]; the longer vectors are cut."""
+    embedded = embedded[:, : stored.shape[1]]
+    products = (embedded * stored).sum(1)
+    lengths = np.linalg.norm(embedded, axis=1) * np.linalg.norm(stored, axis=1)
+    return float((products / lengths.clip(1e-12)).mean())
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Computes vectors as a table stores them: cut to its `dim`, and of length 1 where the table's are `normalized`."""
+
+    embedder: ModelEmbedder | ApiEmbedder
+    dim: int
+    normalized: bool
+
+    def batches(self, prompted: Sequence[Text], pre_dense: bool = False) -> Batches:
+        """Embed texts with their prompts, batch by batch; see ModelEmbedder.batches."""
+        assert not pre_dense
+        try:
+            with closing(cast(Batches, self.embedder.batches(prompted))) as batches:
+                for batch in batches:
+                    yield replace(batch, signals={"embedding": self._as_stored(batch.embedding)})
+        except Unfinished as part:  # of an API: what it has answered is paid for, and stored
+            signals = {"embedding": self._as_stored(part.signals["embedding"])}
+            raise Unfinished(part.rows, signals) from part.__cause__
+
+    def check(self, prompted: Sequence[str], stored: Array) -> None:
+        """Raise DistilvecError if the vectors of stored texts, float32 [n, dim], are not this model's."""
+        name = self.embedder.name
+        if self.embedder.dim < self.dim:
+            problem = f"{name} has {self.embedder.dim} dimensions, the table {self.dim}."
+            raise DistilvecError(KEY, problem, "Name the model that made the table.")
+        cosine = mean_cosine(self.embedder.embed_prompted(prompted), stored)
+        if cosine < SAME:
+            raise DistilvecError(
+                KEY,
+                f"{name} has not made the table: its vectors of {len(prompted)} stored texts have a mean cosine of "
+                f"{cosine:.3f} with the stored ones, expected {SAME} or more.",
+                "Name the model that made the table, and the prompts it was given.",
+            )
+
+    def _as_stored(self, vectors: Array) -> Array:
+        vectors = cut_dimensions(vectors, self.dim, self.normalized)
+        if self.normalized:
+            vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+        return vectors

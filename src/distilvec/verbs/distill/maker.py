@@ -1,0 +1,133 @@
+"""The model or API that made an index, and its prompts, found by embedding some of the index's texts again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distilvec.config.schema import Role, SourceSection
+from distilvec.core.errors import DistilvecError
+from distilvec.core.log import log
+from distilvec.data.sources import read_source
+from distilvec.teachers.api_embedder import ApiEmbedder
+from distilvec.teachers.maker import SAME, SAMPLE, mean_cosine, open_maker
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.open import open_table
+from distilvec.teachers.sources import OPENAI
+from distilvec.teachers.table_embedder import TableEmbedder
+from distilvec.verbs.distill.recipe import Request, has_texts_elsewhere, index_section
+from distilvec.verbs.distill.texts import text_sources
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that may have made the index: mean cosine with the stored vectors, with the best of its prompts."""
+
+    model: str
+    cosine: float
+    prompt: str
+    prompts: dict[Role, str]
+
+    @property
+    def same(self) -> bool:
+        """Whether the index's vectors are this model's."""
+        return self.cosine >= SAME
+
+
+def with_maker(request: Request, candidates: Sequence[str], root: Path, refresh: bool) -> Request:
+    """Return the request of an index with the model that made it and its prompts, as far as `candidates` tell.
+
+    The model is needed for texts that the index lacks: queries, and TEXTS beside the index's own. Errors:
+    DistilvecError with the argument `made_by` if there are such texts and no candidate has made the index.
+    """
+    if not (refresh or candidates or request.queries is not None):
+        return request
+    table = open_table(index_section(request), refresh=refresh)
+    if not candidates:
+        if request.queries is not None:
+            _refuse_unknown_queries(request, table, root)
+        return request
+
+    compared = recognize(table, candidates, request.index.prompts)
+    for candidate in compared:
+        cosine = f"mean cosine {candidate.cosine:.3f} with the stored vectors"
+        log(f"{candidate.model}: {cosine}, prompt {candidate.prompt!r}")
+    best = compared[0]
+    if not best.same and request.queries is not None:
+        raise DistilvecError(
+            "made_by",
+            f"{best.model} has not made the index: mean cosine {best.cosine:.3f} with the stored vectors, expected "
+            f"{SAME} or more. Its vectors of the queries would not fit.",
+            "Name the model or API that made the index, and the prompts it was given.",
+        )
+    if not best.same:
+        log("none of these models has made the index; it is taken without prompts")
+        return request
+
+    prompts: dict[str, str] = {"query": best.prompts["query"], "document": best.prompt}
+    prompts = {role: prompt for role, prompt in prompts.items() if prompt} | dict(request.index.prompts)
+    if prompts.get("query") != prompts.get("document") and request.queries is None:
+        log("queries have another prompt than documents: name query texts with --queries, so that the student sees it")
+    index = replace(request.index, prompts=prompts)
+    has_more_texts = request.texts is not None and not has_texts_elsewhere(request)
+    if has_more_texts or request.queries is not None:
+        index = replace(index, made_by=best.model)
+    return replace(request, index=index)
+
+
+def recognize(
+    index: TableEmbedder, candidates: Sequence[str], prompts: Mapping[str, str] | None = None
+) -> list[Candidate]:
+    """Embed a sample of stored texts with every candidate and each of its prompts; the most alike first.
+
+    Args:
+        prompts: what the index's model is known to have been given; its "document" is the only one that is tried
+
+    A candidate of fewer dims than the index has cosine 0.
+    """
+    texts, vectors = index.documents()
+    chosen = np.linspace(0, len(texts) - 1, min(SAMPLE, len(texts))).astype(int)
+    sample = [texts[row] for row in chosen]
+    compared = []
+    for name in candidates:
+        with open_maker(name, key="made_by") as model:
+            known = (prompts or {}).get("document")
+            tried = ["", *model.prompts.values()] if known is None else [known]
+            compared.append(_compare(model, name, tried, sample, vectors[chosen]))
+    return sorted(compared, key=lambda candidate: candidate.cosine, reverse=True)
+
+
+def _compare(
+    model: ModelEmbedder | ApiEmbedder, name: str, prompts: Sequence[str], texts: list[str], vectors: Any
+) -> Candidate:
+    """Return a candidate with the prompt that comes nearest to the stored vectors, float32 [texts, dim]."""
+    if isinstance(model, ApiEmbedder) and not name.startswith(OPENAI):
+        # With the model's name the address stays that of this model when the server gets another one
+        name = f"{name.partition('#')[0]}#{model.section.model}"
+    if model.dim < vectors.shape[1]:
+        return Candidate(name, 0.0, "", dict(model.prompts))
+    cosines = {}
+    for prompt in dict.fromkeys(prompts):
+        embedded = model.embed_prompted([prompt + text for text in texts])
+        cosines[prompt] = mean_cosine(embedded, vectors)
+    best = max(cosines, key=lambda prompt: cosines[prompt])
+    return Candidate(name, cosines[best], best, dict(model.prompts))
+
+
+def _refuse_unknown_queries(request: Request, table: TableEmbedder, root: Path) -> None:
+    """Raise DistilvecError for queries that the index has no vectors of."""
+    assert request.queries is not None
+    lacking = 0
+    for source in text_sources(request.queries, root, role="query", language=None):
+        texts = [text.strip() for text in read_source(SourceSection.model_validate(source), 0)]
+        lacking += table.lacking([text for text in texts if text], "query")
+    if lacking:
+        raise DistilvecError(
+            "made_by",
+            f"{request.teacher} has no vectors of {lacking:,} queries.",
+            "Name the model or API that made the index, which embeds them: --made-by MODEL.",
+        )

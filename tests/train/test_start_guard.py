@@ -57,7 +57,7 @@ def test_a_return_is_judged_after_some_steps_of_its_own(tiny_recipe, tmp_path, m
     recipe = tiny_recipe(**DESTROYS, train__validation_steps=1)
     job = resolve(recipe, tmp_path / "run")
     train(job)
-    returns = [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if line.get("kind") == "start"]
+    returns = [line["step"] for line in read_metrics(job.files.metrics) if line.get("kind") == "start"]
     all_steps = math.ceil(len(job.corpus.train_rows) / recipe.train.batch_size) * recipe.train.epochs
     assert len(returns) > 1 and returns[1] - returns[0] >= all_steps / 2
 

@@ -83,9 +83,10 @@ class Command:
 
 
 def forked(line: list[str], check: bool = False, cwd: Path | None = None, **_: object) -> subprocess.CompletedProcess:
-    """`subprocess.run` of `python -m ...` with both outputs."""
-    assert line[:2] == [sys.executable, "-m"], line
-    command = Command(*line[3:], module=line[2], folder=cwd)
+    """`subprocess.run` of `python -m ...` or `python -P -m ...` with both outputs."""
+    assert line[0] == sys.executable, line
+    module, *arguments = line[line.index("-m") + 1 :]
+    command = Command(*arguments, module=module, folder=cwd)
     done = subprocess.CompletedProcess(line, command.wait(), *command.communicate())
     if check:
         done.check_returncode()
@@ -113,7 +114,8 @@ def _run(module: str, arguments: list[str], folder: str, environment: dict[str, 
 def _forked_here(line: list[str], check: bool = False, **_: object) -> subprocess.CompletedProcess:
     """`forked` without the server, inside a process that it has started."""
     with tempfile.TemporaryDirectory(prefix="distilvec-command-") as output:
-        work = (line[2], line[3:], str(Path.cwd()), dict(os.environ), output)
+        module, *arguments = line[line.index("-m") + 1 :]
+        work = (module, arguments, str(Path.cwd()), dict(os.environ), output)
         process = multiprocessing.get_context("fork").Process(target=_run, args=work)
         process.start()
         process.join()

@@ -14,7 +14,7 @@ import numpy as np
 import uvicorn
 
 from distilvec.verbs.serve.app import make_app
-from distilvec.verbs.serve.server import take_address
+from distilvec.verbs.serve.server import server_config, take_address
 
 FAULTS = ("429", "500", "dropped", "cut", "partial", "doubled", "dims", "nan", "slow", "page")
 
@@ -23,7 +23,8 @@ FAULTS = ("429", "500", "dropped", "cut", "partial", "doubled", "dims", "nan", "
 def serving(model, **options):
     """The address of `distilvec serve` in a thread of this process."""
     with take_address("127.0.0.1", 0) as place:
-        server = uvicorn.Server(uvicorn.Config(make_app(model, **options), log_level="critical", log_config=None))
+        server = uvicorn.Server(server_config(make_app(model, **options), log_level="critical", log_config=None))
+        place.listen()  # connections wait until the server has started
         thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
         thread.start()
         try:
@@ -117,6 +118,7 @@ class FaultyChat(FaultyApi):
 
 GOOD_FORMS = {
     "fence": lambda found: f"```json\n{json.dumps(found)}\n```",
+    "around": lambda found: f"Sure, {{here}} it is:\n{json.dumps(found)}\n{{Anything}} else?",
     "case": lambda found: json.dumps({f" {word.upper()}": texts for word, texts in found.items()}),
 }
 BAD_ANSWERS = {

@@ -76,4 +76,5 @@ def _read(tokens: Tokens) -> Placed:
     parts = np.repeat(np.arange(len(lengths)), lengths)
     ids = tokens.ids[np.arange(len(parts)) - (np.cumsum(lengths) - lengths)[parts] + starts[parts]]
     nothing = np.zeros(len(ids), dtype=np.int64)
-    return Placed(lengths, ids.astype(np.int32), nothing, nothing, parts, nothing.astype(np.int8))
+    roles, cut = nothing.astype(np.int8), nothing.astype(np.bool_)
+    return Placed(lengths, ids.astype(np.int32), nothing, nothing, parts, roles, cut)

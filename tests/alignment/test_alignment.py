@@ -203,6 +203,66 @@ def test_one_token_of_an_emoji_is_not_taken_for_all_of_it():
     )
 
 
+def character_cut(merges, vocabulary=()):
+    """A byte-level tokenizer without special tokens: single bytes, and what these merges join."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = [*letters, *(left + right for left, right in merges), *vocabulary]
+    backend = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+def bytes_of(text):
+    """How a byte-level tokenizer spells the bytes of a text."""
+    return [pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(text)[0][0]][0]
+
+
+def test_groups_of_equal_size_are_paired_in_order_and_others_are_not():
+    """Four bytes of an emoji against the same four in two tokens, in three, and in one."""
+    one, two, three, four = bytes_of("😀")
+    whole = character_cut([])
+    halves = character_cut([(one, two), (three, four)])
+    ends = character_cut([(two, three), (two + three, four)])
+    for left, right, expected in [
+        (whole, whole, [[0, 0], [1, 1], [2, 2], [3, 3], [4, 4], [5, 5]]),
+        (halves, ends, [[0, 0], [1, 1], [2, 2], [3, 3]]),
+        (whole, halves, [[0, 0], [5, 3]]),
+    ]:
+        (pairs, _), *_ = split(Aligner(left, 16, right, 16, "offsets").align(["a😀b"]))
+        assert pairs == expected
+
+
+@pytest.mark.parametrize("text", ["한국어 문장", "ﬁne ﬃ ½", "café é 😀😀 x", "👩‍👩‍👧 🇹🇷🇩🇪", "İstanbul"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_tokenizer_pairs_every_token_of_any_script(name, text):
+    """Hangul of an uncased BERT is decomposed into letters, which share the syllable's place."""
+    ids, sequences, _ = encoded(name, text)
+    side = aligner(name, name, "offsets").student
+    (pairs, _), *_ = split(aligner(name, name, "offsets").align([text]))
+    solid = [[k, k] for k, number in enumerate(ids) if sequences[k] is not None and side.pieces[number]]
+    assert [pair for pair in pairs if pair in solid] == solid and all(left == right for left, right in pairs)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_tokens_of_a_character_that_truncation_has_cut_are_not_paired(side):
+    """Two of the teacher's four bytes are left, as many as the student has for the whole character."""
+    one, two, three, four = bytes_of("😀")
+    student, teacher = character_cut([(one, two), (three, four)]), character_cut([])
+    teacher.truncation_side = side
+    text = "ab😀" if side == "right" else "😀ab"
+    (pairs, _), *_ = split(Aligner(student, 16, teacher, 4, "offsets").align([text]))
+    assert pairs == ([[0, 0], [1, 1]] if side == "right" else [[2, 2], [3, 3]])
+    (pairs, _), *_ = split(Aligner(student, 16, teacher, 6, "offsets").align([text]))
+    assert len(pairs) == 2  # four bytes against two tokens
+
+
+def test_one_byte_that_truncation_has_left_is_not_the_whole_character():
+    one, two, three, four = bytes_of("😀")
+    student, teacher = character_cut([(one, two), (three, four), (one + two, three + four)]), character_cut([])
+    (pairs, _), *_ = split(Aligner(student, 16, teacher, 2, "offsets").align(["a😀"]))
+    assert pairs == [[0, 0]]
+
+
 @pytest.mark.parametrize(
     ("student", "teacher"), [("wordpiece", "unigram"), ("unigram", "prefix"), ("lowercase", "wordpiece")]
 )

@@ -145,6 +145,18 @@ def test_the_key_is_in_no_file_and_no_message(tmp_path, monkeypatch, capsys):
     assert "[--key-variable] SOME_KEY is not set" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", ["prose", "list", "strings", "nothing", "refusal", "deep"])
+def test_no_usable_answer_is_an_error(kind, tmp_path, capsys):
+    """Fewer requests than end the work early: there is no result all the same."""
+    (tmp_path / "words.txt").write_text("river\nstone\n")
+    with FaultyChat(lambda number: kind) as server:
+        words = ["corpus", "synthesize", str(tmp_path / "words.txt"), "--model", "served", "--base-url", server.address]
+        assert run_command([*words, "--out", str(tmp_path / "v.json")]) == 2
+    shown = capsys.readouterr()
+    assert "distilvec: [--model] no answer about 2 words" in shown.err and "v.json" not in shown.out
+    assert not (tmp_path / "v.json").exists()
+
+
 def test_a_model_that_never_writes_json_ends_the_work(tmp_path):
     with FaultyChat(lambda number: "prose") as server:
         with refused("--model", "'Certainly!"):

@@ -124,3 +124,24 @@ def _(world: World) -> list[str]:
 
 def _still_empty(world: World) -> None:
     assert not list((world.root / "vectors").iterdir()) and not (world.root / "run").exists()
+
+
+def _behind_an_api(world: World, **api: object) -> list[str]:
+    """A plan with a teacher behind an API to which nothing is sent: the key is refused before."""
+    teacher = {"model": "served", "api": {"base_url": "https://far.test/v1", **api}}
+    return ["plan", world.recipe(teacher=teacher, student={"model": str(world.model), "layers": 1})]
+
+
+@case("api-key-in-the-body", key="teacher.api.body")
+def _(world: World) -> list[str]:
+    return _behind_an_api(world, body={"options": [{"apiKey": "sk-x"}]})
+
+
+@case("api-key-without-tls", key="teacher.api.base_url")
+def _(world: World) -> list[str]:
+    return _behind_an_api(world, base_url="http://far.test/v1", key_variable="SOME_KEY")
+
+
+@case("api-key-of-another-service", key="teacher.api.key_variable")
+def _(world: World) -> list[str]:
+    return _behind_an_api(world, key_variable="AWS_SECRET_ACCESS_KEY")

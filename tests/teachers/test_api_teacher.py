@@ -260,7 +260,7 @@ def test_requests_have_the_recipe_s_fields_prompts_and_key(monkeypatch):
         teacher = ApiEmbedder(teacher.section.model_copy(update={"prompts": {"query": "q: "}, "truncate_dim": 8}))
         found = teacher.embed(TEXTS[:3], "query")
         assert server.bodies[-1] == {"model": "served", "input": [f"q: {text}" for text in TEXTS[:3]], "dimensions": 12,
-                                     **body}  # fmt: skip
+                                     "encoding_format": "float", **body}  # fmt: skip
     wanted = np.array([table[f"q: {text}"][:8] for text in TEXTS[:3]])
     np.testing.assert_allclose(found, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), atol=1e-6)
 
@@ -324,6 +324,16 @@ def test_the_manifest_changes_with_model_dimensions_prompts_host_and_fields():
         assert json.loads(first.to_json())["manifest"]["endpoint"] == "127.0.0.1"
 
 
+def test_two_servers_of_one_machine_are_told_apart_by_their_vectors():
+    """Two ports with the same model's name; the same model at another port, after rounding, keeps its cache."""
+    found = []
+    for seed, rounding in ((0, 0.0), (0, 1e-4), (1, 0.0)):
+        table = {text: vector + rounding for text, vector in table_of([], 64, seed).items()}
+        with FaultyApi(table) as server, teacher_of(server) as teacher:
+            found.append(teacher.manifest().fingerprint)
+    assert found[0] == found[1] != found[2]
+
+
 @pytest.mark.parametrize(
     ("teacher", "words"),
     [
@@ -344,8 +354,12 @@ def test_the_manifest_changes_with_model_dimensions_prompts_host_and_fields():
         ({"model": "m", "api": {"base_url": f"https://host/v1?key={KEY}"}}, r"^\[teacher.api.base_url\]"),
         ({"model": "m", "api": {"base_url": "host:8000"}}, r"^\[teacher.api.base_url\] .*an address such as"),
         ({"model": "m", "api": {"body": {"input": []}}}, r"^\[teacher.api.body\] found 'input'"),
+        ({"model": "m", "api": {"body": {"api_key": KEY}}}, r"^\[teacher.api.body\] .*key_variable"),
+        ({"model": "m", "api": {"body": {"extra": [{"apiKey": KEY}]}}}, r"^\[teacher.api.body\]"),
+        ({"model": "m", "api": {"body": {"headers": {"Authorization": KEY}}}}, r"^\[teacher.api.body\]"),
         ({"model": "m", "api": {"by_role": {"query": {"input": []}}}}, r"^\[teacher.api.by_role\] found 'input'"),
         ({"model": "m", "api": {"by_role": {"query": {"x": 1}}}}, r"^\[teacher.prompts\] api.by_role tells"),
+        ({"model": "m", "api": {"by_role": {"query": {"api_key": KEY}}}}, r"^\[teacher.api.by_role\]"),
         ({"model": "m", "api": {"most_cost": 2.0}}, r"^\[teacher.api.most_cost\] needs the price"),
     ],
 )

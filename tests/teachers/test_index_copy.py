@@ -242,6 +242,10 @@ def test_rows_without_text_or_vector_are_left_out(tmp_path):
         "postgresql://host/db/t?password=secret",
         "qdrant://:secret@host/t",
         "qdrant://host/t?api_key=secret",
+        "host=host password=secret dbname=db",
+        "host=host pass%2577ord = secret",
+        "postgresql://host/db/t?options=-c%20x.password%3Dsecret",
+        "postgresql://host/db/t#sslpassword=secret",
     ],
 )
 def test_passwords_in_addresses_are_refused_and_not_repeated(address):

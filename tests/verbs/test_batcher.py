@@ -96,6 +96,21 @@ def test_a_failure_reaches_its_batch_and_the_next_one_is_served():
     assert found.tolist() == [[7.0]]
 
 
+def test_a_bad_text_fails_its_own_request_alone():
+    async def work(batcher, model):
+        first = asyncio.create_task(batcher.vectors(["0"]))
+        await until(lambda: model.batches)
+        others = [asyncio.create_task(batcher.vectors(texts)) for texts in (["1"], ["bad"], ["2", "3"])]
+        await until(lambda: batcher.waiting_texts == 4)
+        model.gate.set()
+        return await asyncio.gather(first, *others, return_exceptions=True)
+
+    found, model = run(work)
+    assert [found[1].tolist(), found[3].tolist()] == [[[1.0]], [[2.0], [3.0]]]
+    assert isinstance(found[2], ValueError)
+    assert model.batches == [["0"], ["1", "bad", "2", "3"], ["1"], ["bad"], ["2", "3"]]
+
+
 @pytest.mark.parametrize("others", [["2"], []], ids=["others wait", "nobody waits"])
 def test_texts_of_a_client_that_left_are_not_embedded(others):
     async def work(batcher, model):

@@ -8,8 +8,11 @@ import base64
 import json
 import re
 import signal
+import socket
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +23,7 @@ from architectures import bert, sentence_transformer
 from commands import Command
 from openai import OpenAI
 from refusals import refused
+from samples import WORDS
 from sentence_transformers import SentenceTransformer
 from servers import serving
 
@@ -27,7 +31,7 @@ from benchmarks.serve import measure
 from distilvec.formats.onnx import export_onnx
 from distilvec.verbs.serve.model import ServedModel
 from distilvec.verbs.serve.requests import Limits
-from distilvec.verbs.serve.server import take_address
+from distilvec.verbs.serve.server import TimedProtocol, take_address
 
 pytestmark = pytest.mark.usefixtures("loopback")
 TEXTS = ["a small cat", "how do wings produce lift", "Grüße aus Köln, <b>çok</b> güzel", "long " * 20]
@@ -55,7 +59,7 @@ def test_openai_s_client_gets_encode_s_vectors(served, expected):
         found = client.embeddings.create(model="tiny", input=TEXTS)  # asks for base64
         assert np.array([entry.embedding for entry in found.data]) == pytest.approx(expected, abs=1e-5)
         assert [entry.index for entry in found.data] == [0, 1, 2, 3] and found.model == "tiny"
-        assert found.usage.prompt_tokens == sum(served.count_tokens(TEXTS)) == found.usage.total_tokens
+        assert found.usage.prompt_tokens == sum(served.measure(text)[1] for text in TEXTS) == found.usage.total_tokens
         short = client.embeddings.create(model="tiny", input=TEXTS[0], dimensions=8, encoding_format="float")
         cut = expected[0, :8] / np.linalg.norm(expected[0, :8])
         assert short.data[0].embedding == pytest.approx(cut, abs=1e-5)
@@ -130,6 +134,201 @@ def test_limits(served):
         assert cut.status_code == 200 and cut.json()["usage"]["prompt_tokens"] == served.max_length
     with serving(served, limits=Limits(truncate=True)) as address:
         assert httpx.post(address + PATH, json={"input": long}).status_code == 200
+
+
+@pytest.mark.parametrize("field", ["model", "encoding_format", "dimensions", "input_type", "truncate", "user"])
+def test_null_is_the_default(client, field):
+    """Gateways send null for what their own clients leave out."""
+    plain = client.post(PATH, json={"input": TEXTS[0]}).json()
+    assert client.post(PATH, json={"input": TEXTS[0], field: None}).json() == plain
+    missing = client.post(PATH, json={"input": None})
+    assert missing.status_code == 400 and missing.json()["error"]["param"] == "input"
+
+
+WORD, SPACES = f"{WORDS[0]} ", " " * 20
+
+
+@pytest.mark.parametrize("text", [WORD * 100_000, SPACES * 10_000 + WORD * 400, (WORD + SPACES) * 20_000])
+def test_a_long_text_has_the_vector_of_its_beginning(client, served, expected, tiny_model, text):
+    """Only a beginning is tokenized, and it holds all that the model reads, however much white space there is."""
+    whole = SentenceTransformer(str(tiny_model), device="cpu").encode(text)
+    answer = client.post(PATH, json={"input": text, "truncate": True}).json()
+    assert answer["data"][0]["embedding"] == pytest.approx(whole, abs=1e-5)
+    assert answer["usage"]["prompt_tokens"] == served.max_length
+    piece, _ = served.measure(text)
+    assert len(piece) < len(text) or text.startswith(SPACES)
+
+
+def test_the_end_of_a_long_text_for_a_tokenizer_that_cuts_the_beginning(tiny_model, tmp_path):
+    model = SentenceTransformer(str(tiny_model), device="cpu")
+    model.save(str(tmp_path / "left"))
+    settings = tmp_path / "left" / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"truncation_side": "left"}))
+    text = f"{WORDS[0]} " * 9000 + f"{WORDS[1]} " * 200
+    served = ServedModel(str(tmp_path / "left"))
+    piece, tokens = served.measure(text)
+    assert len(piece) < len(text) and tokens > served.max_length
+    found = served.embed([piece])[0]
+    assert found == pytest.approx(served.embed([text])[0], abs=1e-6)
+    assert not np.allclose(found, served.embed([f"{WORDS[0]} " * 300])[0], atol=1e-3)
+
+
+def test_models_of_other_kinds_are_served(tmp_path):
+    """What `evaluate` opens: bags of words, tokenizers that are written in Python."""
+    from sentence_transformers.sentence_transformer.modules import BoW, Pooling, Transformer
+    from transformers import CanineConfig, CanineModel, CanineTokenizer
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = CanineConfig(max_position_embeddings=128, num_hash_buckets=64, local_transformer_stride=16, **sizes)
+    CanineModel(config).save_pretrained(tmp_path / "canine")
+    CanineTokenizer(model_max_length=100).save_pretrained(tmp_path / "canine")
+    kinds = {"words": [BoW(vocab=["cat", "small"])], "letters": [Transformer(str(tmp_path / "canine")), Pooling(32)]}
+    for name, modules in kinds.items():
+        SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / name))
+        expected = SentenceTransformer(str(tmp_path / name), device="cpu").encode(TEXTS[:2])
+        with serving(ServedModel(str(tmp_path / name))) as address:
+            found = httpx.post(address + PATH, json={"input": TEXTS[:2]}).json()["data"]
+            long = httpx.post(address + PATH, json={"input": "cat " * 100})
+        assert np.array([entry["embedding"] for entry in found]) == pytest.approx(expected, abs=1e-5)
+        assert long.status_code == (200 if name == "words" else 400), long.text
+
+
+def test_one_bad_text_does_not_fail_other_clients(served, monkeypatch):
+    embed = served.embed
+
+    def picky(texts):
+        if any("bad" in text for text in texts):
+            raise IndexError("an id beyond the table")
+        time.sleep(0.05)
+        return embed(texts)
+
+    monkeypatch.setattr(served, "embed", picky)
+
+    async def load(address):
+        async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+            texts = ["one", "two", "bad", "three", "four"]
+            return await asyncio.gather(*(client.post(PATH, json={"input": text}) for text in texts))
+
+    with serving(served) as address:
+        statuses = [answer.status_code for answer in asyncio.run(load(address))]
+    assert statuses == [200, 200, 500, 200, 200]
+
+
+def test_bytes_that_wait_are_limited(served, monkeypatch):
+    """Two bodies fit, announced or in chunks; a third one is refused until one of them is answered."""
+    gate = threading.Event()
+    embed = served.embed
+    monkeypatch.setattr(served, "embed", lambda texts: (gate.wait(20), embed(texts))[1])
+    body = json.dumps({"input": "a" * 40_000, "truncate": True}).encode()
+    with serving(served, limits=Limits(waiting_bytes=100_000)) as address, ThreadPoolExecutor(2) as pool:
+        chunks = (body[start : start + 1000] for start in range(0, len(body), 1000))
+        waiting = [pool.submit(httpx.post, address + PATH, content=content, timeout=60) for content in (body, chunks)]
+        while "distilvec_waiting_texts 1.0" not in httpx.get(f"{address}/metrics").text:
+            assert not any(future.done() for future in waiting)
+        answer = httpx.post(address + PATH, content=body)
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"] == "1"
+        gate.set()
+        assert [future.result().status_code for future in waiting] == [200, 200]
+        assert httpx.post(address + PATH, content=body).status_code == 200
+
+
+def test_texts_of_clients_that_have_gone_are_not_embedded(served, monkeypatch):
+    gate, seen = threading.Event(), []
+    embed = served.embed
+    monkeypatch.setattr(served, "embed", lambda texts: (seen.extend(texts), gate.wait(20), embed(texts))[2])
+    with serving(served) as address, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(httpx.post, address + PATH, json={"input": "first"}, timeout=60)
+        while not seen:
+            time.sleep(0.01)
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(address + PATH, json={"input": "gone"}, timeout=0.3)
+        while 'requests_total{status="499"} 1.0' not in httpx.get(f"{address}/metrics").text:
+            time.sleep(0.01)
+        gate.set()
+        assert first.result().status_code == 200
+        assert httpx.post(address + PATH, json={"input": "last"}).status_code == 200
+    assert seen == ["first", "last"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /health HT",
+        b"POST /v1/embeddings HTTP/1.1\r\nHost: 127.0.0.1\r\n",
+        b"POST /v1/embeddings HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{",
+        b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{",
+        b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /hea",
+    ],
+    ids=["nothing", "line", "headers", "body", "body that no path reads", "second request"],
+)
+def test_half_requests_are_closed(served, monkeypatch, sent):
+    monkeypatch.setattr(TimedProtocol, "half_seconds", 0.2)
+    with serving(served, limits=Limits(body_seconds=0.3)) as address:
+        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as connection:
+            connection.settimeout(10)
+            connection.sendall(sent)
+            while connection.recv(10_000):
+                pass
+        assert httpx.post(address + PATH, json={"input": "a"}).status_code == 200
+
+
+def test_a_slow_answer_is_no_half_request(served, monkeypatch):
+    monkeypatch.setattr(TimedProtocol, "half_seconds", 0.1)
+    embed = served.embed
+    monkeypatch.setattr(served, "embed", lambda texts: (time.sleep(0.6), embed(texts))[1])
+    with serving(served) as address, httpx.Client(base_url=address) as client:
+        assert client.post(PATH, json={"input": "a"}).status_code == 200
+        assert client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "evil.example:8000"}, 403),
+        ({"host": "localhost.evil.example"}, 403),
+        ({"host": "127.0.0.1.evil.example"}, 403),
+        ({"host": "evil.example@127.0.0.1:8000"}, 403),
+        ({"host": "LOCALHOST:8000"}, 200),
+        ({"host": "[::1]:8000"}, 200),
+        ({"host": "student.test"}, 200),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://93.184.216.34"}, 403),
+        ({"origin": "http://localhost:3000"}, 200),
+        ({"origin": "https://student.test"}, 200),
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": "Text/Plain; charset=utf-8"}, 415),
+        ({"content-type": "application/x-www-form-urlencoded"}, 415),
+        ({"content-type": "multipart/form-data; boundary=x"}, 415),
+        ({"content-type": "application/json; charset=utf-8"}, 200),
+    ],
+)
+def test_pages_of_other_sites_are_refused(served, headers, status):
+    """In a browser a page's own domain may lead to 127.0.0.1; text/plain is sent without asking first."""
+    with serving(served, hosts=["student.test"]) as address:
+        answer = httpx.post(address + PATH, content=b'{"input": "a"}', headers=headers)
+        assert answer.status_code == status, answer.text
+        if status == 403:
+            for path in ("/health", "/metrics", "/v1/models"):
+                assert httpx.get(address + path, headers=headers).status_code == 403
+    if "host" in headers and status == 403:
+        with serving(served, hosts=None) as address:  # for other machines: any name
+            assert httpx.post(address + PATH, json={"input": "a"}, headers=headers).status_code == 200
+
+
+def test_a_key_with_letters_beyond_ascii(served):
+    with serving(served, key="schlüssel-ß") as address:
+        for spelling in ("utf-8", "latin-1"):
+            header = {"authorization": "Bearer schlüssel-ß".encode(spelling)}
+            assert httpx.post(address + PATH, json={"input": "a"}, headers=header).status_code == 200
+        wrong = {"authorization": "Bearer schlussel-ß".encode()}
+        assert httpx.post(address + PATH, json={"input": "a"}, headers=wrong).status_code == 401
+    with serving(served, key="ключ") as address:
+        for sent, status in (("ключ", 200), ("????", 401)):
+            header = {"authorization": f"Bearer {sent}".encode()}
+            assert httpx.post(address + PATH, json={"input": "a"}, headers=header).status_code == status
 
 
 def test_unknown_paths_and_verbs(client):

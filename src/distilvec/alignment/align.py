@@ -98,33 +98,62 @@ class Aligner:
 
 
 def pairs_by_offsets(student: Placed, teacher: Placed) -> tuple[Numbers, Numbers]:
-    """Pair ordinary tokens that cover the same characters and share none with another token of their model.
+    """Pair ordinary tokens that cover the same characters.
 
-    Such tokens are in the text's order, so pairs never cross and never share a token.
+    Tokens that share characters with others of their model (bytes of an emoji, letters of a Hangul syllable) are a
+    group. Groups with the same spans in the same order are paired token by token; of all others, such as two groups of
+    unequal size, no token is. Pairs never cross and never share a token.
     """
-    student_tokens = _apart(student)
-    teacher_tokens = _apart(teacher)
-    if len(student_tokens) == 0 or len(teacher_tokens) == 0:
-        return student_tokens[:0], teacher_tokens[:0]
-    # One number for start and end of a token: equal numbers are equal spans, and both lists are sorted
-    last_end = max(int(student.ends[student_tokens[-1]]), int(teacher.ends[teacher_tokens[-1]]))
-    student_spans = student.starts[student_tokens] * (last_end + 1) + student.ends[student_tokens]
-    teacher_spans = teacher.starts[teacher_tokens] * (last_end + 1) + teacher.ends[teacher_tokens]
-    nearest = np.minimum(np.searchsorted(teacher_spans, student_spans), len(teacher_spans) - 1)
-    is_same = teacher_spans[nearest] == student_spans
-    return student_tokens[is_same], teacher_tokens[nearest[is_same]]
+    student_groups = _groups(student)
+    teacher_groups = _groups(teacher)
+    if len(student_groups.first) == 0 or len(teacher_groups.first) == 0:
+        return student_groups.tokens[:0], teacher_groups.tokens[:0]
+    # Groups are disjoint and in the text's order, so their first characters increase
+    nearest = np.minimum(np.searchsorted(teacher_groups.start, student_groups.start), len(teacher_groups.start) - 1)
+    is_alike = student_groups.whole & teacher_groups.whole[nearest]
+    for student_values, teacher_values in (
+        (student_groups.start, teacher_groups.start),
+        (student_groups.size, teacher_groups.size),
+    ):
+        is_alike &= student_values == teacher_values[nearest]
+    alike = np.flatnonzero(is_alike)
+    sizes = student_groups.size[alike]
+    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    student_tokens = student_groups.tokens[np.repeat(student_groups.first[alike], sizes) + within]
+    teacher_tokens = teacher_groups.tokens[np.repeat(teacher_groups.first[nearest[alike]], sizes) + within]
+    differs = student.starts[student_tokens] != teacher.starts[teacher_tokens]
+    differs |= student.ends[student_tokens] != teacher.ends[teacher_tokens]
+    numbers = np.repeat(np.arange(len(alike)), sizes)
+    is_same = np.bincount(numbers, weights=differs, minlength=len(alike))[numbers] == 0
+    return student_tokens[is_same], teacher_tokens[is_same]
 
 
-def _apart(side: Placed) -> Numbers:
-    """Return the numbers of the tokens that share no character with another token, in the text's order."""
-    solid = np.flatnonzero(side.ends > side.starts)
-    starts = side.starts[solid]
-    ends = side.ends[solid]
+@dataclass(frozen=True)
+class _Groups:
+    """Ordinary tokens with characters, in the text's order, as runs that share no character with each other.
+
+    `tokens` are numbers of `Placed`. [groups]: `first` token of a group in `tokens`, `size`, `start` (its first
+    character), `whole` (no token of the group was truncated).
+    """
+
+    tokens: Numbers
+    first: Numbers
+    size: Numbers
+    start: Numbers
+    whole: npt.NDArray[np.bool_]
+
+
+def _groups(side: Placed) -> _Groups:
+    tokens = np.flatnonzero(side.ends > side.starts)
+    starts = side.starts[tokens]
     zero = np.zeros(1, dtype=np.int64)
-    infinity = np.full(1, np.iinfo(np.int64).max)
-    last_end_before = np.maximum.accumulate(np.concatenate([zero, ends]))[:-1]
-    first_start_after = np.minimum.accumulate(np.concatenate([starts, infinity])[::-1])[::-1][1:]
-    return solid[(starts >= last_end_before) & (ends <= first_start_after)]
+    last_end_before = np.maximum.accumulate(np.concatenate([zero, side.ends[tokens]]))[:-1]
+    first_start_from = np.minimum.accumulate(starts[::-1])[::-1]
+    first = np.flatnonzero(first_start_from >= last_end_before)
+    size = np.diff(np.append(first, len(tokens)))
+    cuts = np.concatenate([zero, np.cumsum(side.cut[tokens])])
+    whole = cuts[first + size] == cuts[first]
+    return _Groups(tokens, first, size, first_start_from[first], whole)
 
 
 def pairs_by_overlap(student: Placed, teacher: Placed) -> tuple[Numbers, Numbers, Shares]:

@@ -47,7 +47,8 @@ class Placed:
     """Tokens of many texts end to end. `lengths` [texts] counts them with special tokens; all else is [tokens].
 
     `starts` and `ends` are characters of `Joined` without white space around (unless there is nothing else), equal for
-    tokens without characters. `parts` are those of `Joined`, `roles` the constants of this file.
+    tokens without characters. `parts` are those of `Joined`, `roles` the constants of this file. `cut` tokens share
+    characters with tokens that truncation has removed, such as the first bytes of an emoji.
     """
 
     lengths: Numbers
@@ -56,6 +57,7 @@ class Placed:
     ends: Numbers
     parts: Numbers
     roles: npt.NDArray[np.int8]
+    cut: npt.NDArray[np.bool_]
 
     @property
     def firsts(self) -> Numbers:
@@ -126,6 +128,7 @@ class SpanReader:
         self.pieces = plain_pieces(pieces)
         self.spelled = np.array(pieces.tokens, dtype=object)
         self._spaces = np.array([piece == "" for piece in self.pieces], dtype=np.bool_)
+        self._side = side
         self._tokenizer.enable_truncation(max_length, direction=side, strategy="longest_first")
 
     def encode(self, texts: Sequence[Text]) -> list[Encoding]:
@@ -145,7 +148,32 @@ class SpanReader:
         starts = np.where(is_ordinary, begins + spans[:, 0], begins)
         ends = np.where(is_ordinary, begins + spans[:, 1], begins)
         starts, ends = _trimmed(starts, ends, self._spaces[ids], joined)
-        return Placed(lengths, ids, starts, ends, parts, roles)
+        cut = self._cut(encodings, lengths, spans, parts - np.repeat(joined.first_parts, lengths))
+        return Placed(lengths, ids, starts, ends, parts, roles, cut)
+
+    def _cut(
+        self, encodings: Sequence[Encoding], lengths: Numbers, spans: Numbers, sequences: Numbers
+    ) -> npt.NDArray[np.bool_]:
+        """Return which tokens share characters with removed ones; `spans` [tokens, 2] within parts of a text."""
+        cut = np.zeros(len(spans), dtype=np.bool_)
+        for first, length, encoding in zip(np.cumsum(lengths) - lengths, lengths, encodings, strict=True):
+            removed = encoding.overflowing
+            # The first window is beside what was kept. Those of a pair of texts are all combinations of both texts'.
+            for window in removed if encoding.n_sequences > 1 else removed[:1]:
+                window_spans = np.array(window.offsets).reshape(-1, 2)
+                window_sequences = np.array([-1 if number is None else number for number in window.sequence_ids])
+                for number in range(encoding.n_sequences):
+                    mine = first + np.flatnonzero(sequences[first : first + length] == number)
+                    mine = mine[spans[mine, 1] > spans[mine, 0]]
+                    gone = window_spans[window_sequences == number]
+                    gone = gone[gone[:, 1] > gone[:, 0]]
+                    if len(gone) == 0 or np.array_equal(gone, spans[mine]):  # the kept part itself
+                        continue
+                    if self._side == "right":
+                        cut[mine] |= spans[mine, 1] > gone[:, 0].min()
+                    else:
+                        cut[mine] |= spans[mine, 0] < gone[:, 1].max()
+        return cut
 
     def _roles(
         self, encodings: Sequence[Encoding], lengths: Numbers, joined: Joined

@@ -25,7 +25,7 @@ from distilvec.data.corpus_files import Progress, Rows
 from distilvec.data.tokens import row_chunks
 from distilvec.models.tokenizers import tokenizer_hash
 
-FORMAT = 1
+FORMAT = 2
 
 
 class AlignmentStore:

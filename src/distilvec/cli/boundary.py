@@ -30,6 +30,7 @@ from distilvec.cli.colour import RED, coloured
 from distilvec.cli.layout import EVERYWHERE
 from distilvec.cli.output import json_alone
 from distilvec.core.errors import DistilvecError, Interrupted, ProcessLost, Stopped, explain, first_line
+from distilvec.core.escape import visible
 from distilvec.core.files import user_cache
 from distilvec.core.level import Level, verbosity
 from distilvec.core.verbosity import quiet_libraries
@@ -160,7 +161,8 @@ def _suggest_key(error: Any) -> None:
 
 def _print_error(message: str) -> None:
     encoding = sys.stderr.encoding or "utf-8"
-    shown = f"distilvec: {message}".encode(encoding, "backslashreplace").decode(encoding)
+    # Messages quote servers and files: no escape sequence of theirs reaches the terminal
+    shown = f"distilvec: {visible(message)}".encode(encoding, "backslashreplace").decode(encoding)
     print(coloured(shown, RED, sys.stderr), file=sys.stderr)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -10,12 +11,31 @@ from pydantic import field_validator, model_validator
 
 from distilvec.config.base import ModelName, Section, key, refused
 
+_SECRET = re.compile(r"(^|[_-])(api[_-]?key|key|secret|password|passwd|pwd|authorization|bearer|token)$|apikey$", re.I)
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a host's name or address is this machine."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def holds_secret(value: Any) -> bool:
+    """Whether JSON has a field, at any depth, whose name is that of a key or password."""
+    if isinstance(value, dict):
+        names = [str(name) for name in value]
+        return any(_SECRET.search(name) for name in names) or any(holds_secret(part) for part in value.values())
+    return isinstance(value, list) and any(holds_secret(part) for part in value)
+
 
 class EndpointSection(Section):
     """A server of OpenAI's HTTP interface."""
 
     base_url: str = key("https://api.openai.com/v1", "address of the API, up to /v1")
     key_variable: str | None = key(None, "environment variable with the key; requests have none by default")
+    trusted: bool = key(False, "send the key also over http, or to a host whose service it is not")
     body: dict[str, Any] = key({}, "further fields of every request, such as {truncation: true}")
     concurrency: int = key(8, "requests at the same time", gt=0, le=256)
     requests_per_minute: int | None = key(None, "no limit by default", gt=0)
@@ -86,6 +106,8 @@ class EndpointSection(Section):
     @model_validator(mode="after")
     def check_fields(self) -> EndpointSection:
         """Refuse fields of the body that have keys of their own, and a cost without a price."""
+        if holds_secret(self.body):
+            raise refused("body", "has a field for a key or password, which a run folder would store. Use key_variable")
         if own := [name for name in self.own_fields if name in self.body]:
             raise refused("body", f"found '{own[0]}', which a request has already. Remove it")
         if self.most_cost is not None and not self.price:

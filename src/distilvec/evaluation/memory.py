@@ -76,7 +76,9 @@ def measure_memory(
     `memory_mb` is the growth from before loading to the peak, `loading_mb` that to after loading. Or `problem`, if the
     process fails or takes more than `seconds`.
     """
-    command = [sys.executable, "-m", "distilvec.evaluation.memory", str(folder), str(batch), str(tokens), str(threads)]
+    arguments = [str(folder), str(batch), str(tokens), str(threads)]
+    # -P: without it Python imports modules of the current folder first
+    command = [sys.executable, "-P", "-m", "distilvec.evaluation.memory", *arguments]
     setting = {"batch_size": batch, "tokens": tokens, "memory_mb": None}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=max(0.01, seconds), check=True)

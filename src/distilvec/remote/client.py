@@ -5,24 +5,40 @@ The key comes from an environment variable. No message holds it, not even where 
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import time
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx2
 
 from distilvec.config.endpoint import EndpointSection
 from distilvec.core.errors import DistilvecError
+from distilvec.core.escape import one_line
 from distilvec.core.extras import require_extra
+from distilvec.core.log import log
 from distilvec.remote.meter import BYTES, Batch, Ended, Meter
+from distilvec.remote.secret import check_destination, hide
 
 _REPEATED = (408, 409, 425, 429)  # statuses of requests that are repeated, besides those from 500 on
 _LONGEST_PAUSE = 600.0  # seconds that a server may ask for
 _LONGEST_RETRY = 60.0  # seconds between two tries
+_ERROR_BYTES = 100_000  # of an answer that is not 200
+MOST_BYTES = 1_000_000  # of an answer beside its vectors or texts
+# What servers say of a batch with too many texts; the status is 400 or 422
+_BATCH_LIMIT = re.compile(
+    r"batch.{0,60}(size|limit|larg|big|exceed|max|more than)|(max|limit|exceed|too many|at most|more than).{0,60}"
+    r"(batch|inputs|texts|items|strings|elements|array)",
+    re.IGNORECASE | re.DOTALL,
+)
+_BAD_TEXT = (400, 422)
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
@@ -30,6 +46,17 @@ Answer = TypeVar("Answer")
 
 class _Again(Exception):
     """A request that may be repeated."""
+
+
+class BatchRefused(DistilvecError):
+    """A request with several texts, or one, that the server refuses because of them.
+
+    `is_limit`: it has said that there are too many or that they are too large.
+    """
+
+    def __init__(self, error: DistilvecError, is_limit: bool) -> None:
+        super().__init__(error.key, error.problem, error.fix)
+        self.is_limit = is_limit
 
 
 class Client:
@@ -49,7 +76,10 @@ class Client:
         self.key = key
         self.settings = settings
         self.meter = Meter(section, key, counts)
+        check_destination(section, key)
         self._secret = _secret(section.key_variable, key)
+        self._announced = False
+        self._lock = Lock()
         headers = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
         limits = httpx2.Limits(max_connections=section.concurrency)
         self._client = httpx2.Client(headers=headers, timeout=section.timeout, limits=limits)
@@ -58,30 +88,52 @@ class Client:
         """Close the connections."""
         self._client.close()
 
+    def announce(self) -> None:
+        """Log, before the first request, where requests go and which variable goes with them."""
+        with self._lock:
+            if self._announced:
+                return
+            self._announced = True
+        section = self.section
+        with_key = f"with the key in {section.key_variable}" if section.key_variable else "without a key"
+        log(f"requests go to {section.base_url}, {with_key}")
+
     def models(self) -> list[str]:
         """Return the names of the models that the server lists.
 
         Errors: DistilvecError for a server that cannot be reached, or that does not answer with such a list.
         """
         place = f"{self.section.base_url}/models"
+        self.announce()
         try:
-            response = self._client.get(place)
+            response, content = self._exchange("GET", place, None, MOST_BYTES)
         except httpx2.RequestError as error:
             reason = self._shown(f"{type(error).__name__}: {error}")
             raise DistilvecError(self.key, f"{place} cannot be reached: {reason}.", "Check the address.") from None
+        except _Again as error:
+            raise DistilvecError(self.key, f"{place}: {error}.", "Check the address, or name the model.") from None
+        text = self._shown(_decoded(content))
         if response.status_code != 200:
-            problem = f"{place} answers with status {response.status_code}: {self._shown(response.text)}"
+            problem = f"{place} answers with status {response.status_code}: {text}"
             raise DistilvecError(self.key, problem, "Check the address and the key, or name the model.")
         try:
-            return [str(entry["id"]) for entry in response.json()["data"]]
+            return [one_line(entry["id"]) for entry in json.loads(content)["data"]]
         except (LookupError, TypeError, ValueError, RecursionError):
-            problem = f"{place} does not list models: {self._shown(response.text)}"
+            problem = f"{place} does not list models: {text}"
             raise DistilvecError(self.key, problem, "Check the address, or name the model.") from None
 
-    def ask(self, path: str, asked: dict[str, Any], batch: Batch, read: Callable[[Any], Answer]) -> Answer:
+    def ask(
+        self,
+        path: str,
+        asked: dict[str, Any],
+        batch: Batch,
+        read: Callable[[Any], Answer],
+        most_bytes: int = MOST_BYTES,
+    ) -> Answer:
         """Return `read(answer)` for the JSON of an answer; the request is repeated until `read` raises no ValueError.
 
-        Errors: DistilvecError for the cap, for a refused request, and after the last retry.
+        `most_bytes`: the longest answer that can be right. Errors: BatchRefused for texts that the server refuses;
+        DistilvecError for the cap, for a refused request, and after the last retry.
         """
         import tenacity
 
@@ -95,7 +147,9 @@ class Client:
             reraise=True,
         )
         try:
-            return attempts(self._ask, path, asked, batch, read)
+            return attempts(self._ask, path, asked, batch, read, most_bytes)
+        except BatchRefused:
+            raise
         except (_Again, DistilvecError) as error:
             stopping.set()  # before this thread takes another batch
             if isinstance(error, DistilvecError):
@@ -139,30 +193,62 @@ class Client:
                         keep(job, future.result())
                 raise error
 
-    def _ask(self, path: str, asked: dict[str, Any], batch: Batch, read: Callable[[Any], Answer]) -> Answer:
+    def _ask(
+        self, path: str, asked: dict[str, Any], batch: Batch, read: Callable[[Any], Answer], most_bytes: int
+    ) -> Answer:
         """One request. Errors: _Again where a repetition can help, else DistilvecError."""
+        self.announce()
         with self.meter.request(batch):
             try:
-                response = self._client.post(f"{self.section.base_url}{path}", json=asked)
+                response, content = self._exchange("POST", f"{self.section.base_url}{path}", asked, most_bytes)
             except httpx2.RequestError as error:
                 raise _Again(self._shown(f"{type(error).__name__}: {error}")) from None
             if response.status_code != 200:
-                raise self._refusal(response)
+                raise self._refusal(response, content, batch)
             try:
-                answer = response.json()
-                self.meter.add(**_used(answer.get("usage") or {}, batch, len(response.content)))
+                answer = json.loads(content)
+                self.meter.add(**_used(answer.get("usage") or {}, batch, len(content)))
                 return read(answer)
-            except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
                 raise _Again(self._shown(f"the answer is not as expected ({error})")) from None
 
-    def _refusal(self, response: httpx2.Response) -> Exception:
+    def _exchange(
+        self, method: str, place: str, asked: dict[str, Any] | None, most_bytes: int
+    ) -> tuple[httpx2.Response, bytes]:
+        """The answer and its content, decompressed, read in pieces: for `timeout` seconds and `most_bytes` at most.
+
+        Of an error the beginning is enough. Errors: _Again for an answer that is too long; httpx2.RequestError.
+        """
+        deadline = time.monotonic() + self.section.timeout
+        content = bytearray()
+        with self._client.stream(method, place, json=asked) as response:
+            for piece in response.iter_bytes():
+                content += piece
+                if response.status_code != 200 and len(content) > _ERROR_BYTES:
+                    break
+                if len(content) > most_bytes:
+                    raise _Again(f"the answer is not as expected (more than {most_bytes:,} bytes)")
+                if time.monotonic() > deadline:
+                    raise _Again(f"timed out: the answer has no end after {self.section.timeout:g} seconds")
+        return response, bytes(content)
+
+    def _refusal(self, response: httpx2.Response, content: bytes, batch: Batch) -> Exception:
         """The error for another status than 200; pauses all requests if the server asks for it."""
         status, host = response.status_code, self.section.host
-        problem = f"status {status}: {self._shown(response.text)}"
+        text = self._shown(_decoded(content))
+        problem = f"status {status}: {text}" if text else f"status {status}"
+        if 300 <= status < 400:
+            problem = f"{problem} (it names another address: {self._address(response.headers.get('location', ''))})"
+            fix = f"Set {self.key}.base_url to the address that answers."
+            return DistilvecError(self.key, f"{host} has refused a request with {problem}.", fix)
         if status not in _REPEATED and status < 500:
             variable = self.section.key_variable or f"{self.key}.key_variable"
             fix = f"Check the key ({variable})." if status in (401, 403) else f"Check {self.settings}."
-            return DistilvecError(self.key, f"{host} has refused a request with {problem}.", fix)
+            error = DistilvecError(self.key, f"{host} has refused a request with {problem}.", fix)
+            if status == 413 or status in _BAD_TEXT:
+                is_limit = status == 413 or _BATCH_LIMIT.search(_decoded(content)) is not None
+                return BatchRefused(error, is_limit)
+            return error
         pause = _seconds(response.headers.get("retry-after"))
         if pause > _LONGEST_PAUSE:
             asks = f"asks for a pause of {pause / 60:,.0f} minutes ({problem})"
@@ -170,16 +256,43 @@ class Client:
         self.meter.pause(pause)
         return _Again(problem)
 
+    def _address(self, text: str) -> str:
+        """An address without password and query."""
+        try:
+            parts = urlsplit(text)
+        except ValueError:
+            return "none that can be read"
+        beginning = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""
+        return self._shown(beginning + parts.path)
+
     def _shown(self, text: str) -> str:
-        """The beginning of a server's message, on one line, without the key."""
-        text = " ".join((text.replace(self._secret, "***") if self._secret else text).split())
+        """The beginning of a server's message, on one line, without the key in any spelling and without escapes."""
+        text = one_line(hide(text[:_ERROR_BYTES], self._secret))
         return text if len(text) <= 200 else text[:200] + "…"
 
 
+def _decoded(content: bytes) -> str:
+    """The text of an error, whatever character set it states."""
+    return content.decode("utf-8", "replace")
+
+
 def _used(usage: dict[str, Any], batch: Batch, size: int) -> dict[str, int]:
-    """Tokens read and, if any, written: as the answer states them, else estimates from its `size` in bytes."""
-    written = int(usage.get("completion_tokens") or 0)
-    total = int(usage.get("total_tokens") or 0) or written + int(usage.get("prompt_tokens") or 0)
+    """Tokens read and, if any, written: as the answer states them, else estimates from its `size` in bytes.
+
+    Errors: ValueError for what cannot be a number of tokens of this batch.
+    """
+    most = 100_000 + 10 * (batch.most + batch.answer)
+
+    def number(name: str) -> int:
+        value = usage.get(name)
+        if value is None:
+            return 0
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most or value % 1:
+            raise ValueError(f"usage.{name} is {str(value)[:40]}")
+        return int(value)
+
+    written = number("completion_tokens")
+    total = number("total_tokens") or written + number("prompt_tokens")
     if not total:
         written = min(batch.answer, size // BYTES)
         total = batch.tokens + written

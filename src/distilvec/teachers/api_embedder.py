@@ -5,6 +5,7 @@ What is paid for is stored even if a later request fails, and no text is paid fo
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -16,16 +17,18 @@ from typing import Any
 import numpy as np
 
 from distilvec.config.api_teacher import ApiSection
+from distilvec.config.endpoint import is_this_machine
 from distilvec.config.recipe import section_of
 from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
+from distilvec.core.escape import one_line
 from distilvec.core.hashing import combine
 from distilvec.core.info import TeacherInfo
 from distilvec.core.log import log
 from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus
-from distilvec.remote.client import Client
+from distilvec.remote.client import MOST_BYTES, BatchRefused, Client
 from distilvec.remote.meter import Batch, make_batches, token_counter
 from distilvec.teachers.cache.evaluation_vectors import PromptedTexts
 from distilvec.teachers.cache.fill import (
@@ -46,10 +49,13 @@ from distilvec.teachers.sources import OPENAI
 
 KEY = "teacher.api"  # of the recipe, in messages
 KEY_VARIABLE = "DISTILVEC_API_KEY"  # of a server that is named by its address alone
+TRUSTED = "DISTILVEC_API_TRUSTED"  # allows that key over http to another machine
 MOST_LISTED = 20  # models in an error
 SAMPLE = 512  # texts of an estimate
 AGAIN, SAME = 32, 0.999  # cached texts that are embedded again, and the smallest cosine to the cached vectors
 _PROBE = ("a river", "two stones", "winter", "music")
+_MOST_DIMS = 100_000  # of vectors whose dimensions are not known yet
+_NUMBER_BYTES = 40  # of a number in JSON
 _TOLERANCE = 1e-3  # of vectors of length 1
 
 
@@ -72,6 +78,8 @@ class ApiEmbedder:
         self.meter = self.client.meter
         self._store: tuple[TeacherCache, Corpus] | None = None
         self._checked = False
+        self._signature: list[tuple[int, bool]] = []  # of the measured vectors
+        self._most_texts = self.api.batch_texts  # in one request; less once the server has refused more
 
     def __enter__(self) -> ApiEmbedder:
         return self
@@ -109,14 +117,18 @@ class ApiEmbedder:
     def manifest(self, store_dtype: str = "float16", pre_dense: bool = False) -> Manifest:
         """Settings that the vectors depend on: model, host, dimensions, prompts and further fields of requests."""
         assert not pre_dense
-        asked = {"model": self.section.model, "dimensions": self.api.dimensions, **self.api.body}
+        normalized = self.normalized  # measures the signature, too
+        asked: dict[str, Any] = {"model": self.section.model, "dimensions": self.api.dimensions, **self.api.body}
+        asked.pop("encoding_format", None)  # the same vectors in another spelling
+        if is_this_machine(self.api.host):
+            asked["probe"] = self._signature
         if self.api.by_role is not None:
             asked["by_role"] = self.api.by_role
         return Manifest(
             model=str(self.section.model),
             weights=combine((name, repr(value)) for name, value in sorted(asked.items())),
             prompts=self.prompts,
-            normalized=self.normalized,
+            normalized=normalized,
             width=self.dim,
             truncate_dim=self.section.truncate_dim,
             compute_dtype="unknown",
@@ -213,7 +225,7 @@ class ApiEmbedder:
                 planned = make_batches(asked, tokens[rows].tolist(), self.section.batch_tokens, self.api.batch_texts)
 
                 def work(batch: Batch, asked: list[str] = asked, role: Role = role) -> Array:
-                    return self._vectors(asked[batch.start : batch.end], batch, full, role)
+                    return self._in_parts(asked[batch.start : batch.end], full, role)
 
                 with closing(self.client.ask_all(planned, work, partial(keep, rows=rows))) as answered:
                     for batch in answered:
@@ -245,22 +257,73 @@ class ApiEmbedder:
         """Dimensions that the server gives, and whether vectors have length 1."""
         self.meter.stopping.clear()
         batch = make_batches(_PROBE, self.count(_PROBE), 1_000, len(_PROBE))[0]
-        vectors = self._vectors(list(_PROBE), batch, self.api.dimensions, "document")
+        try:
+            vectors = self._vectors(list(_PROBE), batch, self.api.dimensions, "document")
+        except BatchRefused as error:
+            if not error.is_limit:
+                raise
+            vectors = self._in_parts(list(_PROBE), self.api.dimensions, "document")
         full = vectors.shape[1]
         asked = self.section.truncate_dim
         if asked is not None and asked > full:
             raise DistilvecError(
                 "teacher.truncate_dim", f"found {asked}; the vectors have {full}.", "Give at most that."
             )
+        # Servers of this machine often share a model's name and differ in their port, which a restart changes too. The
+        # largest component survives rounding.
+        largest = np.abs(vectors[:2]).argmax(axis=1)
+        self._signature = [(int(place), bool(vectors[row, place] > 0)) for row, place in enumerate(largest)]
         return full, bool((np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _TOLERANCE).all())
+
+    def _in_parts(self, texts: list[str], dims: int | None, role: Role) -> Array:
+        """float32 [n, dims] of texts that were meant for one request.
+
+        A request that the server refuses is halved. Where it says that there are too many texts, later requests are
+        as small. Errors: DistilvecError with the text that is refused alone.
+        """
+        if len(texts) > self._most_texts:
+            parts = [texts[start : start + self._most_texts] for start in range(0, len(texts), self._most_texts)]
+            return np.concatenate([self._in_parts(part, dims, role) for part in parts])
+        batch = make_batches(texts, self.count(texts), sum(self.count(texts)) + 1, len(texts))[0]
+        try:
+            return self._vectors(texts, batch, dims, role)
+        except BatchRefused as error:
+            if len(texts) == 1:
+                self.meter.stopping.set()  # before this thread takes another batch
+                raise DistilvecError(
+                    error.key,
+                    f"{error.problem.rstrip('.')}. The request had one text, of {len(texts[0]):,} characters: "
+                    f"{one_line(texts[0])[:80]!r}.",
+                    f"Leave that text out or shorten it, or check {_settings(self.key)}.",
+                ) from None
+            half = (len(texts) + 1) // 2
+            if error.is_limit and half < self._most_texts:
+                self._most_texts = half
+                log(f"{self.api.host} refuses {len(texts)} texts in a request; from now on at most {half} "
+                    f"({self.key}.batch_texts)")  # fmt: skip
+            return np.concatenate([self._in_parts(texts[:half], dims, role), self._in_parts(texts[half:], dims, role)])
 
     def _vectors(self, texts: list[str], batch: Batch, dims: int | None, role: Role) -> Array:
         """float32 [n, dims] of one request's texts."""
         of_role = (self.api.by_role or {}).get(role, {})
-        asked = {"model": self.section.model, "input": texts, **self.api.body, **of_role}
+        asked: dict[str, Any] = {"model": self.section.model, "input": texts, "encoding_format": "float"}
+        asked |= {**self.api.body, **of_role}
         if self.api.dimensions is not None:
             asked["dimensions"] = self.api.dimensions
-        return self.client.ask("/embeddings", asked, batch, lambda answer: _read(answer["data"], len(texts), dims))
+        most_bytes = MOST_BYTES + len(texts) * (dims or _MOST_DIMS) * _NUMBER_BYTES
+
+        def read(answer: dict[str, Any]) -> Array:
+            if "data" not in answer and ("embeddings" in answer or "embedding" in answer):
+                raise DistilvecError(
+                    self.key,
+                    f"{self.api.base_url}/embeddings answers in another form than OpenAI's: with 'embeddings', as "
+                    "Ollama's /api/embed and Cohere's own /embed do.",
+                    "Name the path with OpenAI's interface: http://HOST:11434/v1 of Ollama, "
+                    "https://api.cohere.ai/compatibility/v1 of Cohere.",
+                )
+            return _read(answer["data"], len(texts), dims)
+
+        return self.client.ask("/embeddings", asked, batch, read, most_bytes)
 
     def _whole(self, prompted: Sequence[Text]) -> Array:
         """float32 [n, dim]; errors as `_paid`."""
@@ -314,9 +377,11 @@ def named_api(source: str, key: str) -> TeacherSection:
     address, _, model = source.partition("#")
     if not address.partition("://")[2].partition("/")[2]:
         address = f"{address.rstrip('/')}/v1"
-    api = {"base_url": address}
+    api: dict[str, Any] = {"base_url": address}
     if os.environ.get(KEY_VARIABLE):
         api["key_variable"] = KEY_VARIABLE
+    if os.environ.get(TRUSTED, "") not in ("", "0"):
+        api["trusted"] = True
     if not model:
         model = _only_model(section_of(ApiSection, "teacher.api", api), key)
     return section_of(TeacherSection, "teacher", {"model": model, "api": api})
@@ -353,15 +418,33 @@ def _settings(key: str) -> str:
 
 
 def _read(data: Any, texts: int, dims: int | None) -> Array:
-    """float32 [texts, dims] in the order of the entries' indices. ValueError for an answer that is not whole."""
-    order = [entry.get("index", row) for row, entry in enumerate(data)]
-    if sorted(order) != list(range(texts)):
+    """float32 [texts, dims] in the order of the entries' indices. ValueError for an answer that is not whole.
+
+    Indices may begin at another number than 0, or all be missing: the entries are in order then.
+    """
+    order = [entry.get("index") for entry in data]
+    if all(index is None for index in order):
+        order = list(range(len(data)))
+    if not all(type(index) is int for index in order):  # a boolean is an int, too
+        raise ValueError(f"an index is no number: {order[:5]}")
+    first = min(order, default=0)
+    if first < 0 or sorted(order) != list(range(first, first + texts)):
         raise ValueError(f"{len(data)} vectors for {texts} texts")
-    vectors = np.array([entry["embedding"] for entry in data], dtype=np.float32)
-    if vectors.ndim != 2 or vectors.shape[1] != (dims or vectors.shape[1]):
-        raise ValueError(f"vectors of shape {vectors.shape[1:]}; expected {dims} dimensions")
+    rows = [_numbers(entry["embedding"]) for entry in data]
+    if len({len(row) for row in rows}) != 1 or len(rows[0]) != (dims or len(rows[0])) or len(rows[0]) == 0:
+        raise ValueError(f"vectors of {sorted({len(row) for row in rows})} dimensions; expected {dims or 'one number'}")
+    vectors = np.stack(rows)
     if not np.isfinite(vectors).all() or not vectors.any(axis=1).all():
         raise ValueError("a vector has NaN, infinity, or only zeros")
     in_order = np.empty_like(vectors)
-    in_order[order] = vectors
+    in_order[np.array(order) - first] = vectors
     return in_order
+
+
+def _numbers(value: Any) -> Array:
+    """float32 [dims] of a list of numbers, or of base64 of little-endian float32. ValueError for anything else."""
+    if isinstance(value, str):
+        return np.frombuffer(base64.b64decode(value, validate=True), dtype="<f4").astype(np.float32)
+    if not isinstance(value, list) or not all(type(number) in (int, float) for number in value):
+        raise ValueError("an embedding is neither a list of numbers nor base64")
+    return np.array(value, dtype=np.float32)

@@ -75,12 +75,16 @@ class RayWorkers:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: on a busy machine workers would hardly run
         import ray
+        from ray.job_config import JobConfig
 
         options, gpus = self._options, self._options.gpus_per_worker
+        # Ray puts the current folder first in its workers' search path: a yaml.py there would be imported instead of
+        # the library. Only its own clients are spared.
+        job = JobConfig(_client_job=True)
         here = {"num_cpus": options.workers, "num_gpus": math.ceil(options.workers * gpus), "include_dashboard": False}
         settings = here if options.address == LOCAL else {}
         try:
-            ray.init(address=options.address, log_to_driver=False, configure_logging=False, **settings)
+            ray.init(address=options.address, job_config=job, log_to_driver=False, configure_logging=False, **settings)
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             raise DistilvecError(
                 "--ray",

@@ -7,7 +7,6 @@ Teacher-Aligned Representations", appendix C); the others have its form.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from distilvec.data.corpus import loose_key
 from distilvec.data.corpus_files import clean_text
 
 MAX_CHARACTERS = 10_000  # of one text
-_FENCE = re.compile(r"\A```\w*\s*\n(.*?)\n?```\Z", re.DOTALL)  # Markdown around JSON
 
 
 def read_prompt(kind: Kind, file: Path | None) -> str:
@@ -46,15 +44,9 @@ def read_answer(content: str, words: Sequence[str]) -> dict[str, list[str]]:
     """Texts by word, of the words whose texts have the right form: a list of texts that are not empty.
 
     A model may write a word in another case or with outer spaces. Other words of the answer are passed over. Empty for
-    an answer that is not a JSON object.
+    an answer without a JSON object; prose around it is passed over.
     """
-    fenced = _FENCE.match(content.strip())
-    try:
-        answer: Any = json.loads(fenced[1] if fenced else content)
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(answer, dict):
-        return {}
+    answer = _json_object(content)
     respelled = {key.casefold().strip(): value for key, value in answer.items() if key not in words}
     texts_by_word = {}
     for word in words:
@@ -62,6 +54,22 @@ def read_answer(content: str, words: Sequence[str]) -> dict[str, list[str]]:
         if texts:
             texts_by_word[word] = texts
     return texts_by_word
+
+
+def _json_object(content: str) -> dict[str, Any]:
+    """The first JSON object in a text that has a list for some key; empty if there is none."""
+    decoder = json.JSONDecoder()
+    start = content.find("{")
+    while start >= 0:
+        try:
+            value, end = decoder.raw_decode(content, start)
+        except (ValueError, RecursionError):
+            end = start + 1
+        else:
+            if any(isinstance(texts, list) for texts in value.values()):
+                return dict(value)
+        start = content.find("{", end)
+    return {}
 
 
 def _texts(values: Any) -> list[str]:

@@ -20,7 +20,7 @@ from distilvec.data.readers import MAPPING, extension
 from distilvec.data.sources import read_source
 from distilvec.data.synthetic.answers import distinct_texts, fill_prompt, read_answer, read_prompt
 from distilvec.data.synthetic.journal import Journal
-from distilvec.remote.client import Client
+from distilvec.remote.client import MOST_BYTES, BatchRefused, Client
 from distilvec.remote.meter import Batch, most_tokens_of, token_counter
 
 KEY = "synthesize"  # of the section, in messages
@@ -29,6 +29,7 @@ COUNTS = "requests.json"
 UNANSWERED = "unanswered.txt"
 LOCK = "lock"
 _MAX_USELESS = 20  # answers one after another without a usable text, after which the work ends
+_TOKEN_BYTES = 200  # of a token in JSON, escaped
 _MAX_WORD = 500  # characters
 
 
@@ -86,6 +87,13 @@ def synthesize(
             synthesis = _publish(out, words_to_ask, journal)
         about = f"{synthesis.texts:,} texts about {synthesis.answered:,} of {synthesis.words:,} words"
         log(f"{out}: {about}, {synthesis.repeats:,} repeats left out; {writer.client.meter.note}")
+        if not synthesis.texts:
+            raise DistilvecError(
+                "--model",
+                f"no answer about {synthesis.words:,} words is JSON of words with lists of texts; {out} was not "
+                f"written, {writer.client.meter.note}.",
+                "Try another model or prompt, or raise --answer-tokens.",
+            )
         if len(words_to_ask) < len(words):
             writer.forecast(len(words))
     return synthesis
@@ -143,7 +151,12 @@ class _Writer:
             section.answer_field: section.answer_tokens,
             **section.body,
         }
-        return self.client.ask("/chat/completions", request, batch, _content)
+        most_bytes = MOST_BYTES + _TOKEN_BYTES * section.answer_tokens
+        try:
+            return self.client.ask("/chat/completions", request, batch, _content, most_bytes)
+        except BatchRefused:
+            self.client.meter.stopping.set()  # before this thread takes other words
+            raise
 
     def _store(self, words: list[str], content: str) -> None:
         """Store the usable texts of an answer. DistilvecError if no answer is usable."""

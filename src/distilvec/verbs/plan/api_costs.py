@@ -47,6 +47,8 @@ def cost_lines(job: Job, teacher: Teacher, model: ApiEmbedder, missing: int) -> 
     if api.tokens_per_minute:
         minutes = max(minutes, total / api.tokens_per_minute)
     time = f", at least {minutes:,.1f} minutes" if minutes else ""
+    key = f"with the key in {api.key_variable}" if api.key_variable else "without a key"
+    lines.append(["server", f"{api.base_url}, {key}"])
     lines.append(["requests", f"about {requests:,}{time}"])
 
     spent = model.meter.counts["tokens"]

@@ -26,7 +26,8 @@ def launch(count: int, arguments: Sequence[str]) -> int:
     others end too. Standard error of the others is shown only if one of them fails and the first one did not.
     """
     flag = {Level.QUIET: ["--quiet"], Level.VERBOSE: ["--verbose"]}.get(level(), [])
-    line = [sys.executable, "-m", "distilvec", *arguments, *flag]
+    # -P: without it Python imports a yaml.py or typer.py of the current folder instead of the library
+    line = [sys.executable, "-P", "-m", "distilvec", *arguments, *flag]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     shared = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

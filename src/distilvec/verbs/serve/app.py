@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
@@ -18,30 +18,35 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from distilvec.verbs.serve.batcher import Batcher, Overloaded
+from distilvec.verbs.serve.batcher import Batcher, Overloaded, Vectors
 from distilvec.verbs.serve.model import ServedModel
 from distilvec.verbs.serve.requests import (
     Limits,
     RequestError,
     answer,
     check_key,
-    count_tokens,
+    check_source,
+    check_type,
     parse,
     read_body,
+    read_texts,
     refusal,
 )
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+Result = TypeVar("Result")
 
 
-def make_app(model: ServedModel, limits: Limits | None = None, key: str | None = None) -> Starlette:
-    """Return the ASGI application. With a `key`, /v1 requires it as bearer token."""
-    server = _Endpoints(model, limits or Limits(), key)
+def make_app(
+    model: ServedModel, limits: Limits | None = None, key: str | None = None, hosts: Sequence[str] | None = ()
+) -> Starlette:
+    """Return the ASGI application. With a `key`, /v1 requires it as bearer token. `hosts`: see `check_source`."""
+    server = _Endpoints(model, limits or Limits(), key, hosts)
     routes = [
         Route("/v1/embeddings", server.counted(server.guarded(server.embeddings)), methods=["POST"]),
         Route("/v1/models", server.guarded(server.models)),
-        Route("/health", server.health),
-        Route("/metrics", server.report),
+        Route("/health", server.guarded(server.health, open_to_all=True)),
+        Route("/metrics", server.guarded(server.report, open_to_all=True)),
     ]
     handlers = {Exception: broken, 404: unknown, 405: unknown}
     return Starlette(routes=routes, lifespan=server.lifespan, exception_handlers=handlers)
@@ -65,8 +70,9 @@ class _Metrics:
 class _Endpoints:
     """Work of each path."""
 
-    def __init__(self, model: ServedModel, limits: Limits, key: str | None) -> None:
-        self.model, self.limits, self.key, self.metrics = model, limits, key, _Metrics()
+    def __init__(self, model: ServedModel, limits: Limits, key: str | None, hosts: Sequence[str] | None) -> None:
+        self.model, self.limits, self.key, self.hosts, self.metrics = model, limits, key, hosts, _Metrics()
+        self.held_bytes = 0  # of bodies whose requests are not answered yet
         self.batcher = Batcher(model.embed, limits.batch_texts, limits.waiting, self.metrics.batches.observe)
         self.threads = ThreadPoolExecutor(2, "requests")  # few: each thread keeps memory of its own
         self.metrics.waiting.set_function(lambda: self.batcher.waiting_texts)
@@ -86,16 +92,34 @@ class _Endpoints:
     async def embeddings(self, request: Request) -> Response:
         """Answer POST /v1/embeddings."""
         began = time.perf_counter()
-        asked = parse(await read_body(request, self.limits.body), self.model, self.limits)
-        prompted = [self.model.prompts[asked.input_type] + text for text in asked.texts]
-        truncate = self.limits.truncate if asked.truncate is None else asked.truncate
-        tokens = await self.aside(count_tokens, self.model, prompted, truncate)
-        vectors = await self.batcher.vectors(prompted)
-        response = await self.aside(answer, vectors, asked, self.model, tokens)
+        check_type(request)
+        held = 0
+
+        def hold(size: int) -> None:
+            """Count bytes of this body until it is answered: many large ones at once would fill the memory."""
+            nonlocal held
+            if self.held_bytes and self.held_bytes + size > self.limits.waiting_bytes:
+                raise Overloaded
+            self.held_bytes += size
+            held += size
+
+        try:
+            asked = parse(await read_body(request, self.limits, hold), self.model, self.limits)
+            prompted = [self.model.prompts[asked.input_type] + text for text in asked.texts]
+            truncate = self.limits.truncate if asked.truncate is None else asked.truncate
+            vectors, tokens = await while_connected(request, self.embed(prompted, truncate))
+            response: Response = await self.aside(answer, vectors, asked, self.model, tokens)
+        finally:
+            self.held_bytes -= held
         self.metrics.texts.inc(len(prompted))
         self.metrics.tokens.inc(tokens)
         self.metrics.seconds.observe(time.perf_counter() - began)
         return response
+
+    async def embed(self, prompted: list[str], truncate: bool) -> tuple[Vectors, int]:
+        """The vectors of texts, and their tokens."""
+        texts, tokens = await self.aside(read_texts, self.model, prompted, truncate)
+        return await self.batcher.vectors(texts), tokens
 
     async def models(self, request: Request) -> Response:
         """List the one model."""
@@ -111,19 +135,25 @@ class _Endpoints:
         """Give the metrics in Prometheus' text format."""
         return Response(generate_latest(self.metrics.registry), media_type="text/plain; version=0.0.4")
 
-    def guarded(self, work: Endpoint) -> Endpoint:
-        """Check the key, and answer what is refused."""
+    def guarded(self, work: Endpoint, open_to_all: bool = False) -> Endpoint:
+        """Check where a request comes from and, unless `open_to_all`, its key; answer what is refused."""
 
         async def handle(request: Request) -> Response:
             try:
-                check_key(request, self.key)
+                check_source(request, self.hosts)
+                if not open_to_all:
+                    check_key(request, self.key)
                 return await work(request)
             except RequestError as error:
-                return refusal(error.status, str(error), error.field)
+                response = refusal(error.status, str(error), error.field)
+                if error.status in (408, 413):
+                    response.headers["Connection"] = "close"  # the rest of the body is not read
+                return response
             except Overloaded:
-                found = refusal(503, f"More than {self.limits.waiting:,} texts wait. Send the request again later.")
-                found.headers["Retry-After"] = "1"
-                return found
+                response = refusal(503, "Too many requests wait. Send the request again later.")
+                response.headers["Retry-After"] = "1"
+                response.headers["Connection"] = "close"
+                return response
             except ClientDisconnect:
                 return refusal(499, "The client closed the connection.")
 
@@ -142,6 +172,20 @@ class _Endpoints:
             return response
 
         return handle
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of `work`, which is cancelled when the client goes. Errors: ClientDisconnect; those of `work`."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(request.receive())  # the body is read: the next message is the end
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
 
 
 async def broken(request: Request, error: Exception) -> Response:

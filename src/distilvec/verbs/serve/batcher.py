@@ -75,23 +75,34 @@ class Batcher:
             batch = self._next_batch()
             if not batch:  # every client has gone
                 continue
-            texts = [text for request in batch for text in request.texts]
-            self.on_batch(len(texts))
             try:
-                found = await asyncio.get_running_loop().run_in_executor(self._thread, self.embed, texts)
-            except Exception as error:
-                for request in batch:
+                if await self._answer(batch):
+                    continue
+                for request in batch:  # alone, since a single bad text fails all texts of a batch
                     if not request.answer.done():
-                        request.answer.set_exception(error)
-                continue
+                        await self._answer([request])
             except asyncio.CancelledError:
                 for request in batch:
                     request.answer.cancel()
                 raise
-            parts = np.split(found, np.cumsum([len(request.texts) for request in batch])[:-1])
-            for request, part in zip(batch, parts, strict=True):
-                if not request.answer.done():  # the client may have gone
-                    request.answer.set_result(part)
+
+    async def _answer(self, batch: list[_Request]) -> bool:
+        """Embed the texts of these requests at once; return False if several of them have failed together."""
+        texts = [text for request in batch for text in request.texts]
+        self.on_batch(len(texts))
+        try:
+            vectors = await asyncio.get_running_loop().run_in_executor(self._thread, self.embed, texts)
+        except Exception as error:
+            if len(batch) > 1:
+                return False
+            if not batch[0].answer.done():
+                batch[0].answer.set_exception(error)
+            return True
+        parts = np.split(vectors, np.cumsum([len(request.texts) for request in batch])[:-1])
+        for request, part in zip(batch, parts, strict=True):
+            if not request.answer.done():  # the client may have gone
+                request.answer.set_result(part)
+        return True
 
     def _next_batch(self) -> list[_Request]:
         """Take the oldest requests whose client is there, while they fit."""

@@ -19,18 +19,20 @@ def serve(
     max_texts: Annotated[int, option("Texts in one request.", min=1)] = 2048,
     max_body: Annotated[float, option("Megabytes in one request.", min=0.001)] = 4,
     truncate: Annotated[bool, option("Cut texts that are too long, not refuse them.", "--truncate")] = False,
+    allow_host: Annotated[list[str] | None, option("Another name of this server; repeat for more.")] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Serve a model over HTTP, like OpenAI's API.
 
     /v1/embeddings, /health and /metrics; Ctrl-C or SIGTERM ends it. With the environment variable DISTILVEC_SERVE_KEY,
-    requests to /v1 need that key. input_type, "query" or "document", chooses the model's prompt.
+    requests to /v1 need that key. input_type, "query" or "document", chooses the model's prompt. Web pages of other
+    sites are refused: by the header Origin and, where the server is for this machine alone, by Host.
     """
     check_model(model, "model")
     from distilvec.core.extras import require_extra
 
     require_extra("serve", "serve")
-    from distilvec.verbs.serve.server import run_server, take_address
+    from distilvec.verbs.serve.server import is_loopback, run_server, take_address
 
     with take_address(host, port) as place:
         from distilvec.core.device import return_memory
@@ -44,5 +46,7 @@ def serve(
         served = ServedModel(model, name, trust_remote_code=trust_remote_code)
         shown = f"[{host}]" if ":" in host else host
         log(f"serving {served.name} ({served.dim} dims) at http://{shown}:{place.getsockname()[1]}/v1/embeddings")
-        run_server(make_app(served, limits, os.environ.get(KEY) or None), place)
+        # A server that other machines use has names that it cannot know
+        hosts = [host, *(allow_host or [])] if allow_host or is_loopback(host) else None
+        run_server(make_app(served, limits, os.environ.get(KEY, "").strip() or None, hosts), place)
         log(f"stopped serving {served.name}")

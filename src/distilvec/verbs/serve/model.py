@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from distilvec.models.load import model_name
-from distilvec.models.static import text_tokenizer
+from distilvec.models.static import is_static, text_tokenizer
 from distilvec.teachers.graph_embedder import GraphEmbedder, model_folder
-from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.model_embedder import CHARACTERS_A_TOKEN, ModelEmbedder
 from distilvec.teachers.open import expect_kind, open_embedder
 from distilvec.verbs.serve.batcher import Vectors
 
+FIRST_CHARACTERS = 16  # of a text for each token that the model reads: a text of words has four a token
+
 
 class ServedModel:
-    """A model folder, hub id or exported file, loaded once. One thread at a time calls `embed`, any `count_tokens`.
+    """A model folder, hub id or exported file, loaded once. One thread at a time calls `embed`, any `measure`.
 
     Errors: DistilvecError with the key "model" for a model that cannot be loaded.
     """
@@ -36,15 +40,42 @@ class ServedModel:
         self.prompts = embedder.prompts
         self.max_length = embedder.max_length
         self._embedder = embedder
-        # Threads that count tokens share this copy, whose truncation nobody sets while another thread uses it.
-        self._counter: Any = copy.deepcopy(text_tokenizer(embedder.model).backend_tokenizer)
-        self._counter.no_truncation()
-        self._counter.no_padding()
+        tokenizer = getattr(embedder.model[0], "tokenizer", None)
+        self._from_left = getattr(tokenizer, "truncation_side", "right") == "left"
+        self._count = _token_counter(embedder)
 
     def embed(self, prompted: Sequence[str]) -> Vectors:
         """Return float32 [n, dim] of texts that have their prompts; longer ones are cut."""
         return self._embedder.embed_prompted(prompted)
 
-    def count_tokens(self, prompted: Sequence[str]) -> list[int]:
-        """Return the tokens of each text, special tokens counted, nothing cut."""
-        return [len(encoding.ids) for encoding in self._counter.encode_batch_fast(list(prompted))]
+    def measure(self, prompted: str) -> tuple[str, int]:
+        """Return a beginning of the text that holds all that the model reads, and its tokens, special ones counted.
+
+        A text of megabytes is not tokenized whole: a piece with twice the tokens that the model reads has the same
+        first half. Models whose own code cuts texts into tokens are estimated, and never above their limit.
+        """
+        if self._count is None:
+            return prompted, min(len(prompted) // CHARACTERS_A_TOKEN + 1, self.max_length)
+        characters = FIRST_CHARACTERS * self.max_length
+        while True:
+            whole = characters >= len(prompted)
+            start = len(prompted) - characters if self._from_left and not whole else 0
+            piece = prompted if whole else prompted[start : start + characters]
+            tokens = self._count(piece)
+            if whole or tokens >= 2 * self.max_length:
+                return piece, tokens
+            characters *= 4  # white space, or words that are one token
+
+
+def _token_counter(embedder: ModelEmbedder | GraphEmbedder) -> Callable[[str], int] | None:
+    """Return a function that counts a text's tokens, for any threads; None where a model's own code makes tokens."""
+    tokenizer = getattr(embedder.model[0], "tokenizer", None)
+    if not is_static(embedder.model) and not isinstance(tokenizer, PreTrainedTokenizerBase):
+        return None
+    tokenizer = text_tokenizer(embedder.model)
+    if not hasattr(tokenizer, "backend_tokenizer"):  # one that is written in Python
+        return lambda text: len(tokenizer(text)["input_ids"])
+    counter: Any = copy.deepcopy(tokenizer.backend_tokenizer)
+    counter.no_truncation()
+    counter.no_padding()
+    return lambda text: len(counter.encode_batch_fast([text])[0].ids)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
+import ipaddress
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import numpy as np
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -27,9 +31,11 @@ class Limits:
     """Limits of one request, and of what waits."""
 
     body: int = 4_000_000  # bytes
+    body_seconds: float = 60.0  # until a body has arrived whole
     texts: int = 2048  # in one request
     batch_texts: int = 256  # texts of all requests that the model is given together
     waiting: int = 8192  # texts of all requests that have not begun
+    waiting_bytes: int = 64_000_000  # bodies of all requests that are not answered yet
     truncate: bool = False  # cut texts that are too long; else they are refused
 
 
@@ -54,6 +60,14 @@ class EmbeddingsRequest(BaseModel):
     input_type: Role = "document"
     truncate: bool | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def drop_nulls(cls, fields: Any) -> Any:
+        """Take null, which gateways send for what their own clients leave out, as a field that is not there."""
+        if not isinstance(fields, dict):
+            return fields
+        return {name: value for name, value in fields.items() if value is not None or name == "input"}
+
     @property
     def texts(self) -> list[str]:
         """The texts, one or several."""
@@ -68,19 +82,84 @@ def refusal(status: int, message: str, field: str | None = None) -> JSONResponse
 
 def check_key(request: Request, key: str | None) -> None:
     """RequestError 401 for a wrong or missing bearer token, where the server has a key."""
-    sent = request.headers.get("authorization", "")
-    if key is not None and not hmac.compare_digest(sent.encode(), f"Bearer {key}".encode()):
+    if key is None:
+        return
+    # Bytes as they were sent: clients write letters beyond ASCII as UTF-8, some as Latin-1
+    sent = request.headers.get("authorization", "").encode("latin-1")
+    expected = f"Bearer {key}"
+    is_right = hmac.compare_digest(sent, expected.encode("utf-8", "surrogateescape"))
+    if not is_right and not hmac.compare_digest(sent, expected.encode("latin-1", "backslashreplace")):
         raise RequestError(401, "The key is missing or wrong. Send 'Authorization: Bearer KEY'.")
 
 
-async def read_body(request: Request, most: int) -> bytes:
-    """The body; RequestError 413 as soon as it is larger than `most` bytes."""
+def check_source(request: Request, hosts: Sequence[str] | None) -> None:
+    """RequestError 403 for requests that a web page of another site makes in a browser on this machine.
+
+    A page can name this server by a domain of its own that leads to 127.0.0.1 (DNS rebinding): the header Host then
+    has that domain. `hosts` are further names of this server; with None any name in Host is fine. Origin, which only
+    browsers send, must be one of `hosts` or this machine.
+    """
+    host = request.headers.get("host", "")
+    if host and hosts is not None and not _is_allowed(f"http://{host}", hosts, any_address=True):
+        message = f"This server is not called '{host[:200]}'. Start it with --allow-host NAME if it is."
+        raise RequestError(403, message)
+    origin = request.headers.get("origin")
+    if origin is not None and not _is_allowed(origin, hosts or (), any_address=False):
+        message = (
+            f"Requests from pages of '{origin[:200]}' are refused. Start the server with --allow-host NAME for them."
+        )
+        raise RequestError(403, message)
+
+
+def _is_allowed(address: str, hosts: Sequence[str], any_address: bool) -> bool:
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return False
+    if "@" in parts.netloc or parts.path:  # neither is in a header that a browser writes
+        return False
+    name = (parts.hostname or "").rstrip(".")
+    if name == "localhost" or name in [host.lower() for host in hosts]:
+        return True
+    try:
+        number = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return any_address or number.is_loopback
+
+
+def check_type(request: Request) -> None:
+    """RequestError 415 for the types that a page of any site may send without asking first."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        raise RequestError(415, f"The body is {kind}. Send it with 'Content-Type: application/json'.")
+
+
+async def read_body(request: Request, limits: Limits, hold: Callable[[int], None]) -> bytes:
+    """The body; RequestError 413 as soon as it is too large, 408 if it is not there in time.
+
+    `hold` is told the bytes before they come where their number is announced, else as they come.
+    """
+    announced = int(request.headers.get("content-length", 0))
+    if announced > limits.body:
+        raise _too_large(limits)
+    hold(announced)
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > most:
-            raise RequestError(413, f"The body has more than {most:,} bytes. Send fewer texts in a request.")
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for part in request.stream():
+                body += part
+                if len(body) > limits.body:
+                    raise _too_large(limits)
+                if not announced:
+                    hold(len(part))
+    except TimeoutError:
+        raise RequestError(408, f"The body was not here after {limits.body_seconds:g} seconds.") from None
     return bytes(body)
+
+
+def _too_large(limits: Limits) -> RequestError:
+    return RequestError(413, f"The body has more than {limits.body:,} bytes. Send fewer texts in a request.")
 
 
 def parse(body: bytes, model: ServedModel, limits: Limits) -> EmbeddingsRequest:
@@ -114,14 +193,21 @@ def parse(body: bytes, model: ServedModel, limits: Limits) -> EmbeddingsRequest:
     return asked
 
 
-def count_tokens(model: ServedModel, prompted: list[str], truncate: bool) -> int:
-    """The tokens of all texts as the model reads them; RequestError if one is too long and must not be cut."""
-    counts = model.count_tokens(prompted)
-    if not truncate and (long := max(counts)) > model.max_length:
-        problem = f"A text has {long:,} tokens; the model reads {model.max_length:,}"
-        message = f"[input] {problem}. Split it, or send truncate=true."
-        raise RequestError(400, message, "input")
-    return sum(min(count, model.max_length) for count in counts)
+def read_texts(model: ServedModel, prompted: list[str], truncate: bool) -> tuple[list[str], int]:
+    """The texts as far as the model reads them, and their tokens.
+
+    RequestError if one is too long and must not be cut.
+    """
+    texts = []
+    total = 0
+    for text in prompted:
+        text, tokens = model.measure(text)
+        if not truncate and tokens > model.max_length:
+            problem = f"A text has more tokens than the model reads, {model.max_length:,}"
+            raise RequestError(400, f"[input] {problem}. Split it, or send truncate=true.", "input")
+        texts.append(text)
+        total += min(tokens, model.max_length)
+    return texts, total
 
 
 def answer(vectors: Vectors, asked: EmbeddingsRequest, model: ServedModel, tokens: int) -> Response:

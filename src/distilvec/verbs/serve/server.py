@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 import socket
 from contextlib import suppress
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from distilvec.core.errors import DistilvecError, Interrupted, first_line
 
@@ -25,8 +29,52 @@ def take_address(host: str, port: int) -> socket.socket:
         ) from error
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class TimedProtocol(H11Protocol):
+    """HTTP/1.1 of uvicorn that closes connections on which half a request has arrived for a while.
+
+    uvicorn itself waits for ever for the rest of the headers, and for a body that no path reads.
+    """
+
+    half_seconds = 30.0  # a connection is closed after one to two times as long
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to watch."""
+        super().connection_made(transport)
+        self._watch: asyncio.TimerHandle | None = None
+        self._look(before=self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop watching."""
+        if self._watch is not None:
+            self._watch.cancel()
+        super().connection_lost(exc)
+
+    def _look(self, before: object) -> None:
+        """Close the connection if it waits for the same request as when this was called `before`."""
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        is_idle = self.timeout_keep_alive_task is not None  # uvicorn closes it
+        state = self if is_answering or is_idle else self.cycle
+        if state is before and state is not self:
+            self.transport.close()
+            return
+        self._watch = self.loop.call_later(self.half_seconds, self._look, state)
+
+
+def server_config(app: Starlette, **options: Any) -> uvicorn.Config:
+    """The settings of the HTTP server."""
+    return uvicorn.Config(app, http=TimedProtocol, ws="none", access_log=False, **options)
+
+
 def run_server(app: Starlette, place: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM; requests that have begun are answered first, for ten seconds at most."""
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
+    config = server_config(app, log_level="warning", timeout_graceful_shutdown=10)
     with suppress(Interrupted, KeyboardInterrupt):  # uvicorn raises the signal again at its end
         uvicorn.Server(config).run(sockets=[place])

@@ -1,0 +1,297 @@
+"""Answers that servers give, and keys: against a real HTTP server whose answers each test states."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from refusals import refused
+
+from distilvec.config.schema import TeacherSection
+from distilvec.remote.secret import hide
+from distilvec.teachers.api_embedder import ApiEmbedder
+
+pytestmark = pytest.mark.usefixtures("loopback")
+KEY = 'sk-Ab12/Cd34+Ef56=="&'
+
+
+def vector(text):
+    """Four numbers for a text."""
+    return [float(len(text)), *(float(ord(text[k % len(text)])) for k in range(3))]
+
+
+def answer(texts, first=0, **changes):
+    """A right answer in OpenAI's form."""
+    data = [{"index": first + number, "embedding": vector(text)} for number, text in enumerate(texts)]
+    return {"data": data, "usage": {"total_tokens": 3}} | changes
+
+
+@contextmanager
+def server_of(reply):
+    """The address of a server; `reply(body)` gives status, headers, and content or its pieces. Bodies, as they come."""
+    bodies = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            bodies.append(body)
+            status, headers, content = reply(body)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            pieces = [content] if isinstance(content, bytes) else content
+            try:
+                for piece in pieces:
+                    self.wfile.write(piece)
+                    self.wfile.flush()
+            except OSError:  # the client has gone
+                pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1", bodies
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def embedder(address, **api):
+    settings = {"base_url": address, "retries": 0, "retry_seconds": 0.001, "timeout": 20, "concurrency": 1, **api}
+    return ApiEmbedder(TeacherSection(model="served", api=settings))
+
+
+def ok(value):
+    return 200, {}, (value if isinstance(value, bytes) else json.dumps(value).encode())
+
+
+def failing(content, status=200, headers=None, **api):
+    """The message for an answer."""
+    with server_of(lambda body: (status, headers or {}, content)) as (address, _), embedder(address, **api) as teacher:
+        with refused("teacher.api", "") as found:
+            teacher.info()
+        return str(found.value)
+
+
+TEXTS = ["river", "a stone", "the winter", "music and more"]
+
+
+def coded(texts):
+    data = [
+        {"index": number, "embedding": base64.b64encode(np.array(vector(text), "<f4").tobytes()).decode()}
+        for number, text in enumerate(texts)
+    ]
+    return {"data": data}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        answer,
+        coded,
+        lambda texts: answer(texts, first=1),
+        lambda texts: answer(texts, first=700),
+        lambda texts: answer(texts) | {"data": answer(texts)["data"][::-1]},
+        lambda texts: {"data": [{"embedding": vector(text)} for text in texts]},
+        lambda texts: answer(texts, usage=None),
+    ],
+    ids=["numbers", "base64", "from 1", "from 700", "reversed", "no index", "no usage"],
+)
+def test_right_answers_in_many_forms(form):
+    with server_of(lambda body: ok(form(body["input"]))) as (address, bodies), embedder(address) as teacher:
+        found = teacher.embed(TEXTS)
+        assert bodies[-1]["encoding_format"] == "float"
+    np.testing.assert_allclose(found, [vector(text) for text in TEXTS])
+
+
+def test_the_form_of_vectors_may_be_set():
+    reply = lambda body: ok(coded(body["input"]) if body["encoding_format"] == "base64" else {})  # noqa: E731
+    with server_of(reply) as (address, _), embedder(address, body={"encoding_format": "base64"}) as teacher:
+        np.testing.assert_allclose(teacher.embed(TEXTS), [vector(text) for text in TEXTS])
+
+
+PROBE = ["a river", "two stones", "winter", "music"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"data": [{"index": number == 1, "embedding": [1.0]} for number in range(4)]},
+        {"data": [{"index": -1 - number, "embedding": [1.0]} for number in range(4)]},
+        {"data": [{"index": [0, 1, 1, 3][number], "embedding": [1.0]} for number in range(4)]},
+        {"data": [{"embedding": [1.0], **({"index": 0} if number == 0 else {})} for number in range(4)]},
+        {"data": [{"index": number, "embedding": "AAA"} for number in range(4)]},
+        {"data": [{"index": number, "embedding": [True]} for number in range(4)]},
+        {"data": [{"index": number, "embedding": []} for number in range(4)]},
+        *({"usage": {"total_tokens": count}} for count in (10**400, -5, True, "7", 1.5, 1e300)),
+        {"usage": {"completion_tokens": 10**400}},
+    ],
+)
+def test_wrong_answers_are_not_as_expected(changed):
+    assert "not as expected" in failing(json.dumps(answer(PROBE) | changed).encode())
+
+
+def test_an_infinite_count_is_not_as_expected():
+    content = json.dumps(answer(PROBE)).replace('"total_tokens": 3', '"total_tokens": 1e999').encode()
+    assert "not as expected" in failing(content)
+
+
+def test_an_answer_that_drips_ends_with_the_timeout():
+    def drip():
+        while True:
+            time.sleep(0.1)
+            yield b" "
+
+    began = time.monotonic()
+    assert "timed out" in failing(drip(), timeout=1)
+    assert time.monotonic() - began < 8
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_an_answer_without_end_is_not_read_whole(packed):
+    sent = []
+
+    def endless():
+        for _ in range(4000):
+            sent.append(1)
+            yield b" " * 100_000
+
+    if packed:
+        content, headers = gzip.compress(b" " * 300_000_000, 1), {"Content-Encoding": "gzip"}
+    else:
+        content, headers = endless(), {}
+    assert "bytes" in failing(content, headers=headers)
+    assert len(sent) < 1000
+
+
+@pytest.mark.parametrize("charset", ["no-such-charset", "utf-16", "idna", "rot13"])
+def test_any_charset_of_an_error(charset):
+    text = failing("grün \u2028 x".encode(), 404, {"Content-Type": f"text/plain; charset={charset}"})
+    assert "status 404: grün x" in text
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 500])
+def test_escape_sequences_stay_with_the_server(status):
+    text = failing(b"\x1b]0;title\x07\x1b[31mred\x9b1m \xe2\x80\xae", status)
+    assert not any(ord(letter) < 32 or ord(letter) in (0x9B, 0x202E) for letter in text)
+
+
+def test_a_redirect_names_the_address_without_its_password():
+    place = "https://me:hidden@other.example:8443/v1/embeddings?token=hidden"
+    text = failing(b"", 307, {"Location": place})
+    assert "https://other.example:8443/v1/embeddings" in text and "hidden" not in text
+
+
+@pytest.mark.parametrize("content", [{"embeddings": [[1.0]] * 4}, {"id": "x", "embeddings": {"float": [[1.0]] * 4}}])
+def test_the_own_paths_of_other_servers_are_named(content):
+    text = failing(json.dumps(content).encode())
+    assert "Ollama" in text and "Cohere" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(413, b""), (400, b"batch size is invalid, it should not be larger than 10"), (422, b"maximum allowed batch size"),
+     (400, b"too many inputs: 48")],
+)  # fmt: skip
+def test_a_batch_that_is_too_large_is_halved_and_the_size_remembered(status, words):
+    reply = lambda body: ok(answer(body["input"])) if len(body["input"]) <= 10 else (status, {}, words)  # noqa: E731
+    texts = [f"text {number}" for number in range(300)]
+    with server_of(reply) as (address, bodies), embedder(address, batch_texts=48) as teacher:
+        np.testing.assert_allclose(teacher.embed(texts), [vector(text) for text in texts])
+    sizes = [len(body["input"]) for body in bodies]
+    assert sizes[:4] == [4, 48, 24, 12] and sum(size > 10 for size in sizes) == 3
+
+
+@pytest.mark.parametrize("status", [400, 422, 413])
+def test_a_single_bad_text_is_found_and_named(status):
+    def reply(body):
+        return (status, {}, b"no") if any("bad" in text for text in body["input"]) else ok(answer(body["input"]))
+
+    texts = [f"text {number}" for number in range(40)]
+    texts[23] = "a bad \x1b one"
+    with server_of(reply) as (address, bodies), embedder(address, batch_texts=40) as teacher:
+        with refused("teacher.api", r"a bad") as found:
+            teacher.embed(texts)
+        assert "\x1b" not in str(found.value) and len(bodies) < 16
+
+
+def spellings(key):
+    yield key
+    yield json.dumps(key)[1:-1].replace("/", "\\/")
+    yield "".join(f"\\u{ord(letter):04x}" for letter in key)
+    yield "".join(letter if letter.isalnum() else f"\\u{ord(letter):04X}" for letter in key)
+    yield quote(key, safe="")
+    yield quote(quote(key, safe=""), safe="")
+    yield html.escape(key)
+    yield "".join(f"&#{ord(letter)};" for letter in key)
+    yield "".join(f"&#x{ord(letter):X};" for letter in key)
+    yield json.dumps(json.dumps(key))
+    for before in ("", "u", "us", "Bearer "):
+        yield base64.b64encode(f"{before}{key}".encode()).decode()
+        yield base64.urlsafe_b64encode(f"{before}{key}:".encode()).decode()
+    yield key.encode().hex()
+
+
+def test_the_key_is_shown_in_no_spelling(monkeypatch):
+    monkeypatch.setenv("SOME_KEY", KEY)
+    for spelling in spellings(KEY):
+        for status in (200, 401, 400, 503):
+            text = failing(f"bad: {spelling} !".encode(), status, key_variable="SOME_KEY")
+            assert "Ab12" not in text and "Cd34" not in text and spelling not in text, (spelling, text)
+        shown = hide(f"bad: {spelling} !", KEY)
+        assert "***" in shown and len(shown) < 40, (spelling, shown)
+
+
+@pytest.mark.parametrize(
+    ("api", "key"),
+    [
+        ({"base_url": "http://far.example/v1", "key_variable": "SOME_KEY"}, "teacher.api.base_url"),
+        ({"base_url": "http://10.0.0.7/v1", "key_variable": "SOME_KEY"}, "teacher.api.base_url"),
+        ({"base_url": "https://far.example/v1", "key_variable": "AWS_SECRET_ACCESS_KEY"}, "teacher.api.key_variable"),
+        ({"base_url": "https://amazonaws.com.far.example/v1", "key_variable": "AWS_X"}, "teacher.api.key_variable"),
+        ({"base_url": "https://far.example/v1", "key_variable": "PGPASSWORD"}, "teacher.api.key_variable"),
+        ({"base_url": "https://far.example/v1", "key_variable": "HF_TOKEN"}, "teacher.api.key_variable"),
+        ({"base_url": "https://far.example/v1", "key_variable": "SOME_KEY"}, None),
+        ({"base_url": "http://far.example/v1"}, None),
+        ({"base_url": "http://far.example/v1", "key_variable": "SOME_KEY", "trusted": True}, None),
+        ({"base_url": "http://localhost:1/v1", "key_variable": "SOME_KEY"}, None),
+        ({"base_url": "https://api.openai.com/v1", "key_variable": "OPENAI_API_KEY"}, None),
+        ({"base_url": "https://x.openai.azure.com/openai/v1", "key_variable": "AZURE_OPENAI_API_KEY"}, None),
+    ],
+)
+def test_where_a_key_may_go(api, key, monkeypatch):
+    monkeypatch.setenv(api.get("key_variable", "SOME_KEY"), KEY)
+    if key is None:
+        ApiEmbedder(TeacherSection(model="m", api=api))
+    else:
+        with refused(key, "") as found:
+            ApiEmbedder(TeacherSection(model="m", api=api))
+        assert KEY not in str(found.value)
+
+
+def test_host_and_variable_are_named_before_the_first_request(monkeypatch, capsys):
+    monkeypatch.setenv("SOME_KEY", KEY)
+    shown = []
+
+    def reply(body):
+        shown.append(capsys.readouterr().err)
+        return ok(answer(body["input"]))
+
+    with server_of(reply) as (address, _), embedder(address, key_variable="SOME_KEY") as teacher:
+        teacher.embed(TEXTS)
+    first = " ".join(shown[0].split())
+    assert address in first and "SOME_KEY" in first and KEY not in first

@@ -43,10 +43,7 @@ def interrupted_equals_whole(recipe, tmp_path):
     """Train to the end and, in another folder, with a stop after step 5; returns the objective, the same in both."""
 
     def loop(folder):
-        job = resolve(
-            recipe,
-            RunFolder(folder).training,
-        )
+        job = resolve(recipe, folder)
         encoder = Encoder(untrained_student(job))
         objective = make_objective(job.stages[-1], job.context)
         return Trainer(

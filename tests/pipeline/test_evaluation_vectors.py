@@ -53,11 +53,7 @@ def teacher_name(tiny_model):
     return tiny_model.name
 
 
-def test_seeds_and_the_command_share_the_teachers_vectors(
-    tiny_recipe, tiny_model, suite, tmp_path, embedded, no_pages, monkeypatch
-):
-    # The first screen embeds a few texts to measure the rate, which are not kept
-    monkeypatch.setattr("distilvec.pipeline.overview.time_line", lambda job: None)
+def test_seeds_and_the_command_share_the_teachers_vectors(tiny_recipe, tiny_model, suite, tmp_path, embedded, no_pages):
     first = run(tiny_recipe(evaluation__suite=suite), tmp_path / "seed-0")
     found = embedded.pop(tiny_model.name)
     texts = [text for text in make_texts(DOCUMENTS, seed=5) if text in found]

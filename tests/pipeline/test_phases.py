@@ -20,6 +20,7 @@ def logged(capsys, recipe, folder):
 
 def test_a_run_counts_its_phases_and_estimates_its_time(tiny_recipe, tmp_path, capsys, monkeypatch, no_pages):
     monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("distilvec.pipeline.estimate.LEAST_TOKENS", 0)
     recipe = tiny_recipe(train__device="cpu", cache={"root": str(tmp_path / "cache")})
     text = logged(capsys, recipe, tmp_path / "run")
     assert PHASE.findall(text) == ["1/5 texts", "2/5 teacher", "3/5 start", "4/5 training", "5/5 evaluation"]
@@ -28,6 +29,12 @@ def test_a_run_counts_its_phases_and_estimates_its_time(tiny_recipe, tmp_path, c
     assert text.index("time  ") < text.index("1/5 texts")
     text = logged(capsys, recipe, tmp_path / "run")
     assert PHASE.findall(text) == ["1/1 evaluation"] and "time  " not in text
+
+
+def test_little_work_has_no_estimate(tiny_recipe, tmp_path, capsys, no_pages):
+    """Its measurement would be a good part of the work."""
+    recipe = tiny_recipe(train__device="cpu", cache={"root": str(tmp_path / "cache")})
+    assert "time  " not in logged(capsys, recipe, tmp_path / "run")
 
 
 def test_minutes_are_the_time_of_the_training(tiny_recipe, tmp_path, capsys, no_pages):

@@ -227,7 +227,8 @@ def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkey
     monkeypatch.setattr(Trainer, "_step", lambda self, *a: steps.append(self.folder.path) or step(self, *a))
     entries = run_sweep(members, out)
     assert [entry["state"] for entry in entries] == ["finished"] * 4 == [entry["state"] for entry in read_sweep(out)]
-    assert {folder.parent for folder in steps} == {out / members[2].name, out / members[3].name}, "finished members are not trained again"
+    trained = {folder.parent for folder in steps}
+    assert trained == {out / members[2].name, out / members[3].name}, "finished members are not trained again"
     assert all(
         (out / name / "student" / "model.safetensors").read_bytes() == content for name, content in weights.items()
     )

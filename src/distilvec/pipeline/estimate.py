@@ -10,10 +10,13 @@ from distilvec.core.level import Level, level
 from distilvec.core.outputs import OutputSpec
 from distilvec.pipeline.caches import missing_rows, reads_tokens
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.rates import SAMPLE_TEXTS, embedding_rate
+from distilvec.pipeline.rates import MEASURED_TOKENS, SAMPLE_TEXTS, embedding_rate
 from distilvec.teachers.model_embedder import ModelEmbedder
 
 STEP_FORWARDS = 3  # a step's forward and backward pass take as long as so many forward passes
+# The rate is measured on short and on long texts. Work of fewer tokens has no estimate: it is over soon, and the
+# measurement would be more than a twentieth of it.
+LEAST_TOKENS = 20 * 2 * MEASURED_TOKENS
 
 
 def time_line(job: Job) -> str | None:
@@ -36,8 +39,8 @@ def _teacher_time(job: Job) -> str | None:
     missing = missing_rows(job, job.teacher)[1]
     if not missing:
         return None
-    seconds = missing * _seconds_a_text(job, model)
-    return f"about {duration(seconds)} for the teacher's vectors"
+    seconds = _seconds_of(job, model, missing)
+    return None if seconds is None else f"about {duration(seconds)} for the teacher's vectors"
 
 
 def _training_time(job: Job) -> str | None:
@@ -53,13 +56,16 @@ def _training_time(job: Job) -> str | None:
         seen = train.passes * len(job.corpus.train_rows)
         texts += seen if train.max_steps is None else min(seen, train.max_steps * train.batch_size)
     embedder = ModelEmbedder(student, "student", job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
-    seconds = STEP_FORWARDS * texts * _seconds_a_text(job, embedder)
-    return f"about {duration(seconds)} for the training"
+    seconds = _seconds_of(job, embedder, texts)
+    return None if seconds is None else f"about {duration(STEP_FORWARDS * seconds)} for the training"
 
 
-def _seconds_a_text(job: Job, model: ModelEmbedder) -> float:
-    """Embed a few of the corpus's texts; the seconds of one."""
+def _seconds_of(job: Job, model: ModelEmbedder, texts: int) -> float | None:
+    """Return the seconds that the model needs for so many of the corpus's texts; None for little work."""
     corpus = job.corpus
     rows = np.random.default_rng(0).choice(len(corpus), min(SAMPLE_TEXTS, len(corpus)), replace=False)
-    rate, lengths = embedding_rate(model, corpus.prompted(np.sort(rows)))
-    return rate.mean(lengths)
+    sample = corpus.prompted(np.sort(rows))
+    if texts * float(model.lengths(sample).mean()) < LEAST_TOKENS:
+        return None
+    rate, lengths = embedding_rate(model, sample)
+    return texts * rate.mean(lengths)

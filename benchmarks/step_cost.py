@@ -42,6 +42,7 @@ from distilvec.core.device import fast_bf16, pick_device
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.run_folder import TrainingFolder
 from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.models.load import resolve_model
 from distilvec.pipeline.data import PreparedData
@@ -264,9 +265,8 @@ class Bench:
         self.rounds += 1
         objective, data = self.data(name, student, number)
         section = self.job(name).recipe.train.model_copy(update={"precision": precision})
-        return Timed(
-            Encoder(student), objective, data, section, self.folder / f"{os.getpid()}-{self.rounds}", "benchmark"
-        )
+        folder = TrainingFolder(self.folder / f"{os.getpid()}-{self.rounds}")
+        return Timed(Encoder(student), objective, data, section, folder, "benchmark")
 
     def memory_apart(self, name: str, precision: str) -> dict[str, float]:
         """A method's memory, measured in a process of its own."""

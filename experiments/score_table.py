@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, averages, retention
+from distilvec.evaluation.evaluator import Score
+from distilvec.report.json_values import from_json
 
 COLUMNS = ("untrained", "student", "asymmetric")
 
@@ -14,20 +16,18 @@ def score_table(records: list[tuple[str, Any]]) -> str:
     """Rows are tasks, columns the teacher and each student's three figures; last the averages and what is kept of the
     teacher.
     """
-    teacher = records[0][1]["scores"]["teacher"]
+    teacher = scores_of(records[0][1])["teacher"]
     columns = [("teacher", teacher, teacher)]
-    columns += [
-        (prefix + name, record["scores"][name], record["scores"]["teacher"])
-        for prefix, record in records
-        for name in COLUMNS
-    ]
+    for prefix, record in records:
+        scores = scores_of(record)
+        columns += [(prefix + name, scores[name], scores["teacher"]) for name in COLUMNS]
     lines = [
         "| task | metric | " + " | ".join(name for name, *_ in columns) + " |",
         "|---|---|" + "---:|" * len(columns),
     ]
     for row in teacher:
-        values = (next(s["value"] for s in scores if s["task"] == row["task"]) for _, scores, _ in columns)
-        lines.append(f"| {row['task']} | {row['metric']} | " + " | ".join(f"{value:.2f}" for value in values) + " |")
+        values = (next(score.value for score in scores if score.task == row.task) for _, scores, _ in columns)
+        lines.append(f"| {row.task} | {row.metric} | " + " | ".join(f"{value:.2f}" for value in values) + " |")
     for name, title in ((BY_TYPE, BY_TYPE), (RETRIEVAL, "retrieval"), (AVERAGE, AVERAGE)):
         if AVERAGES[name] in averages(teacher):
             means = (averages(scores)[AVERAGES[name]] for _, scores, _ in columns)
@@ -38,9 +38,14 @@ def score_table(records: list[tuple[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def scores_of(record: Mapping[str, Any]) -> dict[str, list[Score]]:
+    """Return the scores of a committed record by column."""
+    return {side: [from_json(Score, row) for row in rows] for side, rows in record["scores"].items()}
+
+
 def retained(record: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Each column's averages, as % of the teacher's, by column."""
-    scores = record["scores"]
+    scores = scores_of(record)
     return {side: retention(rows, scores["teacher"]) for side, rows in scores.items()}
 
 

@@ -37,7 +37,7 @@ recipes_app = typer.Typer(
 @recipes_app.callback()
 def list_recipes(
     ctx: typer.Context,
-    every: Annotated[bool, option("The baselines and sweeps of papers as well.", "--all")] = False,
+    every: Annotated[bool, option("Variants as well, and the baselines and sweeps of papers.", "--all")] = False,
     json_file: JsonFile = None,
 ) -> None:
     """List, show or copy the built-in recipes.
@@ -62,14 +62,16 @@ def list_recipes(
     ]
     write_result(json_file, content)
     width = max(60, shutil.get_terminal_size().columns)
+    indent = 2 + max(len(path.stem) for path in trees)
     for path, tree in trees.items():
-        print(textwrap.fill(f"{path.stem:24} {tree.get('description', '')}", width, subsequent_indent=25 * " "))
-        if tree.get("variants"):
-            variants = f"{'':24} variants: {', '.join(tree['variants'])}"
-            print(textwrap.fill(variants, width, subsequent_indent=25 * " ", break_on_hyphens=False))
+        line = f"{path.stem:{indent}}{tree.get('description', '')}"
+        print(textwrap.fill(line, width, subsequent_indent=indent * " "))
+        if every and tree.get("variants"):
+            variants = f"{'':{indent}}variants: {', '.join(tree['variants'])}"
+            print(textwrap.fill(variants, width, subsequent_indent=indent * " ", break_on_hyphens=False))
     if not every:
         further = len(recipe_files(FURTHER))
-        print(f"\n{further} more, the baselines and sweeps of papers: distilvec recipes --all")
+        print(f"\nVariants, and {further} baselines and sweeps of papers: distilvec recipes --all")
 
 
 @recipes_app.command("show", epilog=example("recipes show", "redact"))

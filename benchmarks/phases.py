@@ -79,8 +79,10 @@ def compare_versions(arguments: argparse.Namespace) -> None:
                 path = Path(folder)
                 recipe = write_recipe(path, arguments.teacher, arguments.texts, arguments.suite, arguments.epochs)
                 rounds[name].append(measure(sources[name], recipe, path / "run", 0, arguments.changes))
+    for phases in (*rounds["before"], *rounds["after"]):
+        phases["whole run"] = total(phases)
     table: dict[str, dict[str, dict[str, float]]] = {}
-    for phase in rounds["before"][0]:
+    for phase in rounds["before"][0]:  # an earlier version may lack a phase, whose time is then in the next one
         if any(phase not in phases for phases in (*rounds["before"], *rounds["after"])):
             continue
         table[phase] = {}

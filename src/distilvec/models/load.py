@@ -46,6 +46,7 @@ EXPERTS_FILE = "distilvec_experts.py"  # the copy of models/experts.py in a stud
 EXPERTS_TYPE = "distilvec_experts.Experts"
 OURS = (EXPERTS_TYPE, "distilvec.models.experts.Experts")
 BUILTIN = "all-MiniLM-L6-v2"
+SETTINGS = "config_sentence_transformers.json"
 _PROMPT_NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 _COPY_AGAIN = "Copy the whole model again, or save it again from its run."
 
@@ -85,6 +86,7 @@ def load_with_settings(name: str, key: str, settings: ModelSettings, device: str
         weights: dict[str, Any] = {"dtype": "auto" if settings.dtype == "bfloat16" else torch.float32, **placed}
         common: dict[str, Any] = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
         if is_sentence_transformer_model(with_owner(source), revision=settings.revision):
+            _refuse_other_kinds(name, key, settings.revision)
             _refuse_pooling(name, key, settings)
             model = load(source, None if placed else "cpu", model_kwargs=weights, **common)
         else:
@@ -104,6 +106,26 @@ def max_length(model: SentenceTransformer) -> int:
     """Return the longest input in tokens; UNLIMITED for a model without a limit."""
     length = static_limit(model) if is_static(model) else model.max_seq_length
     return UNLIMITED if length is None or length > UNLIMITED else int(length)
+
+
+def _refuse_other_kinds(name: str, key: str, revision: str | None) -> None:
+    """Raise DistilvecError for a folder that sentence-transformers has saved as another kind of model.
+
+    The library would load a SparseEncoder or a CrossEncoder as a backbone with a new mean pooling, whose vectors mean
+    nothing.
+    """
+    options: dict[str, Any] = {"revision": revision, "_raise_exceptions_for_missing_entries": False}
+    file = cached_file(with_owner(resolve_model(name)), SETTINGS, **options)
+    if file is None:
+        return
+    settings = json.loads(Path(file).read_text(encoding="utf-8"))
+    kind = settings.get("model_type") if isinstance(settings, dict) else None
+    if kind not in (None, "SentenceTransformer"):
+        raise DistilvecError(
+            key,
+            f"{name} is a {kind}; expected a SentenceTransformer, which gives each text one dense vector.",
+            "Name another model.",
+        )
 
 
 def _refuse_pooling(name: str, key: str, settings: ModelSettings) -> None:
@@ -177,6 +199,7 @@ def model_similarity(model: SentenceTransformer, name: str, key: str) -> Similar
 def load_backbone(name: str, key: str, **kwargs: Any) -> SentenceTransformer:
     """Load a model as `load_model` does. Accept plain Hugging Face models too, and compute no vector."""
     with readable(name, key):
+        _refuse_other_kinds(name, key, kwargs.get("revision"))
         model = load(name, "cpu", **kwargs)
         check_model(model, name, key)
     return model

@@ -194,7 +194,7 @@ def quickstart() -> str:
         return ""
     student, teacher, metrics = record["student"], record["teacher"], record["metrics"]
     return (
-        f"What `make quickstart` gave here ({record["training"]["minutes"]:.1f} minutes of training on two cores; "
+        f"What `make quickstart` gave here ({record['training']['minutes']:.1f} minutes of training on two cores; "
         f"{student['parameters'] / 1e6:.1f} M parameters against {teacher['parameters'] / 1e6:.1f} M; validation "
         f"distance "
         f"{metrics['untrained_distance']:.3f} before, {metrics['distance']:.3f} after; scores are nDCG@10 x 100):\n\n"

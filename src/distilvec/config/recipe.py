@@ -143,7 +143,8 @@ def override(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
     if isinstance(student, dict) and student.get("size") is not None and "student.size" not in changes:
         sized = [key for key in changes if key.split(".")[:2] in [["student", name] for name in SIZED]]
         if sized and changes[sized[0]] is not None:
-            log(f"student.size={student.pop('size')} is left out: {sized[0]} is stated")
+            del student["size"]
+            log(f"student.size is left out: {sized[0]} is stated")
     for key, value in changes.items():
         set_key(tree, key, value)
 

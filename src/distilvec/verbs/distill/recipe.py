@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from distilvec.config.recipe import recipe_from, section_of
+from distilvec.config.recipe import SIZED, recipe_from, section_of
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.replace import read_record
@@ -137,6 +137,9 @@ def _check(request: Request) -> None:
     # A static student has a size as well: that of its table
     if request.size is not None and request.layers not in (None, 0):
         raise DistilvecError("size", "size and layers both say how small the student is.", "Give one of them.")
+    for name in SIZED:
+        if request.size is not None and request.overrides.get(f"student.{name}") is not None:
+            raise DistilvecError("size", f"decides on student.{name}, which is set as well.", "Give one of them.")
     if request.minutes is not None and request.epochs is not None:
         raise DistilvecError("minutes", "minutes and epochs both say how long to train.", "Give one of them.")
     if request.api_model is not None and request.kind != "api":

@@ -5,12 +5,27 @@ from __future__ import annotations
 import architectures
 import pytest
 from refusals import refused
-from sentence_transformers import CrossEncoder, SparseEncoder
+from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
+from sentence_transformers.sentence_transformer.modules import Transformer
 from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
-from transformers import AutoModelForMaskedLM
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    CLIPConfig,
+    CLIPImageProcessorPil,
+    CLIPModel,
+    CLIPProcessor,
+    SiglipConfig,
+    SiglipModel,
+)
 
+from distilvec.config.student import StudentSection
+from distilvec.core.info import TeacherInfo
 from distilvec.models.load import load_model, load_with_settings
 from distilvec.models.settings import ModelSettings
+from distilvec.models.unreadable import refuse_several_parts
+from distilvec.students.build import load_source
+from distilvec.students.shape import read_shape
 from distilvec.teachers.open import open_embedder
 
 
@@ -36,3 +51,37 @@ def test_another_kind_of_model_is_refused_by_its_name(other_kind):
         load_model(folder, "student.model")
     with refused("model", kind):
         open_embedder(folder)
+
+
+# -- models of texts and images ----------------------------------------------------------------------------------------
+
+HALF = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+IMAGES = {**HALF, "image_size": 8, "patch_size": 4}
+
+
+@pytest.fixture
+def clip(tmp_path):
+    """The folder of a small CLIP model."""
+    tokenizer = AutoTokenizer.from_pretrained(architectures.bert(tmp_path / "bert"))
+    texts = {**HALF, "vocab_size": len(tokenizer), "eos_token_id": tokenizer.sep_token_id}
+    CLIPModel(CLIPConfig(text_config=texts, vision_config=IMAGES)).save_pretrained(tmp_path / "backbone")
+    CLIPProcessor(CLIPImageProcessorPil(), tokenizer).save_pretrained(tmp_path / "backbone")
+    folder = str(tmp_path / "clip")
+    SentenceTransformer(modules=[Transformer(str(tmp_path / "backbone"))], device="cpu").save_pretrained(folder)
+    return folder
+
+
+def test_clip_teaches_and_no_student_is_cut_from_it(clip):
+    teacher = open_embedder(clip)
+    assert teacher.embed(["a text"]).shape == (1, teacher.dim)
+    with refused("student.model", "CLIPModel"):
+        read_shape(clip, "student.model")
+    info = TeacherInfo(dim=teacher.dim, max_length=77, normalized=False, model=clip)
+    with refused("student.model", "CLIPModel"):
+        load_source(StudentSection(model="teacher"), info)
+
+
+def test_every_model_of_several_parts_is_refused():
+    model = SiglipModel(SiglipConfig(text_config={**HALF, "vocab_size": 50}, vision_config=IMAGES))
+    with refused("student.model", "SiglipModel"):
+        refuse_several_parts(model, "siglip", "student.model")

@@ -117,6 +117,21 @@ def test_openvino_gives_the_same_vectors_under_the_names_that_readers_expect(wor
     assert found.forms["openvino"].min_cosine > 0.99999 and found.forms["openvino"].overlap > 0.99
 
 
+@pytest.mark.parametrize("to", list(FORMS))
+def test_a_form_is_written_again_over_its_own_file_and_over_no_other(world: SimpleNamespace, to: str) -> None:
+    pytest.importorskip(FORMS[to].extra if to == "openvino" else "onnx")
+    place = world.folder / FORMS[to].file
+    for _ in range(2):
+        assert export_model(str(world.folder), to, suite=world.suite, force=True).path == place
+    content = place.read_bytes()
+    for other in (b"<html><net>a page</net></html>", b"notes of mine"):
+        place.write_bytes(other)
+        with refused("--out", "exists and is not"):
+            export_model(str(world.folder), to, suite=world.suite, force=True)
+        assert place.read_bytes() == other
+    place.write_bytes(content)
+
+
 def test_the_head_of_a_classifier_is_an_output(world: SimpleNamespace) -> None:
     torch.manual_seed(0)
     save_head(world.folder, TaskHead(32, TaskInfo("classification", 3)), ["x", "y", "z"])

@@ -51,14 +51,19 @@ PROBES = (
 
 def check_onnx_place(path: Path, key: str) -> None:
     """Raise DistilvecError if no ONNX file can be written as `path`, or another kind of file is there."""
+    check_place_of(path, key, _BEGINS, "an ONNX file")
+
+
+def check_place_of(path: Path, key: str, begins: re.Pattern[bytes], kind: str) -> None:
+    """Raise DistilvecError if `path` cannot be written, or has a file that does not begin as this kind of file."""
     check_output_folder(path.parent, key)
     if not path.exists() and not path.is_symlink():
         return
     check_output_file(path, key)
     with path.open("rb") as file:
-        start = file.read(3)
-    if start and not _BEGINS.match(start):
-        raise DistilvecError(key, f"{path} exists and is not an ONNX file.", "Choose another path.")
+        start = file.read(256)
+    if start and not begins.match(start):
+        raise DistilvecError(key, f"{path} exists and is not {kind}.", "Choose another path.")
 
 
 class Graph(nn.Module):

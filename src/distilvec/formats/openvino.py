@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,14 @@ import numpy.typing as npt
 import torch
 
 from distilvec.core.errors import DistilvecError, first_line
-from distilvec.formats.onnx import INPUTS, OUTPUTS
+from distilvec.formats.onnx import INPUTS, OUTPUTS, check_place_of
+
+_BEGINS = re.compile(rb"(<\?xml[^>]*>\s*)?<net\b")
+
+
+def check_openvino_place(path: Path, key: str) -> None:
+    """Raise DistilvecError if no OpenVINO graph can be written as `path`, or another kind of file is there."""
+    check_place_of(path, key, _BEGINS, "a graph of OpenVINO")
 
 
 def to_openvino(source: Path, target: Path) -> None:

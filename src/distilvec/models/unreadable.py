@@ -68,7 +68,7 @@ def check_model(model: Any, name: str, key: str) -> None:
     check_tokenizer(tokenizer, name, key)
     try:
         rows = getattr(backbone.get_input_embeddings(), "num_embeddings", len(tokenizer))
-    except NotImplementedError:  # a model of several parts, such as CLIP
+    except NotImplementedError:  # a model of texts and images, such as CLIP: it embeds texts, see below
         return
     added = set(tokenizer.added_tokens_decoder)  # tokens of images have no row in some models
     beyond = [token for token, number in tokenizer.get_vocab().items() if number >= rows and number not in added]
@@ -78,6 +78,21 @@ def check_model(model: Any, name: str, key: str) -> None:
             f"the tokenizer of {name} has {len(tokenizer):,} tokens, its embedding table {rows:,} rows: '{beyond[0]}' "
             "has none.",
             "Take the tokenizer that belongs to the model.",
+        )
+
+
+def refuse_several_parts(backbone: Any, name: str, key: str) -> None:
+    """Raise DistilvecError for a model that no student can be cut from: texts and images (or sounds) have parts each.
+
+    CLIP, SigLIP, CLAP and their like have `get_text_features` for the part that reads texts; the layers and tables that
+    a student is cut from would be those of any part. As the teacher of another model they work.
+    """
+    if hasattr(backbone, "get_text_features"):
+        raise DistilvecError(
+            key,
+            f"{name} ({type(backbone).__name__}) has a part for texts beside others, so that no student can be cut "
+            "from it.",
+            "Name a text model to begin with (--student, student.model); this one can teach it.",
         )
 
 

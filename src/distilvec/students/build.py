@@ -38,6 +38,7 @@ from distilvec.models.bidirectional import lift_causal_mask
 from distilvec.models.experts import Experts
 from distilvec.models.limits import lengthen, position_limit
 from distilvec.models.load import load_backbone, load_tokenizer, resolve_model, role_prompts, with_owner
+from distilvec.models.unreadable import refuse_several_parts
 from distilvec.students.factorize import factorize
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
 from distilvec.students.narrow import narrow
@@ -244,6 +245,7 @@ def load_source(section: StudentSection, teacher: TeacherInfo) -> StudentSource:
             f"{name} begins with a {type(model[0]).__name__} module; expected a transformer.",
             "Take a SentenceTransformer or Hugging Face encoder with a transformer backbone.",
         )
+    refuse_several_parts(model[0].auto_model, name, "student.model")
     if section.model == "teacher":
         merge_adapters(model[0].auto_model, teacher.adapters or ())
     stated = is_sentence_transformer_model(with_owner(resolve_model(name)), revision=revision)

@@ -22,7 +22,7 @@ from transformers.utils import cached_file
 from distilvec.core.errors import DistilvecError
 from distilvec.models.load import load_tokenizer, resolve_model, with_owner
 from distilvec.models.tokenizers import plain_copy
-from distilvec.models.unreadable import readable
+from distilvec.models.unreadable import readable, refuse_several_parts
 from distilvec.students.design import ModelShape, TokensUsed
 from distilvec.students.factorize import check_factorizable
 from distilvec.students.layers import layer_list
@@ -50,6 +50,7 @@ def read_shape(
             source, subfolder=subfolder, revision=revision, trust_remote_code=trust_remote_code
         )
         backbone = _without_weights(config, trust_remote_code)
+        refuse_several_parts(backbone, name, key)
         widths = _dense_widths(source, modules, revision)
     tokenizer = load_tokenizer(name, key, revision=revision, trust_remote_code=trust_remote_code)
     no_trimming = "" if plain_copy(tokenizer) else "its tokenizer has no fast form (tokenizer.json)."

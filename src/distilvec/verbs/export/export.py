@@ -28,7 +28,7 @@ from distilvec.evaluation.suite import read_suite
 from distilvec.evaluation.tasks import RetrievalTask
 from distilvec.formats import replace
 from distilvec.formats.onnx import Graph, OnnxEmbedder, check_onnx_place, export_copy, export_onnx
-from distilvec.formats.openvino import OpenvinoEmbedder, to_openvino
+from distilvec.formats.openvino import OpenvinoEmbedder, check_openvino_place, to_openvino
 from distilvec.formats.quantize import to_half, to_int8
 from distilvec.formats.replace import real
 from distilvec.models.load import load_model
@@ -48,12 +48,16 @@ from distilvec.verbs.export.router import export_router
 
 @dataclass(frozen=True)
 class Form:
-    """A form: its file below the model's folder, the function that makes it of the fp32 file, and its tolerance."""
+    """A form: its file below the model's folder, the function that makes it of the fp32 file, its tolerance.
+
+    `check_place` refuses a path that has another kind of file.
+    """
 
     file: str
     write: Callable[[Path, Path], Any]
     tolerance: Tolerance
     extra: str = "onnx"
+    check_place: Callable[[Path, str], None] = check_onnx_place
 
 
 def keep_fp32(source: Path, target: Path) -> None:
@@ -65,7 +69,9 @@ FORMS = {  # names of files as transformers.js, fastembed, TEI and sentence-tran
     "onnx": Form("onnx/model.onnx", keep_fp32, Tolerance(0.99999, 0.05, 0.999)),
     "onnx-fp16": Form("onnx/model_fp16.onnx", to_half, Tolerance(0.999, 0.2, 0.99)),
     "onnx-int8": Form("onnx/model_quantized.onnx", to_int8, Tolerance(0.99, 0.5, 0.97)),
-    "openvino": Form("openvino/openvino_model.xml", to_openvino, Tolerance(0.9999, 0.1, 0.999), "openvino"),
+    "openvino": Form(
+        "openvino/openvino_model.xml", to_openvino, Tolerance(0.9999, 0.1, 0.999), "openvino", check_openvino_place
+    ),
 }
 FOLDERS = {"projected": export_projected, "router": export_router}  # forms of a run's student that are model folders
 
@@ -113,7 +119,7 @@ def export_model(
     if out is None and not Path(model).is_dir():
         raise DistilvecError("--out", f"{model} is a hub id, no folder.", f"Give the path of the {to} file with --out.")
     place = out or Path(model) / form.file
-    check_onnx_place(place, "--out")
+    form.check_place(place, "--out")
     if suite is not None:
         read_suite(suite)
     loaded = load_model(model, "model", trust_remote_code=trust_remote_code)

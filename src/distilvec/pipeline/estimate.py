@@ -11,7 +11,7 @@ from distilvec.core.outputs import OutputSpec
 from distilvec.pipeline.caches import missing_rows, reads_tokens
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.rates import MEASURED_TOKENS, SAMPLE_TEXTS, embedding_rate
-from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.model_embedder import CHARACTERS_A_TOKEN, ModelEmbedder
 
 STEP_FORWARDS = 3  # a step's forward and backward pass take as long as so many forward passes
 # The rate is measured on short and on long texts. Work of fewer tokens has no estimate: it is over soon, and the
@@ -65,7 +65,8 @@ def _seconds_of(job: Job, model: ModelEmbedder, texts: int) -> float | None:
     corpus = job.corpus
     rows = np.random.default_rng(0).choice(len(corpus), min(SAMPLE_TEXTS, len(corpus)), replace=False)
     sample = corpus.prompted(np.sort(rows))
-    if texts * float(model.lengths(sample).mean()) < LEAST_TOKENS:
+    characters = float(np.mean([len(text) for text in sample]))
+    if texts * characters < CHARACTERS_A_TOKEN * LEAST_TOKENS:  # roughly: counting the tokens takes time as well
         return None
     rate, lengths = embedding_rate(model, sample)
     return texts * rate.mean(lengths)

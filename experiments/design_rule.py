@@ -11,6 +11,8 @@ Each rival turns one claim of the rule around. They were written before any of t
     rival2    all neurons, fewer layers: as many whole layers as the rule's layers have parameters, nearest number
     rival3    more layers, shorter rows: half as many layers again, every token at a lower rank. Where rows cannot be
               shorter, fewer neurons and more tokens: half of the rule's neurons, as many tokens as fit
+    rival4    no tokens beside those that the texts use, where the rule has room for others; written later than the
+              first three, with that part of the rule
 
 The share of the teacher's neighbours that a student finds is measured on held-out texts. Each call trains one student
 and adds its row to the file, or goes on with one that was stopped; a row that is there is not trained again.
@@ -72,10 +74,16 @@ def shorter_rows_or_fewer_neurons(shape: ModelShape, parameters: int, tokens: To
     return fill_table(shape, parameters, tokens, _half_again(shape, rule), rule.neurons, least_rank=RANK_STEP)
 
 
+def tokens_used_alone(shape: ModelShape, parameters: int, tokens: TokensUsed, rule: Split) -> Split:
+    """Turn around "further tokens of the same letters, for words of new texts"."""
+    return replace(rule, tokens=min(rule.tokens, tokens.number))
+
+
 RIVALS: dict[str, Callable[[ModelShape, int, TokensUsed, Split], Split | None]] = {
     "rival1": more_layers_fewer_tokens,
     "rival2": all_neurons_fewer_layers,
     "rival3": shorter_rows_or_fewer_neurons,
+    "rival4": tokens_used_alone,
 }
 
 

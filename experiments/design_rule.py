@@ -14,6 +14,9 @@ Each rival turns one claim of the rule around. They were written before any of t
     rival4    no tokens beside those that the texts use, where the rule has room for others; written later than the
               first three, with that part of the rule
 
+`--split layers7` is neither: 7 layers as narrow as the rule's, every token, and rows as long as fit. Such splits show
+where the best number of layers lies.
+
 The share of the teacher's neighbours that a student finds is measured on held-out texts. Each call trains one student
 and adds its row to the file, or goes on with one that was stopped; a row that is there is not trained again.
 """
@@ -102,7 +105,7 @@ def main() -> None:
     parser.add_argument("teacher")
     parser.add_argument("--student", help="another model whose layers the student takes, a folder or id")
     parser.add_argument("--size", required=True, help="2M, 5M, 20M or 25%%")
-    parser.add_argument("--split", choices=["rule", *RIVALS], default="rule")
+    parser.add_argument("--split", default="rule", help=f"rule, {', '.join(RIVALS)}, or layers and their number")
     parser.add_argument("--texts", choices=[*SWEEPS, "ten-languages"], default="english")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=600, help="of 32 texts")
@@ -183,7 +186,12 @@ def choose_split(name: str, shape: ModelShape, parameters: int, used: TokensUsed
     rule = design_student(shape, parse_size(str(parameters)), used).split
     if name == "rule":
         return rule
-    split = RIVALS[name](shape, parameters, available_tokens(shape, used), rule)
+    available = available_tokens(shape, used)
+    if name not in RIVALS:
+        layers = int(name.removeprefix("layers"))
+        split = fill_table(shape, parameters, available, layers, rule.neurons, least_rank=RANK_STEP)
+    else:
+        split = RIVALS[name](shape, parameters, available, rule)
     if split is None or split == rule:
         raise DistilvecError("--split", f"{name} does not fit into {parameters:,} parameters.", "Give another size.")
     return split

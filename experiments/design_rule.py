@@ -219,6 +219,40 @@ def measured(run: Run) -> dict[str, Any]:
     }
 
 
+TITLES = {
+    "rule": "the rule",
+    "rival1": "more layers, fewer tokens",
+    "rival2": "all neurons, fewer layers",
+    "rival3": "more layers, shorter rows",
+    "rival4": "only tokens that the texts use",
+}
+
+
+def table(content: dict[str, Any]) -> str:
+    """Return the table of docs/sizes.md: the splits of each teacher and size, the rule's first."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in content["rows"]:
+        name = row["teacher"] if row["student"] is None else f"{row['teacher']}, layers of {row['student']}"
+        texts = row["texts"].replace("-", " ") + (f", {row['limit']:,} texts" if row["limit"] else "")
+        groups.setdefault((name, texts, row["size"]), []).append(row)
+
+    lines = ["| teacher, texts, size | split | layers | tokens | rank | neighbours |", "|---|---|---:|---:|---:|---:|"]
+    for group, rows in groups.items():
+        rows.sort(key=lambda row: (row["split"] != "rule", row["split"], row["seed"]))
+        best = max(row["among"]["mean"] for row in rows)
+        title = ", ".join(group)
+        for row in rows:
+            design, share = row["design"], row["among"]
+            split = TITLES.get(row["split"], "other layers") + (f", seed {row['seed']}" if row["seed"] else "")
+            mean = f"**{share['mean']:.2f}**" if share["mean"] == best and len(rows) > 1 else f"{share['mean']:.2f}"
+            lines.append(
+                f"| {title} | {split} | {design['layers']} | {design['tokens']:,} | {design['rank'] or 'whole'} "
+                f"| {mean} [{share['low']:.2f}, {share['high']:.2f}] |"
+            )
+            title = ""
+    return "\n".join(lines)
+
+
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of the file, none if there is no file yet."""
     rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []

@@ -36,7 +36,6 @@ def on_files(files: Any, config: Any) -> Any:
     linked: set[str] = set()
     for source, uri in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
-        text = text.split("\n## Documentation\n")[0] if source == "README.md" else text
         _made[uri], found = relink(text, source, uri)
         linked |= found
     _made.update(reference_pages.pages())

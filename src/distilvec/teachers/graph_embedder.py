@@ -110,11 +110,6 @@ class GraphEmbedder:
             yield EmbeddedBatch(rows, {"embedding": values}, sum(len(text) for text in batch) / characters)
 
 
-def is_exported(path: Path) -> bool:
-    """Return whether a path names an exported file, by its ending."""
-    return path.suffix in READERS
-
-
 def open_exported(path: Path, key: str, trust_remote_code: bool = False) -> GraphEmbedder:
     """Open an exported file; tokenizer, prompts and maximum length are those of the model folder that has it.
 

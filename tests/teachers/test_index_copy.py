@@ -336,3 +336,13 @@ def test_two_texts_of_one_id_are_refused(tmp_path):
     file.write_text("".join(json.dumps(line) + "\n" for line in [*lines, {"id": 2, "text": "another"}]))
     with refused("teacher.texts", "two texts with the id 2"):
         local_table(section, tmp_path)
+
+
+def test_a_folder_of_qdrant_is_free_again_after_an_error(tmp_path):
+    needed("qdrant")
+    with stored("qdrant", tmp_path / "index", TEXTS, VECTORS) as index:
+        section = section_of(index)
+        wrong = section.model_copy(update={"vectors": f"{index.address.rpartition('/')[0]}/none"})
+        with refused("teacher.vectors", "none not found") as caught:
+            local_table(wrong, tmp_path / "cache")
+        assert len(rows(local_table(section, tmp_path / "cache"))) == len(TEXTS), caught

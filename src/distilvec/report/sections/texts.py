@@ -65,7 +65,7 @@ def distance_figure(texts: TextDistances) -> Figure:
 
 def _groups(texts: TextDistances) -> list[GroupDistance]:
     groups = []
-    for source in texts.by_source:
+    for source in texts.by_source if len(texts.by_source) > 1 else []:
         groups.append(GroupDistance("by source", source.name, source.name, source.texts, source.distance, source.std))
     for length in texts.by_length:
         name = f"{length.first:,} to {length.last:,} tokens"

@@ -20,7 +20,9 @@ def serve(
     max_texts: Annotated[int, option("Texts in one request.", min=1)] = 2048,
     max_body: Annotated[float, option("Megabytes in one request.", min=0.001)] = 4,
     truncate: Annotated[bool, option("Cut texts that are too long, not refuse them.", "--truncate")] = False,
-    allow_host: Annotated[list[str] | None, option("A name in Host, or of pages in Origin; repeat for more.")] = None,
+    allow_host: Annotated[
+        list[str] | None, option("A name of this server, or a site whose pages may use it. May be repeated.")
+    ] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Serve a model over HTTP, like OpenAI's API.

@@ -34,7 +34,8 @@ from typing import Any
 from distilvec.core.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("tutorial", "guide", "language", "existing_index"))]  # fmt: skip  # noqa: E501
+PRINTED = ("tutorial", "guide", "evaluate", "language", "existing_index")
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in PRINTED)]
 BUILTIN = "all-MiniLM-L6-v2"
 _BLOCK = re.compile(
     r"(?:^<!-- (not run|file|tested with|tested)(?:: ?(.*?))? -->\n)?^```(bash|python|yaml)\n(.*?)^```",

@@ -11,6 +11,13 @@ Each rival turns one claim of the rule around. They were written before any of t
     rival2    all neurons, fewer layers: as many whole layers as the rule's layers have parameters, nearest number
     rival3    more layers, shorter rows: half as many layers again, every token at a lower rank. Where rows cannot be
               shorter, fewer neurons and more tokens: half of the rule's neurons, as many tokens as fit
+    rival4    no tokens beside those that the texts use, where the rule has room for others
+    rival5    every token in the letters of the texts, at a lower rank
+
+The last two were written later than the others, with the part of the rule that they turn around.
+
+`--split layers7` is neither: 7 layers as narrow as the rule's, every token, and rows as long as fit. Such splits show
+where the best number of layers lies.
 
 The share of the teacher's neighbours that a student finds is measured on held-out texts. Each call trains one student
 and adds its row to the file, or goes on with one that was stopped; a row that is there is not trained again.
@@ -72,10 +79,23 @@ def shorter_rows_or_fewer_neurons(shape: ModelShape, parameters: int, tokens: To
     return fill_table(shape, parameters, tokens, _half_again(shape, rule), rule.neurons, least_rank=RANK_STEP)
 
 
+def tokens_used_alone(shape: ModelShape, parameters: int, tokens: TokensUsed, rule: Split) -> Split:
+    """Turn around "further tokens of the same letters, for words of new texts"."""
+    return replace(rule, tokens=min(rule.tokens, tokens.number))
+
+
+def tokens_for_new_texts(shape: ModelShape, parameters: int, tokens: TokensUsed, rule: Split) -> Split | None:
+    """Turn around "tokens that the texts do not use only where nothing else can take what is left"."""
+    more = replace(tokens, number=tokens.possible)
+    return fill_table(shape, parameters, more, rule.layers, rule.neurons, least_rank=RANK_STEP)
+
+
 RIVALS: dict[str, Callable[[ModelShape, int, TokensUsed, Split], Split | None]] = {
     "rival1": more_layers_fewer_tokens,
     "rival2": all_neurons_fewer_layers,
     "rival3": shorter_rows_or_fewer_neurons,
+    "rival4": tokens_used_alone,
+    "rival5": tokens_for_new_texts,
 }
 
 
@@ -94,7 +114,7 @@ def main() -> None:
     parser.add_argument("teacher")
     parser.add_argument("--student", help="another model whose layers the student takes, a folder or id")
     parser.add_argument("--size", required=True, help="2M, 5M, 20M or 25%%")
-    parser.add_argument("--split", choices=["rule", *RIVALS], default="rule")
+    parser.add_argument("--split", default="rule", help=f"rule, {', '.join(RIVALS)}, or layers and their number")
     parser.add_argument("--texts", choices=[*SWEEPS, "ten-languages"], default="english")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=600, help="of 32 texts")
@@ -175,7 +195,12 @@ def choose_split(name: str, shape: ModelShape, parameters: int, used: TokensUsed
     rule = design_student(shape, parse_size(str(parameters)), used).split
     if name == "rule":
         return rule
-    split = RIVALS[name](shape, parameters, available_tokens(shape, used), rule)
+    available = available_tokens(shape, used)
+    if name not in RIVALS:
+        layers = int(name.removeprefix("layers"))
+        split = fill_table(shape, parameters, available, layers, rule.neurons, least_rank=RANK_STEP)
+    else:
+        split = RIVALS[name](shape, parameters, available, rule)
     if split is None or split == rule:
         raise DistilvecError("--split", f"{name} does not fit into {parameters:,} parameters.", "Give another size.")
     return split
@@ -201,6 +226,41 @@ def measured(run: Run) -> dict[str, Any]:
             "distance": run.validation["untrained_distance"],
         },
     }
+
+
+TITLES = {
+    "rule": "the rule",
+    "rival1": "more layers, fewer tokens",
+    "rival2": "all neurons, fewer layers",
+    "rival3": "more layers, shorter rows",
+    "rival4": "only tokens that the texts use",
+    "rival5": "tokens for new texts, shorter rows",
+}
+
+
+def table(content: dict[str, Any]) -> str:
+    """Return the table of docs/sizes.md: the splits of each teacher and size, the rule's first."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in content["rows"]:
+        name = row["teacher"] if row["student"] is None else f"{row['teacher']}, layers of {row['student']}"
+        texts = row["texts"].replace("-", " ") + (f", {row['limit']:,} texts" if row["limit"] else "")
+        groups.setdefault((name, texts, row["size"]), []).append(row)
+
+    lines = ["| teacher, texts, size | split | layers | tokens | rank | neighbours |", "|---|---|---:|---:|---:|---:|"]
+    for group, rows in groups.items():
+        rows.sort(key=lambda row: (row["split"] != "rule", row["split"], row["seed"]))
+        best = max(row["among"]["mean"] for row in rows)
+        title = ", ".join(group)
+        for row in rows:
+            design, share = row["design"], row["among"]
+            split = TITLES.get(row["split"], "other layers") + (f", seed {row['seed']}" if row["seed"] else "")
+            mean = f"**{share['mean']:.2f}**" if share["mean"] == best and len(rows) > 1 else f"{share['mean']:.2f}"
+            lines.append(
+                f"| {title} | {split} | {design['layers']} | {design['tokens']:,} | {design['rank'] or 'whole'} "
+                f"| {mean} [{share['low']:.2f}, {share['high']:.2f}] |"
+            )
+            title = ""
+    return "\n".join(lines)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The tables of docs/hardware.md: sizes and hours by number of texts, from the rates that the benchmarks measured."""
+"""The tables of docs/sizes.md: sizes and hours by number of texts, from the rates that the benchmarks measured."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ from experiments.alternatives import alternatives_line, latency_line
 from experiments.clients import clients_table
 from experiments.cross_tokenizer import distillmoe_tables, emo_tables, forms_tables
 from experiments.deployment import browser_table, databases_table, int8_table, queue_table, scale_table, serve_line
+from experiments.design_rule import table as design_table
 from experiments.distillmoe_tables import (
     aggregation_line,
     causal_table,
@@ -72,7 +73,13 @@ def main() -> None:
 def pages() -> dict[str, dict[str, str]]:
     """Every page with its marked parts and what belongs into them; empty where there are no figures yet."""
     return {
-        "README.md": {"headline": headline(), "quickstart": quickstart(), "students": students(), "fast": fast()},
+        "README.md": {"headline": headline(), "fast": fast()},
+        "docs/tutorial.md": {"quickstart": quickstart()},
+        "docs/sizes.md": {
+            "students": students(),
+            "design": titled("", [("design_rule", design_table)]),
+            "hardware": hardware(),
+        },
         "docs/results.md": {
             "results": results(),
             "small": small(),
@@ -98,7 +105,6 @@ def pages() -> dict[str, dict[str, str]]:
             "scale": titled("", [("scale", scale_table)]),
             "queue": titled("", [("shard_queue", queue_table)]),
         },
-        "docs/hardware.md": {"hardware": hardware()},
         "docs/existing_index.md": {"databases": titled("", [("index_databases", databases_table)])},
         "docs/task_student.md": {"intents": titled("", [("intents", intents_table)])},
         "docs/serve.md": {"serve": titled("", [("serve", serve_line)])},
@@ -194,7 +200,7 @@ def quickstart() -> str:
         return ""
     student, teacher, metrics = record["student"], record["teacher"], record["metrics"]
     return (
-        f"What `make quickstart` gave here ({record['training']['minutes']:.1f} minutes of training on two cores; "
+        f"What it gave here ({record['training']['minutes']:.1f} minutes of training on two cores; "
         f"{student['parameters'] / 1e6:.1f} M parameters against {teacher['parameters'] / 1e6:.1f} M; validation "
         f"distance "
         f"{metrics['untrained_distance']:.3f} before, {metrics['distance']:.3f} after; scores are nDCG@10 x 100):\n\n"
@@ -211,7 +217,7 @@ def fast() -> str:
         f"- **Fast on what you have.** On a CPU, training is {training['ratio_fp32']:.1f} times as fast as "
         f"sentence-transformers' "
         f"trainer, and teacher caching {caching['ratio_fp32']:.2f} times as fast as `encode` "
-        f"([docs/speed.md](docs/speed.md))."
+        f"([speed](docs/speed.md))."
     )
 
 
@@ -240,8 +246,8 @@ def headline() -> str:
     kept, speed = retained(record)["student"], record["inference"]
     return (
         f"An example: {record['teacher']['name']} with {record['student']['parameters'] / 1e6:.1f} instead of "
-        f"{record['teacher']['parameters'] / 1e6:.1f} million parameters keeps {kept[AVERAGE]:.1f} % of its average score over "
-        f"eight tasks ({kept[RETRIEVAL]:.1f} % in\nretrieval) and embeds "
+        f"{record['teacher']['parameters'] / 1e6:.1f} million parameters keeps {kept[AVERAGE]:.1f}% of its average score over "
+        f"eight tasks ({kept[RETRIEVAL]:.1f}% in\nretrieval) and embeds "
         f"{speed['student_texts_per_second'] / speed['teacher_texts_per_second']:.1f} times as many texts a second on a CPU."
     )
 

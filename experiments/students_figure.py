@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,20 +11,18 @@ from typing import Any
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
 from experiments.alternatives import kept_by_static
 from experiments.score_table import retained
+from experiments.site.figures import BLUE, ORANGE, svg, text
 
-AXES = {AVERAGE: "% of the teacher's average, eight tasks", RETRIEVAL: "% of the teacher's retrieval (Cranfield)"}
-LOOKS = {  # kind: legend, marker, colour
-    "student": ("students, fp32", "o", "#1f6fb2"),
-    "int8": ("the same as int8 ONNX files", "s", "#d1701f"),
-    "cut": ("layers cut, without training", "v", "#888888"),
-    "static": ("static vectors by model2vec", "^", "#888888"),
-    "teacher": ("all-MiniLM-L6-v2, the teacher", "*", "#222222"),
-}
+AVERAGES = {AVERAGE: "average of eight tasks", RETRIEVAL: "retrieval (Cranfield)"}
+WIDTH, HEIGHT = 480, 330
+LEFT, RIGHT, TOP, BOTTOM = 58, 470, 40, 250  # of the plane, in pixels
+SIZES = (3.5, 150.0)  # megabytes, from left to right
+SHARES = (71.0, 102.0)  # % of the teacher, from bottom to top
 
 
 @dataclass(frozen=True)
 class Point:
-    """A model: size in 10^6 bytes, % of the teacher's averages by name; `name` is written next to it."""
+    """A model: size in 10^6 bytes, % of the teacher's averages by name; `name` is written below it."""
 
     kind: str
     name: str
@@ -35,55 +34,81 @@ def student_points(
     students: Mapping[str, Any], static: Mapping[str, Any], int8: Mapping[str, Any], exports: Mapping[str, Any]
 ) -> list[Point]:
     """The models of the picture, from the students' records and the files of results/ of these names."""
-    found = [Point("teacher", "", _megabytes(next(iter(students.values()))["teacher"]), dict.fromkeys(AXES, 100.0))]
+    teacher = next(iter(students.values()))["teacher"]
+    points = [Point("teacher", _millions(teacher), _megabytes(teacher), dict.fromkeys(AVERAGES, 100.0))]
     for title, record in students.items():
-        size, kept, name = _megabytes(record["student"]), retained(record), title.split(":")[0]
-        found.append(Point("student", name, size, kept["student"]))
         if title.endswith(" layers"):
-            found.append(Point("cut", name, size, kept["untrained"]))
+            continue  # a plain cut; the page has the ones by layers, tokens and rank
+        name = title.split(":")[0]
+        size = _megabytes(record["student"])
+        points.append(Point("student", _millions(record["student"]), size, retained(record)["student"]))
         if name in int8 and name in exports.get("models", {}):
             averages = int8[name]["averages"]
             shares = {
                 key: 100 * averages["student"][part] / averages["teacher"][part]
                 for key, part in ((AVERAGE, "all"), (RETRIEVAL, "retrieval"))
             }
-            found.append(Point("int8", name, exports["models"][name]["onnx-int8"]["megabytes"], shares))
-    return found + [Point("static", "", _megabytes(model), kept_by_static(model)) for model in static.values()]
+            points.append(
+                Point(
+                    "int8",
+                    f"{_millions(record['student'])} int8",
+                    exports["models"][name]["onnx-int8"]["megabytes"],
+                    shares,
+                )
+            )
+    for model in static.values():
+        points.append(Point("static", "model2vec", _megabytes(model), kept_by_static(model)))
+    return points
 
 
 def draw_students(path: Path, points: list[Point]) -> None:
-    """Draw the shares against the size."""
-    from matplotlib import pyplot
-
-    figure, grid = pyplot.subplots(1, len(AXES), figsize=(10, 4), layout="constrained")
-    for axes, (key, label) in zip(grid, AXES.items(), strict=True):
-        for kind, (legend, marker, colour) in LOOKS.items():
-            own = [point for point in points if point.kind == kind]
-            across, up = [point.megabytes for point in own], [point.kept[key] for point in own]
-            axes.scatter(across, up, s=90 if marker == "*" else 45, marker=marker, color=colour, label=legend, zorder=2)
-        for point in points:
-            where: dict[str, Any] = {"xytext": (0, -14), "ha": "center"}
-            if point.megabytes < 8:  # the axis is near
-                where = {"xytext": (7, -4)}
-            elif any(_is_just_below(other, point, key) for other in points):
-                where = {"xytext": (-7, -3), "ha": "right"}
-            at = (point.megabytes, point.kept[key])
-            axes.annotate(point.name, at, textcoords="offset points", fontsize=8, **where)
-        axes.set(xscale="log", xlabel="MB of weights", ylabel=label, xlim=(4, 200))
-        axes.set_xticks([5, 10, 20, 50, 100], ["5", "10", "20", "50", "100"])
-        axes.margins(y=0.12)
-        axes.minorticks_off()
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.3)
-    figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8, frameon=False)
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
+    """Draw the shares against the size, in the colour of the page; each model has a point for either average."""
+    parts = _axes()
+    for point in sorted(points, key=lambda point: point.kind == "teacher"):
+        x = _across(point.megabytes)
+        color = {"student": BLUE, "int8": ORANGE}.get(point.kind, "currentColor")
+        high, low = (_up(point.kept[key]) for key in AVERAGES)
+        parts.append(f'<path d="M{x:.1f} {high:.1f} V{low:.1f}" stroke="{color}" opacity=".4"/>')
+        parts.append(f'<circle cx="{x:.1f}" cy="{high:.1f}" r="5" fill="{color}"/>')
+        if low != high:
+            parts.append(f'<circle cx="{x:.1f}" cy="{low:.1f}" r="4.5" fill="none" stroke="{color}" stroke-width="2"/>')
+        is_teacher = point.kind == "teacher"
+        parts.append(text(x, high - 12 if is_teacher else low + 19, "teacher" if is_teacher else point.name))
+    path.write_text(svg(WIDTH, HEIGHT, *parts), encoding="utf-8")
 
 
-def _is_just_below(other: Point, point: Point, key: str) -> bool:
-    """Whether a point of the same kind and size is so near that a name below would hide it."""
-    near = abs(other.megabytes / point.megabytes - 1) < 0.05 and other.kind == point.kind
-    return near and 0 < point.kept[key] - other.kept[key] < 1
+def _axes() -> list[str]:
+    """Return the lines and words around the points."""
+    parts = [f'<path d="M{LEFT} {TOP} V{BOTTOM} H{RIGHT}" fill="none" stroke="currentColor"/>']
+    for size in (5, 10, 20, 50, 100):
+        parts.append(text(_across(size), BOTTOM + 18, f"{size}"))
+    for share in (75, 80, 85, 90, 95, 100):
+        y = _up(share)
+        parts.append(text(LEFT - 8, y + 4, f"{share}", "end"))
+        parts.append(f'<path d="M{LEFT} {y:.1f} H{RIGHT}" stroke="currentColor" opacity=".12"/>')
+    parts.append(text((LEFT + RIGHT) / 2, BOTTOM + 38, "megabytes"))
+    parts.append(text(LEFT - 40, 20, "% of all-MiniLM-L6-v2", "start"))
+    for x, (key, words) in zip((100, 280), AVERAGES.items(), strict=True):
+        look = 'fill="currentColor"' if key == AVERAGE else 'fill="none" stroke="currentColor" stroke-width="2"'
+        parts.append(f'<circle cx="{x}" cy="{BOTTOM + 60}" r="4.5" {look}/>')
+        parts.append(text(x + 12, BOTTOM + 64, words, "start"))
+    return parts
+
+
+def _across(megabytes: float) -> float:
+    """Return the x of a size, on a scale of logarithms."""
+    first, last = (math.log(size) for size in SIZES)
+    return LEFT + (RIGHT - LEFT) * (math.log(megabytes) - first) / (last - first)
+
+
+def _up(share: float) -> float:
+    """Return the y of a share of the teacher's score, in %."""
+    return BOTTOM - (BOTTOM - TOP) * (share - SHARES[0]) / (SHARES[1] - SHARES[0])
+
+
+def _millions(model: Mapping[str, Any]) -> str:
+    """Return a model's parameters, such as 4.8M."""
+    return f"{model['parameters'] / 1e6:.1f}M"
 
 
 def _megabytes(model: Mapping[str, Any]) -> float:

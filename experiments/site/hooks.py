@@ -6,6 +6,7 @@ python -m mkdocs build        (from the repository's root; `make docs` does it, 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from mkdocs.exceptions import PluginError
@@ -36,7 +37,6 @@ def on_files(files: Any, config: Any) -> Any:
     linked: set[str] = set()
     for source, uri in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
-        text = text.split("\n## Documentation\n")[0] if source == "README.md" else text
         _made[uri], found = relink(text, source, uri)
         linked |= found
     _made.update(reference_pages.pages())
@@ -73,6 +73,38 @@ def part(source: str, name: str, uri: str) -> str:
     begin, end = marks(name)
     text = (ROOT / source).read_text(encoding="utf-8").split(begin)[1].split(end)[0]
     return relink(text, source, uri)[0]
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """Write llms.txt: the pages by tab, with the first sentence of each, for programs that read documentation."""
+    lines = [f"# {config['site_name']}", "", f"> {config['site_description']}", ""]
+    for tab in config["nav"]:
+        for title, entries in tab.items():
+            lines += [f"## {title}", ""]
+            lines += [_listed(uri, config) for uri in _pages_of(entries)] + [""]
+    (Path(config["site_dir"]) / "llms.txt").write_text("\n".join(lines), encoding="utf-8")
+
+
+def _pages_of(entries: Any) -> list[str]:
+    """Return the addresses of the pages below an entry of the navigation, in order."""
+    if isinstance(entries, str):
+        return [entries]
+    if isinstance(entries, dict):
+        entries = list(entries.values())
+    return [uri for entry in entries for uri in _pages_of(entry)]
+
+
+def _listed(uri: str, config: Any) -> str:
+    """Return a line of llms.txt: link, title and first sentence of a page."""
+    file = ROOT / "docs" / uri
+    text = _made[uri] if uri in _made else file.read_text(encoding="utf-8")
+    heading, _, body = text.partition("\n")
+    without_code = re.sub(r"```.*?```", "", body, flags=re.DOTALL)
+    paragraphs = (part.strip() for part in without_code.split("\n\n"))
+    first = next((part for part in paragraphs if part[:1].isalpha()), "")
+    sentence = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(first.split())).split(". ")[0].rstrip(".:")
+    title = heading.removeprefix("# ").strip()
+    return f"- [{title}]({uri.removesuffix('.md')}.html)" + (f": {sentence}" if sentence else "")
 
 
 def on_page_content(html: str, page: Any, config: Any, **_: Any) -> str:

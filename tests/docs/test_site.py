@@ -74,6 +74,13 @@ def test_the_site_names_no_file_of_another_host(site):
 
 
 @pytest.mark.slow
+def test_programs_find_every_page_of_the_navigation(site):
+    addresses = re.findall(r"^- \[[^]]+\]\((.+?)\)", (site / "llms.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {"sizes.html", "methods/redact.html", "reference/recipe.html"} <= set(addresses)
+    assert all((site / address).exists() for address in addresses)
+
+
+@pytest.mark.slow
 def test_pages_open_without_another_host_and_without_overflow(site):
     playwright = pytest.importorskip("playwright.sync_api")
     if not CHROMIUM.exists():
@@ -96,6 +103,8 @@ def test_pages_open_without_another_host_and_without_overflow(site):
         assert any(url.endswith(".woff2") for url in asked)  # KaTeX's fonts
         assert [url for url in asked if not url.startswith((address, "data:"))] == [] and problems == []
         page.goto(f"{address}/index.html?q=asymmetric")
+        page.wait_for_selector(".md-search-result__item")
+        page.goto(f"{(site / 'index.html').as_uri()}?q=asymmetric")  # from disk
         page.wait_for_selector(".md-search-result__item")
         browser.close()
     server.shutdown()

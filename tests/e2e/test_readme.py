@@ -16,12 +16,13 @@ ROOT = Path(__file__).parents[2]
 LESS = ("corpus.sources.0.limit=60 train.batch_size=8 train.max_steps=2 evaluation={}").split()
 
 
-def readme_commands() -> list[list[str]]:
-    """The commands of the README's blocks that are marked as tested."""
+def guide_commands() -> list[list[str]]:
+    """The commands of the blocks that are marked as tested."""
     blocks = re.findall(
         r"<!-- tested -->\n```bash\n(.*?)```", (ROOT / "docs" / "guide.md").read_text(encoding="utf-8"), flags=re.DOTALL
     )
-    return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines() if line.strip()]
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 @pytest.mark.slow
@@ -31,7 +32,7 @@ def test_commands_run_from_the_wheel(tmp_path, small_minilm):
     subprocess.run(wheel, check=True)
     install = [*pip, "install", "--quiet", "--no-deps", "--no-compile", "--target", str(tmp_path / "site")]
     subprocess.run([*install, str(next(tmp_path.glob("distilvec-*.whl")))], check=True)
-    cache, commands = str(tmp_path / "cache"), readme_commands()
+    cache, commands = str(tmp_path / "cache"), guide_commands()
     assert len(commands) >= 6 and {command[0] for command in commands} == {"distilvec"}
     small = [[*words, *(LESS if words[0] in ("quickstart", "run", "plan", "cache") else [])] for _, *words in commands]
     work = (tmp_path / "site", small_minilm, json.dumps(small))

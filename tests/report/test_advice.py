@@ -138,8 +138,9 @@ def test_a_linear_layer_that_started_at_random():
 
 
 def test_texts_that_are_learned_by_heart():
-    def report(seen, new, texts=2000):
-        found = judged(shares(0.4, new), trained=shares(0.4, seen), texts=texts)
+    def report(seen, new, texts=2000, before=None):
+        start = None if before is None else shares(0.4, before)
+        found = judged(shares(0.4, new), start=start, trained=shares(0.4, seen), texts=texts)
         found["record"]["data"] = {"train_rows": 1000}
         return found
 
@@ -147,6 +148,8 @@ def test_texts_that_are_learned_by_heart():
     assert "0.62" in text and "0.48 for new ones" in text and "distinct texts" in text
     assert overfits(report(0.50, 0.48)) == ""  # the intervals meet
     assert overfits(report(0.62, 0.48, texts=999)) == overfits({}) == ""  # not every text was seen
+    assert overfits(report(0.62, 0.48, before=0.40)) == text
+    assert overfits(report(0.62, 0.48, before=0.48)) == ""  # what was not trained was not learned
     distances = {"texts": {"rows": 9, "mean": 0.5, "trained": {"rows": 9, "mean": 0.4}}}
     assert more_texts(report(0.50, 0.48) | distances) == ""  # the neighbours, with their interval, decide
 

@@ -20,6 +20,7 @@ from distilvec.students.design import (
     Budget,
     Design,
     ModelShape,
+    Split,
     TokensUsed,
     count_parameters,
     describe,
@@ -208,6 +209,22 @@ def test_a_whole_budget_keeps_the_whole_model():
     assert made.parts.total == MINILM.parameters
 
 
+def test_what_is_left_beside_whole_layers_goes_to_tokens_for_new_texts():
+    used = TokensUsed(7000, 900, [1.0] * 7000, possible=18_000)
+    whole_layers = count_parameters(MINILM, Split(6, 1536, 7000)).total
+    made = design_student(MINILM, Budget(whole_layers + 5000 * 384), used)
+    assert made.split == Split(6, 1536, 12_000)
+    assert any("5,000 tokens are kept beside the 7,000" in note for note in made.notes)
+    assert design_student(MINILM, Budget(whole_layers + 12_000 * 384), used).split.tokens == 18_000
+    assert design_student(MINILM, parse_size("100%"), used).student_keys() == {}
+    assert design_student(MINILM, parse_size("5M"), used).split.tokens == 7000
+
+
+def test_a_static_student_keeps_tokens_for_new_texts():
+    used = TokensUsed(7000, 900, [1.0] * 7000, possible=18_000)
+    assert design_student(MINILM, Budget(10_000 * 384), used, static=True).split == Split(0, 0, 10_000, 384)
+
+
 @pytest.mark.parametrize("tokens", [3000, 14_000, 28_000])
 @pytest.mark.parametrize("shape", [MINILM, MPNET], ids=["factorized", "rows as they are"])
 def test_no_budget_is_exceeded_nor_left_unused(shape, tokens):
@@ -273,16 +290,14 @@ def test_a_static_student_that_is_asked_for(size):
     rank = made.split.rank
     linear = 0 if rank == 384 else rank * 384
     assert made.parts.total == made.split.tokens * rank + linear <= made.budget
-    assert made.student_keys() == {
-        "layers": 0,
-        "vocabulary": {"kind": "trim", "size": made.split.tokens, "letters": "seen"},
-        "embedding": {"rank": rank},
-    }
+    vocabulary = {"vocabulary": {"kind": "trim", "size": made.split.tokens, "letters": "seen"}}
+    is_whole = made.split.tokens == MINILM.vocabulary
+    assert made.student_keys() == {"layers": 0, "embedding": {"rank": rank}, **({} if is_whole else vocabulary)}
     if size in ("50k", "500k"):
         assert rank == 32
         assert any(f"{made.split.tokens:,} of the 28,000 tokens" in note for note in made.notes)
     else:
-        assert made.split.tokens == 28_000
+        assert made.split.tokens == (MINILM.vocabulary if size == "20M" else 28_000)
     assert not any("needs at least" in note for note in made.notes)
 
 

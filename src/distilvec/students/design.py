@@ -6,7 +6,8 @@ The rule comes from docs/levers.md, where one change at a time was measured on s
 2. half of the neurons of each feed-forward layer, and the layers that are nearest to the teacher ("best");
 3. every token that the texts use, before more layers: where the tables get too little for that, layers go first, then
    another half of the neurons, and the rarest tokens last;
-4. what is left makes the rows of the table longer (its rank).
+4. what is left makes the rows of the table longer (its rank);
+5. where layers, neurons and rows are whole, further tokens of the same letters stay, for words of new texts.
 
 A table that cannot be factorized has rows of the model's own size, and holds as many tokens as fit.
 Below the smallest student with layers the student is static (students/static.py): a table of token vectors, and a
@@ -119,11 +120,13 @@ class TokensUsed:
     number: those of a vocabulary that is trimmed to the texts
     least: of these, special tokens, bytes and letters, which stay in any smaller vocabulary
     counts: how often each of them occurs (a number or a share), in descending order; empty if unknown
+    possible: the tokens used and those that new texts of the same letters may use; 0 if unknown
     """
 
     number: int
     least: int = 0
     counts: Sequence[float] = ()
+    possible: int = 0
 
     def coverage(self, tokens: int) -> float | None:
         """Return the share of all occurrences that the most frequent tokens have; None if unknown."""
@@ -208,9 +211,11 @@ def design_student(
     split = None if static else _first_split(shape, parameters, tokens)
     if split is None:
         split = _static_split(shape, parameters, tokens, key)
+        split = with_unseen_tokens(shape, parameters, tokens, split)
         notes = _static_notes(shape, parameters, tokens, split, static)
         return Design(shape, parameters, split, count_parameters(shape, split), notes)
     split = widen(shape, parameters, tokens, split)
+    split = with_unseen_tokens(shape, parameters, tokens, split)
     notes = _notes(shape, parameters, tokens, split)
     return Design(shape, parameters, split, count_parameters(shape, split), notes)
 
@@ -243,7 +248,8 @@ def available_tokens(shape: ModelShape, tokens_used: TokensUsed | int) -> Tokens
     tokens = TokensUsed(tokens_used) if isinstance(tokens_used, int) else tokens_used
     number = min(tokens.number, shape.vocabulary)
     least = min(number, max(tokens.least, LEAST_TOKENS))
-    return replace(tokens, number=number, least=least)
+    possible = min(max(tokens.possible, number), shape.vocabulary)
+    return replace(tokens, number=number, least=least, possible=possible)
 
 
 def part_of_neurons(shape: ModelShape, divisor: int) -> int:
@@ -349,7 +355,7 @@ def _static_notes(
         notes.append(f"A student with a layer needs at least {least} parameters: {describe(smallest)}.")
     if shape.no_trimming:
         notes.append(f"The vocabulary stays whole: {shape.no_trimming}")
-    if split.tokens < tokens.number:
+    if split.tokens != tokens.number:
         notes.append(_tokens_note(tokens, split))
     total = count_parameters(shape, split).total
     if total < 0.9 * parameters:
@@ -361,7 +367,10 @@ def _static_notes(
 
 
 def _tokens_note(tokens: TokensUsed, split: Split) -> str:
-    """Say how many of the tokens stay, and how much of the texts they are."""
+    """Say how many of the tokens stay, and how much of the texts they are, or how many there are for new texts."""
+    if split.tokens > tokens.number:
+        more = split.tokens - tokens.number
+        return f"{more:,} tokens are kept beside the {tokens.number:,} that the texts use, for the words of new texts."
     coverage = tokens.coverage(split.tokens)
     share = "" if coverage is None else f", about {coverage:.1%} of their occurrences"
     return f"{split.tokens:,} of the {tokens.number:,} tokens that the texts use are kept{share}."
@@ -417,6 +426,23 @@ def widen(shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split) 
     return fill_table(shape, parameters, tokens, split.layers, neurons) or split
 
 
+def with_unseen_tokens(shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split) -> Split:
+    """Return the split with tokens that the texts do not use, where nothing else can take what is left.
+
+    New texts have words that the texts of the training lack. The whole vocabulary stays where it fits, else the tokens
+    that are possible.
+    """
+    has_whole_rows = split.rank is None or (split.is_static and split.rank == shape.dim)
+    if split.tokens < tokens.number or not has_whole_rows:
+        return split
+    row = shape.row_size if split.rank is None else split.rank
+    room = parameters - count_parameters(shape, split).total
+    count = split.tokens + max(0, room) // row
+    if count < shape.vocabulary:
+        count = min(count, tokens.possible)
+    return replace(split, tokens=min(count, shape.vocabulary))
+
+
 def smallest_split(shape: ModelShape, tokens: TokensUsed) -> Split:
     """Return the smallest student of a model: one layer, an eighth of the neurons, the least tokens and rank."""
     layers = shape.layers if shape.no_pruning else 1
@@ -449,7 +475,7 @@ def _notes(shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split)
         notes.append(f"All layers stay: {shape.no_pruning}")
     if shape.no_narrowing:
         notes.append(f"All neurons stay: {shape.no_narrowing}")
-    if split.tokens < tokens.number:
+    if split.tokens != tokens.number:
         notes.append(_tokens_note(tokens, split))
     if split.neurons < shape.neurons // 2:
         notes.append(f"{split.neurons:,} of {shape.neurons:,} neurons: half of them would leave the table too little.")

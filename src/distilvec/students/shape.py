@@ -82,7 +82,7 @@ def count_tokens(tokenizer: PreTrainedTokenizerBase, texts: Mapping[str, Texts])
         counts = part.tokens(pieces)
         shares += counts / max(1, counts.sum())
     frequencies = np.sort(shares[shares > 0])[::-1]
-    return TokensUsed(figures["tokens"], figures["least"], frequencies.tolist())
+    return TokensUsed(figures["tokens"], figures["least"], frequencies.tolist(), figures["possible"])
 
 
 def _shape_of(backbone: PreTrainedModel, **settings: Any) -> ModelShape:

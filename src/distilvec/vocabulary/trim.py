@@ -97,25 +97,24 @@ class Vocabulary:
     notes: tuple[str, ...] = ()
 
 
-def size_notes(size: int | None, tokens: int) -> tuple[str, ...]:
-    """Note a number of tokens that is not the `size` asked for."""
+def size_notes(size: int | None, tokens: int, most: str = "the texts use no more") -> tuple[str, ...]:
+    """Note a number of tokens that is not the `size` asked for; `most` says why there are no more."""
     if size is None or size == tokens:
         return ()
-    reason = "the texts use no more"
-    if tokens > size:
-        reason = "special tokens, bytes and letters of the texts always stay"
+    reason = most if tokens < size else "special tokens, bytes and letters of the texts always stay"
     return (f"{tokens:,} tokens instead of {size:,}: {reason}",)
 
 
 def trim(
     pieces: Pieces, words: Mapping[str, Words], size: int | None = None, letters: Alphabet | None = None
 ) -> Vocabulary:
-    """Keep the tokens that the texts use, `words` by language: all of them, or the most frequent ones, `size` in all.
+    """Keep the tokens that the texts use, `words` by language, or `size` tokens in all.
 
     Without a size no text changes its tokens. Special, added and byte tokens stay, and of the alphabet "all" or the
-    letters "seen" in the texts (see `_alphabet_kept`). With a size the rarest tokens go in rounds, and the words are
-    counted again after each. Every language has the same weight. A size outside of what tokenizer and texts allow is
-    raised or lowered, with a note. Errors: DistilvecError for mostly unknown tokens.
+    letters "seen" in the texts (see `_alphabet_kept`). With a smaller size the rarest tokens go in rounds, and the
+    words are counted again after each; every language has the same weight. With a larger one the texts' tokens are
+    joined by others that new texts may use (see `unseen`). A size outside of what tokenizer and texts allow is raised
+    or lowered, with a note. Errors: DistilvecError for mostly unknown tokens.
     """
     counts = _shares(pieces, words)
     unknown = _unknown(pieces, counts)
@@ -128,7 +127,13 @@ def trim(
     used = {int(number) for number in np.flatnonzero(counts)}
     fixed, notes = _alphabet_kept(pieces, used, letters, size)
     tokens = needed(pieces, used | fixed, fixed)
-    if size is not None:
+    others = unseen(pieces, used, tokens)
+    possible = len(tokens) + len(others)
+    if size is not None and size > len(tokens):
+        present = {str(pieces.tokens[number]) for number in tokens}
+        more = _first(pieces, others, size - len(tokens), present, set())
+        tokens |= {pieces.vocabulary[token] for token in more}
+    elif size is not None:
         always = {str(pieces.tokens[number]) for number in fixed}
         target_size = max(size, len(fixed))
         while len(tokens) > target_size:
@@ -146,9 +151,40 @@ def trim(
         "used": len(used),
         "always": len(fixed),
         "least": least,
+        "possible": possible,
         "tokens": len(order),
     }
-    return Vocabulary(tokenizer, figures, notes + size_notes(size, len(order)))
+    notes += size_notes(size, len(order), "the letters of the texts write no more")
+    return Vocabulary(tokenizer, figures, notes)
+
+
+def unseen(pieces: Pieces, used: set[int], tokens: set[int]) -> list[int]:
+    """Return tokens that new texts of the same kind may use: of the letters of the used ones, and not in `tokens`.
+
+    The likeliest come first: by their probability in a Unigram model, else in the order of the vocabulary, whose
+    beginning has the most frequent ones. Tokens that their own text is not split into are left out.
+    """
+    letters: set[str] = set()
+    for number in used:
+        letters.update(_text(pieces, number))
+    numbers: list[int] = []
+    for number in range(len(pieces.tokens)):
+        text = _text(pieces, number)
+        if number not in tokens and text and letters.issuperset(text):
+            numbers.append(number)
+    lost = unreachable(pieces, numbers)
+    reachable = [number for number in numbers if pieces.tokens[number] not in lost]
+    model = pieces.state["model"]
+    if model["type"] != "Unigram":
+        return reachable
+    scores = [score for _, score in model["vocab"]]
+    return sorted(reachable, key=lambda number: -scores[number])
+
+
+def _text(pieces: Pieces, number: int) -> str:
+    """Return the text of an ordinary token; empty for special and added tokens, and for a part of a character."""
+    surface = None if number in pieces.added else pieces.surface(number)
+    return surface.text.decode("utf-8", "ignore") if surface is not None else ""
 
 
 def hybrid(
@@ -209,11 +245,14 @@ def hybrid(
     return Vocabulary(tokenizer, figures, notes + size_notes(size, len(tokenizer)))
 
 
-def unreachable(pieces: Pieces) -> set[str]:
-    """Return the tokens that their own text is not split into, without special, added and byte tokens."""
+def unreachable(pieces: Pieces, numbers: Iterable[int] | None = None) -> set[str]:
+    """Return the tokens that their own text is not split into, without special, added and byte tokens.
+
+    `numbers`: the ids to look at, by default all.
+    """
     byte_tokens = {number for number, letter in alphabet(pieces).items() if letter.startswith("<0x")}
     surfaces: dict[int, Surface] = {}
-    for number in range(len(pieces.tokens)):
+    for number in range(len(pieces.tokens)) if numbers is None else numbers:
         surface = None if number in pieces.added else pieces.surface(number)
         if surface is not None:
             surfaces[number] = surface

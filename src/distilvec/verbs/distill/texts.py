@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
+from distilvec.config.recipe import section_of
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import DistilvecError
 from distilvec.data.sources import read_source
@@ -33,18 +34,23 @@ def text_sources(texts: Texts | Sequence[Path], root: Path, *, role: str, langua
         root: the cache's folder, in which texts that are in no file are stored
         role: "document" or "query"
 
-    Errors: DistilvecError with the key "texts" for what is not there.
+    Errors: DistilvecError with the key "texts", or "queries", for what is not there or cannot be a source.
     """
     sources: list[dict[str, Any]] = []
     names = _names(texts)
-    for name in names:
-        sources += _named_source(name, root)
-    if not names:
-        sources = source_keys(cast(Texts, texts), root)
-    for source in sources:
-        source["role"] = role
-        if language is not None:
-            source["language"] = language
+    key = "queries" if role == "query" else "texts"
+    try:
+        for name in names:
+            sources += _named_source(name, root)
+        if not names:
+            sources = source_keys(cast(Texts, texts), root)
+        for source in sources:
+            source["role"] = role
+            if language is not None:
+                source["language"] = language
+            section_of(SourceSection, key, source)
+    except DistilvecError as error:
+        raise error.renamed(key) from error
     return sources
 
 

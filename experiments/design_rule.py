@@ -16,8 +16,8 @@ Each rival turns one claim of the rule around. They were written before any of t
 
 The last two were written later than the others, with the part of the rule that they turn around.
 
-`--split layers7` is neither: 7 layers as narrow as the rule's, every token, and rows as long as fit. Such splits show
-where the best number of layers lies.
+`--split layers7` is neither: 7 layers, half of the neurons, every token and rows as long as fit; `layers7-tokens9000`
+has so many tokens. Such splits show where the best ones lie.
 
 The share of the teacher's neighbours that a student finds is measured on held-out texts. Each call trains one student
 and adds its row to the file, or goes on with one that was stopped; a row that is there is not trained again.
@@ -52,6 +52,7 @@ from distilvec.students.design import (
     design_student,
     fill_table,
     parse_size,
+    part_of_neurons,
     with_tokens,
 )
 from distilvec.students.shape import count_tokens, read_shape
@@ -114,7 +115,7 @@ def main() -> None:
     parser.add_argument("teacher")
     parser.add_argument("--student", help="another model whose layers the student takes, a folder or id")
     parser.add_argument("--size", required=True, help="2M, 5M, 20M or 25%%")
-    parser.add_argument("--split", default="rule", help=f"rule, {', '.join(RIVALS)}, or layers and their number")
+    parser.add_argument("--split", default="rule", help=f"rule, {', '.join(RIVALS)}, or layersN, layersN-tokensM")
     parser.add_argument("--texts", choices=[*SWEEPS, "ten-languages"], default="english")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=600, help="of 32 texts")
@@ -197,8 +198,11 @@ def choose_split(name: str, shape: ModelShape, parameters: int, used: TokensUsed
         return rule
     available = available_tokens(shape, used)
     if name not in RIVALS:
-        layers = int(name.removeprefix("layers"))
-        split = fill_table(shape, parameters, available, layers, rule.neurons, least_rank=RANK_STEP)
+        layers, _, number = name.removeprefix("layers").partition("-tokens")
+        if number:
+            available = replace(available, number=int(number))
+        neurons = part_of_neurons(shape, 2)
+        split = fill_table(shape, parameters, available, int(layers), neurons, least_rank=RANK_STEP)
     else:
         split = RIVALS[name](shape, parameters, available, rule)
     if split is None or split == rule:

@@ -110,6 +110,16 @@ def test_queries_that_cannot_be_read_are_named_by_the_option(tiny_model, capsys)
         assert "[--queries]" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", [[], ["--queries"]], ids=["texts", "queries"])
+def test_an_address_on_the_command_line_stays_one(option, tiny_model, capsys):
+    """As a Path s3:// would be s3:/, a file that is not there, and the password would be shown."""
+    key = option[0] if option else "TEXTS"
+    names = ["texts.txt", *option, "s3://me:word@bucket/lines.txt"] if option else ["s3://me:word@bucket/lines.txt"]
+    assert run_command(["distill", str(tiny_model), *names, "--layers", "2", "--dry-run", *WORDS]) == 2
+    message = capsys.readouterr().err
+    assert f"[{key}]" in message and "password" in message and "word@" not in message
+
+
 @pytest.mark.parametrize(
     ("options", "key"),
     [

@@ -19,6 +19,11 @@ CHROMIUM = Path("/usr/bin/chromium")
 EXTERNAL = re.compile(r"""(?:<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=|url\()["']?((?:https?:)?//[^"') >]+)""")
 
 
+# The beginnings of blocks of code that are wider than their box
+CUT = """[...document.querySelectorAll('pre code')].filter((code) => code.scrollWidth > code.clientWidth + 1)
+    .map((code) => code.textContent.slice(0, 60))"""
+
+
 class Quiet(http.server.SimpleHTTPRequestHandler):
     """A server of files without a log."""
 
@@ -94,14 +99,20 @@ def test_pages_open_without_another_host_and_without_overflow(site):
         page.set_default_timeout(600_000)  # ms; the default, 30 s, is short where other work runs
         asked, problems = [], []
         page.on("request", lambda request: asked.append(request.url))
-        page.on("requestfailed", lambda request: problems.append(request.url))
+        page.on("requestfailed", lambda request: problems.append((request.failure, request.url)))
         page.on("pageerror", lambda error: problems.append(str(error)))
-        for name in ("index", "methods/emo", "reference/recipe", "margin"):
-            page.goto(f"{address}/{name}.html")
-            page.wait_for_load_state("networkidle")
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+        for width in (1400, 400):
+            page.set_viewport_size({"width": width, "height": 800})
+            for file in sorted(site.rglob("*.html")):
+                name = file.relative_to(site).as_posix()
+                page.goto(f"{address}/{name}", wait_until="load")
+                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
+                assert page.evaluate(CUT) == [], (name, width)
+        page.wait_for_load_state("networkidle")
         assert any(url.endswith(".woff2") for url in asked)  # KaTeX's fonts
-        assert [url for url in asked if not url.startswith((address, "data:"))] == [] and problems == []
+        assert [url for url in asked if not url.startswith((address, "data:"))] == []
+        # The next page ends what the one before still loads
+        assert [problem for problem in problems if problem[0] != "net::ERR_ABORTED"] == []
         page.goto(f"{address}/index.html?q=asymmetric")
         page.wait_for_selector(".md-search-result__item")
         page.goto(f"{(site / 'index.html').as_uri()}?q=asymmetric")  # from disk

@@ -80,8 +80,10 @@ $(VENV)/dev: $(VENV)/pip pyproject.toml requirements/lock.txt
 # KaTeX sets the equations while the site is built; its style sheet and fonts are copied into the site
 .katex/installed: requirements/katex.sha512
 	rm -rf .katex && mkdir .katex
-	cd .katex && npm pack --silent --ignore-scripts katex@0.19.1 >/dev/null && sha512sum --quiet --check ../$<
+	cd .katex && npm pack --silent --ignore-scripts katex@0.19.1 iframe-worker@1.0.4 >/dev/null && sha512sum --quiet --check ../$<
 	cd .katex && tar xzf katex-0.19.1.tgz --strip-components=2 package/dist && rm katex-0.19.1.tgz
+	cd .katex && mkdir iframe-worker && tar xzf iframe-worker-1.0.4.tgz -C iframe-worker --strip-components=2 package/shim
+	rm .katex/iframe-worker-1.0.4.tgz
 	touch $@
 
 lock:

@@ -11,8 +11,10 @@ Each rival turns one claim of the rule around. They were written before any of t
     rival2    all neurons, fewer layers: as many whole layers as the rule's layers have parameters, nearest number
     rival3    more layers, shorter rows: half as many layers again, every token at a lower rank. Where rows cannot be
               shorter, fewer neurons and more tokens: half of the rule's neurons, as many tokens as fit
-    rival4    no tokens beside those that the texts use, where the rule has room for others; written later than the
-              first three, with that part of the rule
+    rival4    no tokens beside those that the texts use, where the rule has room for others
+    rival5    every token in the letters of the texts, at a lower rank
+
+The last two were written later than the others, with the part of the rule that they turn around.
 
 `--split layers7` is neither: 7 layers as narrow as the rule's, every token, and rows as long as fit. Such splits show
 where the best number of layers lies.
@@ -82,11 +84,18 @@ def tokens_used_alone(shape: ModelShape, parameters: int, tokens: TokensUsed, ru
     return replace(rule, tokens=min(rule.tokens, tokens.number))
 
 
+def tokens_for_new_texts(shape: ModelShape, parameters: int, tokens: TokensUsed, rule: Split) -> Split | None:
+    """Turn around "tokens that the texts do not use only where nothing else can take what is left"."""
+    more = replace(tokens, number=tokens.possible)
+    return fill_table(shape, parameters, more, rule.layers, rule.neurons, least_rank=RANK_STEP)
+
+
 RIVALS: dict[str, Callable[[ModelShape, int, TokensUsed, Split], Split | None]] = {
     "rival1": more_layers_fewer_tokens,
     "rival2": all_neurons_fewer_layers,
     "rival3": shorter_rows_or_fewer_neurons,
     "rival4": tokens_used_alone,
+    "rival5": tokens_for_new_texts,
 }
 
 
@@ -225,6 +234,7 @@ TITLES = {
     "rival2": "all neurons, fewer layers",
     "rival3": "more layers, shorter rows",
     "rival4": "only tokens that the texts use",
+    "rival5": "tokens for new texts, shorter rows",
 }
 
 

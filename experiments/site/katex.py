@@ -1,4 +1,7 @@
-"""Equations set by KaTeX while the site is built: pages need its style sheet and fonts, no script and no other host."""
+"""Equations set by KaTeX while the site is built: pages need its style sheet and fonts, no script and no other host.
+
+Beside it lies iframe-worker's script, with which a browser searches pages that are opened from disk.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,7 @@ def typeset(page: str) -> str:
 
 
 def assets() -> dict[str, Path]:
-    """Files of the site by address: the style sheet and its fonts."""
+    """Files of the site by address: the style sheet with its fonts, and the script of the search."""
     fonts = sorted((FOLDER / "fonts").glob("*.woff2"))
-    return {f"katex/{path.relative_to(FOLDER).as_posix()}": path for path in [FOLDER / "katex.min.css", *fonts]}
+    paths = [FOLDER / "katex.min.css", FOLDER / "iframe-worker" / "index.js", *fonts]
+    return {f"katex/{path.relative_to(FOLDER).as_posix()}": path for path in paths}

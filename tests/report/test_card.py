@@ -18,6 +18,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config.student import ExpertsSection, StudentSection
 from distilvec.evaluation.neighbors import NeighborShares, Share
+from distilvec.models import limits
 from distilvec.models.load import EXPERTS_FILE
 from distilvec.report import model_card as cards
 from distilvec.report.json_values import to_json
@@ -25,7 +26,7 @@ from distilvec.report.model_card import (
     loading_call,
 )
 from distilvec.report.neighbors import neighbors_sentence
-from distilvec.report.record import describe_student, parse_record
+from distilvec.report.record import RunRecord, describe_student, parse_record
 from distilvec.report.scores import make_verdict
 from distilvec.students.build import TeacherInfo, build_student
 from tests.report.report_sample import sample_judgement
@@ -103,6 +104,18 @@ def test_facts_of_the_student(student: SentenceTransformer) -> None:
     assert info["embedding_parameters"] == student.tokenizer.vocab_size * 32
     assert info["parameters"] == sum(weight.numel() for weight in student.parameters()) > info["embedding_parameters"]
     assert json.loads(json.dumps(info)) == info
+
+
+def test_a_student_without_a_limit_states_no_length(
+    student: SentenceTransformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As T5's, whose positions are relative, with a teacher that states none: its tokenizer has a number for that."""
+    monkeypatch.setattr(limits, "position_limit", lambda backbone: None)
+    for length in (10**6, 10**30):
+        monkeypatch.setattr(student.tokenizer, "model_max_length", length)
+        described = describe_student(student, "tiny")
+        assert described.max_length is None
+        assert "maximum length" not in cards.model_card(RunRecord(name="tiny", student=described))
 
 
 def test_front_matter(record: Content) -> None:

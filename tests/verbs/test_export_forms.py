@@ -17,12 +17,13 @@ from sentence_transformers import SentenceTransformer
 from distilvec.core.errors import DistilvecError
 from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.evaluation import parity
-from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, tokenize
+from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, check_onnx_place, tokenize
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
 from distilvec.report.record import parse_record
 from distilvec.students.task_head import TaskModel, save_head
+from distilvec.verbs.export.command import export
 from distilvec.verbs.export.export import FORMS, export_model
 
 pytest.importorskip("onnxruntime")
@@ -171,3 +172,19 @@ def test_a_card_changed_by_hand_and_exports_of_other_weights_are_kept_out(world:
     record = {"format": 1, "name": "other"}
     save_student(world.model, world.folder, record, model_card(parse_record(record)))
     assert read_exports(world.folder) == {}
+
+
+def test_what_is_at_the_place_stays_unless_it_is_onnx(tmp_path: Path) -> None:
+    (tmp_path / "none").write_bytes(b"")
+    (tmp_path / "ours.onnx").write_bytes(b"\x08\x08\x12\x07pytorch")
+    for name in ("none", "ours.onnx", "absent.onnx", "new/model.onnx"):
+        check_onnx_place(tmp_path / name, "--out")
+    (tmp_path / "notes.onnx").write_text("mine")
+    with pytest.raises(DistilvecError, match=r"\[--out\] .* is not an ONNX file"):
+        check_onnx_place(tmp_path / "notes.onnx", "--out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["none", "notes.onnx", "ours.onnx"]
+
+
+def test_an_id_needs_a_place() -> None:
+    with pytest.raises(DistilvecError, match="--out"):
+        export("org/model")

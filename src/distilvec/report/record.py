@@ -14,13 +14,15 @@ from typing import Any
 from pydantic import FiniteFloat
 
 from distilvec.core.files import write_json
+from distilvec.core.info import UNLIMITED
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.similarity import Similarity
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.neighbors import Judgement
 from distilvec.formats.replace import RECORD
-from distilvec.models.static import is_static, static_limit, token_table
+from distilvec.models.limits import max_length
+from distilvec.models.static import is_static, token_table
 from distilvec.report.json_values import from_json, read_value, to_json
 
 RECORD_FORMAT = 2
@@ -272,7 +274,6 @@ def describe_student(
         layers = 0
         hidden_width = model[0].embedding_dim
         pooling = "mean"
-        max_length = static_limit(model)
     else:
         backbone = model[0].auto_model
         config = backbone.config.get_text_config()
@@ -280,7 +281,7 @@ def describe_student(
         layers = config.num_hidden_layers
         hidden_width = config.hidden_size
         pooling = str(model[1].pooling_mode)
-        max_length = model.max_seq_length
+    limit = max_length(model)
     kinds = [type(module).__name__ for module in model]
     experts = [module.settings() for module in model if type(module).__name__ == "Experts"]
     return StudentRecord(
@@ -294,7 +295,7 @@ def describe_student(
         pooling=pooling,
         dense="Dense" in kinds,
         normalized="Normalize" in kinds,
-        max_length=max_length,
+        max_length=limit if limit < UNLIMITED else None,
         parameters=sum(weight.numel() for weight in model.parameters()),
         embedding_parameters=sum(weight.numel() for weight in token_table(model).parameters()),
         prompts=dict(model.prompts),

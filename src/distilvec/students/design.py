@@ -369,10 +369,8 @@ def _static_notes(
 def _tokens_note(tokens: TokensUsed, split: Split) -> str:
     """Say how many of the tokens stay, and how much of the texts they are, or how many there are for new texts."""
     if split.tokens > tokens.number:
-        return (
-            f"{split.tokens - tokens.number:,} tokens are kept beside the {tokens.number:,} that the texts use, for the "
-            "words of new texts."
-        )
+        more = split.tokens - tokens.number
+        return f"{more:,} tokens are kept beside the {tokens.number:,} that the texts use, for the words of new texts."
     coverage = tokens.coverage(split.tokens)
     share = "" if coverage is None else f", about {coverage:.1%} of their occurrences"
     return f"{split.tokens:,} of the {tokens.number:,} tokens that the texts use are kept{share}."

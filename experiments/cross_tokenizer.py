@@ -1,5 +1,5 @@
-"""The tables of docs/token_level.md and docs/distillmoe.md from the JSON of the shootout across tokenizers, next to the
-papers' figures.
+"""The tables of docs/papers/emo.md and docs/papers/distillmoe.md from the JSON of the shootout across tokenizers, next
+to the papers' figures.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.step_cost_table import precisions
 from distilvec.config.builtin import recipe_folder
 from distilvec.config.recipe import read_tree
 from experiments.shootout import PAIRED, Seeds, agreement, difference, spread
@@ -62,6 +63,14 @@ OF_MOE = (
     "manual-equal", "manual-pointwise", "gate-held-fast", "authors", "sharp", "two-teachers",
 )  # fmt: skip
 ORDER = tuple(dict.fromkeys((*OF_EMO, *OF_MOE)))  # the tables'
+EMO_SUMMARY = (
+    "task-half", "task", "uld", "multilevel_ot", "emo", "emo-states", "mined-hidden", "dskd", "dskd-hidden",
+    "mined", "cdm",
+)  # fmt: skip
+MOE_SUMMARY = (
+    "task-half", "task", "distillmoe", "floor-held", "gate-held", "gate-held-residual", "manual-equal", "dskd-hidden",
+    "mined",
+)  # fmt: skip
 MAIN = {"banking77": "accuracy", "stsb-separate": "spearman"}
 ONE_INPUT = {"mrpc": "accuracy", "stsb": "spearman"}  # pairs as one input: a table of their own
 OTHERS = {"banking77": ["macro_f1"], "stsb-separate": ["pearson"], "mrpc": ["macro_f1"], "stsb": ["pearson"]}
@@ -70,13 +79,58 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def emo_tables(report: Mapping[str, Any]) -> str:
-    """EMO, its parts and its baselines, and how their order agrees with the paper's; then pairs as one input."""
+    """EMO, its parts and its baselines, and how their order agrees with the paper's."""
     rows = [row for row in report["rows"] if row["method"] in OF_EMO and row["task"] in MAIN]
     words = [f"- {task}: {order(rows, PAPER[task], task)}" for task in tasks_of(rows)]
     parts = [table(report, rows), findings(rows, "emo", "cross_tokenizer"), "\n".join(words)] if rows else []
-    if joint := [row for row in report["rows"] if row["task"] in ONE_INPUT]:
-        parts += ["### Pairs as one input", table(report, joint)]
     return "\n\n".join(parts)
+
+
+def emo_summary(report: Mapping[str, Any], all_labels: Mapping[str, Any], costs: Mapping[str, Any]) -> str:
+    """A line for each method: banking77 with few labels, STS-B, banking77 with all labels, and a step's time."""
+    rows = report["rows"]
+    head = ("run", "banking77", "against `task`", "STS-B", "banking77, all labels", "ms a step")
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    accuracy = f"{report['teachers']['banking77']['accuracy']:.2f}"
+    lines.append(f"| teacher | {accuracy} | | {report['teachers']['stsb-separate']['spearman']:.2f} | {accuracy} | |")
+    for name in EMO_SUMMARY:
+        cost = f"{precisions(costs[name])['bf16']['ms']:.0f}" if name in costs else ""
+        gap = difference(values(rows, "banking77", name), values(rows, "banking77", "task")) if name != "task" else ""
+        cells = [cell(rows, "banking77", name), gap, cell(rows, "stsb-separate", name)]
+        cells += [cell(all_labels["rows"], "banking77", name), cost]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def moe_summary(report: Mapping[str, Any]) -> str:
+    """A line for each form of DistillMoE: both tasks, the distance from the student alone, and where the gate ends."""
+    rows = [row for row in report["rows"] if row["task"] in MAIN]
+    head = ("run", "banking77", "against `task`", "STS-B", "against `task`", "greatest gate")
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    teacher = report["teachers"]
+    first, second = teacher["banking77"]["accuracy"], teacher["stsb-separate"]["spearman"]
+    lines.append(f"| teacher | {first:.2f} | | {second:.2f} | | |")
+    for name in MOE_SUMMARY:
+        cells = []
+        for task in MAIN:
+            alone = values(rows, task, "task")
+            cells += [cell(rows, task, name), difference(values(rows, task, name), alone) if name != "task" else ""]
+        gates = [max(row["gates"]) for row in rows if row["method"] == name and row.get("gates")]
+        cells.append(f"{statistics.mean(gates):.2f}" if gates else "")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def cell(rows: Rows, task: str, method: str) -> str:
+    """A method's mean on a task and its deviation over seeds; empty without a run."""
+    found = [*values(rows, task, method).values()]
+    return spread(found) if found else ""
+
+
+def one_input_table(report: Mapping[str, Any]) -> str:
+    """Every method on pairs of texts that are one input; empty without such runs."""
+    rows = [row for row in report["rows"] if row["task"] in ONE_INPUT]
+    return table(report, rows) if rows else ""
 
 
 def distillmoe_tables(report: Mapping[str, Any]) -> str:

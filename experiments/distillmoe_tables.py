@@ -1,5 +1,5 @@
-"""The tables of docs/distillmoe.md on the cost of a step, of the head and of DynamicCKA, and on causal models, from
-their JSON.
+"""The tables of docs/papers/distillmoe.md on the cost of a step, of the head and of DynamicCKA, and on causal models,
+from their JSON.
 """
 
 from __future__ import annotations

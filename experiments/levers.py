@@ -28,7 +28,7 @@ CHANGES = {  # of the variant that the sweep begins from, `last-layers`
     "trimmed": "layers [0, 5], rows of 384 numbers for 2,300 tokens",
     "rank-56": "layers [0, 5]",
     "rank-96": "layers [0, 5], rows of 96 numbers for 12,000 tokens",
-    "last-layers": "layers [4, 5], rows of 56 numbers for 21,000 tokens",
+    "last-layers": "**none**: layers [4, 5], rows of 56 numbers for 21,000 tokens",
     "ridge": "a linear layer behind the pooling, started by ridge regression; 18,300 tokens",
     "scores": "`redact_scores`, `kl: 0.1`",
     "scores-1": "`redact_scores`, `kl: 1`",
@@ -79,22 +79,23 @@ def rows_of(recipe: Recipe, result: Run) -> Rows:
 
 
 def levers_table(report: Mapping[str, Any]) -> str:
-    """Mean and deviation over seeds: distance to the teacher and scores, one line per variant."""
+    """Mean and deviation over seeds: distance to the teacher and scores, one line per variant, the nearest first."""
     lines = [
-        "| change | seeds | parameters | distance | STS-B | Cranfield | Cranfield, asymmetric |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| change | seeds | distance | STS-B | Cranfield | Cranfield, asymmetric |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     rows = report["rows"]
     teacher = [row["scores"] for row in rows if row["column"] == "teacher"]
     if teacher:
-        lines.append(f"| teacher | | | | {teacher[0]['stsb']:.2f} | {teacher[0]['cranfield']:.2f} | |")
-    for run in dict.fromkeys(row["run"] for row in rows):
+        lines.append(f"| teacher | | | {teacher[0]['stsb']:.2f} | {teacher[0]['cranfield']:.2f} | |")
+    by_run: dict[str, list[float]] = {}
+    for row in rows:
+        if row["column"] == "student":
+            by_run.setdefault(row["run"], []).append(row["distance"])
+    for run, distances in sorted(by_run.items(), key=lambda item: statistics.mean(item[1])):
         own = [row for row in rows if row["run"] == run]
-        students = [row for row in own if row["column"] == "student"]
-        distance = statistics.mean(row["distance"] for row in students)
         cells = [spread([row["scores"][task] for row in own if row["column"] == side]) for side, task in COLUMNS]
-        size = f"{students[0]['parameters'] / 1e6:.2f} M"
-        about = f"{CHANGES.get(run, run)} | {len(students)} | {size} | {distance:.3f}"
+        about = f"{CHANGES.get(run, run)} | {len(distances)} | {statistics.mean(distances):.3f}"
         lines.append(f"| {about} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

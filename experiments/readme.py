@@ -2,15 +2,7 @@
 
     python -m experiments.readme
 
-results/english-*.json, results/quickstart.json   records of the runs results/training.json, caching.json,
-memory.json, search.json, kills.json   what the benchmarks wrote with --json results/shootout_sentence_level.json,
-step_cost.json, triplet.json, sharpness.json   the same, for docs/sentence_level.md results/alignment.json,
-token_cache.json, step_cost_tokens.json, sinkhorn.json, attention_rows.json, results/shootout_cross_tokenizer.json   the
-same, for docs/token_level.md results/surgery.json, surgery_speed.json        the same, for docs/surgery.md and
-docs/results.md results/step_cost_distillmoe.json, routing.json, aggregation.json, experts_speed.json,
-causal_local.json, out_of_domain.json   the same, for docs/distillmoe.md; results/tokenizers.json: the same, for
-docs/surgery.md; results/clients.json: the same, for docs/clients.md; results/intents.json: the same, for
-docs/task_student.md
+`pages` says which file of results/ is in which part of which page; docs/reproduce.md says what writes each file.
 """
 
 from __future__ import annotations
@@ -26,7 +18,14 @@ from benchmarks.step_cost_table import cost_table
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
 from experiments.alternatives import alternatives_line, latency_line
 from experiments.clients import clients_table
-from experiments.cross_tokenizer import distillmoe_tables, emo_tables, forms_tables
+from experiments.cross_tokenizer import (
+    distillmoe_tables,
+    emo_summary,
+    emo_tables,
+    forms_tables,
+    moe_summary,
+    one_input_table,
+)
 from experiments.deployment import browser_table, databases_table, int8_table, queue_table, scale_table, serve_line
 from experiments.design_rule import table as design_table
 from experiments.distillmoe_tables import (
@@ -42,11 +41,22 @@ from experiments.levers import levers_table
 from experiments.linear_layer import layers_table
 from experiments.real_teachers import STARTS, TURKISH
 from experiments.real_teachers import table as teachers_table
-from experiments.score_table import modes_table, retained, score_table
-from experiments.sentence_level import STUDENTS, sharpness_table, shootout_tables
+from experiments.score_table import distance_table, modes_table, retained, score_table, summary_table
+from experiments.sentence_level import ablation_tables, methods_tables, sharpness_table
+from experiments.sentence_level import summary_table as talas_summary
 from experiments.site.figures import figures
 from experiments.students_figure import draw_students, student_points
-from experiments.surgery_tables import by_short_name, readme_tables, speed_line, surgery_tables
+from experiments.surgery_tables import (
+    by_short_name,
+    inference_table,
+    sizes_summary,
+    sizes_table,
+    speed_line,
+    students_table,
+    tasks_table,
+    trim_table,
+    turkish_table,
+)
 from experiments.sweeps import domains_table, tokenizers_table
 from experiments.ten_languages import table as languages_table
 from experiments.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
@@ -77,65 +87,82 @@ def pages() -> dict[str, dict[str, str]]:
         "docs/tutorial.md": {"quickstart": quickstart()},
         "docs/sizes.md": {
             "students": students(),
-            "design": titled("", [("design_rule", design_table)]),
+            "design": tables(("design_rule", design_table)),
             "hardware": hardware(),
         },
         "docs/results.md": {
+            "summary": summary_table(main_students()),
             "results": results(),
-            "small": small(),
-            "alternatives": titled("", [("alternatives", alternatives_line), ("latency", latency_line)]),
+            "small": surgery_part("students", students_table),
+            "tasks": surgery_part("students", tasks_table),
+            "alternatives": tables(("alternatives", alternatives_line), ("latency", latency_line)),
         },
         "docs/speed.md": {"speed": speed()},
-        "docs/levers.md": {
-            "levers": titled("", [("levers", levers_table)]),
-            "teachers": titled("", [("real_teachers", partial(teachers_table, names=STARTS))]),
-            "layers": titled("", [("linear_layer", layers_table)]),
-        },
+        "docs/levers.md": {"levers": tables(("levers", levers_table))},
         "docs/language.md": {
-            "turkish": titled("", [("real_teachers_turkish", partial(teachers_table, names=TURKISH))]),
-            "languages": titled("", [("ten_languages", languages_table)]),
+            "turkish": tables(("real_teachers_turkish", partial(teachers_table, names=TURKISH))),
+            "languages": tables(("ten_languages", languages_table)),
         },
-        "docs/clients.md": {"clients": titled("", [("clients", clients_table)])},
-        "docs/demo.md": {"browser": titled("", [("browser", browser_table)])},
+        "docs/clients.md": {"clients": tables(("clients", clients_table))},
+        "docs/demo.md": {"browser": tables(("browser", browser_table))},
         "docs/export.md": {
-            "exports": titled("", [("exports", exports_table)]),
-            "int8": titled("", [("int8_scores", int8_table)]),
+            "exports": tables(("exports", exports_table)),
+            "int8": tables(("int8_scores", int8_table)),
         },
         "docs/cluster.md": {
-            "scale": titled("", [("scale", scale_table)]),
-            "queue": titled("", [("shard_queue", queue_table)]),
+            "scale": tables(("scale", scale_table)),
+            "queue": tables(("shard_queue", queue_table)),
         },
-        "docs/existing_index.md": {"databases": titled("", [("index_databases", databases_table)])},
-        "docs/task_student.md": {"intents": titled("", [("intents", intents_table)])},
-        "docs/serve.md": {"serve": titled("", [("serve", serve_line)])},
-        "docs/sentence_level.md": {"shootout": shootout_part(), "cost": cost_part(), "sharpness": sharpness_part()},
-        "docs/token_level.md": {
-            "align": titled("Which tokens go together", [("alignment", alignment_tables)]),
-            "cache": titled("The compressed cache", [("token_cache", cache_tables)]),
-            "tokencost": titled(
-                "Cost", [("step_cost_tokens", step_table), ("sinkhorn", transport_line), ("attention_rows", rows_line)]
+        "docs/existing_index.md": {"databases": tables(("index_databases", databases_table))},
+        "docs/task_student.md": {"intents": tables(("intents", intents_table))},
+        "docs/serve.md": {"serve": tables(("serve", serve_line))},
+        "docs/papers/redact.md": {
+            "distances": distance_table(main_students()),
+            "teachers": tables(("real_teachers", partial(teachers_table, names=STARTS))),
+            "layers": tables(("linear_layer", layers_table)),
+        },
+        "docs/papers/surgery.md": {
+            "sizes": surgery_part("sizes", sizes_summary),
+            "all_sizes": surgery_part("sizes", sizes_table),
+            "trim": surgery_part("trim", trim_table),
+            "turkish": surgery_part("turkish", turkish_table),
+            "inference": surgery_part("inference", inference_table),
+            "tokenizers": tables(("tokenizers", tokenizers_table)),
+            "turkish_tokenizers": tables(("tokenizers_turkish", tokenizers_table)),
+            "surgery_speed": tables(("surgery_speed", speed_line)),
+        },
+        "docs/papers/talas.md": {
+            "methods": talas_part(),
+            "unseen": tables(("shootout_sentence_level", methods_tables)),
+            "unseen_parts": tables(("shootout_sentence_level", ablation_tables)),
+            "own_layers": tables(("shootout_sentence_level_cut", methods_tables)),
+            "own_layers_parts": tables(("shootout_sentence_level_cut", ablation_tables)),
+            "cost": cost_part(),
+            "sharpness": tables(("sharpness", sharpness_table)),
+        },
+        "docs/papers/emo.md": {
+            "emo": emo_part(),
+            "cross": tables(("shootout_cross_tokenizer", emo_tables)),
+            "one_input": tables(("shootout_cross_tokenizer", one_input_table)),
+            "labels": tables(("shootout_all_labels", emo_tables)),
+            "forms": tables(("shootout_forms", forms_tables)),
+            "align": tables(("alignment", alignment_tables)),
+            "cache": tables(("token_cache", cache_tables)),
+            "tokencost": tables(
+                ("step_cost_tokens", step_table), ("sinkhorn", transport_line), ("attention_rows", rows_line)
             ),
-            "cross": titled("Side by side", [("shootout_cross_tokenizer", emo_tables)]),
-            "labels": titled("With a label on every text", [("shootout_all_labels", emo_tables)]),
-            "forms": titled("EMO and fixed weights on a second student", [("shootout_forms", forms_tables)]),
         },
-        "docs/distillmoe.md": {
-            "moecost": titled(
-                "Cost",
-                [
-                    ("step_cost_distillmoe", moe_step_table),
-                    ("aggregation", aggregation_line),
-                    ("experts_speed", experts_speed_table),
-                ],
+        "docs/papers/distillmoe.md": {
+            "experts": tables(("shootout_cross_tokenizer", moe_summary)),
+            "moe": tables(("shootout_cross_tokenizer", distillmoe_tables)),
+            "gates": tables(("routing", routing_table)),
+            "domains": tables(("out_of_domain", domains_table)),
+            "moecost": tables(
+                ("step_cost_distillmoe", moe_step_table),
+                ("aggregation", aggregation_line),
+                ("experts_speed", experts_speed_table),
             ),
-            "gates": titled("Where the gate goes", [("routing", routing_table)]),
-            "moe": titled("Side by side", [("shootout_cross_tokenizer", distillmoe_tables)]),
-            "domains": titled("", [("out_of_domain", domains_table)]),
-            "causal": causal_part(),
-        },
-        "docs/surgery.md": {
-            "tokenizers": titled("", [("tokenizers", tokenizers_table), ("tokenizers_turkish", tokenizers_table)]),
-            "surgery": titled("Measured", [("surgery", surgery_tables), ("surgery_speed", speed_line)]),
+            "causal": tables(("causal_local", causal_table)),
         },
     }
 
@@ -145,10 +172,10 @@ def marks(name: str) -> tuple[str, str]:
     return f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
 
 
-def titled(title: str, parts: list[tuple[str, Callable[[Any], str]]]) -> str:
-    """A heading unless `title` is empty, and what is made of each results file that is there; nothing if none is."""
+def tables(*parts: tuple[str, Callable[[Any], str]]) -> str:
+    """What is made of each results file that is there; nothing if none is."""
     made = [text for name, make in parts if (found := read(name)) is not None and (text := make(found))]
-    return "\n\n".join([*([f"## {title}"] if title else []), *made]) if made else ""
+    return "\n\n".join(made)
 
 
 def hardware() -> str:
@@ -162,16 +189,22 @@ def hardware() -> str:
     return hardware_table(training, caching, memory, {name: record for name, record in runs.items() if record})
 
 
-def causal_part() -> str:
-    """Causal models with and without a teacher."""
-    found = read("causal_local")
-    return causal_table(found) if found else ""
+def surgery_part(name: str, make: Callable[[Any], str]) -> str:
+    """What is made of one part of results/surgery.json."""
+    found = (read("surgery") or {}).get(name)
+    return make(found) if found else ""
 
 
-def shootout_part() -> str:
-    """The methods and the ablations of TALAS side by side, for each student that they were trained on."""
-    parts = [titled(title, [(file, shootout_tables)]) for file, title in STUDENTS.items()]
-    return "\n\n".join(filter(None, parts))
+def talas_part() -> str:
+    """The sentence-level methods on both students."""
+    found = [read(name) for name in ("shootout_sentence_level", "shootout_sentence_level_cut", "step_cost")]
+    return talas_summary(*found) if all(found) else ""
+
+
+def emo_part() -> str:
+    """The methods across tokenizers, with few labels and with all."""
+    found = [read(name) for name in ("shootout_cross_tokenizer", "shootout_all_labels", "step_cost_tokens")]
+    return emo_summary(*found) if all(found) else ""
 
 
 def cost_part() -> str:
@@ -184,13 +217,7 @@ def cost_part() -> str:
             f"the naive form at batch 64 "
             f"(target: 1); its time grows with the number of pairs to the power {triplet['exponent']:.2f}."
         )
-    return "## Cost\n\n" + "\n\n".join(parts) if parts else ""
-
-
-def sharpness_part() -> str:
-    """The largest Hessian eigenvalue over training, by update."""
-    found = read("sharpness")
-    return f"## Sharpness\n\n{sharpness_table(found)}" if found else ""
+    return "\n\n".join(parts)
 
 
 def quickstart() -> str:
@@ -267,12 +294,6 @@ def results() -> str:
     ]
     head = "| student | parameters | texts | minutes | distance before | distance after |\n|---|---:|---:|---:|---:|---:|\n"
     return head + "\n".join(info) + "\n\n" + score_table(found)
-
-
-def small() -> str:
-    """Other vocabularies."""
-    found = read("surgery")
-    return readme_tables(found) if found else ""
 
 
 def speed() -> str:

@@ -7,7 +7,7 @@
     python -m experiments.real_teachers runs/real_teachers_turkish --json results/real_teachers_turkish.json
 
 The file keeps the rows of runs that are not in the folders, so that runs may be made one by one, on several machines.
-`python -m experiments.readme` writes the tables into docs/levers.md and docs/language.md.
+`python -m experiments.readme` writes the tables into docs/papers/redact.md and docs/language.md.
 """
 
 from __future__ import annotations

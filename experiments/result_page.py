@@ -90,21 +90,34 @@ def rewrite(name: str) -> None:
 
 
 def page(name: str, report: Report, pictures: dict[str, str]) -> str:
-    """The report as Markdown, in the order of the report page."""
-    command = f"distilvec run recipes/english.yaml --variant {name}"
+    """The report as Markdown, in the order of the report page; its tables are folded, but for the scores."""
     verdict = "" if report.verdict is None else report.verdict.text
     parts = [
-        f"# {report.name}",
-        f"`{command}`, two CPU cores; this page is written by `python -m experiments.result_page RUN {name}` from the run's report.",  # noqa: E501
-        f"The student: {verdict}.",
+        f"# A report in full: {report.name}",
+        f"{verdict[:1].upper()}{verdict[1:]}.",
+        f"One run of `distilvec run recipes/english.yaml --variant {name}`, one seed, two CPU cores: the figures of its report. "  # noqa: E501
+        f"`python -m experiments.result_page RUN {name}` writes this page. [Report](report.md) explains each part.",
+        scores_in_short(report),
+        "All scores are times 100; `asymmetric` is the student's queries against the teacher's documents in retrieval.",
     ]
     for section in filter(None, (make(report) for make in SECTIONS)):
         parts += [f"## {section.title}", *markdown(section.blocks, pictures)]
     return "\n\n".join(parts) + "\n"
 
 
+def scores_in_short(report: Report) -> str:
+    """Every task's score of teacher, untrained student and student, and of the student in asymmetric retrieval."""
+    columns = ("teacher", "untrained", "student", "asymmetric")
+    found = {column: {score.task: score.value for score in report.scores[column]} for column in columns}
+    lines = [f"| task | metric | {' | '.join(columns)} |", "|---|---|" + "---:|" * len(columns)]
+    for score in report.scores["teacher"]:
+        values = " | ".join(f"{found[column][score.task]:.2f}" for column in columns)
+        lines.append(f"| {score.task} | {score.metric} | {values} |")
+    return "\n".join(lines)
+
+
 def markdown(blocks: Sequence[Block], pictures: dict[str, str]) -> list[str]:
-    """The pictures and tables of a section's blocks."""
+    """The pictures and tables of a section's blocks, each table behind its caption."""
     parts = []
     for block in blocks:
         if block.kind == "figures":
@@ -117,8 +130,13 @@ def markdown(blocks: Sequence[Block], pictures: dict[str, str]) -> list[str]:
             continue
         else:
             tables = [block.content] if block.kind == "table" else []
-        parts += [f"{table.caption}\n\n{to_markdown(table)}".rstrip() for table in tables]
+        parts += [folded(table.caption, to_markdown(table)) for table in tables]
     return parts
+
+
+def folded(title: str, text: str) -> str:
+    """A part of a page that is read on demand, on GitHub and on the site."""
+    return f'<details markdown="1">\n<summary>{title}</summary>\n\n{text.strip()}\n\n</details>'
 
 
 if __name__ == "__main__":

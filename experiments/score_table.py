@@ -58,3 +58,28 @@ def modes_table(records: Mapping[str, Mapping[str, Any]]) -> str:
         cells = [f"{kept[mode][key]:.1f}" for key in (AVERAGE, RETRIEVAL) for mode in ("student", "asymmetric")]
         lines.append(f"| {name} | {millions:.1f} M | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def summary_table(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """Students by size: texts seen, and what they keep of the teacher in %."""
+    head = ("student", "parameters", "texts", "average, %", "retrieval, %", "retrieval, asymmetric, %")
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    for name, record in records.items():
+        kept, millions = retained(record), record["student"]["parameters"] / 1e6
+        shares = (kept["student"][AVERAGE], kept["student"][RETRIEVAL], kept["asymmetric"][RETRIEVAL])
+        cells = [f"{millions:.1f} M", f"{record['training']['texts']:,}", *(f"{share:.1f}" for share in shares)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def distance_table(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """Students by size: the distance to the teacher before and after training, and what is kept in both modes in %."""
+    head = ("student", "parameters", "distance", "average, %", "average, asymmetric, %", "retrieval, asymmetric, %")
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    for name, record in records.items():
+        kept, metrics = retained(record), record["metrics"]
+        shares = (kept["student"][AVERAGE], kept["asymmetric"][AVERAGE], kept["asymmetric"][RETRIEVAL])
+        distance = f"{metrics['untrained_distance']:.3f} → {metrics['distance']:.3f}"
+        cells = [f"{record['student']['parameters'] / 1e6:.1f} M", distance, *(f"{share:.1f}" for share in shares)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The tables of docs/sentence_level.md from the JSON of the shootout and of step_cost, and the paper's figures beside
+"""The tables of docs/papers/talas.md from the JSON of the shootout and of step_cost, and the paper's figures beside
 them.
 """
 
@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from benchmarks.step_cost_table import precisions
 from experiments.shootout import PAIRED, agreement, difference, spread
 
 # TALAS, tables 1, 2, 7, 8 and 9, Qwen3-Embedding-0.6B to MiniLMv2-H384, "Avg." (the pair that all five tables have).
@@ -56,6 +57,9 @@ TITLES_BY_ROW: dict[str, dict[tuple[str, ...], str]] = {
         ("detached",): "LASD's guide detached",
     },
 }
+SUMMARY = (
+    "teacher", "untrained", "simcse", "redact", "rkd", "distillcse", "jasper", "talas_plain", "talas", "distilcse_ckd",
+)  # fmt: skip
 BASES = ("talas_plain", "talas", "redact")  # what an ablation's rows are compared with, seed by seed
 STUDENTS = {  # of the comparison, by the file in results/
     "shootout_sentence_level": "A student that never saw the teacher",
@@ -66,23 +70,54 @@ Rows = Sequence[Mapping[str, Any]]
 
 def shootout_tables(report: Mapping[str, Any]) -> str:
     """The shootout as Markdown: methods, their tasks, the ablations, and in words where the order is the paper's."""
+    return "\n\n".join(filter(None, [methods_tables(report), ablation_tables(report)]))
+
+
+def summary_table(report: Mapping[str, Any], own_layers: Mapping[str, Any], costs: Mapping[str, Any]) -> str:
+    """A line for each method: the average of both students and its difference from `simcse`, and a step's time."""
+    students = [by_name(report["rows"]), by_name(own_layers["rows"])]
+    head = ("method", "never saw the teacher", "against `simcse`", "the teacher's layers", "against `simcse`")
+    lines = [f"| {' | '.join(head)} | ms a step |", "|---|" + "---:|" * len(head)]
+    for name in SUMMARY:
+        cells = []
+        for found in students:
+            of_a_method = name not in ("teacher", "untrained", "simcse")
+            gap = difference(by_seed(found[name]), by_seed(found["simcse"])) if of_a_method else ""
+            cells += [spread(averages(found[name])), gap]
+        cost = f"{precisions(costs[name])['bf16']['ms']:.0f}" if name in costs else ""
+        lines.append(f"| {name} | {' | '.join(cells)} | {cost} |")
+    return "\n".join(lines)
+
+
+def methods_tables(report: Mapping[str, Any]) -> str:
+    """Every method: averages, differences from `simcse`, tasks, and in words where the order is the paper's."""
     found = by_name(report["rows"])
     if not found:
         return ""
-    tables = (*TITLES, *TITLES_BY_ROW)
-    ablations = {name for table in tables for name in PAPER[table]} - {"redact", *PAPER["methods"]}
-    methods = {name: rows for name, rows in found.items() if name.removesuffix(", projected") not in ablations}
+    methods = {name: rows for name, rows in found.items() if name.removesuffix(", projected") not in ablations()}
     info = f"Passes: {report['epochs']}, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."  # noqa: E501
     parts = [info, average_table(methods), *against_table(methods), task_table(methods)]
-    parts.append("The order of the methods. " + order("methods", found))
-    for name in tables:
+    return "\n\n".join([*parts, "The order of the methods. " + order("methods", found)])
+
+
+def ablation_tables(report: Mapping[str, Any]) -> str:
+    """The parts of TALAS, kinds of SAM and other changes of one thing, each beside the paper's figures."""
+    found = by_name(report["rows"])
+    parts = []
+    for name in (*TITLES, *TITLES_BY_ROW):
         chosen = {run: found[run] for run in PAPER[name] if run in found}
         title = title_of(name, chosen)
-        if title and len(chosen) > 1 and set(chosen) & ablations:
+        if title and len(chosen) > 1 and set(chosen) & ablations():
             printed = PAPER[name] if any(PAPER[name].values()) else None
             parts += [f"**{title}**.", average_table(chosen, printed), *([order(name, chosen)] if printed else [])]
             parts += against_table(chosen, next((one for one in BASES if one in chosen), ""))[:1]
     return "\n\n".join(parts)
+
+
+def ablations() -> set[str]:
+    """The runs that change one thing of a method."""
+    tables = (*TITLES, *TITLES_BY_ROW)
+    return {name for table in tables for name in PAPER[table]} - {"redact", *PAPER["methods"]}
 
 
 def title_of(table: str, rows: Collection[str]) -> str:

@@ -10,7 +10,7 @@ banking77, some of them on STS-B, too. The texts of a pair are encoded apart; wi
 Few of a task's labels are used; its other texts help distillation alone. All members of a task take the same number of
 steps. Each member's scores are written to FILE as soon as they are there. A run that was killed goes on where it
 stopped.
-`python -m experiments.readme` writes the tables into docs/token_level.md and docs/distillmoe.md.
+`python -m experiments.readme` writes the tables into docs/papers/emo.md and docs/papers/distillmoe.md.
 
 The models are small: two processes of one thread each (OMP_NUM_THREADS=1), with tasks, an --out and a DISTILVEC_CACHE
 of their own and one --json, use two cores better than one process does.
@@ -34,7 +34,7 @@ from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.run import run
 from distilvec.train.metrics import read_metrics
 from distilvec.verbs.run.sweep import Member, expand
-from experiments.cross_tokenizer import distillmoe_tables, emo_tables
+from experiments.cross_tokenizer import distillmoe_tables, emo_tables, one_input_table
 from experiments.shootout import Rows, run_members
 from experiments.testbed_student import DATA, make_student
 
@@ -102,7 +102,7 @@ def main() -> None:
     path = arguments.json or out / "shootout.json"
     try:
         report = shootout(out, path, arguments.data, chosen)
-        print(emo_tables(report), distillmoe_tables(report), sep="\n\n")
+        print(emo_tables(report), one_input_table(report), distillmoe_tables(report), sep="\n\n")
     except DistilvecError as error:
         raise SystemExit(str(error)) from None
 

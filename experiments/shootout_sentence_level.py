@@ -9,7 +9,7 @@ Runs recipes/sweeps/sentence_level.yaml, its methods and then its other variants
 member's scores are written to FILE as soon as they are there, with a mark of what was trained and scored. A run that
 was killed goes on where it stopped: a member whose mark is in FILE is not run again, whether or not its folder is
 still there. Figures follow TALAS' protocol: macro F1, average precision, Spearman; plain means over tasks. `python -m
-experiments.readme` writes the tables into docs/sentence_level.md.
+experiments.readme` writes the tables into docs/papers/talas.md.
 """
 
 from __future__ import annotations

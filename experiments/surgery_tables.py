@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/surgery.md from results/surgery.json and surgery_speed.json."""
+"""The tables of docs/results.md and docs/papers/surgery.md from results/surgery.json and surgery_speed.json."""
 
 from __future__ import annotations
 
@@ -9,28 +9,6 @@ from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
 from experiments.score_table import retained
 
 KINDS = {"bpe": "byte-level BPE", "unigram": "Unigram", "wordpiece": "WordPiece"}
-
-
-def readme_tables(found: Mapping[str, Any]) -> str:
-    """What surgery gives, in short."""
-    parts = [
-        make(found[name])
-        for name, make in (("students", students_table), ("trim", trim_table), ("turkish", turkish_table))
-        if name in found
-    ]
-    return "\n\n".join(parts)
-
-
-def surgery_tables(found: Mapping[str, Any]) -> str:
-    """What the README's tables leave out."""
-    parts = []
-    if "students" in found:
-        parts.append(f"### Trained students by task\n\n{tasks_table(by_short_name(found['students']))}")
-    if "sizes" in found:
-        parts.append(f"### Vocabulary sizes\n\n{sizes_table(found['sizes'])}")
-    if "inference" in found:
-        parts.append(f"### Turkish text, before and after\n\n{inference_table(found['inference'])}")
-    return "\n\n".join(parts)
 
 
 def students_table(found: Mapping[str, Any]) -> str:
@@ -83,8 +61,9 @@ def students_table(found: Mapping[str, Any]) -> str:
     )
 
 
-def tasks_table(found: Mapping[str, Any]) -> str:
+def tasks_table(students: Mapping[str, Any]) -> str:
     """Every student's scores, task by task, beside the teacher's."""
+    found = by_short_name(students)
 
     def row_of(name: str, metric: str, figures: Mapping[str, Mapping[str, float]]) -> str:
         students = (
@@ -126,6 +105,21 @@ def by_short_name(found: Mapping[str, Any]) -> dict[str, Any]:
     """The records by variant; factorized ones after the others."""
     names = {name.removeprefix("small_english-"): record for name, record in found.items()}
     return dict(sorted(names.items(), key=lambda item: "-rank" in item[0]))
+
+
+def sizes_summary(found: Mapping[str, Any]) -> str:
+    """What the same three layers keep with each size of the vocabulary, the smallest first."""
+    lines = [
+        "| tokens | parameters | distance | average, % | retrieval, % | retrieval, asymmetric, % |",
+        "|" + "---:|" * 6,
+    ]
+    for record in sorted(found.values(), key=lambda record: record["tokens"]):
+        kept = retained(record)
+        shares = (kept["student"][AVERAGE], kept["student"][RETRIEVAL], kept["asymmetric"][RETRIEVAL])
+        cells = [f"{record['tokens']:,}", f"{record['student']['parameters'] / 1e6:.1f} M"]
+        cells += [f"{record['metrics']['distance']:.3f}", *(f"{share:.1f}" for share in shares)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def sizes_table(found: Mapping[str, Any]) -> str:

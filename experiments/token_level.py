@@ -1,4 +1,4 @@
-"""The tables of docs/token_level.md on alignment, the compressed cache and the cost of a step, from the JSON of their
+"""The tables of docs/papers/emo.md on alignment, the compressed cache and the cost of a step, from the JSON of their
 benchmarks.
 """
 

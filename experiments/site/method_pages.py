@@ -24,9 +24,9 @@ from experiments.site.reference_pages import PARTS, arguments, flow, table, word
 
 STUDENT = ("model", "layers", "pooling", "max_length", "experts", "head")  # keys on a method's page
 COSTS = {  # results of step_cost, with the page that has them all
-    "step_cost": "sentence_level.md",
-    "step_cost_tokens": "token_level.md",
-    "step_cost_distillmoe": "distillmoe.md",
+    "step_cost": "papers/talas.md",
+    "step_cost_tokens": "papers/emo.md",
+    "step_cost_distillmoe": "papers/distillmoe.md",
 }
 
 
@@ -185,16 +185,13 @@ def sentence_scores(name: str) -> Iterator[str]:
             if run in found
         ]
         head = ["", "seeds", "in domain", "out of domain", "average"]
-        title = f"{student} ([sentence-level comparison](../sentence_level.md#side-by-side), averages over "
+        title = f"{student} ([sentence-level comparison](../papers/talas.md#the-comparison), averages over "
         yield f"{title}{len(found[name][0]['scores'])} tasks):\n\n{table(head, rows)}"
 
 
 def task_scores(name: str) -> Iterator[str]:
     """Yield the accuracy on banking77 with few labels and with all, next to the student alone."""
-    for file, labels, anchor in (
-        ("shootout_cross_tokenizer", "2,000 labels", "side-by-side"),
-        ("shootout_all_labels", "all labels", "with-a-label-on-every-text"),
-    ):
+    for file, labels in (("shootout_cross_tokenizer", "2,000 labels"), ("shootout_all_labels", "all labels")):
         report = read(file) or {"rows": [], "teachers": {}}
         scores: dict[str, list[float]] = {}
         for row in report["rows"]:
@@ -208,6 +205,6 @@ def task_scores(name: str) -> Iterator[str]:
             [run, str(len(scores[run])), spread(scores[run])] for run in dict.fromkeys(("task", name)) if run in scores
         ]
         yield (
-            f"[Comparison across tokenizers](../token_level.md#{anchor}), banking77 with {labels}, accuracy; `task` is "
-            f"the student alone:\n\n{table(['', 'seeds', 'banking77'], rows)}"
+            f"[Comparison across tokenizers](../papers/emo.md#the-comparison), banking77 with {labels}, accuracy; "
+            f"`task` is the student alone:\n\n{table(['', 'seeds', 'banking77'], rows)}"
         )

@@ -52,7 +52,7 @@ def cell_text(text: str) -> str:
     """Return a text for a cell; pages that it names become links."""
     text = " ".join(text.replace("|", "\\|").split())
     text = "".join(part if part.startswith("`") else part.replace("<", "&lt;") for part in re.split(r"(`[^`]*`)", text))
-    return re.sub(r"(?<![\[(`])docs/(\w+)\.md", r"[\1](../\1.md)", text)
+    return re.sub(r"(?<![\[(`])docs/([\w/]+)\.md", r"[\1](../\1.md)", text)
 
 
 def flow(value: Any) -> str:

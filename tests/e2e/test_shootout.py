@@ -185,9 +185,19 @@ def test_differences_from_the_student_without_a_teacher():
 
 
 def test_the_page_holds_what_the_rows_give():
-    part = pages()["docs/sentence_level.md"]["shootout"]
-    assert part and part in (ROOT / "docs" / "sentence_level.md").read_text(encoding="utf-8")
-    assert part.count("| against `simcse` |") == len(STUDENTS)
+    page, parts = (ROOT / "docs" / "papers" / "talas.md").read_text(encoding="utf-8"), pages()["docs/papers/talas.md"]
+    for name in ("methods", "unseen", "unseen_parts", "own_layers", "own_layers_parts"):
+        assert parts[name] and parts[name] in page
+    assert page.count("\n| against `simcse` |") == len(STUDENTS)
+
+
+def test_the_first_table_has_the_averages_of_every_table():
+    parts = pages()["docs/papers/talas.md"]
+    first = {line.split(" | ")[0]: line.split(" | ")[1::2] for line in parts["methods"].splitlines()[2:]}
+    for name, number in (("unseen", 0), ("own_layers", 1)):
+        averages = [line.split(" | ") for line in parts[name].splitlines()[4:] if line.startswith("| ")]
+        for cells in (cells for cells in averages[:8] if cells[0] in first):
+            assert cells[4].replace("**", "") == first[cells[0]][number]
 
 
 def test_titles_name_only_what_the_rows_show():
@@ -196,7 +206,8 @@ def test_titles_name_only_what_the_rows_show():
         "lasd", ["detached", "talas"]
     )
     assert title_of("lasd", ["lasd-0.1", "detached"]).count("; ") == 1
-    part = pages()["docs/sentence_level.md"]["shootout"]
+    parts = pages()["docs/papers/talas.md"]
+    part = "\n\n".join([parts["unseen_parts"], parts["own_layers_parts"]])
     for title in (line for line in part.splitlines() if line.startswith("**")):
         below = part.partition(title)[2].partition("\n\nOf ")[0].partition("\n\n**")[0]
         named = set(re.findall(r"`([\w-]+)`", title))

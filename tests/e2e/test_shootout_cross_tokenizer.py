@@ -104,11 +104,12 @@ def test_the_second_sweep_is_trained_as_the_first_one():
     assert len(set(marks)) == len(marks) == 3 * (len(OF_EMO) - 1 + 14 + len(METHODS) + also) + 2 * (len(METHODS) + 1)
 
 
-@pytest.mark.parametrize("page", ["docs/token_level.md", "docs/distillmoe.md"])
+@pytest.mark.parametrize("page", ["docs/papers/emo.md", "docs/papers/distillmoe.md"])
 def test_the_pages_hold_what_the_rows_give(page):
     text = (ROOT / page).read_text(encoding="utf-8")
-    part = pages()[page]["cross" if "token" in page else "moe"]
-    assert part and part in text
+    for name in ("emo", "cross", "one_input") if "emo" in page else ("experts", "moe"):
+        part = pages()[page][name]
+        assert part and part in text
 
 
 @pytest.mark.parametrize(("member", "left_out"), [("emo-ira", "otis"), ("emo-otis", "ira")])
@@ -116,7 +117,9 @@ def test_the_page_names_the_part_that_a_member_leaves_out(member, left_out):
     """Against the rows of the result file, read here once more, and scipy's paired test."""
     rows = json.loads((ROOT / "results" / "shootout_cross_tokenizer.json").read_text())["rows"]
     (line,) = [
-        line for line in (ROOT / "docs" / "token_level.md").read_text().splitlines() if line.startswith(f"| {member} (")
+        line
+        for line in (ROOT / "docs" / "papers" / "emo.md").read_text().splitlines()
+        if line.startswith(f"| {member} (")
     ]
     name, *cells = line.strip("|").split("|")
     assert name.strip() == f"{member} (without {left_out})"

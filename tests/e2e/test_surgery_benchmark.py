@@ -14,7 +14,7 @@ from samples import make_texts
 from benchmarks import surgery_speed
 from distilvec.pipeline.run import run
 from experiments import surgery
-from experiments.surgery_tables import readme_tables, surgery_tables
+from experiments.surgery_tables import sizes_summary, sizes_table, students_table, tasks_table
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,9 +76,12 @@ def test_students_are_shown_with_what_they_cost(tiny_recipe, tiny_model, tmp_pat
     record = found["students"]["small_english-x"]
     assert record["tokens"] == 350 and record["megabytes"] > 0 and record["inference"]["student_texts_per_second"] > 0
     times = record["teacher"]["parameters"] / record["student"]["parameters"]
-    assert f"| x | 2 | 350 | {record['student']['parameters'] / 1e6:.1f} M | {times:.1f} | 32 |" in readme_tables(found)
+    size = f"{record['student']['parameters'] / 1e6:.1f} M"
+    assert f"| x | 2 | 350 | {size} | {times:.1f} | 32 |" in students_table(found["students"])
     value = record["scores"]["student"][0]["value"]
-    assert f" {value:.2f} |" in surgery_tables(found) and "### Vocabulary sizes" in surgery_tables(found)
+    assert f" {value:.2f} |" in sizes_table(found["sizes"])
+    assert f"| 350 | {size} | " in sizes_summary(found["sizes"])
+    by_task = tasks_table(found["students"])
     stsb, cranfield = (
         [
             next(row["value"] for row in record["scores"][side] if row["task"] == task)
@@ -86,6 +89,6 @@ def test_students_are_shown_with_what_they_cost(tiny_recipe, tiny_model, tmp_pat
         ]
         for task in ("stsb", "cranfield")
     )
-    assert "| stsb | spearman | " in surgery_tables(found)
-    assert f" | {stsb[0]:.1f} → **{stsb[1]:.1f}** |" in surgery_tables(found)
-    assert f" | {cranfield[0]:.1f} → **{cranfield[1]:.1f}** ({cranfield[2]:.1f}) |" in surgery_tables(found)
+    assert "| stsb | spearman | " in by_task
+    assert f" | {stsb[0]:.1f} → **{stsb[1]:.1f}** |" in by_task
+    assert f" | {cranfield[0]:.1f} → **{cranfield[1]:.1f}** ({cranfield[2]:.1f}) |" in by_task

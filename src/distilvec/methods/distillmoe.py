@@ -1,7 +1,7 @@
 """DistillMoE (paper 001, section 3): an expert for each facet of the teacher's vectors, a gate, and DynamicCKA.
 
 Student and teachers may have different tokenizers. What ships is the student with its experts (models/experts.py), in
-its own dim and space. docs/distillmoe.md has more on the options.
+its own dim and space. docs/papers/distillmoe.md has more on the options.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DistillMoE(Objective):
     may give the projections a learning rate (objective.projections).
 
     Args:
-        distillation_weight: of all terms but the task (0.1 to 0.5, see docs/token_level.md)
+        distillation_weight: of all terms but the task (0.1 to 0.5, see docs/papers/emo.md)
         mix: lambda, the share of the experts; the rest is dynamic_cka's (authors' code, classification: 0.1)
         facets: of one expert each: pointwise (eq. 1), contrastive (InfoNCE, eq. 3), pairwise (in-batch cosines, eq. 5)
         temperature, margin: of contrastive and of pairwise; 0.1 in the authors' code, not in the paper

@@ -36,7 +36,7 @@ class Emo(Objective):
     The projection P (eq. 17) learns here; the recipe gives it a learning rate of its own.
 
     Args:
-        distillation_weight: of ira and otis together (0.1 or 0.5, see docs/token_level.md); a weight that
+        distillation_weight: of ira and otis together (0.1 or 0.5, see docs/papers/emo.md); a weight that
             `method.weights` states for one of them replaces its product with this one and `ira_weight`
         ira_layers: z, the number of the student's last layers in ira (paper: 2)
         ira_weight: of ira relative to otis
@@ -51,7 +51,7 @@ class Emo(Objective):
         importance: mu (eq. 15) as the "share" of the attention received, or the "softmax" of its sums, as in the
             authors' code; nu is then the softmax of the importance that eq. 16 gives to the student's tokens
         cost: of otis: "softmax" (eq. 17 and 18) asks which of a text's tokens go together; "cosine" compares the states
-            themselves, the student's behind a linear layer with the teacher's (docs/token_level.md)
+            themselves, the student's behind a linear layer with the teacher's (docs/papers/emo.md)
         epsilon: 1 / lambda of eq. 19, which the paper does not print; 0.1 in the authors' code
         iterations: of Sinkhorn
         unroll: true sends a gradient through the iterations, too, as the authors' code does

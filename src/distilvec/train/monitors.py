@@ -1,7 +1,8 @@
 """Monitors of training: collapsed embeddings, and collapsed gates of a student with experts.
 
 The embeddings' thresholds separate healthy batches of sentences, also of untrained networks, from the lower layers of
-all-MiniLM-L6-v2 under [CLS] pooling. Those of the gates come from `python -m experiments.routing` (docs/distillmoe.md).
+all-MiniLM-L6-v2 under [CLS] pooling. Those of the gates come from `python -m experiments.routing`
+(docs/papers/distillmoe.md).
 """
 
 from __future__ import annotations

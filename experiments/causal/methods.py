@@ -7,6 +7,7 @@ targets, and both models have output layers.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -34,7 +35,7 @@ class CausalContext(ObjectiveContext):
     common: tuple[Sequence[int], Sequence[int]] = ((), ())
 
 
-class NextTokenKD(Objective):
+class NextTokenKD(Objective, ABC):
     """Terms from both models' predictions of the response; `aligned` if the batch needs pairs of positions."""
 
     in_teacher_space = False
@@ -49,9 +50,9 @@ class NextTokenKD(Objective):
             terms = self.terms(batch, student.next_tokens, teacher.next_tokens)
         return {name: values for name, values in terms.items() if self.weights[name]}
 
+    @abstractmethod
     def terms(self, batch: TextBatch, student: NextTokens, teacher: NextTokens) -> LossTerms:
-        """Return all terms."""
-        raise NotImplementedError
+        """Return all terms, also those without a weight."""
 
 
 class OnPredictions(Objective):

@@ -14,6 +14,7 @@ from refusals import refused
 from distilvec.config.schema import CorpusSection
 from distilvec.core import artifacts as columns
 from distilvec.core.errors import DistilvecError
+from distilvec.core.storage import Remote
 from distilvec.data import corpus_files as selection
 from distilvec.data.corpus import (
     Corpus,
@@ -316,3 +317,19 @@ def test_memory_does_not_grow_with_rows(tmp_path):
         assert built.report["duplicates"] == 5
         peaks.append(max(seen))
     assert peaks[1] < peaks[0] + 8e6
+
+
+def test_an_address_is_looked_at_once_to_know_its_files_and_once_to_read_them(tmp_path, monkeypatch):
+    listed, download = [], Remote.download
+
+    def noted(self, accepts):
+        listed.append(self.address)
+        return download(self, accepts)
+
+    monkeypatch.setattr(Remote, "download", noted)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("\n".join(f"text {number}" for number in range(30)))
+    source = {"url": f"file://{tmp_path}/texts"}
+    assert len(build_corpus(section(source), {}, tmp_path / "corpus")) == 30 and len(listed) == 2
+    build_corpus(section(source), {}, tmp_path / "corpus")
+    assert len(listed) == 3, "a corpus that is there needs no text"

@@ -11,6 +11,7 @@ import socket
 import tarfile
 import threading
 import zipfile
+from contextlib import contextmanager
 
 import pytest
 from published import publish
@@ -291,3 +292,19 @@ def test_a_set_that_a_person_has_to_fetch(monkeypatch, tmp_path):
     monkeypatch.setattr(table, "data_sets", lambda: {"theirs": entry})
     with refused("data", "Ask its authors."):
         get.get("theirs", tmp_path)
+
+
+def test_what_another_process_got_meanwhile_is_not_fetched_again(server, lines, tmp_path, monkeypatch):
+    locked = get.locked
+
+    @contextmanager
+    def after_another(path, *about, **named):
+        """Wait for the lock while another process gets the same set."""
+        monkeypatch.setattr(get, "locked", locked)
+        get.get("lines", tmp_path)
+        with locked(path, *about, **named):
+            yield
+
+    monkeypatch.setattr(get, "locked", after_another)
+    (path,) = get.get("lines", tmp_path)
+    assert len(texts(path)) == 20_000 and len(server.seen) == 1

@@ -8,7 +8,7 @@ from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, f1_score
 
-from distilvec.evaluation.aggregate import average, retention, share
+from distilvec.evaluation.aggregate import average, percent_of_teacher, retention
 from distilvec.evaluation.evaluator import EmbeddingCache, Score, evaluate
 from distilvec.evaluation.tasks import ClassificationTask, PairTask, StsTask, make_retrieval
 
@@ -212,7 +212,8 @@ def test_retention_handles_missing_tasks_and_teachers_scores_of_0_in_one_way():
     assert kept(b=20.0, d=5.0) == {"b": 50.0, "average": 50.0}
     assert kept(a=40.0, c=20.0) == {"a": 50.0, "average": 75.0}
     assert kept(c=20.0) == {} == kept() == kept(d=1.0)
-    assert share(20.0, 80.0) == 25 and share(20.0, 0.0) is None is share(20.0, -1.0)
+    assert percent_of_teacher(20.0, 80.0) == 25
+    assert percent_of_teacher(20.0, 0.0) is None is percent_of_teacher(20.0, -1.0)
     other_metric = [score("a", 40.0), score("b", 20.0, "other")]
     assert retention(other_metric, [score("a", 80.0), score("b", 40.0)]) == {"a": 50.0, "average": 50.0}, (
         "another metric"

@@ -101,3 +101,14 @@ def test_mistakes_where_a_text_has_several_classes():
     assert several_classes_metrics(logits > 0, gold) == pytest.approx(
         {"accuracy": 2 / 3, "f1": 2 / 3, "macro_f1": 1 / 3}
     )
+
+
+def test_a_single_class_that_a_text_has_or_has_not():
+    logits = np.array([[2.0], [-1.0], [-3.0], [-1.0]])
+    gold = np.array([[1], [0], [1], [0]], dtype=np.float32)
+    assert several_classes_metrics(logits > 0, gold) == pytest.approx(
+        {"accuracy": 3 / 4, "f1": 2 / 3, "macro_f1": 2 / 3}
+    )
+    found = find_mistakes(logits, Labelled([("one",), ("two",), ("three",), ("four",)], gold), ["a"])
+    assert found.classes == [ClassMistakes("a", 2, 1.0, 0.5, pytest.approx(2 / 3))]
+    assert [text.text for text in found.texts] == ["three"]

@@ -19,8 +19,9 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config.student import StudentSection
 from distilvec.core.errors import DistilvecError
 from distilvec.formats import onnx as export
-from distilvec.formats.onnx import OnnxEmbedder, export_copy, export_onnx, parity, token_limit
+from distilvec.formats.onnx import OnnxEmbedder, export_copy, export_onnx, parity
 from distilvec.models.experts import Experts
+from distilvec.models.limits import max_length
 from distilvec.students.attention import NAME
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
@@ -49,7 +50,7 @@ def test_same_vectors_as_encode(name: str, tmp_path: Path) -> None:
     assert parity(model, session, TEXTS) < 1e-5
     together = " ".join(TEXTS)  # longer than any window or traced example
     for texts in ([TEXTS[2]], TEXTS[1:2], [together]) + (() if name == "mistral" else (TEXTS, [TEXTS[2], together])):
-        length = min(token_limit(model) or 512, 128)
+        length = min(max_length(model), 128)
         tokens = model[0].tokenizer(
             texts, padding=len(texts) > 1, truncation=True, max_length=length, return_tensors="pt"
         )

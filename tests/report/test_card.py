@@ -18,14 +18,15 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config.student import ExpertsSection, StudentSection
 from distilvec.evaluation.neighbors import NeighborShares, Share
+from distilvec.models import limits
 from distilvec.models.load import EXPERTS_FILE
 from distilvec.report import model_card as cards
-from distilvec.report.json_values import to_json
+from distilvec.report.json_values import from_json, to_json
 from distilvec.report.model_card import (
     loading_call,
 )
 from distilvec.report.neighbors import neighbors_sentence
-from distilvec.report.record import describe_student, parse_record
+from distilvec.report.record import RunRecord, describe_student
 from distilvec.report.scores import make_verdict
 from distilvec.students.build import TeacherInfo, build_student
 from tests.report.report_sample import sample_judgement
@@ -34,7 +35,7 @@ Content = dict[str, Any]  # of a distillation.json
 
 
 def model_card(content: Content) -> str:
-    return cards.model_card(parse_record(content))
+    return cards.model_card(from_json(RunRecord, content))
 
 
 def score(task: str, value: float, metric: str = "spearman", kind: str = "") -> Any:
@@ -103,6 +104,18 @@ def test_facts_of_the_student(student: SentenceTransformer) -> None:
     assert info["embedding_parameters"] == student.tokenizer.vocab_size * 32
     assert info["parameters"] == sum(weight.numel() for weight in student.parameters()) > info["embedding_parameters"]
     assert json.loads(json.dumps(info)) == info
+
+
+def test_a_student_without_a_limit_states_no_length(
+    student: SentenceTransformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As T5's, whose positions are relative, with a teacher that states none: its tokenizer has a number for that."""
+    monkeypatch.setattr(limits, "position_limit", lambda backbone: None)
+    for length in (10**6, 10**30):
+        monkeypatch.setattr(student.tokenizer, "model_max_length", length)
+        described = describe_student(student, "tiny")
+        assert described.max_length is None
+        assert "maximum length" not in cards.model_card(RunRecord(name="tiny", student=described))
 
 
 def test_front_matter(record: Content) -> None:
@@ -223,7 +236,7 @@ def test_compatibility_is_what_was_measured(record: Content, among: float, title
     record["neighbors"] = judgement.to_json()
     text = model_card(record)
     assert f"**{title}.** It {neighbors_sentence(judgement)}. " in text and words in text
-    assert neighbors_sentence(judgement) == make_verdict({}, record=parse_record(record)).text
+    assert neighbors_sentence(judgement) == make_verdict({}, record=from_json(RunRecord, record)).text
     record["teacher_compatible"] = False
     record["neighbors"] = replace(judgement, student=shares(None)).to_json()
     apart = model_card(record)

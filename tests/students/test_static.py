@@ -13,7 +13,8 @@ from distilvec.config.recipe import section_of
 from distilvec.config.student import StudentSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import OutputSpec
-from distilvec.models.load import load, max_length
+from distilvec.models.limits import max_length
+from distilvec.models.load import load
 from distilvec.models.static import text_tokenizer
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder

@@ -415,3 +415,17 @@ def test_files_stay_plain_npy_and_none_is_open(cache):
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
     cache.close()
     np.testing.assert_array_equal(cache.read(np.array([7])), whole[7:8])
+
+
+def test_rows_that_a_repair_has_replaced_are_found_again(cache):
+    """Another process drops a damaged shard and fills other texts, whose shard has its number."""
+    fill(cache, range(4))
+    fill(cache, range(10, 14))
+    other = TeacherCache.open(cache.folder)
+    (cache.folder / "00001.embedding.npy").unlink()
+    assert TeacherCache.verify_folder(cache.folder, repair=True)
+    new = fill(TeacherCache.open(cache.folder), range(20, 24), seed=3)
+    with other.writing():
+        assert (other.positions(keys(*range(10, 14))) < 0).all()
+        positions = other.positions(keys(*range(20, 24)))
+        np.testing.assert_allclose(other.read(positions), new, atol=2e-3)

@@ -18,6 +18,7 @@ from test_precompute import content, make_corpus
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.teachers.cache import fill as filling
+from distilvec.teachers.cache import parts
 from distilvec.teachers.cache.fill import compute_vectors, count_missing, fill_cache
 from distilvec.teachers.cache.parts import Share, fill_share, merge, part_folders
 from distilvec.teachers.cache.store import TeacherCache
@@ -138,6 +139,28 @@ def test_a_share_is_resumed_and_a_merge_begun_again(work, monkeypatch):
         merge(cache, part_folders(cache.folder))
     assert merge(work.cache("cache"), part_folders(cache.folder)) == 8
     assert content(cache.folder) == content(whole.folder)
+
+
+def test_a_merge_that_was_killed_while_it_removed_the_shares_is_begun_again(work, monkeypatch):
+    cache = work.cache("cache")
+    for text in ("1/2", "2/2"):
+        work.share(cache, text)
+
+    def killed(folder):
+        """Remove the vectors, in whatever order a folder is removed, and no more."""
+        for file in folder.glob("*.embedding.npy"):
+            file.unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(parts, "remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            merge(cache, part_folders(cache.folder))
+    cache = work.cache("cache")
+    assert merge(cache, part_folders(cache.folder)) == 0 and not cache.verify()
+    assert not count_missing(cache, work.corpus)
+    left = [path.name for path in work.folder.iterdir() if "-of-2" in path.name]
+    assert left == [], "nothing of the shares is left"
 
 
 def test_damaged_and_foreign_shares_are_refused(work):

@@ -311,3 +311,38 @@ def test_columns_are_named_or_found(tmp_path):
         TableEmbedder(TeacherSection(vectors=tmp_path / "t.parquet", columns={"text": "one", "embedding": "tow"}))
     named = TeacherSection(vectors=tmp_path / "t.parquet", columns={"text": "one", "embedding": "two"})
     assert TableEmbedder(named).documents()[0] == TEXTS
+
+
+def test_the_last_rows_count_as_read_where_none_has_a_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(copy, "_ROWS", 20)
+    monkeypatch.setattr("distilvec.teachers.indexes.files.ROWS", 20)
+    texts = [*TEXTS[:40], *[None] * 7]
+    pq.write_table(pa.table({"text": texts, "vector": list(VECTORS[:47])}), tmp_path / "t.parquet")
+    found = local_table(TeacherSection(vectors=tmp_path / "t.parquet", limit=1000), tmp_path)
+    meta = json.loads((found.vectors / "meta.json").read_text())
+    assert (meta["kept"], meta["read"], meta["rows"]) == (40, 47, 47)
+
+
+def test_two_texts_of_one_id_are_refused(tmp_path):
+    faiss = pytest.importorskip("faiss")
+    index = faiss.IndexIDMap(faiss.IndexFlatIP(8))
+    index.add_with_ids(VECTORS[:3], np.arange(3))
+    faiss.write_index(index, str(tmp_path / "index.faiss"))
+    lines = [{"id": number, "text": TEXTS[number]} for number in (0, 1, 2, 1)]
+    file = tmp_path / "texts.jsonl"
+    section = TeacherSection(vectors=tmp_path / "index.faiss", texts=file)
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert rows(local_table(section, tmp_path)).column("text").to_pylist() == TEXTS[:3], "the same text again is fine"
+    file.write_text("".join(json.dumps(line) + "\n" for line in [*lines, {"id": 2, "text": "another"}]))
+    with refused("teacher.texts", "two texts with the id 2"):
+        local_table(section, tmp_path)
+
+
+def test_a_folder_of_qdrant_is_free_again_after_an_error(tmp_path):
+    needed("qdrant")
+    with stored("qdrant", tmp_path / "index", TEXTS, VECTORS) as index:
+        section = section_of(index)
+        wrong = section.model_copy(update={"vectors": f"{index.address.rpartition('/')[0]}/none"})
+        with refused("teacher.vectors", "none not found") as caught:
+            local_table(wrong, tmp_path / "cache")
+        assert len(rows(local_table(section, tmp_path / "cache"))) == len(TEXTS), caught

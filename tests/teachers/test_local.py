@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from sentence_transformers.models import Dense, Normalize, Pooling, StaticEmbedd
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.models.load import load_model, resolve_model
+from distilvec.teachers import encode
 from distilvec.teachers.encode import collect, is_stateless, plan_batches
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.teacher import load_teacher
@@ -320,6 +322,29 @@ def test_threads_change_no_bit(tiny_model):
         finally:
             torch.set_num_threads(before)
     assert np.array_equal(*found)
+
+
+def test_no_thread_computes_in_training_mode_after_an_early_end(tiny_model, monkeypatch):
+    """A student in training is embedded, and its caller stops after the first batch."""
+    modes, compute = [], encode.Forward._batch
+
+    def slowly(self, *inputs):
+        result = compute(self, *inputs)
+        time.sleep(0.05)
+        modes.append(self.model.training)
+        return result
+
+    monkeypatch.setattr(encode.Forward, "_batch", slowly)
+    student = SentenceTransformer(str(tiny_model), device="cpu").train()
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        batches = ModelEmbedder(student, "student", batch_tokens=64).embed_batches(["a text of some words"] * 200)
+        next(batches)
+        batches.close()
+    finally:
+        torch.set_num_threads(before)
+    assert len(modes) > 1 and not any(modes) and student.training
 
 
 def test_a_share_of_the_tokens_is_told(tiny_model):

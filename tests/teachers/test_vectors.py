@@ -16,6 +16,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.info import TeacherInfo
 from distilvec.data.corpus import build_corpus
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.maker import open_maker
 from distilvec.teachers.table_embedder import TableEmbedder
 
 TEXTS = make_texts(100)
@@ -214,3 +215,23 @@ def test_the_manifest_follows_the_content(tmp_path):
 def test_missing_tables_are_explained(tmp_path):
     with pytest.raises(DistilvecError, match=r"\[teacher.vectors\] no Parquet file"):
         TableEmbedder(TeacherSection(vectors=tmp_path / "none.parquet"))
+
+
+def test_vectors_that_say_nothing_of_a_model_are_not_compared_with_it(tiny_model, tmp_path):
+    """Zeros, NaN and empty texts neither hide another model nor accuse the one that made the table."""
+    stored = open_maker(str(tiny_model)).embed(TEXTS[:20])
+    corpus = corpus_of(tmp_path / "corpus", TEXTS[5:30])
+    stored[3] = 0
+
+    def fill(name, vectors):
+        path = write(tmp_path / name, [*TEXTS[:20], ""], np.vstack([vectors, -vectors[:1]]))
+        table = TableEmbedder(TeacherSection(vectors=path, made_by=str(tiny_model)), device="cpu")
+        cache = TeacherCache.create_or_open(tmp_path / f"{name}.cache", table.manifest())
+        list(table.fill_steps(cache, corpus))
+        return cache
+
+    assert len(fill("right.parquet", stored)) == 25
+    others = np.random.default_rng(0).permuted(stored, axis=1)
+    others[1] = np.nan
+    with refused("teacher.made_by", "has not made the table"):
+        fill("wrong.parquet", others)

@@ -74,9 +74,9 @@ def check_recipe_paths(recipe: Recipe) -> None:
     from distilvec.data.readers import check_readable
 
     if recipe.teacher.local_model is not None:
-        check_model(recipe.teacher.local_model, "teacher.model")
+        check_model_path(recipe.teacher.local_model, "teacher.model")
     if recipe.student.model is not None:
-        check_model(recipe.student.model, "student.model")
+        check_model_path(recipe.student.model, "student.model")
     for position, source in enumerate(recipe.corpus.sources if recipe.corpus is not None else ()):
         if source.path is not None and not source.path.is_dir():
             check_readable(source.path, f"corpus.sources.{position}.path")
@@ -106,7 +106,7 @@ def _option_of(key: str, options: Mapping[str, str]) -> str:
     return "--column" if source[1] == "column" else "--texts"
 
 
-def check_model(name: str, key: str) -> None:
+def check_model_path(name: str, key: str) -> None:
     """DistilvecError for the path of a model that does not exist. Ids and addresses are left to the loader."""
     is_address = "://" in name or name.startswith("openai:")
     looks_like_a_path = name.startswith((".", "~", os.sep)) or name.count("/") > 1 or name.endswith("/")

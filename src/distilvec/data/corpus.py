@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -155,11 +155,18 @@ def excluded_fingerprint(excluded: Excluded) -> str:
 
 def corpus_fingerprint(section: CorpusSection, prompts: dict[Role, str], excluded_fingerprint: str) -> str:
     """Changes with a file (name, content), an option, a prompt, an excluded text; for docstrings with the Python."""
-    for position, source in enumerate(section.sources):  # each file is read once a process
-        hash_files(source_files(source, position), key=f"corpus.sources.{position}.path")
+    return _corpus_fingerprint(section, _files(section), prompts, excluded_fingerprint)
+
+
+def _corpus_fingerprint(
+    section: CorpusSection, files: list[list[Path]], prompts: dict[Role, str], excluded_fingerprint: str
+) -> str:
+    for position, of_source in enumerate(files):  # each file is read once a process
+        hash_files(of_source, key=f"corpus.sources.{position}.path")
     python = sys.version if any(source.builtin for source in section.sources) else None
     settings = section.model_dump(mode="json", exclude={"exclude_evaluation"})
-    return fingerprint(FORMAT, settings, hash_files(_files(section)), python, prompts, excluded_fingerprint)
+    content = hash_files(chain.from_iterable(files))
+    return fingerprint(FORMAT, settings, content, python, prompts, excluded_fingerprint)
 
 
 def build_corpus(
@@ -177,8 +184,9 @@ def build_corpus(
     space.
     """
     excluded_kinds = _kinds_by_key(excluded or {}) if section.exclude_evaluation else {}
-    name = corpus_fingerprint(section, prompts, _fingerprint_of_keys(excluded_kinds))
-    needed = sum(path.stat().st_size * (6 if path.suffix == ".gz" else 2) for path in _files(section))
+    files = _files(section)
+    name = _corpus_fingerprint(section, files, prompts, _fingerprint_of_keys(excluded_kinds))
+    needed = sum(path.stat().st_size * (6 if path.suffix == ".gz" else 2) for path in chain.from_iterable(files))
 
     def build(place: Path) -> dict[str, Any]:
         raw = place / "raw"
@@ -366,8 +374,6 @@ def _fingerprint_of_keys(keys: Mapping[bytes, str]) -> str:
     return hashlib.blake2b(b"".join(parts), digest_size=8).hexdigest()
 
 
-def _files(section: CorpusSection) -> list[Path]:
-    paths: list[Path] = []
-    for position, source in enumerate(section.sources):
-        paths += source_files(source, position)
-    return paths
+def _files(section: CorpusSection) -> list[list[Path]]:
+    """The local files of each source. Those of an address are looked for on its server."""
+    return [source_files(source, position) for position, source in enumerate(section.sources)]

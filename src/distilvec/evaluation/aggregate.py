@@ -97,7 +97,7 @@ def type_averages(scores: Sequence[Score]) -> dict[str, float]:
     return {kind: sum(values) / len(values) for kind, values in groups.items()}
 
 
-def share(value: float, teacher: float) -> float | None:
+def percent_of_teacher(value: float, teacher: float) -> float | None:
     """Score in percent of the teacher's; None if the teacher's is not above 0."""
     return 100 * value / teacher if teacher > 0 else None
 
@@ -106,15 +106,15 @@ def retention(student: Sequence[Score], teacher: Sequence[Score]) -> dict[str, f
     """Percent of the teacher's score by task, and of its averages by their names, over the tasks both were scored on.
 
     A task that only one of them has, with this metric, is left out, also of the averages. If the teacher's score on a
-    task is not above 0, the task has no share but counts in the averages. {} without common tasks.
+    task is not above 0, the task has no percentage but counts in the averages. {} without common tasks.
     """
     ours = {(score.task, score.metric): score for score in student}
     theirs = {(score.task, score.metric): score for score in teacher}
     shared = [key for key in ours if key in theirs]
-    found = {key[0]: share(ours[key].value, theirs[key].value) for key in shared}
+    found = {key[0]: percent_of_teacher(ours[key].value, theirs[key].value) for key in shared}
     types = {key: ours[key].type for key in shared}
     means = [weighted_averages({key: side[key].value for key in shared}, types) for side in (ours, theirs)]
-    found |= {name: share(value, means[1][name]) for name, value in means[0].items()}
+    found |= {name: percent_of_teacher(value, means[1][name]) for name, value in means[0].items()}
     return {task: value for task, value in found.items() if value is not None}
 
 

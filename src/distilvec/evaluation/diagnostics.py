@@ -24,7 +24,7 @@ from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples, Labelled
 from distilvec.evaluation.evaluator import Sample, Score
-from distilvec.evaluation.metrics import correlations
+from distilvec.evaluation.metrics import class_labels, correlations
 from distilvec.evaluation.projection import ExpertPlane, project_experts
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task
 from distilvec.models.load import evaluating
@@ -298,10 +298,11 @@ def class_metrics(predicted: Array, gold: Array) -> dict[str, float | None]:
 
 def several_classes_metrics(predicted: Array, gold: Array) -> dict[str, float | None]:
     """Accuracy, the share of rows [rows, classes] without a fault; F1 over all classes together, and their mean F1."""
+    labels = class_labels(gold.shape[1])
     return {
         "accuracy": float(accuracy_score(gold, predicted)),
-        "f1": float(f1_score(gold, predicted, average="micro", zero_division=0)),
-        "macro_f1": float(f1_score(gold, predicted, average="macro", zero_division=0)),
+        "f1": float(f1_score(gold, predicted, labels=labels, average="micro", zero_division=0)),
+        "macro_f1": float(f1_score(gold, predicted, labels=labels, average="macro", zero_division=0)),
     }
 
 

@@ -71,8 +71,8 @@ class Sample:
     """Row-by-row inputs of one task's main metric, so that differences can be tested by resampling rows.
 
     sts, pair        predicted: similarities, float64 [rows]       gold: scores, float64, or matches, bool [rows]
-    classification   predicted: label codes, int64 [rows]          gold: label codes, int64 [rows] retrieval predicted:
-    the metric of each query, 0..1     gold: ones
+    classification   predicted: label codes, int64 [rows]          gold: label codes, int64 [rows]
+    retrieval        predicted: the metric of each query, 0..1     gold: ones
     """
 
     type: str

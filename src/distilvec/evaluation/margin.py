@@ -137,8 +137,8 @@ def in_first_epoch(epoch: float, epochs_in_cycle: int) -> bool:
 def margin_report(points: Sequence[MarginPoint], teacher: Mapping[str, float], left_out: Sequence[int] = ()) -> Margin:
     """Make the part "margin" of a report: the points, and a fit for every task of the teacher and their average.
 
-    A task is fitted to the points that have it; "average", if
-    not given, to those that have all tasks. `left_out` are the steps of checkpoints that are not among the points.
+    A task is fitted to the points that have it; "average", if not given, to those that have all tasks. `left_out` are
+    the steps of checkpoints that are not among the points.
     Errors: DistilvecError as `fit_margin`, with the task's name.
     """
     tasks = [task for task in teacher if task != "average"]

@@ -105,6 +105,14 @@ def reciprocal_rank(found: Array, k: int) -> Array:
     return np.where(hits.any(axis=1), 1.0 / (np.argmax(hits, axis=1) + 1), 0.0)
 
 
+def class_labels(classes: int) -> list[int]:
+    """Return `labels` for scikit-learn's metrics of [rows, classes] of zeros and ones.
+
+    It reads a single column as labels of two classes, of which 0 is none of ours.
+    """
+    return [1] if classes == 1 else list(range(classes))
+
+
 def _discounted(gains: Array, k: int) -> Array:
     gains = np.maximum(gains[:, :k], 0)
     return np.asarray(gains @ (1 / np.log2(np.arange(2, gains.shape[1] + 2))))

@@ -12,6 +12,7 @@ from pydantic import Field
 from sklearn.metrics import precision_recall_fscore_support
 
 from distilvec.data.labeled import Labelled
+from distilvec.evaluation.metrics import class_labels
 
 MOST_CONFUSED, MOST_TEXTS, LONGEST = 20, 100, 300  # pairs of classes, texts, characters of a text
 Array = np.ndarray[Any, Any]
@@ -103,7 +104,7 @@ def _mistakes_of_several(logits: Array, test: Labelled, classes: Sequence[str]) 
     probability = 1 / (1 + np.exp(-np.abs(logits)))  # of the decision that was taken
     worst_decision = np.where(gold != predicted, probability, 0).max(1)
     lines = []
-    found = precision_recall_fscore_support(gold, predicted, zero_division=0)
+    found = precision_recall_fscore_support(gold, predicted, labels=class_labels(len(classes)), zero_division=0)
     for name, precision, recall, f1, rows in zip(classes, *found, strict=True):
         if rows:
             lines.append(ClassMistakes(name, int(rows), float(precision), float(recall), float(f1)))

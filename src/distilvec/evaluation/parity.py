@@ -18,7 +18,8 @@ from distilvec.evaluation.search import top_k
 from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.speed import ROLE_TOKENS, Timing, interleaved
 from distilvec.evaluation.tasks import RetrievalTask, make_retrieval
-from distilvec.formats.onnx import LOGITS, Graph, token_limit
+from distilvec.formats.onnx import LOGITS, Graph
+from distilvec.models.limits import max_length
 from distilvec.teachers.graph_embedder import GraphEmbedder, Runnable
 
 QUERIES, DOCUMENTS = 100, 200  # most queries, and documents unless their relevant ones are more
@@ -115,7 +116,7 @@ def measure_parity(
         pytorch_labels = pytorch.outputs(task.queries, "query", LOGITS).argmax(axis=1)
         labels = float(np.mean(export.outputs(task.queries, "query", LOGITS).argmax(axis=1) == pytorch_labels))
 
-    inputs = random_tokens(model, 1, min(ROLE_TOKENS["query"], token_limit(model) or ROLE_TOKENS["query"]))
+    inputs = random_tokens(model, 1, min(ROLE_TOKENS["query"], max_length(model)))
     pytorch_seconds, seconds = interleaved(
         [partial(graph.run, inputs), partial(exported.run, inputs)], timing or TIMING
     )

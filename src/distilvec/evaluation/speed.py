@@ -30,7 +30,8 @@ from distilvec.core.device import release_memory
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.evaluator import Progress
 from distilvec.evaluation.memory import MOST_SECONDS, ModelSize, machine_info, measure_size, random_tokens
-from distilvec.formats.onnx import OnnxEmbedder, export_copy, export_onnx, token_limit
+from distilvec.formats.onnx import OnnxEmbedder, export_copy, export_onnx
+from distilvec.models.limits import max_length
 
 ROLE_TOKENS: dict[Role, int] = {"query": 16, "document": 256}
 BATCH_SIZES, LENGTHS = (1, 2, 4, 8, 16, 24, 32), (16, 32, 64, 128, 256, 512)
@@ -167,8 +168,8 @@ def measure_speed(
     """
     limit = Limit(limit_seconds)
     plain = {name: export_copy(model) for name, model in models.items()}
-    limits = {name: token_limit(model) for name, model in plain.items()}
-    document = min([ROLE_TOKENS["document"], *(most for most in limits.values() if most)])
+    limits = {name: max_length(model) for name, model in plain.items()}
+    document = min([ROLE_TOKENS["document"], *limits.values()])
     settings = plan_settings(batch_sizes, lengths, document)
     notes = _length_notes(limits, document, lengths)
     size_weight = 4  # of one model's size and memory
@@ -223,14 +224,14 @@ def plan_settings(batch_sizes: Sequence[int], lengths: Sequence[int], document: 
     return sorted(settings, key=lambda setting: setting.batch_tokens)
 
 
-def _length_notes(limits: Mapping[str, int | None], document: int, lengths: Sequence[int]) -> list[str]:
+def _length_notes(limits: Mapping[str, int], document: int, lengths: Sequence[int]) -> list[str]:
     """Say why documents are shorter than usual, and which lengths are left out."""
     notes = []
     if document < ROLE_TOKENS["document"]:
         shortest = ", ".join(name for name, most in limits.items() if most == document)
         notes.append(f"documents have {document} tokens for every model, the most that {shortest} takes")
     for name, most in limits.items():
-        if most and most < max(lengths, default=0):
+        if most < max(lengths, default=0):
             notes.append(f"{name} takes {most} tokens: it has no rows for longer texts")
     return notes
 
@@ -291,7 +292,7 @@ def measure(
     timing: Timing,
 ) -> list[SpeedRow]:
     """One row per encoder; a model that is too short for the setting is left out."""
-    names = [name for name in encoders if (token_limit(models[name]) or setting.tokens) >= setting.tokens]
+    names = [name for name in encoders if max_length(models[name]) >= setting.tokens]
     inputs = [random_tokens(models[name], setting.batch_size, setting.tokens) for name in names]
     calls = [partial(encoders[name], tokens) for name, tokens in zip(names, inputs, strict=True)]
     seconds = interleaved(calls, timing)

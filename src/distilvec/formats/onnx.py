@@ -2,7 +2,8 @@
 
 The file holds the backbone and every module after it (pooling, Dense, Normalize). Inputs: `input_ids` and
 `attention_mask`; outputs: `sentence_embedding`, which fastembed reads as the first one, and `last_hidden_state`, which
-transformers.js, text-embeddings-inference and optimum read by name. Batch size and length are free.
+transformers.js, text-embeddings-inference and optimum read by name. Batch size and length are free: the file truncates
+nothing, so whoever runs it truncates texts to the model's maximum length, as `tokenize` does.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from distilvec.core.files import check_output_file, check_output_folder, remove,
 from distilvec.core.task_head import TaskHead
 from distilvec.formats.replace import real
 from distilvec.formats.sentence_transformers import in_float32
-from distilvec.models.limits import position_limit
-from distilvec.models.static import is_static, static_limit
+from distilvec.models.limits import max_length
+from distilvec.models.static import is_static
 from distilvec.students.attention import NAME as OUR_ATTENTION
 from distilvec.students.task_head import AFTER_HEAD
 
@@ -266,17 +267,9 @@ def export_copy(model: SentenceTransformer) -> SentenceTransformer:
     return copied
 
 
-def token_limit(model: SentenceTransformer) -> int | None:
-    """Return the lesser of the model's maximum length and its positions; None if neither is known."""
-    if is_static(model):
-        return static_limit(model)
-    limits = (model.max_seq_length, position_limit(model[0].auto_model))
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
 def tokenize(model: SentenceTransformer, texts: list[str], most: int = _PROBE_TOKENS) -> dict[str, Tensor]:
     """Return `input_ids` and `attention_mask` [texts, tokens] of texts, truncated to `most` tokens."""
-    limit = min(token_limit(model) or most, most)
+    limit = min(max_length(model), most)
     tokens = model[0].tokenizer(texts, truncation=True, max_length=limit, padding=len(texts) > 1, return_tensors="pt")
     return {name: tokens[name] for name in INPUTS}
 
@@ -284,7 +277,7 @@ def tokenize(model: SentenceTransformer, texts: list[str], most: int = _PROBE_TO
 def _write_graph(graph: Graph, path: Path, dynamo: bool) -> None:
     """Trace the model on a small padded batch and write the graph."""
     model = graph.model
-    limit = min(token_limit(model) or 12, 12)
+    limit = min(max_length(model), 12)
     ids = tokenize(model, [PROBES[1]])["input_ids"][:, :limit].repeat(2, 1)
     mask = torch.ones_like(ids)
     mask[1, 0 if model[0].tokenizer.padding_side == "left" else -1] = 0

@@ -12,8 +12,16 @@ from distilvec.core.options import Positive, Share
 from distilvec.core.outputs import ModelOutputs
 from distilvec.losses.logits import soft_kl
 from distilvec.losses.tokens import token_mean, unit_squares
-from distilvec.methods.base.terms import bibtex, embeddings, simcse_term, task_shares, task_term
-from distilvec.methods.base.token_or_logit_kd import Form, On, TokenOrLogitKD, class_logits, paired_states
+from distilvec.methods.base.terms import (
+    bibtex,
+    class_logits,
+    embeddings,
+    paired_states,
+    simcse_term,
+    task_shares,
+    task_term,
+)
+from distilvec.methods.base.token_or_logit_kd import Form, On, TokenOrLogitKD
 
 
 class Cdm(TokenOrLogitKD):

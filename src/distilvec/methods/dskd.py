@@ -17,8 +17,17 @@ from distilvec.core.task_head import TaskHead
 from distilvec.losses.logits import soft_kl
 from distilvec.losses.supervised import task_loss
 from distilvec.losses.tokens import cross_attention, mean_state, token_mean, unit_squares
-from distilvec.methods.base.terms import bibtex, embeddings, simcse_term, task_shares, task_term
-from distilvec.methods.base.token_or_logit_kd import Form, On, TokenOrLogitKD, Tokens, class_logits, token_states
+from distilvec.methods.base.terms import (
+    Tokens,
+    bibtex,
+    class_logits,
+    embeddings,
+    simcse_term,
+    task_shares,
+    task_term,
+    token_states,
+)
+from distilvec.methods.base.token_or_logit_kd import Form, On, TokenOrLogitKD
 
 TERMS: dict[Form, tuple[str, ...]] = {
     "logits": ("projected", "student_space", "teacher_space", "probe"),

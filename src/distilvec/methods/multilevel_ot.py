@@ -14,8 +14,8 @@ from distilvec.losses.logits import (
     scaled_probabilities,
     swapped_cross_entropy,
 )
-from distilvec.methods.base.terms import bibtex, task_shares, task_term
-from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD, Tokens
+from distilvec.methods.base.terms import Tokens, bibtex, task_shares, task_term
+from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD
 
 LOSSES = {"absolute": absolute_gaps, "cross_entropy": swapped_cross_entropy, "sinkhorn": normalised_plan_cost}
 LEVELS = {"absolute": 1.0, "cross_entropy": 0.1, "sinkhorn": 0.1 * 0.001}

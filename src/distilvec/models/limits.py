@@ -1,10 +1,27 @@
-"""Maximum number of tokens that a backbone reads."""
+"""Maximum number of tokens that a model, or its backbone alone, reads."""
 
 from __future__ import annotations
 
+from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Transformer
 from torch import nn
 from transformers import PreTrainedModel
+
+from distilvec.core.info import UNLIMITED
+from distilvec.models.static import is_static, static_limit
+
+
+def max_length(model: SentenceTransformer) -> int:
+    """Return the longest input in tokens: the length that a model states, or its positions if they are fewer.
+
+    UNLIMITED for a model that has neither.
+    """
+    if is_static(model):
+        limits = [static_limit(model)]
+    else:
+        backbone = getattr(model[0], "auto_model", None)
+        limits = [model.max_seq_length, None if backbone is None else position_limit(backbone)]
+    return min([int(limit) for limit in limits if limit is not None] + [UNLIMITED])
 
 
 def position_table(backbone: PreTrainedModel) -> nn.Embedding | None:

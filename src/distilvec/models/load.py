@@ -23,16 +23,15 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
 from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
-from distilvec.core.info import UNLIMITED, Role
+from distilvec.core.info import Role
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.similarity import Similarity, read_similarity
 from distilvec.models.adapters import merge_adapters
 from distilvec.models.bidirectional import lift_causal_mask
 from distilvec.models.experts import CONFIG, WEIGHTS, Experts
-from distilvec.models.limits import position_limit
+from distilvec.models.limits import max_length, position_limit
 from distilvec.models.placement import placement
 from distilvec.models.settings import ModelSettings, setting_key
-from distilvec.models.static import is_static, static_limit
 from distilvec.models.unreadable import (
     PROBE,
     check_model,
@@ -94,18 +93,12 @@ def load_with_settings(name: str, key: str, settings: ModelSettings, device: str
             modules = _plain_modules(name, key, settings, {**weights, **common}, common)
             model = SentenceTransformer(modules=modules, device=None if placed else "cpu", model_kwargs=placed)
         check_model(model, name, key)
-    _limit_length(model, name, key, settings.max_length)
+    _set_length(model, name, key, settings.max_length)
     backbone = getattr(model[0], "auto_model", model[0])
     merge_adapters(backbone, settings.adapters)
     if settings.attention == "bidirectional":
         lift_causal_mask(backbone, name)
     return model
-
-
-def max_length(model: SentenceTransformer) -> int:
-    """Return the longest input in tokens; UNLIMITED for a model without a limit."""
-    length = static_limit(model) if is_static(model) else model.max_seq_length
-    return UNLIMITED if length is None or length > UNLIMITED else int(length)
 
 
 def _refuse_other_kinds(name: str, key: str, revision: str | None) -> None:
@@ -162,7 +155,7 @@ def _plain_modules(
     return [*modules, Normalize()] if normalize else modules
 
 
-def _limit_length(model: SentenceTransformer, name: str, key: str, asked: int | None) -> None:
+def _set_length(model: SentenceTransformer, name: str, key: str, asked: int | None) -> None:
     """Set the longest input: the one that is asked for, or the model's positions if its own limit is greater."""
     backbone = getattr(model[0], "auto_model", None)
     positions = None if backbone is None else position_limit(backbone)
@@ -173,8 +166,10 @@ def _limit_length(model: SentenceTransformer, name: str, key: str, asked: int | 
             f"found {asked}; {name} has positions for {positions} tokens, of which {special} special ones.",
             f"Give at least {special + 1}, and at most that.",
         )
-    if asked is not None or (positions is not None and max_length(model) > positions):
-        model.max_seq_length = asked or positions
+    if asked is not None:
+        model.max_seq_length = asked
+    elif positions is not None:
+        model.max_seq_length = max_length(model)
 
 
 def role_prompts(model: SentenceTransformer) -> dict[Role, str]:

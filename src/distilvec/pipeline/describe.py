@@ -16,7 +16,8 @@ from distilvec.core.hashing import hash_files
 from distilvec.core.info import UNLIMITED, StudentInfo, TeacherInfo
 from distilvec.data.corpus import Corpus
 from distilvec.models.experts import Experts
-from distilvec.models.load import folder_of, load, max_length, resolve_model
+from distilvec.models.limits import max_length
+from distilvec.models.load import folder_of, load, resolve_model
 from distilvec.models.placement import count_parameters
 from distilvec.models.static import is_static, text_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash

@@ -21,7 +21,7 @@ from distilvec.core.outputs import OutputSpec
 from distilvec.core.processes import main_first
 from distilvec.data.corpus import Corpus
 from distilvec.data.tokens import TokenStore, build_tokens
-from distilvec.models.load import max_length
+from distilvec.models.limits import max_length
 from distilvec.models.static import is_static, text_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.caches import fill, open_cache, reads_tokens

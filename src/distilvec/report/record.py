@@ -6,7 +6,6 @@ knows less, and a router or a projected student is described by a part of its ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,16 @@ from typing import Any
 from pydantic import FiniteFloat
 
 from distilvec.core.files import write_json
+from distilvec.core.info import UNLIMITED
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.similarity import Similarity
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.neighbors import Judgement
 from distilvec.formats.replace import RECORD
-from distilvec.models.static import is_static, static_limit, token_table
-from distilvec.report.json_values import from_json, read_value, to_json
+from distilvec.models.limits import max_length
+from distilvec.models.static import is_static, token_table
+from distilvec.report.json_values import read_value, to_json
 
 RECORD_FORMAT = 2
 RUN_AGAIN = "Delete it and run the same recipe again: it is made again, training is kept."
@@ -258,11 +259,6 @@ def read_student_record(folder: Path) -> RunRecord | None:
     return read_value(RunRecord, path, RUN_AGAIN, sealed=False) if path.exists() else None
 
 
-def parse_record(content: Mapping[str, Any]) -> RunRecord:
-    """Return the record of the content of such a file."""
-    return from_json(RunRecord, content)
-
-
 def describe_student(
     model: Any, name: str | None, base_model: str | None = None, kept_layers: list[int] | None = None
 ) -> StudentRecord:
@@ -272,7 +268,6 @@ def describe_student(
         layers = 0
         hidden_width = model[0].embedding_dim
         pooling = "mean"
-        max_length = static_limit(model)
     else:
         backbone = model[0].auto_model
         config = backbone.config.get_text_config()
@@ -280,7 +275,7 @@ def describe_student(
         layers = config.num_hidden_layers
         hidden_width = config.hidden_size
         pooling = str(model[1].pooling_mode)
-        max_length = model.max_seq_length
+    limit = max_length(model)
     kinds = [type(module).__name__ for module in model]
     experts = [module.settings() for module in model if type(module).__name__ == "Experts"]
     return StudentRecord(
@@ -294,7 +289,7 @@ def describe_student(
         pooling=pooling,
         dense="Dense" in kinds,
         normalized="Normalize" in kinds,
-        max_length=max_length,
+        max_length=limit if limit < UNLIMITED else None,
         parameters=sum(weight.numel() for weight in model.parameters()),
         embedding_parameters=sum(weight.numel() for weight in token_table(model).parameters()),
         prompts=dict(model.prompts),

@@ -63,8 +63,9 @@ class TaskScore:
 
 @dataclass(frozen=True)
 class AverageRow:
-    """An average by model, and its share of the teacher's in percent; None where a model lacks a task.
+    """An average by model; None where a model lacks a task.
 
+    shares: in percent of the teacher's, over the tasks that both have
     name: in the changes against the teacher; None for an average that is not tested
     """
 

@@ -64,9 +64,6 @@ class ChangeInterval(NamedTuple):
 Changes = dict[str, ChangeInterval]  # by task and average
 
 
-# -- classification and search ---------------------------------------------------------------------------------------
-
-
 # -- texts and vectors -----------------------------------------------------------------------------------------------
 
 

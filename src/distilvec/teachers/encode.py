@@ -7,6 +7,7 @@ short texts with a long tail). Batches here are cut by exact length, and have no
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -74,8 +75,10 @@ class Forward:
         planned = plan_batches(lengths, budget, CPU_FLOOR if on_cpu else budget)
         compute = partial(self._batch, ids, types, pre_dense)
         copied_together = 1 if on_cpu else _COPIED_TOGETHER
-        with evaluating(self.model):
-            computed = map_on_threads(compute, planned) if on_cpu and self.stateless else map(compute, planned)
+        on_threads = on_cpu and self.stateless
+        computed = map_on_threads(compute, planned) if on_threads else (compute(rows) for rows in planned)
+        # closed first: a thread that still computes must not see the model in training mode
+        with evaluating(self.model), closing(computed):
             group: list[tuple[npt.NDArray[np.int64], dict[str, Tensor]]] = []
             for number, result in enumerate(zip(planned, computed, strict=True), 1):
                 group.append(result)

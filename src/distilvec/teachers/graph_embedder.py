@@ -14,9 +14,10 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
 from distilvec.core.info import Role
 from distilvec.core.similarity import Similarity
-from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, token_limit, tokenize
+from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, tokenize
 from distilvec.formats.openvino import OpenvinoEmbedder
-from distilvec.models.load import load_model, max_length, model_similarity, role_prompts
+from distilvec.models.limits import max_length
+from distilvec.models.load import load_model, model_similarity, role_prompts
 from distilvec.teachers.encode import EmbeddedBatch, collect, cut_dimensions
 
 BATCH = 8
@@ -35,7 +36,7 @@ READERS: dict[str, Callable[[Path], Runnable]] = {".onnx": OnnxEmbedder, ".xml":
 
 @dataclass(frozen=True, eq=False)
 class GraphEmbedder:
-    """Runs the tokens of `model`, at most `tokens` of a text, through a graph: an exported file, or PyTorch's own.
+    """Runs the tokens of `model`, at most `most_tokens` of a text, through a graph: an exported file, or PyTorch's own.
 
     Queries are encoded one by one and documents in padded batches, as in use: the int8 scales of activations depend on
     the batch.
@@ -44,7 +45,7 @@ class GraphEmbedder:
     name: str
     model: SentenceTransformer
     runnable: Runnable
-    tokens: int
+    most_tokens: int
 
     @property
     def dim(self) -> int:
@@ -85,7 +86,7 @@ class GraphEmbedder:
         """Return float32 [texts, dim] of texts that have their prompts, each run alone: in int8 batches change them."""
         vectors = []
         for text in prompted:
-            vectors += self.runnable.run(tokenize(self.model, [text], self.tokens), OUTPUTS[:1])
+            vectors += self.runnable.run(tokenize(self.model, [text], self.most_tokens), OUTPUTS[:1])
         return cut_dimensions(np.concatenate(vectors), self.dim, self.normalized)
 
     def outputs(self, texts: Sequence[str], role: Role, name: str) -> Array:
@@ -104,14 +105,9 @@ class GraphEmbedder:
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
             batch = [texts[row] for row in rows]
-            tokens = tokenize(self.model, [prompt + text for text in batch], self.tokens)
+            tokens = tokenize(self.model, [prompt + text for text in batch], self.most_tokens)
             (values,) = self.runnable.run(tokens, [name])
             yield EmbeddedBatch(rows, {"embedding": values}, sum(len(text) for text in batch) / characters)
-
-
-def is_exported(path: Path) -> bool:
-    """Return whether a path names an exported file, by its ending."""
-    return path.suffix in READERS
 
 
 def open_exported(path: Path, key: str, trust_remote_code: bool = False) -> GraphEmbedder:
@@ -123,7 +119,7 @@ def open_exported(path: Path, key: str, trust_remote_code: bool = False) -> Grap
     require_extra("openvino" if path.suffix == ".xml" else "onnx", key)
     model = load_model(str(folder), key, trust_remote_code=trust_remote_code)
     model_similarity(model, path.name, key)
-    return GraphEmbedder(f"{folder.name}/{path.name}", model, READERS[path.suffix](path), token_limit(model) or 10**6)
+    return GraphEmbedder(f"{folder.name}/{path.name}", model, READERS[path.suffix](path), max_length(model))
 
 
 def model_folder(path: Path, key: str) -> Path:

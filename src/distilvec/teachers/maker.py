@@ -35,8 +35,15 @@ def open_maker(name: str, key: str = KEY, device: str = "auto") -> ModelEmbedder
 
 
 def mean_cosine(embedded: Array, stored: Array) -> float:
-    """Return the mean cosine of equal rows of [n, dim] and [n, dim or less]; the longer vectors are cut."""
-    embedded = embedded[:, : stored.shape[1]]
+    """Return the mean cosine of equal rows of [n, dim] and [n, dim or less]; the longer vectors are cut.
+
+    Stored vectors that are zero or not finite say nothing of the model, and do not count; 0 without any other.
+    """
+    is_vector = np.isfinite(stored).all(axis=1) & stored.any(axis=1)
+    if not is_vector.any():
+        return 0.0
+    embedded = embedded[is_vector, : stored.shape[1]]
+    stored = stored[is_vector]
     products = (embedded * stored).sum(1)
     lengths = np.linalg.norm(embedded, axis=1) * np.linalg.norm(stored, axis=1)
     return float((products / lengths.clip(1e-12)).mean())

@@ -23,11 +23,11 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.info import Role, TeacherInfo
 from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus
+from distilvec.models.limits import max_length
 from distilvec.models.load import (
     evaluating,
     folder_of,
     load_with_settings,
-    max_length,
     model_name,
     model_similarity,
     resolve_model,

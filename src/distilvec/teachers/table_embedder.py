@@ -152,6 +152,7 @@ class TableEmbedder:
     def _sample(self, count: int) -> tuple[list[str], Array]:
         """Return some stored texts with their prompts, documents if the first rows have any, and their vectors."""
         rows = next(self.rows(["embedding"]))
+        rows = rows.select(rows.texts != "")  # an API refuses empty texts
         is_document = self._are_documents(rows)
         prompt = self.prompts["document" if is_document.any() else "query"]
         if is_document.any():

@@ -43,14 +43,21 @@ def get(name: str, folder: Path, again: bool = False) -> list[Path]:
     entry = data_set(name)
     if entry.manual:
         raise DistilvecError("data", f"{name} cannot be fetched.", entry.manual)
-    missing = {folder / path: file for path, file in entry.files.items() if again or not (folder / path).exists()}
-    if missing:
-        log(f"{name}: {entry.about}. Licence: {entry.licence}. About {entry.size:g} MB to download.")
+    if again or _missing(entry, folder):
         with explained("--out", folder):
             (folder / DOWNLOADS).mkdir(parents=True, exist_ok=True)
         with locked(folder / DOWNLOADS / f"{name}.lock", "--out", f"{name} in {folder}", wait=True):
-            _fetch(name, entry, missing, folder)
+            # looked for again: another process may have got them while this one waited for the lock
+            files = {folder / path: file for path, file in entry.files.items()} if again else _missing(entry, folder)
+            if files:
+                log(f"{name}: {entry.about}. Licence: {entry.licence}. About {entry.size:g} MB to download.")
+                _fetch(name, entry, files, folder)
     return [folder / path for path in entry.files]
+
+
+def _missing(entry: DataSet, folder: Path) -> dict[Path, OutFile]:
+    """The files of a set that the folder lacks."""
+    return {folder / path: file for path, file in entry.files.items() if not (folder / path).exists()}
 
 
 def _fetch(name: str, entry: DataSet, missing: Mapping[Path, OutFile], folder: Path) -> None:

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from distilvec.core.objective import ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import option_error
 from distilvec.core.outputs import ModelOutputs
 from distilvec.losses.contrastive import info_nce
-from distilvec.losses.distance import PerRow, Rows
+from distilvec.losses.distance import PerRow, Rows, full_precision
 from distilvec.losses.supervised import task_loss
+from distilvec.losses.tokens import pair_states
 
 SIMCSE_TEMPERATURE = 0.05  # of the SimCSE paper
 _REFERENCES = Path(__file__).parents[1] / "references.bib"
+
+
+class Tokens(NamedTuple):
+    """One model's tokens: a row per token, False in the mask at padding."""
+
+    states: Float[Tensor, "batch tokens hidden"]
+    mask: Bool[Tensor, "batch tokens"]
 
 
 def bibtex(*keys: str) -> str:
@@ -32,6 +41,28 @@ def embeddings(student: ModelOutputs, teacher: ModelOutputs) -> tuple[Rows, Floa
     """Return y and y_hat, the student's and the teacher's vectors of the texts."""
     assert student.embedding is not None and teacher.embedding is not None
     return student.embedding, teacher.embedding
+
+
+def token_states(student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tokens, Tokens]:
+    """Return the last hidden states of both models' tokens, in fp32 at least."""
+    assert student.mask is not None and teacher.mask is not None
+    return (
+        Tokens(full_precision(student.hidden_layers[-1]), student.mask),
+        Tokens(full_precision(teacher.hidden_layers[-1]), teacher.mask),
+    )
+
+
+def paired_states(batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the last hidden states of aligned tokens, and a mask of the pairs."""
+    assert batch.alignment is not None
+    student_tokens, teacher_tokens = token_states(student, teacher)
+    return pair_states(student_tokens.states, teacher_tokens.states, batch.alignment.pairs)
+
+
+def class_logits(student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tensor, Tensor]:
+    """Return the student's and the teacher's class logits [examples, classes]."""
+    assert student.logits is not None and teacher.logits is not None
+    return student.logits, teacher.logits
 
 
 def task_shares(distillation_weight: float | None) -> tuple[float, float]:

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Objective, ObjectiveContext, TextBatch, Weights
+from distilvec.core.objective import Objective, ObjectiveContext, Weights
 from distilvec.core.outputs import AlignmentKind, ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.losses.distance import full_precision
-from distilvec.losses.tokens import pair_states
-from distilvec.methods.base.terms import task_weights
+from distilvec.methods.base.terms import Tokens, class_logits, task_weights, token_states
 
 On = Literal["auto", "logits", "hidden"]
 Form = Literal["logits", "hidden"]
-
-
-class Tokens(NamedTuple):
-    """One model's tokens: a row per token, False in the mask at padding."""
-
-    states: Float[Tensor, "batch tokens hidden"]
-    mask: Bool[Tensor, "batch tokens"]
 
 
 class TokenOrLogitKD(Objective):
@@ -89,28 +79,6 @@ class TokenOrLogitKD(Objective):
             Tokens(full_precision(student_logits)[:, None], mask),
             Tokens(full_precision(teacher_logits)[:, None], mask),
         )
-
-
-def token_states(student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tokens, Tokens]:
-    """Return the last hidden states of both models' tokens, in fp32 at least."""
-    assert student.mask is not None and teacher.mask is not None
-    return (
-        Tokens(full_precision(student.hidden_layers[-1]), student.mask),
-        Tokens(full_precision(teacher.hidden_layers[-1]), teacher.mask),
-    )
-
-
-def paired_states(batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the last hidden states of aligned tokens, and a mask of the pairs."""
-    assert batch.alignment is not None
-    student_tokens, teacher_tokens = token_states(student, teacher)
-    return pair_states(student_tokens.states, teacher_tokens.states, batch.alignment.pairs)
-
-
-def class_logits(student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tensor, Tensor]:
-    """Return the student's and the teacher's class logits [examples, classes]."""
-    assert student.logits is not None and teacher.logits is not None
-    return student.logits, teacher.logits
 
 
 def _choose_form(on: On, context: ObjectiveContext, scores: Form | None) -> Form:

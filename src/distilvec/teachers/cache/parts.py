@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.files import remove
+from distilvec.core.files import remove, remove_scratch, scratch
 from distilvec.data.corpus import Corpus
 from distilvec.teachers.cache.fill import Compute, FillStep, FillSteps, in_order, plan_shards
 from distilvec.teachers.cache.journal import KEY_NAME, Shard, damaged, read_journal
@@ -101,6 +101,7 @@ def merge(cache: TeacherCache, folders: Sequence[Path]) -> int:
     again, the result is the same. Errors: DistilvecError for a cache of other settings, for damage, for a full disk.
     """
     count = 0
+    remove_scratch(cache.folder.parent)  # of a merge that was killed while it removed the folders
     with cache.writing():
         for folder, shard in _shards_of(cache, folders):
             problems = shard.problems(folder, shard.files, None)
@@ -120,9 +121,12 @@ def merge(cache: TeacherCache, folders: Sequence[Path]) -> int:
             cache.adopt(shard, folder, keys)
             count += 1
         cache.sort_shards()
-    # Only now, when the journal has every shard: a kill before this line leaves the folders to merge again.
+    # Only now, when the journal has every shard: a kill before this line leaves the folders to merge again. Each is
+    # renamed first, at once: a folder that has lost some of its files would be a damaged share.
     for folder in folders:
-        remove(folder)
+        merged = scratch(folder)
+        folder.rename(merged)
+        remove(merged)
     return count
 
 

@@ -260,8 +260,8 @@ class TeacherCache:
         """Read the journal and admit the shards that are new in it."""
         contents = read_journal(self.folder)
         self._journal_size = contents.size
-        loaded = [shard.number for shard in self._shards]
-        if loaded != [shard.number for shard in contents.shards[: len(loaded)]]:  # sorted, or repaired by a process
+        loaded = [_identity(shard) for shard in self._shards]
+        if loaded != [_identity(shard) for shard in contents.shards[: len(loaded)]]:  # sorted, or repaired by a process
             self.close()
             loaded = []
             self._index = KeyIndex()
@@ -341,6 +341,11 @@ class TeacherCache:
                 "Fill another cache.",
             )
         return signal
+
+
+def _identity(shard: Shard) -> tuple[Any, ...]:
+    """What tells a shard from another one: a repaired cache may have other rows under a number."""
+    return shard.number, shard.rows, shard.files.get("keys")
 
 
 def _manifest_of(folder: Path) -> Manifest:

@@ -76,7 +76,10 @@ class ArrayIndex(Reader):
             ids.append(str(row.get(names["id"])) if "id" in names else str(number))
 
         if self.array.ids is not None and "id" in names:
-            text_by_id = dict(zip(ids, texts, strict=True))
+            text_by_id: dict[str, str | None] = {}
+            for name, text in zip(ids, texts, strict=True):
+                if text_by_id.setdefault(name, text) != text:
+                    raise DistilvecError(_TEXTS, f"{path} has two texts with the id {name}.", "Keep one of them.")
             missing = [name for name in self.array.ids if name not in text_by_id]
             if missing:
                 problem = f"has no text for {len(missing):,} of {len(self.array.ids):,} ids, such as {missing[0]}"

@@ -123,7 +123,8 @@ def _copy(section: TeacherSection, address: Address, folder: Path, refresh: bool
             if not is_complete:
                 for table, next_state in _tables(reader, address, _draw_rows(state.rows, section.limit), state):
                     state = next_state
-                    _write(folder / f"part-{len(_parts(folder)):05d}.parquet", table, state)
+                    if table is not None:
+                        _write(folder / f"part-{len(_parts(folder)):05d}.parquet", table, state)
                     advance(state.read, "")
         if not state.kept:
             problem = f"has {state.rows:,} rows, none with a text and a vector"
@@ -136,8 +137,11 @@ def _copy(section: TeacherSection, address: Address, folder: Path, refresh: bool
 
 def _tables(
     reader: Reader, address: Address, is_drawn: npt.NDArray[np.bool_] | None, state: CopyState
-) -> Iterator[tuple[pa.Table, CopyState]]:
-    """Parts of at least _ROWS rows as Arrow tables, each with the state behind it."""
+) -> Iterator[tuple[pa.Table | None, CopyState]]:
+    """Parts of at least _ROWS rows as Arrow tables, each with the state behind it.
+
+    None instead of the last one if no row is left for it: its state counts the rows behind the part before.
+    """
     tables: list[pa.Table] = []
     count = 0
     for batch in reader.batches(state.after):
@@ -156,8 +160,7 @@ def _tables(
             yield _join(tables, address), state
             tables = []
             count = 0
-    if tables:
-        yield _join(tables, address), state
+    yield (_join(tables, address) if tables else None), state
 
 
 def _table(batch: Batch, rows: list[int], vectors: Vectors) -> pa.Table:

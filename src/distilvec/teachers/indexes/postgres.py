@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from urllib.parse import unquote, urlsplit
 
 from distilvec.core.errors import DistilvecError, first_line
@@ -47,16 +48,20 @@ class PostgresTable(Reader):
         password = os.environ.get("DISTILVEC_INDEX_PASSWORD")
         uri = parts._replace(scheme="postgresql", path=f"/{database}").geturl()
         self.table = sql.Identifier(*table.split(".", 1))
-        try:
-            self.connection = psycopg.connect(uri, password=password)
-            self.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            self.connection.read_only = True
-            self.blocks, kind, names = self._describe()
-        except psycopg.Error as error:
-            raise DistilvecError(key, f"{address} cannot be read: {first_line(error)}") from None
-        if kind not in ("r", "m"):  # a table or a materialized view: others have no blocks to read by
-            raise DistilvecError(key, f"{address} is a view or a partitioned table.", "Name a table or a partition.")
-        self.columns = find_columns(names, columns, address, key)
+        with ExitStack() as failure:
+            try:
+                self.connection = psycopg.connect(uri, password=password)
+                failure.callback(self.connection.close)
+                self.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+                self.connection.read_only = True
+                self.blocks, kind, names = self._describe()
+            except psycopg.Error as error:
+                raise DistilvecError(key, f"{address} cannot be read: {first_line(error)}") from None
+            if kind not in ("r", "m"):  # a table or a materialized view: others have no blocks to read by
+                problem = f"{address} is a view or a partitioned table."
+                raise DistilvecError(key, problem, "Name a table or a partition.")
+            self.columns = find_columns(names, columns, address, key)
+            failure.pop_all()
 
     def __exit__(self, *error: object) -> None:
         self.connection.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -39,15 +40,21 @@ class QdrantCollection(Reader):
                 raise DistilvecError(key, f"{folder} is not the folder of an embedded Qdrant.", "Check the path.")
             else:
                 self.client = QdrantClient(path=folder)
-            collection = self.client.get_collection(self.collection)
         except DistilvecError:
             raise
         except Exception as error:  # the client raises those of httpx, gRPC and its own
             raise self._unreadable(error) from None
-        vectors = collection.config.params.vectors
-        self.vector = self._vector_name(vectors)
-        parameters = vectors if self.vector is None else vectors[self.vector]
-        self._metric = str(parameters.distance.value)
+        with ExitStack() as failure:  # an open client holds the folder's lock
+            failure.callback(self.client.close)
+            try:
+                collection = self.client.get_collection(self.collection)
+            except Exception as error:
+                raise self._unreadable(error) from None
+            vectors = collection.config.params.vectors
+            self.vector = self._vector_name(vectors)
+            parameters = vectors if self.vector is None else vectors[self.vector]
+            self._metric = str(parameters.distance.value)
+            failure.pop_all()
 
     def __exit__(self, *error: object) -> None:
         self.client.close()

@@ -14,6 +14,7 @@ from distilvec.core.similarity import Similarity, read_similarity
 
 Cursor = int | str | None  # where to continue; JSON holds it
 Vectors = npt.NDArray[np.float32]
+VectorLists = Sequence[Sequence[float] | None]  # where a vector is missing, or another length occurs
 ROWS = 8192  # read together
 METRICS: dict[str, Similarity] = {  # names of FAISS, LanceDB, Qdrant and pgvector
     "cosine": "cosine",
@@ -27,14 +28,14 @@ METRICS: dict[str, Similarity] = {  # names of FAISS, LanceDB, Qdrant and pgvect
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rows in the index's order. `after`: the cursor behind the last of them.
+    """Some rows in the index's order, each with an id, a text (None where it is missing) and a vector.
 
-    A row without a text or a vector has None there; `vectors` has a row for each text.
+    `after`: the cursor behind the last of them.
     """
 
     ids: Sequence[str]
     texts: Sequence[str | None]
-    vectors: Sequence[Sequence[float] | None] | Vectors
+    vectors: Vectors | VectorLists
     after: Cursor
 
 

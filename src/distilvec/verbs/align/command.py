@@ -11,7 +11,7 @@ from distilvec.cli.options import (
     TextLimit,
     TrustRemoteCode,
     check_input,
-    check_model,
+    check_model_path,
     check_outputs,
     named_options,
     option,
@@ -48,8 +48,8 @@ def align(
     """
     from itertools import islice
 
-    check_model(teacher, "--teacher")
-    check_model(student, "--student")
+    check_model_path(teacher, "--teacher")
+    check_model_path(student, "--student")
     for path in texts:
         check_input(path, "--texts")
     check_outputs([("--json", json_file)], texts)

@@ -12,7 +12,7 @@ from distilvec.cli.options import (
     ModelOrFile,
     argument,
     check_input,
-    check_model,
+    check_model_path,
     check_outputs,
     named_options,
     option,
@@ -58,7 +58,7 @@ def check(
     Before a switch; with exit status 1 if it does not fit. No document is embedded again: the model embeds stored
     texts, which are searched for among the stored vectors.
     """
-    check_model(model, "model")
+    check_model_path(model, "model")
     check_input(texts, "--texts")
     check_input(test, "--test")
     check_outputs([("--json", json_file)], [test])

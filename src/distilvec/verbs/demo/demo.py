@@ -28,13 +28,14 @@ from distilvec.config.schema import Recipe, Role
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import check_output_folder, full_disk_explained, remove, remove_scratch, scratch, write_json
+from distilvec.core.info import UNLIMITED
 from distilvec.core.log import log
 from distilvec.core.similarity import Similarity
 from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.parity import sample_task
 from distilvec.evaluation.tasks import RetrievalTask
-from distilvec.formats.onnx import token_limit
 from distilvec.formats.replace import real
+from distilvec.models.limits import max_length
 from distilvec.models.load import load
 from distilvec.pipeline.local import with_local_tables
 from distilvec.pipeline.opened_run import Run
@@ -227,6 +228,7 @@ def _write_model(folder: Path, model: Path, weights: Path) -> None:
 
 def _about(texts: Texts, record: RunRecord, student: SentenceTransformer) -> dict[str, Any]:
     """Return the content of demo.json."""
+    limit = max_length(student)
     return {
         "name": record.name,
         "teacher": None if record.teacher is None else record.teacher.name,
@@ -235,7 +237,7 @@ def _about(texts: Texts, record: RunRecord, student: SentenceTransformer) -> dic
         "dim": student.get_embedding_dimension(),
         "documents": len(texts.documents),
         "prompt": student.prompts.get(texts.role) or "",
-        "max_length": token_limit(student),
+        "max_length": limit if limit < UNLIMITED else None,
         "queries": texts.queries,
     }
 

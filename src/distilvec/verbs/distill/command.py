@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from distilvec.cli.options import JsonFile, Restart, argument, check_input, check_model, check_outputs, option
+from distilvec.cli.options import JsonFile, Restart, argument, check_input, check_model_path, check_outputs, option
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError
 from distilvec.verbs.distill.arguments import options_named
@@ -81,7 +81,7 @@ def distill(
     names = [Path(word) for word in words if not _is_change(word)]
     query_names = [Path(word) for word in queries or []]
     if student is not None:
-        check_model(student, "--student")
+        check_model_path(student, "--student")
     check_input(test, "--test")
     with options_named():
         check_teacher(teacher)
@@ -143,7 +143,7 @@ def check_teacher(name: str) -> None:
 
         index_keys(name, "teacher")
     else:
-        check_model(name, "teacher")
+        check_model_path(name, "teacher")
 
 
 def _is_change(word: str) -> bool:

@@ -9,7 +9,7 @@ from distilvec.cli.options import (
     JsonFile,
     argument,
     check_input,
-    check_model,
+    check_model_path,
     check_outputs,
     named_options,
     option,
@@ -36,11 +36,11 @@ def evaluate(
 
     Tasks are STS, classification, pairs and retrieval.
     """
-    check_model(model, "model")
+    check_model_path(model, "model")
     check_input(suite, "suite")
     check_input(data, "--data")
     if teacher is not None:
-        check_model(teacher, "--teacher")
+        check_model_path(teacher, "--teacher")
     check_outputs([("--json", json_file)], [suite])
 
     from dataclasses import asdict

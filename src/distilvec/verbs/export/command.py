@@ -9,7 +9,7 @@ from distilvec.cli.options import (
     Model,
     TrustRemoteCode,
     check_input,
-    check_model,
+    check_model_path,
     option,
 )
 
@@ -38,7 +38,7 @@ def export(
     With --to router: write a run's student and its teacher as one model folder of sentence-transformers, which sends
     queries to the student and documents to the teacher.
     """
-    check_model(model, "model")
+    check_model_path(model, "model")
     check_input(suite, "suite")
 
     from distilvec.cli.terminal import show_export

@@ -12,7 +12,7 @@ from distilvec.cli.options import (
     Restart,
     TrustRemoteCode,
     check_input,
-    check_model,
+    check_model_path,
     check_outputs,
     named_options,
     option,
@@ -60,7 +60,7 @@ def finetune(
     from distilvec.core.extras import require_extra
     from distilvec.core.files import check_output_folder
 
-    check_model(model, "model")
+    check_model_path(model, "model")
     check_outputs([("--json", json_file)], [task])
     changes = recipes.read_overrides(overrides or [])
     adapted = changes.get("student.lora", lora)

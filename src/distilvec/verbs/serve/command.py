@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-from distilvec.cli.options import ModelOrFile, TrustRemoteCode, check_model, option
+from distilvec.cli.options import ModelOrFile, TrustRemoteCode, check_model_path, option
 
 KEY = "DISTILVEC_SERVE_KEY"
 
@@ -28,7 +28,7 @@ def serve(
     requests to /v1 need that key. input_type, "query" or "document", chooses the model's prompt. Web pages of other
     sites are refused: by the header Origin and, where the server is for this machine alone, by Host.
     """
-    check_model(model, "model")
+    check_model_path(model, "model")
     from distilvec.core.extras import require_extra
 
     require_extra("serve", "serve")

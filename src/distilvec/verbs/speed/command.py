@@ -7,7 +7,7 @@ from typing import Annotated
 from distilvec.cli.options import (
     JsonFile,
     argument,
-    check_model,
+    check_model_path,
     check_outputs,
     check_positive,
     option,
@@ -29,7 +29,7 @@ def speed(
     check_outputs([("--json", json_file)])
     check_positive(seconds, "--seconds")
     for name in models:
-        check_model(name, "models")
+        check_model_path(name, "models")
     if twice := next((name for name in models if models.count(name) > 1), None):
         raise DistilvecError("models", f"{twice} is named twice.", "Name each model once.")
 

@@ -10,7 +10,7 @@ from distilvec.cli.options import (
     TextColumns,
     TextLimit,
     TrustRemoteCode,
-    check_model,
+    check_model_path,
     check_positive,
     named_options,
     option,
@@ -74,7 +74,7 @@ def transplant(
     from distilvec.config.recipe import section_of
     from distilvec.config.student import VocabularySection
 
-    check_model(teacher, "teacher")
+    check_model_path(teacher, "teacher")
     with named_options(_TRANSPLANT):
         values = {
             "kind": kind,

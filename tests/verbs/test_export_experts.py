@@ -9,8 +9,7 @@ import pytest
 from architectures import TEXTS, bert
 
 from distilvec.config.student import ExpertsSection, StudentSection
-from distilvec.core.errors import DistilvecError
-from distilvec.formats.onnx import OnnxEmbedder, check_onnx_place
+from distilvec.formats.onnx import OnnxEmbedder
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.verbs.export.command import export
@@ -32,19 +31,3 @@ def test_a_student_with_experts_is_exported_beside_its_files(
     assert np.abs(session.encode_tokens(tokens) - student.encode(TEXTS)).max() < 1e-5
     export(str(tmp_path / "student"), out=tmp_path / "elsewhere.onnx")
     assert (tmp_path / "elsewhere.onnx").is_file()
-
-
-def test_what_is_at_the_place_stays_unless_it_is_onnx(tmp_path: Path) -> None:
-    (tmp_path / "none").write_bytes(b"")
-    (tmp_path / "ours.onnx").write_bytes(b"\x08\x08\x12\x07pytorch")
-    for name in ("none", "ours.onnx", "absent.onnx", "new/model.onnx"):
-        check_onnx_place(tmp_path / name, "--out")
-    (tmp_path / "notes.onnx").write_text("mine")
-    with pytest.raises(DistilvecError, match=r"\[--out\] .* is not an ONNX file"):
-        check_onnx_place(tmp_path / "notes.onnx", "--out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["none", "notes.onnx", "ours.onnx"]
-
-
-def test_an_id_needs_a_place() -> None:
-    with pytest.raises(DistilvecError, match="--out"):
-        export("org/model")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import ColumnError, DistilvecError, nearest
+from distilvec.core.files import files_below
 from distilvec.core.storage import Remote
 from distilvec.data import docstrings, readers
 from distilvec.data.readers import READABLE, Location, extension
@@ -55,7 +56,7 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
     Hidden files and files of other kinds in a folder are passed over. Errors: DistilvecError if there is none.
     """
     if source.dataset is not None:
-        return _files_below(Path(source.dataset))
+        return files_below(Path(source.dataset))
     if source.tokenizer is not None:
         paths = [Path(source.tokenizer) / name for name in TOKENIZER_FILES]
         return [path for path in paths if path.is_file()]
@@ -71,7 +72,7 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
         readers.check_readable(path, key)
         return [path]
     files = []
-    for file in _files_below(path):
+    for file in files_below(path):
         is_hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
         if extension(file) in READABLE and not is_hidden:
             files.append(file)
@@ -81,10 +82,6 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
             fix = "Name what save_to_disk wrote with 'dataset'."
         raise DistilvecError(key, f"{path}: no readable file in the folder.", fix)
     return files
-
-
-def _files_below(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _tokens(name: str, revision: str | None, key: str) -> Iterator[str]:

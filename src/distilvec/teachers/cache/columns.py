@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from distilvec.core.errors import ColumnError, DistilvecError, nearest
 
@@ -18,26 +18,6 @@ USUAL_NAMES: dict[Part, tuple[str, ...]] = {  # by preference; FINAL is the name
     "role": ("role",),
 }
 REQUIRED: tuple[Part, ...] = ("text", "embedding")
-
-
-def names_of(row: Mapping[str, Any]) -> list[str]:
-    """Names of the fields of a row, and of those inside them: metadata.text."""
-    names = []
-    for name, value in row.items():
-        names.append(name)
-        if isinstance(value, Mapping):
-            names += [f"{name}.{inner}" for inner in names_of(value)]
-    return names
-
-
-def field_of(row: Mapping[str, Any], name: str) -> Any:
-    """A field of a row, or one inside of another field (metadata.text); None where there is none."""
-    if name in row:
-        return row[name]
-    for top, value in row.items():
-        if isinstance(value, Mapping) and name.startswith(f"{top}."):
-            return field_of(value, name[len(top) + 1 :])
-    return None
 
 
 def find_columns(

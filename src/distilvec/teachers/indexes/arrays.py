@@ -7,8 +7,8 @@ from pathlib import Path
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
-from distilvec.data.readers import read_rows
-from distilvec.teachers.cache.columns import Part, field_of, find_columns, names_of
+from distilvec.data.readers import field_of, names_of, read_rows
+from distilvec.teachers.cache.columns import Part, find_columns
 from distilvec.teachers.indexes.reader import ROWS, Batch, Cursor, Reader, read_id, read_text
 from distilvec.teachers.indexes.vector_files import open_faiss, open_npy
 

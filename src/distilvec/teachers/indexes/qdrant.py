@@ -11,7 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 from distilvec.core.errors import ColumnError, DistilvecError, first_line
 from distilvec.core.extras import require_extra
-from distilvec.teachers.cache.columns import USUAL_NAMES, Part, field_of, find_columns, names_of
+from distilvec.data.readers import field_of, names_of
+from distilvec.teachers.cache.columns import USUAL_NAMES, Part, find_columns
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_id, read_text
 
 _POINTS = 1024  # in one answer of the server

@@ -11,11 +11,13 @@ Each rival turns one claim of the rule around. They were written before any of t
     rival2    all neurons, fewer layers: as many whole layers as the rule's layers have parameters, nearest number
     rival3    more layers, shorter rows: half as many layers again, every token at a lower rank. Where rows cannot be
               shorter, fewer neurons and more tokens: half of the rule's neurons, as many tokens as fit
-    rival4    no tokens beside those that the texts use, where the rule has room for others; written later than the
-              first three, with that part of the rule
+    rival4    no tokens beside those that the texts use, where the rule has room for others
+    rival5    every token in the letters of the texts, at a lower rank
 
-`--split layers7` is neither: 7 layers as narrow as the rule's, every token, and rows as long as fit. Such splits show
-where the best number of layers lies.
+The last two were written later than the others, with the part of the rule that they turn around.
+
+`--split layers7` is neither: 7 layers, half of the neurons, every token and rows as long as fit; `layers7-tokens9000`
+has so many tokens. Such splits show where the best ones lie.
 
 The share of the teacher's neighbours that a student finds is measured on held-out texts. Each call trains one student
 and adds its row to the file, or goes on with one that was stopped; a row that is there is not trained again.
@@ -50,6 +52,7 @@ from distilvec.students.design import (
     design_student,
     fill_table,
     parse_size,
+    part_of_neurons,
     with_tokens,
 )
 from distilvec.students.shape import count_tokens, read_shape
@@ -82,11 +85,18 @@ def tokens_used_alone(shape: ModelShape, parameters: int, tokens: TokensUsed, ru
     return replace(rule, tokens=min(rule.tokens, tokens.number))
 
 
+def tokens_for_new_texts(shape: ModelShape, parameters: int, tokens: TokensUsed, rule: Split) -> Split | None:
+    """Turn around "tokens that the texts do not use only where nothing else can take what is left"."""
+    more = replace(tokens, number=tokens.possible)
+    return fill_table(shape, parameters, more, rule.layers, rule.neurons, least_rank=RANK_STEP)
+
+
 RIVALS: dict[str, Callable[[ModelShape, int, TokensUsed, Split], Split | None]] = {
     "rival1": more_layers_fewer_tokens,
     "rival2": all_neurons_fewer_layers,
     "rival3": shorter_rows_or_fewer_neurons,
     "rival4": tokens_used_alone,
+    "rival5": tokens_for_new_texts,
 }
 
 
@@ -105,7 +115,7 @@ def main() -> None:
     parser.add_argument("teacher")
     parser.add_argument("--student", help="another model whose layers the student takes, a folder or id")
     parser.add_argument("--size", required=True, help="2M, 5M, 20M or 25%%")
-    parser.add_argument("--split", default="rule", help=f"rule, {', '.join(RIVALS)}, or layers and their number")
+    parser.add_argument("--split", default="rule", help=f"rule, {', '.join(RIVALS)}, or layersN, layersN-tokensM")
     parser.add_argument("--texts", choices=[*SWEEPS, "ten-languages"], default="english")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=600, help="of 32 texts")
@@ -188,8 +198,11 @@ def choose_split(name: str, shape: ModelShape, parameters: int, used: TokensUsed
         return rule
     available = available_tokens(shape, used)
     if name not in RIVALS:
-        layers = int(name.removeprefix("layers"))
-        split = fill_table(shape, parameters, available, layers, rule.neurons, least_rank=RANK_STEP)
+        layers, _, number = name.removeprefix("layers").partition("-tokens")
+        if number:
+            available = replace(available, number=int(number))
+        neurons = part_of_neurons(shape, 2)
+        split = fill_table(shape, parameters, available, int(layers), neurons, least_rank=RANK_STEP)
     else:
         split = RIVALS[name](shape, parameters, available, rule)
     if split is None or split == rule:
@@ -225,6 +238,7 @@ TITLES = {
     "rival2": "all neurons, fewer layers",
     "rival3": "more layers, shorter rows",
     "rival4": "only tokens that the texts use",
+    "rival5": "tokens for new texts, shorter rows",
 }
 
 

@@ -20,7 +20,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.data.sources import read_source
 from distilvec.data.synthetic.answers import distinct_texts, fill_prompt, read_answer, read_prompt
 from distilvec.data.synthetic.journal import Journal
-from distilvec.data.synthetic.synthesize import _MAX_USELESS, read_words, synthesize, work_folder
+from distilvec.data.synthetic.synthesize import _MAX_USELESS, _Writer, read_words, synthesize, work_folder
 from distilvec.remote.meter import read_counts
 
 pytestmark = pytest.mark.usefixtures("loopback")
@@ -167,6 +167,16 @@ def test_a_model_that_never_writes_json_ends_the_work(tmp_path):
         for change, words in [({"model": "served"}, "model"), ({"model": "better", "kind": "texts"}, "prompt")]:
             with refused("--out", words):
                 synthesize(WORDS, section_to(server, **change), tmp_path / "v.json")
+
+
+def test_answers_that_are_stored_slowly_do_not_pile_up(tmp_path, monkeypatch):
+    """Requests run ahead of what has read their answers by a few: useless ones end the work as soon."""
+    store = _Writer._store
+    monkeypatch.setattr(_Writer, "_store", lambda *values: (time.sleep(0.05), store(*values))[1])
+    with FaultyChat(lambda number: "prose") as server:
+        with refused("--model", "Certainly!"):
+            synthesize(WORDS, section_to(server, words=1, concurrency=2), tmp_path / "v.json")
+        assert _MAX_USELESS <= server.requests <= _MAX_USELESS + 4
 
 
 def test_a_damaged_journal_names_the_line(tmp_path):

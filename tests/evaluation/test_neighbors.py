@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from distilvec.evaluation.neighbors import (
-    DEPTH,
     DOUBTFUL,
     FITS,
     Judgement,
@@ -16,8 +15,8 @@ from distilvec.evaluation.neighbors import (
     SourceShares,
     find_neighbors,
     nearest,
+    neighbors_kept,
     read_judgement,
-    shares,
 )
 
 
@@ -32,14 +31,6 @@ def compare(similarity, query, candidate):
     if similarity == "euclidean":
         return -np.linalg.norm(query - candidate)
     return query @ candidate / np.linalg.norm(query) / np.linalg.norm(candidate)
-
-
-def shares_found(
-    teacher_queries, teacher, student_queries, student, own=None, similarity="cosine", student_similarity="cosine"
-):
-    """The share of the teacher's nearest candidates that are among the student's, by query."""
-    expected = nearest(teacher_queries, teacher, DEPTH, own, similarity)
-    return shares(expected, nearest(student_queries, student, DEPTH, own, student_similarity))
 
 
 def loop(queries, candidates, own, similarity, count=10):
@@ -63,18 +54,18 @@ def test_shares_are_those_of_a_loop(rng, similarity, inside):
     for candidates in (student, teacher):
         found = loop(student[:30], candidates, own, similarity)
         by_hand = [len({*left} & {*right}) / 10 for left, right in zip(expected, found, strict=True)]
-        shares = shares_found(teacher[:30], teacher, student[:30], candidates, own, similarity, similarity)
+        shares = neighbors_kept(teacher[:30], teacher, student[:30], candidates, own, similarity, similarity)
         np.testing.assert_allclose(shares, by_hand)
         assert 0.05 < shares.mean() < 0.95
     np.testing.assert_allclose(
-        shares_found(teacher[:30], teacher, teacher[:30], teacher, own, similarity, similarity), np.ones(30)
+        neighbors_kept(teacher[:30], teacher, teacher[:30], teacher, own, similarity, similarity), np.ones(30)
     )
 
 
 def test_student_and_teacher_may_have_other_dims_and_similarities(rng):
     teacher, student = rng.normal(size=(80, 12)), rng.normal(size=(80, 5))
     expected, found = loop(teacher[:9], teacher, None, "dot"), loop(student[:9], student, None, "cosine")
-    shares = shares_found(teacher[:9], teacher, student[:9], student, None, "dot", "cosine")
+    shares = neighbors_kept(teacher[:9], teacher, student[:9], student, None, "dot", "cosine")
     assert shares.tolist() == [len({*a} & {*b}) / 10 for a, b in zip(expected, found, strict=True)]
 
 
@@ -87,7 +78,7 @@ def test_a_short_text_that_is_not_its_own_neighbour_loses_none(rng):
 
 def test_equal_candidates_and_few_of_them(rng):
     vectors = np.tile(rng.normal(size=(1, 6)), (20, 1))
-    assert shares_found(vectors[:3], vectors, vectors[:3], vectors, np.arange(3)).tolist() == [1.0] * 3
+    assert neighbors_kept(vectors[:3], vectors, vectors[:3], vectors, np.arange(3)).tolist() == [1.0] * 3
     few = rng.normal(size=(11, 6))
     assert nearest(few[:2], few, 10, np.arange(2)).shape == (2, 10)
 
@@ -97,7 +88,7 @@ def test_a_student_without_a_common_space_is_judged_alone(rng):
     expected = nearest(teacher[:20], teacher, 10, own)
     apart = find_neighbors(expected, teacher, "dot", student[:20], student, own, common_space=False)
     assert apart.among is None and apart.among_wider is None
-    alone = shares_found(teacher[:20], teacher, student[:20], student, own, "cosine", "cosine")
+    alone = neighbors_kept(teacher[:20], teacher, student[:20], student, own, "cosine", "cosine")
     assert apart.alone.tolist() == alone.tolist()  # by cosine, whatever the teacher's similarity
     common = find_neighbors(expected, teacher, "cosine", teacher[:20], None, own, common_space=True)
     assert common.alone is None and common.among.mean() == common.among_wider.mean() == 1

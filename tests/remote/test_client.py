@@ -20,6 +20,7 @@ from distilvec.config.schema import TeacherSection
 from distilvec.remote.secret import hide
 from distilvec.teachers.api_embedder import ApiEmbedder
 
+PROBE = ["a river", "two stones", "winter", "music"]
 pytestmark = pytest.mark.usefixtures("loopback")
 KEY = 'sk-Ab12/Cd34+Ef56=="&'
 
@@ -124,9 +125,6 @@ def test_the_form_of_vectors_may_be_set():
         np.testing.assert_allclose(teacher.embed(TEXTS), [vector(text) for text in TEXTS])
 
 
-PROBE = ["a river", "two stones", "winter", "music"]
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -188,6 +186,76 @@ def test_any_charset_of_an_error(charset):
 def test_escape_sequences_stay_with_the_server(status):
     text = failing(b"\x1b]0;title\x07\x1b[31mred\x9b1m \xe2\x80\xae", status)
     assert not any(ord(letter) < 32 or ord(letter) in (0x9B, 0x202E) for letter in text)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\\" * 20_000, b"%" + b"25" * 20_000, b"&amp;#" + b"0" * 20_000, b"&#x" + b"0" * 20_000]
+)
+def test_a_key_is_looked_for_in_any_answer_at_once(sent, monkeypatch):
+    monkeypatch.setenv("SOME_KEY", KEY)
+    began = time.process_time()
+    text = failing(sent + KEY.encode(), 400, key_variable="SOME_KEY")
+    assert time.process_time() - began < 1 and "Ab12" not in text
+
+
+def test_a_key_that_is_cut_is_hidden(monkeypatch):
+    """A message is read up to a length, and an error up to a number of bytes, in the middle of a key."""
+    monkeypatch.setenv("SOME_KEY", KEY)
+    usage = json.dumps(answer(PROBE, usage={"total_tokens": "x" * 32 + KEY})).encode()
+    assert "sk-Ab" not in failing(usage, key_variable="SOME_KEY")
+    for size in (20_000, 100_000):
+        for spelled in (KEY, "".join(f"\\u{ord(letter):04x}" for letter in KEY)):
+            filled = b" " * (size - len(spelled) // 2) + spelled.encode()
+            text = failing(filled, 400, key_variable="SOME_KEY")
+            assert "sk-" not in text and "u0073" not in text
+
+
+def test_an_answer_that_is_whole_counts_after_the_deadline(monkeypatch):
+    """It is paid for. One without a stated length may go on."""
+    content = json.dumps(answer(PROBE)).encode()
+
+    def late():
+        yield content[:10]
+        time.sleep(0.6)
+        yield content[10:]
+
+    for headers, is_whole in (({"Content-Length": str(len(content))}, True), ({}, False)):
+        with server_of(lambda body, headers=headers: (200, headers, late())) as (address, bodies):
+            teacher = embedder(address, timeout=0.5)
+            monkeypatch.setattr(teacher.client._client, "timeout", 20)  # of a piece; the deadline is the answer's
+            with teacher:
+                if is_whole:
+                    teacher.info()
+                else:
+                    with refused("teacher.api", "timed out"):
+                        teacher.info()
+            assert len(bodies) == 1
+
+
+@pytest.mark.parametrize(
+    "pause",
+    ["1e400", "nan", "-1", ".", "soon", "Mon, 01 Jan 99999 00:00:00 GMT", "Mon, 01 Jan 9999999999999 00:00:00 GMT",
+     "Mon, 01 Jan 0001 00:00:00 +2359", "Mon, 01 Jan 2024 00:00:00 +99999999999999"],
+)  # fmt: skip
+def test_a_pause_that_is_none_is_passed_over(pause):
+    replies = iter([(429, {"Retry-After": pause}, b"later")])
+    reply = lambda body: next(replies, None) or ok(answer(body["input"]))  # noqa: E731
+    with server_of(reply) as (address, bodies), embedder(address, retries=1) as teacher:
+        teacher.info()
+        assert len(bodies) == 2
+
+
+def test_what_goes_to_this_machine_goes_to_no_proxy(monkeypatch):
+    monkeypatch.setenv("SOME_KEY", KEY)
+    reply = lambda body: ok(answer(body["input"]))  # noqa: E731
+    with server_of(reply) as (proxy, seen), server_of(reply) as (address, bodies):
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.removesuffix("/v1"))
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        with embedder(address, key_variable="SOME_KEY") as teacher:
+            teacher.info()
+        assert len(bodies) == 1 and not seen
 
 
 def test_a_redirect_names_the_address_without_its_password():
@@ -266,6 +334,9 @@ def test_the_key_is_shown_in_no_spelling(monkeypatch):
         ({"base_url": "https://far.example/v1", "key_variable": "PGPASSWORD"}, "teacher.api.key_variable"),
         ({"base_url": "https://far.example/v1", "key_variable": "HF_TOKEN"}, "teacher.api.key_variable"),
         ({"base_url": "https://far.example/v1", "key_variable": "SOME_KEY"}, None),
+        ({"base_url": "https://far.example/v1", "key_variable": "PGVECTOR_KEY"}, None),
+        ({"base_url": "https://api.openai.com./v1", "key_variable": "OPENAI_API_KEY"}, None),
+        ({"base_url": "http://localhost.:1/v1", "key_variable": "SOME_KEY"}, None),
         ({"base_url": "http://far.example/v1"}, None),
         ({"base_url": "http://far.example/v1", "key_variable": "SOME_KEY", "trusted": True}, None),
         ({"base_url": "http://localhost:1/v1", "key_variable": "SOME_KEY"}, None),

@@ -21,12 +21,12 @@ from distilvec.evaluation.neighbors import NeighborShares, Share
 from distilvec.models import limits
 from distilvec.models.load import EXPERTS_FILE
 from distilvec.report import model_card as cards
-from distilvec.report.json_values import from_json, to_json
+from distilvec.report.json_values import to_json
 from distilvec.report.model_card import (
     loading_call,
 )
 from distilvec.report.neighbors import neighbors_sentence
-from distilvec.report.record import RunRecord, describe_student
+from distilvec.report.record import RunRecord, describe_student, parse_record
 from distilvec.report.scores import make_verdict
 from distilvec.students.build import TeacherInfo, build_student
 from tests.report.report_sample import sample_judgement
@@ -35,7 +35,7 @@ Content = dict[str, Any]  # of a distillation.json
 
 
 def model_card(content: Content) -> str:
-    return cards.model_card(from_json(RunRecord, content))
+    return cards.model_card(parse_record(content))
 
 
 def score(task: str, value: float, metric: str = "spearman", kind: str = "") -> Any:
@@ -236,7 +236,7 @@ def test_compatibility_is_what_was_measured(record: Content, among: float, title
     record["neighbors"] = judgement.to_json()
     text = model_card(record)
     assert f"**{title}.** It {neighbors_sentence(judgement)}. " in text and words in text
-    assert neighbors_sentence(judgement) == make_verdict({}, record=from_json(RunRecord, record)).text
+    assert neighbors_sentence(judgement) == make_verdict({}, record=parse_record(record)).text
     record["teacher_compatible"] = False
     record["neighbors"] = replace(judgement, student=shares(None)).to_json()
     apart = model_card(record)

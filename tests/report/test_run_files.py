@@ -12,8 +12,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.record import best_distance
-from distilvec.report.json_values import from_json
-from distilvec.report.record import RunRecord, read_record
+from distilvec.report.record import parse_record, read_record
 from distilvec.report.values import read_report
 from distilvec.report.write import refresh_report
 from tests.report.report_sample import as_report, sample_report
@@ -45,7 +44,7 @@ def test_a_whole_report_is_read_as_it_was_written(run):
 
 
 def test_a_record_is_read_as_it_was_written(run):
-    record = from_json(RunRecord, sample_report()["record"])
+    record = parse_record(sample_report()["record"])
     write_json(run.record, record.to_json(), sealed=True)
     assert read_record(run) == record
     assert record.to_json()["scores"]["student"][0] == {

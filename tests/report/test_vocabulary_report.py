@@ -108,14 +108,14 @@ def test_what_is_not_known_is_left_out(content):
     assert not any("parameters" in row[0].text for row in measures.rows)
     empty = {**content, "languages": {}}
     assert [table.name for table in tables(empty)] == ["vocabulary-table"]
-    assert vocabulary_figure(empty) is None and note(empty) == "" and "6.2 %" in note(content)
+    assert vocabulary_figure(empty) is None and note(empty) == "" and "6.2% shorter" in note(content)
 
 
 def test_on_a_terminal(content, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     show_tokenizers(from_json(Vocabulary, content))
     printed = capsys.readouterr().out
-    assert all(text in printed for text in ("301.319", "attention", "2.35", "33.4 %"))
+    assert all(text in printed for text in ("301.319", "attention", "2.35", "33.4%"))
 
 
 def test_the_page_has_a_section(content):

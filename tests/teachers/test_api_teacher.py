@@ -334,6 +334,39 @@ def test_two_servers_of_one_machine_are_told_apart_by_their_vectors():
     assert found[0] == found[1] != found[2]
 
 
+def test_two_servers_of_another_machine_are_told_apart_by_port_and_path():
+    def place(address):
+        return ApiSection(base_url=address).place
+
+    addresses = ["https://a.example/v1", "https://a.example:8443/v1", "https://b.example/v1", "https://a.example/x/v1"]
+    assert len({place(address) for address in addresses}) == 4
+    assert place("https://a.example:443/v1/") == place("https://A.example./v1") == place(addresses[0])
+    assert place("http://localhost:1/v1") == place("http://localhost:2/v1")  # told apart by their vectors
+
+
+def test_tokens_are_counted_once(monkeypatch):
+    with FaultyApi(table_of(TEXTS)) as server, teacher_of(server) as teacher:
+        teacher.dim  # noqa: B018
+        count, counted = teacher.count, []
+        monkeypatch.setattr(teacher, "count", lambda texts: (counted.extend(texts), count(texts))[1])
+        teacher.signals(TEXTS[:100])
+        assert sorted(counted) == sorted(TEXTS[:100])
+
+
+@pytest.mark.parametrize("name", ["eos_token", "bosToken", "pad_token", "mask-token", "stop_token", "stop_tokens",
+                                  "max_tokens", "maxTokens", "tokens", "token_type", "keywords", "monkey"])  # fmt: skip
+def test_fields_of_tokens_are_no_keys(name):
+    assert ApiSection(body={name: "x"}).body == {name: "x"}
+
+
+@pytest.mark.parametrize("name", ["accessToken", "clientSecret", "bearerToken", "apiKey", "APIKey", "api-key", "key",
+                                  "X-API-Key", "secretAccessKey", "refresh_token", "Token", "accesstoken", "apikey",
+                                  "api_key_2", "userPassword"])  # fmt: skip
+def test_fields_of_keys_are_refused(name):
+    with pytest.raises(ValueError, match="field for a key"):
+        ApiSection(body={"outer": [{name: KEY}]})
+
+
 @pytest.mark.parametrize(
     ("teacher", "words"),
     [
@@ -352,6 +385,14 @@ def test_two_servers_of_one_machine_are_told_apart_by_their_vectors():
         ),
         ({"model": "m", "api": {"base_url": f"https://me:{KEY}@host/v1"}}, r"^\[teacher.api.base_url\] .*password"),
         ({"model": "m", "api": {"base_url": f"https://host/v1?key={KEY}"}}, r"^\[teacher.api.base_url\]"),
+        ({"vectors": "t.parquet", "made_by": f"http://me:{KEY}@host/v1#m"}, r"^\[teacher.made_by\] .*password"),
+        ({"vectors": "t.parquet", "made_by": f"https://{KEY}@host/v1#m"}, r"^\[teacher.made_by\] .*password"),
+        ({"vectors": "t.parquet", "made_by": f"HTTP://host/v1?x={KEY}#m"}, r"^\[teacher.made_by\] .*'\?'"),
+        ({"vectors": f"postgresql://me:{KEY}@host/db/t"}, r"^\[teacher.vectors\] .*password"),
+        ({"vectors": f"qdrant://host/c?api_key={KEY}"}, r"^\[teacher.vectors\] .*password"),
+        ({"vectors": f"host=h password={KEY}"}, r"^\[teacher.vectors\] .*password"),
+        ({"model": f"http://me:{KEY}@host/v1"}, r"^\[teacher.model\] .*password"),
+        ({"model": "m", "api": {"body": {"x": [f"http://me:{KEY}@host"]}}}, r"^\[teacher.api.body\] .*password"),
         ({"model": "m", "api": {"base_url": "host:8000"}}, r"^\[teacher.api.base_url\] .*an address such as"),
         ({"model": "m", "api": {"body": {"input": []}}}, r"^\[teacher.api.body\] found 'input'"),
         ({"model": "m", "api": {"body": {"api_key": KEY}}}, r"^\[teacher.api.body\] .*key_variable"),

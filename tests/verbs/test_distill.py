@@ -12,9 +12,11 @@ from sentence_transformers import SentenceTransformer
 
 import distilvec
 from distilvec.__main__ import run_command
+from distilvec.config.recipe import override
 from distilvec.models.placement import count_parameters
 from distilvec.verbs.distill import distill as distill_module
 from distilvec.verbs.distill.recipe import QUARTER, IndexOptions, Request, make_recipe
+from distilvec.verbs.distill.texts import text_sources
 
 FAST = {"train.max_steps": 2, "train.device": "cpu", "train.precision": "fp32", "train.batch_size": 8}
 WORDS = [f"{key}={value}" for key, value in FAST.items()]
@@ -86,8 +88,36 @@ def test_the_texts_of_an_index_are_its_own():
 
 def test_queries_are_a_source_of_their_own():
     Path("queries.txt").write_text("how far\n")
-    sources = recipe_of("./model", queries="queries.txt").corpus.sources
+    queries = text_sources("queries.txt", Path("cache"), role="query", language=None)
+    sources = recipe_of("./model", queries=queries).corpus.sources
     assert [(source.label, source.role) for source in sources] == [("texts", "document"), ("queries", "query")]
+
+
+@pytest.mark.parametrize("name", ["absent.txt", "*.absent", "damaged.parquet", "s3://me:word@bucket/queries"])
+def test_queries_that_cannot_be_read_are_named(name, tiny_model):
+    """The key of the recipe, corpus.sources.1, is that of texts otherwise."""
+    Path("damaged.parquet").write_text("no table")
+    with refused("queries") as caught:
+        distilvec.distill(str(tiny_model), "texts.txt", queries=name, layers=2, overrides=FAST, dry_run=True)
+    assert "word" not in str(caught.value).replace("password", "")
+
+
+def test_queries_that_cannot_be_read_are_named_by_the_option(tiny_model, capsys):
+    Path("damaged.parquet").write_text("no table")
+    for name in ("absent.txt", "*.absent", "damaged.parquet"):
+        command = ["distill", str(tiny_model), "texts.txt", "--layers", "2", "--queries", name, "--dry-run", *WORDS]
+        assert run_command(command) == 2
+        assert "[--queries]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [[], ["--queries"]], ids=["texts", "queries"])
+def test_an_address_on_the_command_line_stays_one(option, tiny_model, capsys):
+    """As a Path s3:// would be s3:/, a file that is not there, and the password would be shown."""
+    key = option[0] if option else "TEXTS"
+    names = ["texts.txt", *option, "s3://me:word@bucket/lines.txt"] if option else ["s3://me:word@bucket/lines.txt"]
+    assert run_command(["distill", str(tiny_model), *names, "--layers", "2", "--dry-run", *WORDS]) == 2
+    message = capsys.readouterr().err
+    assert f"[{key}]" in message and "password" in message and "word@" not in message
 
 
 @pytest.mark.parametrize(
@@ -95,6 +125,7 @@ def test_queries_are_a_source_of_their_own():
     [
         ({"size": "5M", "layers": 2}, "size"),
         ({"size": "5M", "overrides": {"student.layers": 2}}, "size"),
+        ({"size": "5M", "overrides": {"student.layers": None, "student.embedding.rank": 8}}, "size"),
         ({"minutes": 5, "epochs": 1}, "minutes"),
         ({"api_model": "x"}, "api_model"),
         ({"texts": None}, "texts"),
@@ -204,6 +235,18 @@ def test_quickstart_is_distill_on_built_in_texts(monkeypatch, capsys):
     assert changed.train.max_steps == 3 and changed.train.batch_size == recipe.train.batch_size
     assert changed.student.size is None and changed.student.layers == 2
     assert "student.size is left out" in capsys.readouterr().err
+
+
+def test_null_states_no_size(monkeypatch, capsys):
+    made = []
+    monkeypatch.setattr(distill_module, "run_recipe", lambda recipe, *rest: made.append(recipe))
+    assert run_command(["quickstart", "student.layers=null"]) == 0
+    assert run_command(["quickstart", "student.layers=null", "student.embedding.rank=8", "--out", "other"]) == 0
+    size = distilvec.load_recipe("quickstart").student.size
+    assert [recipe.student.size for recipe in made] == [size, None] and made[1].student.embedding.rank == 8
+    tree = {"student": {"model": "teacher", "size": "5M"}}
+    override(tree, {"student.layers": None, "student.embedding.rank": 8})
+    assert "size" not in tree["student"]
 
 
 def test_built_in_texts_need_no_file():

@@ -20,9 +20,8 @@ from distilvec.evaluation import parity
 from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, check_onnx_place, tokenize
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.report.exports import read_exports
-from distilvec.report.json_values import from_json
 from distilvec.report.model_card import model_card
-from distilvec.report.record import RunRecord
+from distilvec.report.record import parse_record
 from distilvec.students.task_head import TaskModel, save_head
 from distilvec.verbs.export.command import export
 from distilvec.verbs.export.export import FORMS, export_model
@@ -42,7 +41,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(parity, "TIMING", parity.Timing(1, 5, 1.0))
     model = SentenceTransformer(str(made), device="cpu")
     record = {"format": 1, "name": "tiny"}
-    save_student(model, folder, record, model_card(from_json(RunRecord, record)))
+    save_student(model, folder, record, model_card(parse_record(record)))
     task = tmp_path / "task"
     task.mkdir()
     rows = [(f"d{number}", text) for number, text in enumerate(texts)]
@@ -99,7 +98,7 @@ def test_a_damaged_student_is_refused_with_the_numbers_unless_forced(world: Simp
             layer.attention.self.value.bias[0] *= 1e4
             layer.attention.output.dense.weight[:, 0] /= 1e4
     record = {"format": 1, "name": "damaged"}
-    save_student(world.model, world.folder, record, model_card(from_json(RunRecord, record)))
+    save_student(world.model, world.folder, record, model_card(parse_record(record)))
     assert export_model(str(world.folder), suite=world.suite).forms["onnx"].mean_cosine > 0.9999
     with refused("--to", "mean cosine 0."):
         export_model(str(world.folder), "onnx-int8", suite=world.suite)
@@ -171,7 +170,7 @@ def test_a_card_changed_by_hand_and_exports_of_other_weights_are_kept_out(world:
     with torch.no_grad():
         world.model[0].auto_model.embeddings.word_embeddings.weight[5] += 1
     record = {"format": 1, "name": "other"}
-    save_student(world.model, world.folder, record, model_card(from_json(RunRecord, record)))
+    save_student(world.model, world.folder, record, model_card(parse_record(record)))
     assert read_exports(world.folder) == {}
 
 

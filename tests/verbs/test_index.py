@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import tempfile
@@ -342,6 +343,18 @@ def test_queries_of_an_index_are_embedded_by_the_model_that_made_it(
     assert set(QUERIES) <= set(vectors) and len(vectors) == len(TEXTS) - 30 + len(QUERIES)
     expected = teacher.encode([f"river {text}" for text in QUERIES])
     np.testing.assert_allclose(np.stack([vectors[text] for text in QUERIES]), expected, atol=2e-3)
+
+
+def test_queries_of_an_index_come_from_standard_input(table, near_teacher, tmp_path, monkeypatch, no_pages):
+    """They are checked first, and trained on afterwards; the stream can be read once."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(TEXTS[:20])))
+    asked = {"student": near_teacher, "overrides": FAST, "out": tmp_path / "run"}
+    distilvec.distill(table, queries="-", dry_run=True, **asked)
+    with refused("queries", "absent"):
+        distilvec.distill(table, queries=tmp_path / "absent.txt", **asked)
+    (tmp_path / "damaged.parquet").write_text("no table")
+    with refused("queries", "damaged"):
+        distilvec.distill(table, queries=tmp_path / "damaged.parquet", **asked)
 
 
 def test_texts_beside_an_index_are_embedded_by_its_model(table, tiny_model, near_teacher, tmp_path, no_pages):

@@ -16,9 +16,8 @@ from huggingface_hub import ModelCard
 from refusals import refused
 
 from distilvec.core.errors import DistilvecError
-from distilvec.report.json_values import from_json
 from distilvec.report.model_card import model_card
-from distilvec.report.record import RunRecord
+from distilvec.report.record import parse_record
 from distilvec.verbs.push.push import checked_card, model_files, push_model
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +45,7 @@ def folders(tiny_model, tmp_path_factory):
     teacher = {**RECORD, "hub": {"base_model": ["teacher"], "license": "mit"}}
     for name, record in {"student": RECORD, "unlicensed": without, "old": teacher}.items():
         shutil.copytree(tiny_model, root / name)
-        (root / name / "README.md").write_text(model_card(from_json(RunRecord, record)), encoding="utf-8")
+        (root / name / "README.md").write_text(model_card(parse_record(record)), encoding="utf-8")
         (root / name / "distillation.json").write_text(json.dumps(record), encoding="utf-8")
     (root / "secret").write_bytes(b"secret")
     (root / "student" / "vocab.txt").unlink(missing_ok=True)

@@ -26,11 +26,13 @@ from refusals import refused
 from samples import WORDS
 from sentence_transformers import SentenceTransformer
 from servers import serving
+from starlette.requests import Request
 
 from benchmarks.serve import measure
+from distilvec.__main__ import run_command
 from distilvec.formats.onnx import export_onnx
 from distilvec.verbs.serve.model import ServedModel
-from distilvec.verbs.serve.requests import Limits
+from distilvec.verbs.serve.requests import Limits, RequestError, read_body
 from distilvec.verbs.serve.server import TimedProtocol, take_address
 
 pytestmark = pytest.mark.usefixtures("loopback")
@@ -220,7 +222,8 @@ def test_bytes_that_wait_are_limited(served, monkeypatch):
     embed = served.embed
     monkeypatch.setattr(served, "embed", lambda texts: (gate.wait(20), embed(texts))[1])
     body = json.dumps({"input": "a" * 40_000, "truncate": True}).encode()
-    with serving(served, limits=Limits(waiting_bytes=100_000)) as address, ThreadPoolExecutor(2) as pool:
+    limits = Limits(waiting_bytes=100_000, batch_texts=1)  # of a shared batch no text waits
+    with serving(served, limits=limits) as address, ThreadPoolExecutor(2) as pool:
         chunks = (body[start : start + 1000] for start in range(0, len(body), 1000))
         waiting = [pool.submit(httpx.post, address + PATH, content=content, timeout=60) for content in (body, chunks)]
         while "distilvec_waiting_texts 1.0" not in httpx.get(f"{address}/metrics").text:
@@ -231,6 +234,81 @@ def test_bytes_that_wait_are_limited(served, monkeypatch):
         gate.set()
         assert [future.result().status_code for future in waiting] == [200, 200]
         assert httpx.post(address + PATH, content=body).status_code == 200
+
+
+def test_announced_bytes_take_no_place(served):
+    """A client announces a body, or sends it in chunks with a false length, and others are answered meanwhile."""
+    body = json.dumps({"input": "a" * 40_000, "truncate": True}).encode()
+    with serving(served, limits=Limits(waiting_bytes=100_000)) as address:
+        place = ("127.0.0.1", int(address.rpartition(":")[2]))
+        with socket.create_connection(place) as connection:
+            connection.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: 90000\r\n\r\n{")
+            time.sleep(0.2)
+            assert httpx.post(address + PATH, content=body).status_code == 200
+
+
+def test_a_body_in_chunks_has_the_length_of_its_chunks(served):
+    sent = []
+
+    async def receive():
+        sent.append(1)
+        return {"type": "http.request", "body": b"x" * 1000, "more_body": len(sent) < 200}
+
+    headers = [(b"content-length", b"10"), (b"transfer-encoding", b"chunked")]
+    held = []
+    request = Request({"type": "http", "method": "POST", "headers": headers}, receive)
+    with pytest.raises(RequestError) as caught:
+        asyncio.run(read_body(request, Limits(body=50_000), held.append))
+    assert caught.value.status == 413 and sum(held) == 50_000
+    large = [(b"content-length", b"60000"), (b"transfer-encoding", b"chunked")]
+    sent[:] = [1] * 199
+    request = Request({"type": "http", "method": "POST", "headers": large}, receive)
+    assert len(asyncio.run(read_body(request, Limits(body=50_000), held.append))) == 1000
+
+
+def test_one_body_alone_may_be_larger_than_what_waits(served):
+    """In chunks as well: its own first bytes are nobody else's."""
+    body = json.dumps({"input": "a" * 40_000, "truncate": True}).encode()
+    chunks = (body[start : start + 1000] for start in range(0, len(body), 1000))
+    with serving(served, limits=Limits(waiting_bytes=10_000)) as address:
+        assert httpx.post(address + PATH, content=chunks).status_code == 200
+
+
+def test_a_token_without_a_vector_is_named(tiny_model, tmp_path):
+    """Marks of images are tokens that some models have no row for: a text may hold one all the same."""
+    model = SentenceTransformer(str(tiny_model), device="cpu")
+    model.tokenizer.add_tokens(["<image>"])
+    model.save(str(tmp_path / "model"))
+    with serving(ServedModel(str(tmp_path / "model"))) as address, httpx.Client(base_url=address) as client:
+        refused = client.post(PATH, json={"input": ["a cat", "an <image> of it"]})
+        assert refused.status_code == 400 and "'<image>'" in refused.json()["error"]["message"]
+        assert client.post(PATH, json={"input": "a cat"}).status_code == 200
+
+
+@pytest.mark.parametrize("key", ["", "  "])
+def test_a_key_of_nothing_is_refused(key, tiny_model, monkeypatch, capsys):
+    monkeypatch.setenv("DISTILVEC_SERVE_KEY", key)
+    assert run_command(["serve", str(tiny_model), "--port", "0"]) == 2
+    assert "[DISTILVEC_SERVE_KEY]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "hosts", "origins"),
+    [
+        ([], ["127.0.0.1"], []),
+        (["--host", "localhost.", "--allow-host", "a.test"], ["localhost.", "a.test"], ["a.test"]),
+        (["--host", "0.0.0.0", "--allow-host", "a.test"], None, ["a.test"]),
+    ],
+)
+def test_hosts_are_checked_where_the_server_is_for_this_machine(line, hosts, origins, tiny_model, monkeypatch):
+    """--allow-host for a page must not lock the clients of other machines out."""
+    made = []
+    monkeypatch.setattr("distilvec.verbs.serve.server.run_server", lambda app, place: None)
+    monkeypatch.setattr("distilvec.verbs.serve.server.take_address", lambda host, port: take_address("127.0.0.1", 0))
+    monkeypatch.setattr("distilvec.verbs.serve.app.make_app", lambda *values, **options: made.append((values, options)))
+    assert run_command(["serve", str(tiny_model), "--port", "0", *line]) == 0
+    ((values, options),) = made
+    assert values[3] == hosts and options["origins"] == origins
 
 
 def test_texts_of_clients_that_have_gone_are_not_embedded(served, monkeypatch):
@@ -293,6 +371,8 @@ def test_a_slow_answer_is_no_half_request(served, monkeypatch):
         ({"host": "LOCALHOST:8000"}, 200),
         ({"host": "[::1]:8000"}, 200),
         ({"host": "student.test"}, 200),
+        ({"host": "student.test."}, 200),
+        ({"host": "localhost.:8000"}, 200),
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
         ({"origin": "http://93.184.216.34"}, 403),
@@ -307,14 +387,14 @@ def test_a_slow_answer_is_no_half_request(served, monkeypatch):
 )
 def test_pages_of_other_sites_are_refused(served, headers, status):
     """In a browser a page's own domain may lead to 127.0.0.1; text/plain is sent without asking first."""
-    with serving(served, hosts=["student.test"]) as address:
+    with serving(served, hosts=["student.test"], origins=["Student.test."]) as address:
         answer = httpx.post(address + PATH, content=b'{"input": "a"}', headers=headers)
         assert answer.status_code == status, answer.text
         if status == 403:
             for path in ("/health", "/metrics", "/v1/models"):
                 assert httpx.get(address + path, headers=headers).status_code == 403
     if "host" in headers and status == 403:
-        with serving(served, hosts=None) as address:  # for other machines: any name
+        with serving(served, hosts=None, origins=["student.test"]) as address:  # for other machines: any name
             assert httpx.post(address + PATH, json={"input": "a"}, headers=headers).status_code == 200
 
 

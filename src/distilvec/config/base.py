@@ -15,6 +15,8 @@ from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from distilvec.core.addresses import has_password
+
 # Upper bounds of sizes, each far above what any run takes: a larger number is a typing error.
 MOST_TOKENS, MOST_ROWS = 1_000_000, 1_000_000  # of a text; of a batch or shard
 MOST_DRAWS = 100_000  # of a bootstrap: an interval's third digit no longer changes
@@ -117,6 +119,17 @@ class Section(BaseModel):
             raise ValueError(f"{problem}; found {excerpt(value)}")
         return value
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def check_passwords(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse an address with a password in any key: recipes, reports and logs would show it. It is not quoted."""
+        if _has_password(child(cls, info.field_name), value):
+            raise ValueError(
+                "the address holds a password, which would end up in recipes and logs. Remove it, and set an "
+                "environment variable instead"
+            )
+        return value
+
     @model_validator(mode="after")
     def check_one_of(self) -> Self:
         """Refuse none or several of the keys in `one_of`."""
@@ -152,6 +165,17 @@ def _number_problem(annotation: Any, value: Any, labels: bool) -> str | None:
         if problem := _number_problem(child(annotation, part), item, labels):
             return problem
     return None
+
+
+def _has_password(annotation: Any, value: Any) -> bool:
+    """Whether a value is or holds an address with a password; sections inside check their own fields."""
+    if isinstance(value, (str, Path)):
+        return has_password(str(value))
+    if isinstance(value, dict) and not any(map(is_section, kinds(annotation))):
+        return any(_has_password(child(annotation, part), item) for part, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return any(_has_password(child(annotation, part), item) for part, item in enumerate(value))
+    return False
 
 
 # -- annotations -----------------------------------------------------------------------------------------------------

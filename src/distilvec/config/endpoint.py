@@ -11,23 +11,57 @@ from pydantic import field_validator, model_validator
 
 from distilvec.config.base import ModelName, Section, key, refused
 
-_SECRET = re.compile(r"(^|[_-])(api[_-]?key|key|secret|password|passwd|pwd|authorization|bearer|token)$|apikey$", re.I)
+# Words of a field's name: api_key, apiKey, API-Key
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_SECRET = re.compile(
+    r"(api|access|secret|private|auth)?key|(client)?secret|password|passwd|passphrase|pwd|authorization|bearer|"
+    r"credentials?|(api|access|auth|bearer|refresh|id)?token"
+)
+# A token behind one of these is a piece of text, not a key
+_TEXT_TOKENS = ("eos", "bos", "pad", "mask", "stop", "sep", "cls", "unk", "start", "end", "max", "min", "special")
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether a host's name or address is this machine."""
+    """Whether a host's name or address is this machine, which nobody else reaches."""
+    name = host.lower().removesuffix(".")
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def check_endpoint(address: str) -> str:
+    """Return the address of an API without a final slash.
+
+    Errors: ValueError for text that is no address, and for an address with a password or a query; it is not quoted.
+    """
+    try:
+        parts = urlsplit(address)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ValueError("expected an address such as https://api.openai.com/v1")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError("expected an address without a password, '?' and '#'. Keys belong in key_variable's")
+    return address.rstrip("/")
 
 
 def holds_secret(value: Any) -> bool:
     """Whether JSON has a field, at any depth, whose name is that of a key or password."""
     if isinstance(value, dict):
-        names = [str(name) for name in value]
-        return any(_SECRET.search(name) for name in names) or any(holds_secret(part) for part in value.values())
+        return any(_names_secret(str(name)) or holds_secret(part) for name, part in value.items())
     return isinstance(value, list) and any(holds_secret(part) for part in value)
+
+
+def _names_secret(name: str) -> bool:
+    """Whether a field of this name has a key or password: by its last word, in any spelling."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    if not words:
+        return False
+    if words[-1] == "token" and len(words) > 1 and words[-2] in _TEXT_TOKENS:
+        return False
+    return _SECRET.fullmatch(words[-1]) is not None
 
 
 class EndpointSection(Section):
@@ -53,7 +87,17 @@ class EndpointSection(Section):
     @property
     def host(self) -> str:
         """Name of the server, without its port."""
-        return str(urlsplit(self.base_url).hostname)
+        return str(urlsplit(self.base_url).hostname).removesuffix(".")
+
+    @property
+    def place(self) -> str:
+        """What tells servers apart: host, port and path; of this machine the host alone, whose ports change."""
+        if is_this_machine(self.host):
+            return self.host
+        parts = urlsplit(self.base_url)
+        usual_port = 443 if parts.scheme == "https" else 80
+        port = "" if parts.port in (None, usual_port) else f":{parts.port}"
+        return f"{self.host}{port}{parts.path}"
 
     @property
     def cap(self) -> str | None:
@@ -81,16 +125,7 @@ class EndpointSection(Section):
     @classmethod
     def check_address(cls, text: str) -> str:
         """Refuse text that is not an address, and an address with a password or a query, without quoting it."""
-        try:
-            parts = urlsplit(text)
-            sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-        except ValueError:
-            sound = False
-        if not sound:
-            raise ValueError("expected an address such as https://api.openai.com/v1")
-        if parts.username or parts.password or parts.query or parts.fragment:
-            raise ValueError("expected an address without a password, '?' and '#'. Keys belong in key_variable's")
-        return text.rstrip("/")
+        return check_endpoint(text)
 
     @field_validator("key_variable")
     @classmethod

@@ -126,6 +126,13 @@ def read_overrides(overrides: Sequence[str], section: type[Section] = Recipe) ->
     return changes
 
 
+def stated_sizes(changes: Mapping[str, Any]) -> list[str]:
+    """The keys of overrides that state what a student's size would decide on; null states nothing."""
+    under = tuple(f"student.{name}." for name in SIZED)
+    exact = [f"student.{name}" for name in SIZED]
+    return [key for key, value in changes.items() if value is not None and (key in exact or key.startswith(under))]
+
+
 def override(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
     """Set the keys of overrides; a named student stays whole, and layers that are stated replace a size.
 
@@ -140,11 +147,10 @@ def override(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
             stated = any(change == f"student.{key}" or change.startswith(f"student.{key}.") for change in changes)
             if student.get(key) is not None and not stated:
                 log(f"student.{key}={student.pop(key)} cuts the teacher's own layers: {named} stays whole")
-    if isinstance(student, dict) and student.get("size") is not None and "student.size" not in changes:
-        sized = [key for key in changes if key.split(".")[:2] in [["student", name] for name in SIZED]]
-        if sized and changes[sized[0]] is not None:
-            del student["size"]
-            log(f"student.size is left out: {sized[0]} is stated")
+    sizes = stated_sizes(changes)
+    if isinstance(student, dict) and student.get("size") is not None and "student.size" not in changes and sizes:
+        del student["size"]
+        log(f"student.size is left out: {sizes[0]} is stated")
     for key, value in changes.items():
         set_key(tree, key, value)
 

@@ -25,10 +25,12 @@ from distilvec.config.base import (
     key,
     refused,
 )  # fmt: skip
+from distilvec.config.endpoint import check_endpoint
 from distilvec.config.presets import PRESETS, Preset, PresetName, find_preset
 from distilvec.config.student import Pooling, StudentSection
 from distilvec.config.sweep import SweepSection
 from distilvec.config.training import StageSection, TrainSection
+from distilvec.core.addresses import sets_secret
 from distilvec.core.similarity import Similarity
 
 Role = Literal["query", "document"]
@@ -103,6 +105,22 @@ class TeacherSection(Section):
         """The recipe's prompts, then the preset's; None if neither has any."""
         preset: Any = {} if self.known is None else self.known.prompts
         return {**preset, **(self.prompts or {})} if preset else self.prompts
+
+    @field_validator("vectors")
+    @classmethod
+    def check_vectors(cls, address: Path | str | None) -> Path | str | None:
+        """Refuse libpq's form of an address with a password: host=... password=..., without quoting it."""
+        if address is not None and sets_secret(str(address)) and not Path(address).exists():
+            raise ValueError("holds a password, which would end up in recipes and logs. Set PGPASSWORD instead")
+        return address
+
+    @field_validator("made_by")
+    @classmethod
+    def check_maker_address(cls, name: str | None) -> str | None:
+        """Refuse an API's address with a password or a query, as in api.base_url."""
+        if name is not None and name.partition("://")[0].lower() in ("http", "https"):
+            check_endpoint(name.partition("#")[0])
+        return name
 
     @model_validator(mode="after")
     def check_quantize(self) -> TeacherSection:

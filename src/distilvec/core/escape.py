@@ -33,6 +33,11 @@ def one_line(text: object) -> str:
     return visible(" ".join(str(text).split()))
 
 
+def shortened(text: str, length: int) -> str:
+    """Return a text of at most `length` characters, with an ellipsis where it is cut."""
+    return text if len(text) <= length else text[: length - 1].rstrip() + "…"
+
+
 def visible_tree(content: Any) -> Any:
     """JSON content with every string, keys too, visible: for pictures and pages."""
     if isinstance(content, Mapping):

@@ -11,6 +11,7 @@ from pydantic import Field
 from scipy.stats import kendalltau
 
 from distilvec.core.errors import DistilvecError
+from distilvec.core.escape import shortened
 from distilvec.evaluation import metrics
 from distilvec.evaluation.evaluator import EmbeddingCache, retrieval_vectors, score_task
 from distilvec.evaluation.search import top_k
@@ -127,7 +128,7 @@ def _listed(
     shown, rows = dict[int, None](), []
     for place, query in enumerate(order):
         row = RankedQuery(
-            query=task.queries[query][: 2 * TEXT_CHARACTERS],
+            query=shortened(task.queries[query], 2 * TEXT_CHARACTERS),
             scores={name: round(100 * float(by_query[query]), 2) for name, by_query in values.items()},
             overlap={name: round(float(by_query[query]), 2) for name, by_query in overlap.items()},
         )
@@ -142,7 +143,7 @@ def _listed(
                 relevant=[task.document_ids[one] for one in sorted(relevant & listed.keys())],
             )
         rows.append(row)
-    texts = {task.document_ids[one]: task.documents[one][:TEXT_CHARACTERS] for one in shown}
+    texts = {task.document_ids[one]: shortened(task.documents[one], TEXT_CHARACTERS) for one in shown}
     return RankedQueries(len(task.queries), rows, texts)
 
 

@@ -130,6 +130,25 @@ class QueryShares:
         return NeighborShares(_share(alone), _share(among))
 
 
+def neighbors_kept(
+    teacher_queries: Array,
+    teacher_candidates: Array,
+    student_queries: Array,
+    student_candidates: Array,
+    own: Array | None = None,
+    similarity: Similarity = "cosine",
+    student_similarity: Similarity = "cosine",
+) -> Array:
+    """Share of the teacher's DEPTH nearest candidates of each query among the student's, float64 [queries].
+
+    Candidates are in the same order. With the teacher's vectors as `student_candidates` the student searches among
+    these, by their similarity. `own` [queries] are the candidates' rows that are the queries themselves, and never
+    their neighbours; by default none is.
+    """
+    expected = nearest(teacher_queries, teacher_candidates, DEPTH, own, similarity)
+    return shares(expected, nearest(student_queries, student_candidates, DEPTH, own, student_similarity))
+
+
 def nearest(
     queries: Array, candidates: Array, count: int, own: Array | None = None, similarity: Similarity = "cosine"
 ) -> Array:

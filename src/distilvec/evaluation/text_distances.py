@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from distilvec.core.escape import shortened
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.diagnostics import LENGTHS
 from distilvec.teachers.embedder import Embedder
@@ -108,7 +109,7 @@ def farthest_texts(corpus: Corpus, rows: Array, teacher: Array, student: Array, 
     texts = []
     for row, text in zip(worst.tolist(), corpus.stored(rows[worst]), strict=True):
         source = corpus.source_names[int(corpus.sources[rows[row]])]
-        texts.append(FarText(text[:CHARACTERS], source, int(tokens[row]), round(float(distance[row]), 4)))
+        texts.append(FarText(shortened(text, CHARACTERS), source, int(tokens[row]), round(float(distance[row]), 4)))
     return texts
 
 

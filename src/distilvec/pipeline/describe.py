@@ -18,6 +18,7 @@ from distilvec.data.corpus import Corpus
 from distilvec.models.experts import Experts
 from distilvec.models.limits import max_length
 from distilvec.models.load import folder_of, load, resolve_model
+from distilvec.models.mapped import map_weights
 from distilvec.models.placement import count_parameters
 from distilvec.models.static import is_static, text_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
@@ -138,8 +139,10 @@ def describe_student(
     section, seed = recipe.student, recipe.train.seed
     texts = draw_fitting_texts(corpus, seed) if section.reads_texts else ()
     model, notes = build_with_notes(section, teacher, seed, in_teacher_space, vocabulary, texts)
-    loaded.untrained = model
     info, length = replace(student_info(model), notes=notes), max_length(model)
+    store.root.mkdir(parents=True, exist_ok=True)
+    map_weights(model, store.root)  # until the teacher is done
+    loaded.untrained = model
     if path is not None:
         store_json(path, {"info": asdict(info), "length": length})
     return info, length

@@ -22,6 +22,7 @@ from distilvec.core.processes import main_first
 from distilvec.data.corpus import Corpus
 from distilvec.data.tokens import TokenStore, build_tokens
 from distilvec.models.limits import max_length
+from distilvec.models.mapped import load_mapped
 from distilvec.models.static import is_static, text_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.caches import fill, open_cache, reads_tokens
@@ -63,6 +64,7 @@ def prepare(job: Job) -> Prepared:
 
     data = prepare_data(job, student)
     job.loaded.release_untaken()
+    load_mapped(student)  # where it was built for its description, its weights have waited for the teacher
     begin_phase(START)
     with main_first():
         start = find_start(job, data, student)

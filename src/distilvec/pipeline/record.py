@@ -16,6 +16,7 @@ from sentence_transformers import SentenceTransformer
 
 import distilvec
 from distilvec.config.schema import Recipe
+from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.data.corpus import Corpus
@@ -36,6 +37,7 @@ from distilvec.report.record import (
 )
 from distilvec.report.sections.compression import mean_rows
 from distilvec.report.values import Report
+from distilvec.train.accelerator import uses_bf16
 from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import SCORES, read_metrics, validation_metric
 from distilvec.train.optimizer import final_rate
@@ -126,9 +128,9 @@ def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> T
         schedule=train.schedule.name,
         weight_decay=train.weight_decay,
         optimizer=None if train.optimizer == "adamw" else train.optimizer,
-        update=train.update.label,
+        update=None if train.update.label == "plain" else train.update.label,
         start=None if start == Start() else start.label,
-        precision=train.precision,
+        precision="bf16" if uses_bf16(train, pick_device(train.device)) else "fp32",
         seed=train.seed,
         best_step=state.best_step,
         shipped=shipped_start(state, last.recipe.task is not None),

@@ -12,6 +12,7 @@ from distilvec.config.student import StudentSection
 from distilvec.core.registry import method_class
 from distilvec.data.corpus import Corpus
 from distilvec.models.load import load, load_tokenizer
+from distilvec.models.mapped import map_weights
 from distilvec.pipeline.job import Job
 from distilvec.students.build import build_student, with_dropout
 from distilvec.students.encoder import Encoder
@@ -55,6 +56,7 @@ def student_similarity(job: Job) -> str:
 def keep_start(job: Job, student: SentenceTransformer) -> None:
     """Keep a copy of the student as training finds it: it is judged and shown beside the trained one."""
     job.loaded.start = copy.deepcopy(student)
+    map_weights(job.loaded.start, job.store.root)  # until the training is done
 
 
 def student_tokenizer(job: Job) -> PreTrainedTokenizerBase | None:

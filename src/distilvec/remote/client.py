@@ -10,8 +10,9 @@ import os
 import re
 import time
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from email.utils import parsedate_to_datetime
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from distilvec.config.endpoint import EndpointSection
+from distilvec.config.endpoint import EndpointSection, is_this_machine
 from distilvec.core.errors import DistilvecError
 from distilvec.core.escape import one_line
 from distilvec.core.extras import require_extra
@@ -31,6 +32,8 @@ _REPEATED = (408, 409, 425, 429)  # statuses of requests that are repeated, besi
 _LONGEST_PAUSE = 600.0  # seconds that a server may ask for
 _LONGEST_RETRY = 60.0  # seconds between two tries
 _ERROR_BYTES = 100_000  # of an answer that is not 200
+_MOST_READ = 20_000  # characters of a server's message; fewer than an error of _ERROR_BYTES has in UTF-8
+_MOST_SPELLED = 20  # characters in which hide() knows a letter of a key
 MOST_BYTES = 1_000_000  # of an answer beside its vectors or texts
 # What servers say of a batch with too many texts; the status is 400 or 422
 _BATCH_LIMIT = re.compile(
@@ -82,7 +85,10 @@ class Client:
         self._lock = Lock()
         headers = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
         limits = httpx2.Limits(max_connections=section.concurrency)
-        self._client = httpx2.Client(headers=headers, timeout=section.timeout, limits=limits)
+        # A transport that is passed ignores HTTP_PROXY and its kind, which would get what goes to this machine, the key
+        # too. SSL_CERT_FILE is read all the same.
+        direct = httpx2.HTTPTransport(limits=limits) if is_this_machine(section.host) else None
+        self._client = httpx2.Client(headers=headers, timeout=section.timeout, limits=limits, transport=direct)
 
     def close(self) -> None:
         """Close the connections."""
@@ -108,16 +114,16 @@ class Client:
         try:
             response, content = self._exchange("GET", place, None, MOST_BYTES)
         except httpx2.RequestError as error:
-            reason = self._shown(f"{type(error).__name__}: {error}")
+            reason = self.shown(f"{type(error).__name__}: {error}")
             raise DistilvecError(self.key, f"{place} cannot be reached: {reason}.", "Check the address.") from None
         except _Again as error:
             raise DistilvecError(self.key, f"{place}: {error}.", "Check the address, or name the model.") from None
-        text = self._shown(_decoded(content))
+        text = self.shown(_decoded(content))
         if response.status_code != 200:
             problem = f"{place} answers with status {response.status_code}: {text}"
             raise DistilvecError(self.key, problem, "Check the address and the key, or name the model.")
         try:
-            return [one_line(entry["id"]) for entry in json.loads(content)["data"]]
+            return [one_line(hide(str(entry["id"]), self._secret)) for entry in json.loads(content)["data"]]
         except (LookupError, TypeError, ValueError, RecursionError):
             problem = f"{place} does not list models: {text}"
             raise DistilvecError(self.key, problem, "Check the address, or name the model.") from None
@@ -170,18 +176,24 @@ class Client:
     ) -> Generator[Job, None, None]:
         """Run `work`, which sends requests, for all jobs in threads; pass each result to `keep`, then yield its job.
 
+        Few answers wait for `keep` at a time: what it finds wrong with the answers ends the work after few more.
         After an error or Ctrl-C, or when the generator is closed, no other request is sent; the answers to those on
         their way are waited for and kept, since they are paid for. Errors: the first one that is not Ended.
         """
         self.meter.stopping.clear()
+        remaining = iter(jobs)
         with ThreadPoolExecutor(self.section.concurrency, "api") as pool:
-            waiting = {pool.submit(work, job): job for job in jobs}
+            waiting = {pool.submit(work, job): job for job in islice(remaining, 2 * self.section.concurrency)}
             try:
-                for future in as_completed(waiting):
-                    result = future.result()
-                    job = waiting.pop(future)
-                    keep(job, result)
-                    yield job
+                while waiting:
+                    done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        result = future.result()
+                        job = waiting.pop(future)
+                        keep(job, result)
+                        for next_job in islice(remaining, 1):
+                            waiting[pool.submit(work, next_job)] = next_job
+                        yield job
             except BaseException as error:
                 self.meter.stopping.set()
                 pool.shutdown(cancel_futures=True)
@@ -202,7 +214,7 @@ class Client:
             try:
                 response, content = self._exchange("POST", f"{self.section.base_url}{path}", asked, most_bytes)
             except httpx2.RequestError as error:
-                raise _Again(self._shown(f"{type(error).__name__}: {error}")) from None
+                raise _Again(self.shown(f"{type(error).__name__}: {error}")) from None
             if response.status_code != 200:
                 raise self._refusal(response, content, batch)
             try:
@@ -210,7 +222,7 @@ class Client:
                 self.meter.add(**_used(answer.get("usage") or {}, batch, len(content)))
                 return read(answer)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-                raise _Again(self._shown(f"the answer is not as expected ({error})")) from None
+                raise _Again(self.shown(f"the answer is not as expected ({error})")) from None
 
     def _exchange(
         self, method: str, place: str, asked: dict[str, Any] | None, most_bytes: int
@@ -228,14 +240,14 @@ class Client:
                     break
                 if len(content) > most_bytes:
                     raise _Again(f"the answer is not as expected (more than {most_bytes:,} bytes)")
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline and not _is_whole(response):
                     raise _Again(f"timed out: the answer has no end after {self.section.timeout:g} seconds")
         return response, bytes(content)
 
     def _refusal(self, response: httpx2.Response, content: bytes, batch: Batch) -> Exception:
         """The error for another status than 200; pauses all requests if the server asks for it."""
         status, host = response.status_code, self.section.host
-        text = self._shown(_decoded(content))
+        text = self.shown(_decoded(content))
         problem = f"status {status}: {text}" if text else f"status {status}"
         if 300 <= status < 400:
             problem = f"{problem} (it names another address: {self._address(response.headers.get('location', ''))})"
@@ -263,17 +275,25 @@ class Client:
         except ValueError:
             return "none that can be read"
         beginning = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""
-        return self._shown(beginning + parts.path)
+        return self.shown(beginning + parts.path)
 
-    def _shown(self, text: str) -> str:
+    def shown(self, text: str) -> str:
         """The beginning of a server's message, on one line, without the key in any spelling and without escapes."""
-        text = one_line(hide(text[:_ERROR_BYTES], self._secret))
+        hidden = hide(text[:_MOST_READ], self._secret)
+        if len(text) > _MOST_READ:  # the end may be the half of a key
+            hidden = hidden[: -_MOST_SPELLED * len(self._secret) or None]
+        text = one_line(hidden)
         return text if len(text) <= 200 else text[:200] + "…"
 
 
 def _decoded(content: bytes) -> str:
     """The text of an error, whatever character set it states."""
     return content.decode("utf-8", "replace")
+
+
+def _is_whole(response: httpx2.Response) -> bool:
+    """Whether all of an answer is here, as far as it has announced its length."""
+    return response.headers.get("content-length") == str(response.num_bytes_downloaded)
 
 
 def _used(usage: dict[str, Any], batch: Batch, size: int) -> dict[str, int]:
@@ -288,7 +308,7 @@ def _used(usage: dict[str, Any], batch: Batch, size: int) -> dict[str, int]:
         if value is None:
             return 0
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most or value % 1:
-            raise ValueError(f"usage.{name} is {str(value)[:40]}")
+            raise ValueError(f"usage.{name} is {value}")  # not cut: half of a key in it would be shown
         return int(value)
 
     written = number("completion_tokens")
@@ -306,7 +326,7 @@ def _seconds(text: str | None) -> float:
         return float(text)
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except ValueError:  # neither: the pause of the retries holds
+    except (ValueError, OverflowError):  # neither, or a year that no calendar has: the pause of the retries holds
         return 0.0
 
 

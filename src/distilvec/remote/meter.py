@@ -64,6 +64,11 @@ def make_batches(texts: Sequence[str], counts: Sequence[int], most_tokens: int, 
     return batches
 
 
+def one_batch(texts: Sequence[str], counts: Sequence[int]) -> Batch:
+    """The batch of all texts, whose estimated tokens are `counts`."""
+    return Batch(0, len(texts), sum(counts), sum(map(most_tokens_of, texts)))
+
+
 def most_tokens_of(text: str) -> int:
     """The most tokens that a text can have: one a byte, and special ones."""
     return len(_utf8(text)) + _SPECIAL

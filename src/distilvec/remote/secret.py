@@ -32,7 +32,7 @@ _SERVICES = {
     "TWINE_": (),
     "DOCKER_": (),
     "SSH_": (),
-    "PG": (),
+    "PGPASS": (),  # PGPASSWORD and PGPASSFILE; PGVECTOR_KEY may be anybody's
     "POSTGRES": (),
     "MYSQL_": (),
     "REDIS_": (),
@@ -53,15 +53,18 @@ def hide(text: str, secret: str) -> str:
 
 
 def _spellings(letter: str) -> str:
-    """A pattern of the ways to write one letter; percent signs and backslashes may be escaped themselves."""
+    """A pattern of the ways to write one letter; percent signs and backslashes may be escaped themselves.
+
+    Repeats are bounded: without a bound the time grows with the square of a run of backslashes.
+    """
     number = ord(letter)
     names = [f"&{name};" for name in [_NAMED.get(letter)] if name]
     ways = [
-        rf"\\*{re.escape(letter)}",
-        rf"\\+(?i:u00{number:02x}|x{number:02x})",
-        rf"%(?:25)*(?i:{number:02x})",
-        rf"&(?:amp;)?\#0*{number};",
-        rf"&(?:amp;)?\#[xX]0*(?i:{number:x});",
+        rf"\\{{0,8}}{re.escape(letter)}",
+        rf"\\{{1,8}}(?i:u00{number:02x}|x{number:02x})",
+        rf"%(?:25){{0,4}}(?i:{number:02x})",
+        rf"&(?:amp;)?\#0{{0,8}}{number};",
+        rf"&(?:amp;)?\#[xX]0{{0,8}}(?i:{number:x});",
         *map(re.escape, {*names, html.escape(letter)} - {letter}),
     ]
     return f"(?:{'|'.join(ways)})"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from distilvec.core.errors import explained
+from distilvec.core.escape import shortened
 from distilvec.core.extras import require_extra
 from distilvec.core.files import write_file
 from distilvec.report.hover import add_spots, spot_attribute, spot_text
@@ -95,11 +96,6 @@ def _page_svg(text: str) -> str:
     element = re.sub(r"<style[^>]*>.*?</style>", "", element, flags=re.DOTALL)
     element = re.sub(r' id="[\w.]+_\d+"', "", element)
     return re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), element)
-
-
-def shortened(text: str, length: int) -> str:
-    """Return at most `length` characters, with an ellipsis where text was cut."""
-    return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
 
 def plain(value: float, _: object = None) -> str:

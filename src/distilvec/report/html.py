@@ -47,15 +47,27 @@ DIGITS = {"teacher_cost": 2, "teacher_tokens": 0, "teacher_requests": 0, "neighb
 Draw = Callable[[Figure], str]
 
 
+GRADES = {  # from which lower end of the interval a number is good, and from which value it is fair
+    "neighbors": (0.80, 0.50),  # as `distilvec check` advises
+    "retention": (95.0, 80.0),
+}
+
+
 @dataclass(frozen=True)
 class Tile:
-    """A number of the verdict: its key, value and text, what follows it, and what it is."""
+    """A number of the verdict: its key, value and text, what follows it, and what it is.
+
+    interval: its bounds as text; empty without any
+    grade: good, fair or poor; empty for a number that has no such mark
+    """
 
     key: str
     value: float
     shown: str
     unit: str
     label: str
+    interval: str = ""
+    grade: str = ""
 
 
 def render_page(report: Report, draw: Draw) -> str:
@@ -80,20 +92,40 @@ def tiles(verdict: Verdict) -> list[list[Tile]]:
     """
     groups: list[list[Tile]] = []
     has_tile = False  # whether the tile of the next note is there
-    for key, (unit, label) in TILES.items():
+    keys = list(TILES)
+    if verdict.neighbors_label is not None and "index" in verdict.neighbors_label:
+        keys.sort(key=lambda key: not key.startswith("neighbors"))  # what the owner of an index looks for
+    for key in keys:
+        unit, label = TILES[key]
         value = getattr(verdict, key)
         if key not in NOTES:
             has_tile = value is not None
         if value is None:
             continue
         shown = number(value, DIGITS.get(key, 1), sign=key == "worst_change")
-        tile = Tile(key, value, shown, unit, label.format(**vars(verdict)))
+        bounds = getattr(verdict, f"{key}_interval", None)
+        interval = ""
+        if bounds is not None:
+            low, high = (number(bound, DIGITS.get(key, 1)) for bound in bounds)
+            interval = f"[{low}, {high}]"
+        tile = Tile(key, value, shown, unit, label.format(**vars(verdict)), interval, _grade(key, value, bounds))
         if key in NOTES and has_tile:
             groups[-1].append(tile)
         else:
             groups.append([tile])
             has_tile = True
     return groups
+
+
+def _grade(key: str, value: float, bounds: tuple[float, float] | None) -> str:
+    """Return the mark of a number; empty where there is no threshold for it."""
+    if key not in GRADES:
+        return ""
+    good, fair = GRADES[key]
+    low = value if bounds is None else bounds[0]
+    if low >= good:
+        return "good"
+    return "fair" if value >= fair else "poor"
 
 
 def render(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distilvec.report.figures import INK, Points, add_legend, make_grid, series_style, shortened
+from distilvec.core.escape import shortened
+from distilvec.report.figures import INK, Points, add_legend, make_grid, series_style
 from distilvec.report.hover import add_spots
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ knows less, and a router or a projected student is described by a part of its ru
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from distilvec.evaluation.neighbors import Judgement
 from distilvec.formats.replace import RECORD
 from distilvec.models.limits import max_length
 from distilvec.models.static import is_static, token_table
-from distilvec.report.json_values import read_value, to_json
+from distilvec.report.json_values import from_json, read_value, to_json
 
 RECORD_FORMAT = 2
 RUN_AGAIN = "Delete it and run the same recipe again: it is made again, training is kept."
@@ -257,6 +258,11 @@ def read_student_record(folder: Path) -> RunRecord | None:
     """
     path = folder / RECORD
     return read_value(RunRecord, path, RUN_AGAIN, sealed=False) if path.exists() else None
+
+
+def parse_record(content: Mapping[str, Any]) -> RunRecord:
+    """Return the record of the content of such a file."""
+    return from_json(RunRecord, content)
 
 
 def describe_student(

@@ -278,6 +278,10 @@ def make_verdict(
     of_average = (changes or {}).get(AVERAGE)
     if of_average is not None:
         verdict.within_interval = of_average.low <= 0 <= of_average.high
+        of_teacher = average(shared(student, teacher)[1])
+        if of_teacher > 0:
+            bounds = (100 + 100 * of_average.low / of_teacher, 100 + 100 * of_average.high / of_teacher)
+            verdict.retention_interval = bounds
     _add_task_score(verdict, record.supervised)
     _add_neighbors(verdict, record.neighbors)
     _add_sizes(verdict, record, speed)
@@ -343,6 +347,7 @@ def _add_neighbors(verdict: Verdict, judgement: Judgement | None) -> None:
         return
     among, alone = judgement.student.among, judgement.student.alone
     verdict.neighbors = judgement.share.mean
+    verdict.neighbors_interval = (judgement.share.low, judgement.share.high)
     if among is not None and alone is not None:
         verdict.neighbors_alone = alone.mean
     if judgement.origin == "index":

@@ -96,9 +96,9 @@ def pairs(content: Mapping[str, Any], title: str = "") -> Block:
 
 
 def _value_text(value: Any) -> str:
-    """A value for readers: six significant digits, "key: value, ..." of the keys that have one."""
+    """A value for readers: three significant digits, "key: value, ..." of the keys that have one."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_value_text(part)}" for key, part in value.items() if part not in EMPTY)
     if type(value) is float:
-        return f"{value:.6g}"
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
     return json_text(value)

@@ -29,7 +29,7 @@ from distilvec.core.log import log
 from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus
 from distilvec.remote.client import MOST_BYTES, BatchRefused, Client
-from distilvec.remote.meter import Batch, make_batches, token_counter
+from distilvec.remote.meter import Batch, make_batches, one_batch, token_counter
 from distilvec.teachers.cache.evaluation_vectors import PromptedTexts
 from distilvec.teachers.cache.fill import (
     Batches,
@@ -115,7 +115,7 @@ class ApiEmbedder:
         )
 
     def manifest(self, store_dtype: str = "float16", pre_dense: bool = False) -> Manifest:
-        """Settings that the vectors depend on: model, host, dimensions, prompts and further fields of requests."""
+        """Settings that the vectors depend on: model, server, dimensions, prompts and further fields of requests."""
         assert not pre_dense
         normalized = self.normalized  # measures the signature, too
         asked: dict[str, Any] = {"model": self.section.model, "dimensions": self.api.dimensions, **self.api.body}
@@ -134,7 +134,7 @@ class ApiEmbedder:
             compute_dtype="unknown",
             backend="api",
             store_dtype=store_dtype,
-            endpoint=self.api.host,
+            endpoint=self.api.place,
         )
 
     def estimate(self, corpus: Corpus, texts: int) -> int:
@@ -222,10 +222,14 @@ class ApiEmbedder:
         try:
             for role, rows in self._rows_by_role(texts):
                 asked = [self._sent(texts[row], role) for row in rows]
-                planned = make_batches(asked, tokens[rows].tolist(), self.section.batch_tokens, self.api.batch_texts)
+                counts = tokens[rows].tolist()
+                planned = make_batches(asked, counts, self.section.batch_tokens, self.api.batch_texts)
 
-                def work(batch: Batch, asked: list[str] = asked, role: Role = role) -> Array:
-                    return self._in_parts(asked[batch.start : batch.end], full, role)
+                def work(
+                    batch: Batch, asked: list[str] = asked, counts: list[int] = counts, role: Role = role
+                ) -> Array:
+                    chosen = slice(batch.start, batch.end)
+                    return self._in_parts(asked[chosen], counts[chosen], full, role)
 
                 with closing(self.client.ask_all(planned, work, partial(keep, rows=rows))) as answered:
                     for batch in answered:
@@ -256,13 +260,13 @@ class ApiEmbedder:
     def _measured(self) -> tuple[int, bool]:
         """Dimensions that the server gives, and whether vectors have length 1."""
         self.meter.stopping.clear()
-        batch = make_batches(_PROBE, self.count(_PROBE), 1_000, len(_PROBE))[0]
+        counts = self.count(_PROBE)
         try:
-            vectors = self._vectors(list(_PROBE), batch, self.api.dimensions, "document")
+            vectors = self._vectors(list(_PROBE), one_batch(_PROBE, counts), self.api.dimensions, "document")
         except BatchRefused as error:
             if not error.is_limit:
                 raise
-            vectors = self._in_parts(list(_PROBE), self.api.dimensions, "document")
+            vectors = self._in_parts(list(_PROBE), counts, self.api.dimensions, "document")
         full = vectors.shape[1]
         asked = self.section.truncate_dim
         if asked is not None and asked > full:
@@ -275,18 +279,18 @@ class ApiEmbedder:
         self._signature = [(int(place), bool(vectors[row, place] > 0)) for row, place in enumerate(largest)]
         return full, bool((np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _TOLERANCE).all())
 
-    def _in_parts(self, texts: list[str], dims: int | None, role: Role) -> Array:
-        """float32 [n, dims] of texts that were meant for one request.
+    def _in_parts(self, texts: list[str], counts: list[int], dims: int | None, role: Role) -> Array:
+        """float32 [n, dims] of texts that were meant for one request; `counts` are their estimated tokens.
 
         A request that the server refuses is halved. Where it says that there are too many texts, later requests are
         as small. Errors: DistilvecError with the text that is refused alone.
         """
         if len(texts) > self._most_texts:
-            parts = [texts[start : start + self._most_texts] for start in range(0, len(texts), self._most_texts)]
-            return np.concatenate([self._in_parts(part, dims, role) for part in parts])
-        batch = make_batches(texts, self.count(texts), sum(self.count(texts)) + 1, len(texts))[0]
+            size = self._most_texts  # another thread may make it smaller meanwhile
+            parts = [slice(start, start + size) for start in range(0, len(texts), size)]
+            return np.concatenate([self._in_parts(texts[part], counts[part], dims, role) for part in parts])
         try:
-            return self._vectors(texts, batch, dims, role)
+            return self._vectors(texts, one_batch(texts, counts), dims, role)
         except BatchRefused as error:
             if len(texts) == 1:
                 self.meter.stopping.set()  # before this thread takes another batch
@@ -301,7 +305,8 @@ class ApiEmbedder:
                 self._most_texts = half
                 log(f"{self.api.host} refuses {len(texts)} texts in a request; from now on at most {half} "
                     f"({self.key}.batch_texts)")  # fmt: skip
-            return np.concatenate([self._in_parts(texts[:half], dims, role), self._in_parts(texts[half:], dims, role)])
+            first = self._in_parts(texts[:half], counts[:half], dims, role)
+            return np.concatenate([first, self._in_parts(texts[half:], counts[half:], dims, role)])
 
     def _vectors(self, texts: list[str], batch: Batch, dims: int | None, role: Role) -> Array:
         """float32 [n, dims] of one request's texts."""

@@ -11,6 +11,11 @@ from distilvec.core.device import fast_bf16, pick_device, warn_slow_bf16
 from distilvec.core.processes import join
 
 
+def uses_bf16(train: TrainSection, device: str) -> bool:
+    """Return whether a training computes in bf16: as the recipe says, or where the device is fast in it."""
+    return train.precision == "bf16" or (train.precision == "auto" and fast_bf16(device))
+
+
 def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:
     """Return an Accelerator for the recipe, and join the other processes of the run.
 
@@ -18,7 +23,7 @@ def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:
     """
     device = pick_device(train.device)
     join(train.device)
-    bf16 = train.precision == "bf16" or (train.precision == "auto" and fast_bf16(device))
+    bf16 = uses_bf16(train, device)
     if bf16:
         warn_slow_bf16(device, "train.precision=fp32")
     accelerator = Accelerator(

@@ -167,7 +167,7 @@ class _Writer:
             raise DistilvecError(
                 "--model",
                 f"none of the last {_MAX_USELESS} answers is JSON of words with lists of texts; the last one: "
-                f"{' '.join(content.split())[:200]!r}.",
+                f"{self.client.shown(content)!r}.",
                 "Try another model or prompt, or raise --answer-tokens.",
             )
 

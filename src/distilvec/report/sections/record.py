@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from distilvec.report.json_values import to_json
@@ -11,6 +12,7 @@ from distilvec.report.tables import make_table
 from distilvec.report.values import REPORT_FORMAT, Report
 
 SOURCES = {"Source": "name", "Role": "role", "Language": "language", "texts": ("rows", 0)}
+_EMPTY = re.compile(r" *\w+: (null|''|\[\]|\{\})")
 
 
 def section(report: Report) -> Section | None:
@@ -33,7 +35,13 @@ def section(report: Report) -> Section | None:
         pairs(to_json(replace(data, sources=[])), "Data"),
         make_table("source-table", "Training texts", data.sources, SOURCES),
         pairs(record.versions, "Versions"),
-        Block("code", report.recipe, "Recipe"),
+        Block("code", stated_keys(report.recipe), "Recipe"),
         Block("code", method.citation, "Citation"),
         pairs(about, "This report"),
     )
+
+
+def stated_keys(recipe: str | None) -> str:
+    """Return a saved recipe without the keys that are null or empty; the file in the run's folder has all of them."""
+    lines = (recipe or "").splitlines(keepends=True)
+    return "".join(line for line in lines if not _EMPTY.fullmatch(line.rstrip()))

@@ -70,9 +70,13 @@ def note(vocabulary: Vocabulary) -> str:
     if not saved:
         return ""
     mean, low, high = (number(value, 1) for value in (sum(saved) / len(saved), min(saved), max(saved)))
-    over = f" on average over {len(saved)} languages or sources ({low} % to {high} %)" if len(saved) > 1 else ""
     limit = f", at most {vocabulary.max_length:,} tokens" if vocabulary.max_length else ""
-    sentences = [f"Sequences are shorter by {mean} %{over}.", f"Lengths include special tokens{limit}."]
+    shorter = sum(saved) >= 0
+    if not shorter:
+        mean, low, high = (number(-value, 1) for value in (sum(saved) / len(saved), max(saved), min(saved)))
+    over = f" on average over {len(saved)} languages or sources ({low}% to {high}%)" if len(saved) > 1 else ""
+    change = f"The texts are {mean}% {'shorter' if shorter else 'longer'} in tokens{over}."
+    sentences = [change, f"Lengths include special tokens{limit}."]
     return " ".join([*sentences, *vocabulary.notes])
 
 

@@ -45,7 +45,7 @@ class Manifest:
     and tokenizer; the same weights from another folder give the same vectors, so `model` and `revision` count only if
     the weights differ. Stored in addition to embeddings: the pooled vectors before the first Dense layer if
     `pre_dense_width` is set, the vectors that a task's head reads if `vector_width` is, token signals if `tokens` is.
-    `attention` is "bidirectional" for a lifted causal mask, `endpoint` the host of an API.
+    `attention` is "bidirectional" for a lifted causal mask, `endpoint` the server of an API: host, port, path.
     """
 
     model: str

@@ -55,7 +55,7 @@ class CacheSummary(TypedDict):
 class TeacherCache:
     """Vectors of texts on disk; made by `create_or_open`, or opened from its folder. Positions count rows from 0.
 
-    Reading copies the requested rows and nothing else; in memory are the keys (20 bytes a row). Any number of processes
+    Reading copies the requested rows and nothing else; in memory are the keys (21 bytes a row). Any number of processes
     may read while one writes; a reader sees the shards of the moment when it opened the cache.
     """
 

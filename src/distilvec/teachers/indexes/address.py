@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from distilvec.core.addresses import sets_secret
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import files_below
 
@@ -17,7 +17,6 @@ EXAMPLES = (
     "table.parquet, table.arrow, vectors.npy, index.faiss, db/TABLE.lance, qdrant://host:6333/COLLECTION, "
     "qdrant:///folder/COLLECTION or postgresql://user@host/database/TABLE"
 )
-_SECRET = re.compile(r"(password|passwd|passfile|pwd|secret|token|key)\s*=", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def read_address(text: str | Path, key: str) -> Address:
         _ = parts.port  # parsed only now
     except ValueError:  # without the text, which may hold a password
         raise DistilvecError(key, f"the address with '{scheme}://' is not valid.", f"Give {EXAMPLES}.") from None
-    if parts.password is not None or _holds_secret(f"{parts.query}#{parts.fragment}"):
+    if parts.password is not None or sets_secret(f"{parts.query}#{parts.fragment}"):
         variable = "QDRANT_API_KEY" if scheme == "qdrant" else "PGPASSWORD (or DISTILVEC_INDEX_PASSWORD)"
         raise DistilvecError(
             key,
@@ -78,16 +77,9 @@ def read_address(text: str | Path, key: str) -> Address:
     return Address(SCHEMES[scheme], text)
 
 
-def _holds_secret(text: str) -> bool:
-    """Return whether a text sets a password or key, however often its letters are escaped as in URLs."""
-    while (plain := unquote(text)) != text:
-        text = plain
-    return _SECRET.search(text) is not None
-
-
 def _file_address(text: str, key: str) -> Address:
     path = Path(text)
-    if _holds_secret(text) and not path.exists():  # libpq's other form: host=... password=...
+    if sets_secret(text) and not path.exists():  # libpq's other form: host=... password=...
         problem = "this is no address, and it holds a password, which would end up in recipes and logs."
         raise DistilvecError(key, problem, f"Give {EXAMPLES}.")
     kind = ENDINGS.get(path.suffix)

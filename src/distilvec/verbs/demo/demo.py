@@ -27,6 +27,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config.schema import Recipe, Role
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
+from distilvec.core.escape import shortened
 from distilvec.core.files import check_output_folder, full_disk_explained, remove, remove_scratch, scratch, write_json
 from distilvec.core.info import UNLIMITED
 from distilvec.core.log import log
@@ -99,7 +100,8 @@ def write_demo(
             _write_page(folder, libraries)
             _write_model(folder / "model", model, weights)
             (folder / "vectors.bin").write_bytes(scales.astype("<f4").tobytes() + rows.tobytes())
-            write_json(folder / "documents.json", [_shortened(text) for text in shown.documents], key="--out")
+            beginnings = [shortened(" ".join(text.split()), _SHOWN) for text in shown.documents]
+            write_json(folder / "documents.json", beginnings, key="--out")
             write_json(folder / ABOUT, _about(shown, opened.record, load(model, device="cpu")), key="--out")
             remove(target)
             folder.rename(target)
@@ -240,8 +242,3 @@ def _about(texts: Texts, record: RunRecord, student: SentenceTransformer) -> dic
         "max_length": limit if limit < UNLIMITED else None,
         "queries": texts.queries,
     }
-
-
-def _shortened(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1].rstrip() + "…"

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
 
 from distilvec.core.errors import DistilvecError
+
+if TYPE_CHECKING:
+    from distilvec.config.schema import Recipe
 
 # The argument of `distilvec.distill` that sets a key of the recipe
 ARGUMENTS: Mapping[str, str] = {
@@ -47,6 +52,25 @@ def arguments_named(stated_keys: Collection[str] = ()) -> Iterator[None]:
         from distilvec.config.messages import with_keys  # imports pydantic, which `--help` does not need
 
         raise with_keys(error, lambda key: key if key in stated_keys else _argument(key)) from error
+
+
+@contextmanager
+def queries_named(recipe: Recipe) -> Iterator[None]:
+    """Rename errors inside from the recipe's sources of queries to the argument `queries`."""
+    try:
+        yield
+    except DistilvecError as error:
+        from distilvec.config.messages import with_keys
+
+        sources = [] if recipe.corpus is None else recipe.corpus.sources
+        of_queries = [f"corpus.sources.{row}." for row, source in enumerate(sources) if source.role == "query"]
+        rename = partial(_query_key, of_queries)
+        raise with_keys(error, rename) from error
+
+
+def _query_key(sources: Sequence[str], key: str) -> str:
+    is_column = key.endswith(".column")  # has an option of its own
+    return "queries" if key.startswith(tuple(sources)) and not is_column else key
 
 
 @contextmanager

@@ -78,12 +78,12 @@ def distill(
     The same command again resumes. It ends with the share of the teacher's ten nearest neighbours that the student
     finds, and with a page.
     """
-    from distilvec.verbs.distill.names import check_texts
+    from distilvec.verbs.distill.names import TextName, check_texts
 
     words = texts or []
     changes = [word for word in words if _is_change(word)]
-    names = [Path(word) for word in words if not _is_change(word)]
-    query_names = [Path(word) for word in queries or []]
+    names = [TextName(word) for word in words if not _is_change(word)]
+    query_names = [TextName(word) for word in queries or []]
     if student is not None:
         check_model_path(student, "--student")
     check_input(test, "--test")

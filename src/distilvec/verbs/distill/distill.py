@@ -14,10 +14,11 @@ from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
 from distilvec.train.metrics import Callback
-from distilvec.verbs.distill.arguments import arguments_named
+from distilvec.verbs.distill.arguments import arguments_named, queries_named
 from distilvec.verbs.distill.maker import with_maker
 from distilvec.verbs.distill.recipe import IndexOptions, Request, make_recipe
 from distilvec.verbs.distill.screens import show_plan
+from distilvec.verbs.distill.texts import text_sources
 
 
 @quiet_libraries()
@@ -107,29 +108,33 @@ def distill(
         prompts["query"] = query_prompt
     if document_prompt is not None:
         prompts["document"] = document_prompt
-    request = Request(
-        teacher=teacher,
-        texts=texts,
-        student=student,
-        size=None if size is None else str(size),
-        layers=layers,
-        dims=dims,
-        language=language,
-        minutes=minutes,
-        epochs=epochs,
-        test=None if test is None else Path(test),
-        method=method,
-        queries=queries,
-        api_model=api_model,
-        index=IndexOptions(columns or {}, limit, similarity, prompts, repeats=repeats),
-        out=None if out is None else Path(out),
-        overrides=changes,
-    )
     with arguments_named(changes):
+        query_sources = None
+        if queries is not None:
+            query_sources = text_sources(queries, cache_root(), role="query", language=language)
+        request = Request(
+            teacher=teacher,
+            texts=texts,
+            student=student,
+            size=None if size is None else str(size),
+            layers=layers,
+            dims=dims,
+            language=language,
+            minutes=minutes,
+            epochs=epochs,
+            test=None if test is None else Path(test),
+            method=method,
+            queries=query_sources,
+            api_model=api_model,
+            index=IndexOptions(columns or {}, limit, similarity, prompts, repeats=repeats),
+            out=None if out is None else Path(out),
+            overrides=changes,
+        )
         if request.kind == "table":
-            request = with_maker(request, made_by, cache_root(), refresh)
+            request = with_maker(request, made_by, refresh)
         recipe = make_recipe(request, cache_root())
-        if dry_run:
-            show_plan(resolve(recipe, request.folder))
-            return None
-        return run_recipe(recipe, request.folder, restart, callbacks)
+        with queries_named(recipe):
+            if dry_run:
+                show_plan(resolve(recipe, request.folder))
+                return None
+            return run_recipe(recipe, request.folder, restart, callbacks)

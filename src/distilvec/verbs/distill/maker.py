@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distilvec.config.schema import Role, SourceSection
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import ColumnError, DistilvecError
 from distilvec.core.log import log
 from distilvec.data.sources import read_source
 from distilvec.teachers.api_embedder import ApiEmbedder
@@ -20,7 +19,6 @@ from distilvec.teachers.open import open_table
 from distilvec.teachers.sources import OPENAI
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.verbs.distill.recipe import Request, has_texts_elsewhere, index_section
-from distilvec.verbs.distill.texts import text_sources
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Candidate:
         return cosine if self.dim == index_dim else f"{cosine}, of its first {index_dim} of {self.dim} dimensions"
 
 
-def with_maker(request: Request, candidates: Sequence[str], root: Path, refresh: bool) -> Request:
+def with_maker(request: Request, candidates: Sequence[str], refresh: bool) -> Request:
     """Return the request of an index with the model that made it and its prompts, as far as `candidates` tell.
 
     The model is needed for texts that the index lacks: queries, and TEXTS beside the index's own. Errors:
@@ -60,7 +58,7 @@ def with_maker(request: Request, candidates: Sequence[str], root: Path, refresh:
     table = open_table(index_section(request), refresh=refresh)
     if not candidates:
         if request.queries is not None:
-            _refuse_unknown_queries(request, table, root)
+            _refuse_unknown_queries(request, table)
         return request
 
     compared = recognize(table, candidates, request.index.prompts)
@@ -128,12 +126,15 @@ def _compare(
     return Candidate(name, cosines[best], best, dict(model.prompts), model.dim)
 
 
-def _refuse_unknown_queries(request: Request, table: TableEmbedder, root: Path) -> None:
+def _refuse_unknown_queries(request: Request, table: TableEmbedder) -> None:
     """Raise DistilvecError for queries that the index has no vectors of."""
     assert request.queries is not None
     lacking = 0
-    for source in text_sources(request.queries, root, role="query", language=None):
-        texts = [text.strip() for text in read_source(SourceSection.model_validate(source), 0)]
+    for source in request.queries:
+        try:
+            texts = [text.strip() for text in read_source(SourceSection.model_validate(source), 0)]
+        except DistilvecError as error:
+            raise error.renamed("columns" if isinstance(error, ColumnError) else "queries") from error
         lacking += table.lacking([text for text in texts if text], "query")
     if lacking:
         raise DistilvecError(

@@ -14,15 +14,20 @@ DATA_SET_ID = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME of the hub
 GLOB_CHARACTERS = frozenset("*?[")
 
 
+class TextName(str):
+    """A word of the command line that names texts. In a list a plain str is a text itself; an address is no Path."""
+
+    __slots__ = ()
+
+
 def is_pattern(name: str) -> bool:
     """Return whether a name is a glob."""
     return bool(GLOB_CHARACTERS & set(name))
 
 
-def check_texts(texts: Sequence[Path], key: str = "texts") -> None:
+def check_texts(names: Sequence[str], key: str = "texts") -> None:
     """Refuse paths that do not exist."""
-    for path in texts:
-        name = str(path)
+    for name in names:
         if name != STANDARD_INPUT and "://" not in name and not is_pattern(name):
             check_name(name, key)
 

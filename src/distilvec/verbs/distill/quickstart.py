@@ -27,7 +27,7 @@ def quickstart(
     `distilvec distill all-MiniLM-L6-v2 python-docstrings --size 5M` with a short training and a test.
     """
     from distilvec.config.builtin import recipe_file
-    from distilvec.config.recipe import SIZED, read_overrides, read_tree
+    from distilvec.config.recipe import read_overrides, read_tree, stated_sizes
     from distilvec.verbs.distill.names import BUILT_IN
 
     check_outputs([("--json", json_file)])
@@ -36,7 +36,7 @@ def quickstart(
     changes["corpus.exclude_evaluation"] = recipe["corpus"]["exclude_evaluation"]
     changes["student.max_length"] = recipe["student"]["max_length"]
     changes |= read_overrides(overrides or [])
-    decides_itself = any(f"student.{name}" in changes for name in SIZED)  # the user, on what the size would decide
+    decides_itself = bool(stated_sizes(changes))  # the user, on what the size would decide
 
     from distilvec.verbs.distill.distill import distill
     from distilvec.verbs.distill.screens import show_end

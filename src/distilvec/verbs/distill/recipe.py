@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from distilvec.config.recipe import SIZED, recipe_from, section_of
+from distilvec.config.recipe import recipe_from, section_of, stated_sizes
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.replace import read_record
@@ -71,7 +71,7 @@ class Request:
     epochs: int | None = None
     test: Path | None = None
     method: str = "redact"
-    queries: Texts | Sequence[Path] | None = None
+    queries: Sequence[dict[str, Any]] | None = None  # sources of a recipe: standard input can be read once only
     api_model: str | None = None
     index: IndexOptions = IndexOptions()
     out: Path | None = None
@@ -139,9 +139,9 @@ def _check(request: Request) -> None:
     # A static student has a size as well: that of its table
     if request.size is not None and request.layers not in (None, 0):
         raise DistilvecError("size", "size and layers both say how small the student is.", "Give one of them.")
-    for name in SIZED:
-        if request.size is not None and request.overrides.get(f"student.{name}") is not None:
-            raise DistilvecError("size", f"decides on student.{name}, which is set as well.", "Give one of them.")
+    sizes = stated_sizes(request.overrides)
+    if request.size is not None and sizes:
+        raise DistilvecError("size", f"decides on {sizes[0]}, which is set as well.", "Give one of them.")
     if request.minutes is not None and request.epochs is not None:
         raise DistilvecError("minutes", "minutes and epochs both say how long to train.", "Give one of them.")
     if request.api_model is not None and request.kind != "api":
@@ -235,7 +235,7 @@ def _sources(request: Request, root: Path) -> list[dict[str, Any]]:
         # A table has no vectors of pieces, and an array none of other texts than its own
         sources += documents if request.kind in ("table", "array") else with_pieces(documents)
     if request.queries is not None:
-        sources += text_sources(request.queries, root, role="query", language=request.language)
+        sources += request.queries
     return sources
 
 

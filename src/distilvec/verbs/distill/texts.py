@@ -9,11 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
+from distilvec.config.recipe import section_of
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import DistilvecError
 from distilvec.data.sources import read_source
 from distilvec.pipeline.inputs import Texts, source_keys
-from distilvec.verbs.distill.names import BUILT_IN, STANDARD_INPUT, check_name, is_pattern
+from distilvec.verbs.distill.names import BUILT_IN, STANDARD_INPUT, TextName, check_name, is_pattern
 
 # Texts that a model reads only in part are trained on in pieces as well. Both numbers are characters: a token of the
 # teachers measured here has about four, so that a long text fills the 256 tokens that many small models read.
@@ -27,24 +28,29 @@ def text_sources(texts: Texts | Sequence[Path], root: Path, *, role: str, langua
     """Return the recipe's sources for texts that a user names.
 
     A str or a Path is a file, folder, glob, address (s3://...), id of a data set, "python-docstrings", or "-", standard
-    input with one text a line. A list of Path is several of them. A list of str is the texts themselves.
+    input with one text a line. A list of Path or TextName is several of them. A list of str is the texts themselves.
 
     Args:
         root: the cache's folder, in which texts that are in no file are stored
         role: "document" or "query"
 
-    Errors: DistilvecError with the key "texts" for what is not there.
+    Errors: DistilvecError with the key "texts", or "queries", for what is not there or cannot be a source.
     """
     sources: list[dict[str, Any]] = []
     names = _names(texts)
-    for name in names:
-        sources += _named_source(name, root)
-    if not names:
-        sources = source_keys(cast(Texts, texts), root)
-    for source in sources:
-        source["role"] = role
-        if language is not None:
-            source["language"] = language
+    key = "queries" if role == "query" else "texts"
+    try:
+        for name in names:
+            sources += _named_source(name, root)
+        if not names:
+            sources = source_keys(cast(Texts, texts), root)
+        for source in sources:
+            source["role"] = role
+            if language is not None:
+                source["language"] = language
+            section_of(SourceSection, key, source)
+    except DistilvecError as error:
+        raise error.renamed(key) from error
     return sources
 
 
@@ -67,7 +73,7 @@ def _names(texts: Texts | Sequence[Path]) -> list[str]:
     """Return the names of files, folders and data sets; empty for texts that are given as objects."""
     if isinstance(texts, (str, Path)):
         return [str(texts)]
-    if isinstance(texts, (list, tuple)) and texts and all(isinstance(item, Path) for item in texts):
+    if isinstance(texts, (list, tuple)) and texts and all(isinstance(item, (Path, TextName)) for item in texts):
         return [str(item) for item in texts]
     return []
 

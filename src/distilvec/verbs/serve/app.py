@@ -38,10 +38,17 @@ Result = TypeVar("Result")
 
 
 def make_app(
-    model: ServedModel, limits: Limits | None = None, key: str | None = None, hosts: Sequence[str] | None = ()
+    model: ServedModel,
+    limits: Limits | None = None,
+    key: str | None = None,
+    hosts: Sequence[str] | None = (),
+    origins: Sequence[str] = (),
 ) -> Starlette:
-    """Return the ASGI application. With a `key`, /v1 requires it as bearer token. `hosts`: see `check_source`."""
-    server = _Endpoints(model, limits or Limits(), key, hosts)
+    """Return the ASGI application. With a `key`, /v1 requires it as bearer token.
+
+    `hosts` and `origins`: see `check_source`.
+    """
+    server = _Endpoints(model, limits or Limits(), key, hosts, origins)
     routes = [
         Route("/v1/embeddings", server.counted(server.guarded(server.embeddings)), methods=["POST"]),
         Route("/v1/models", server.guarded(server.models)),
@@ -70,8 +77,11 @@ class _Metrics:
 class _Endpoints:
     """Work of each path."""
 
-    def __init__(self, model: ServedModel, limits: Limits, key: str | None, hosts: Sequence[str] | None) -> None:
-        self.model, self.limits, self.key, self.hosts, self.metrics = model, limits, key, hosts, _Metrics()
+    def __init__(
+        self, model: ServedModel, limits: Limits, key: str | None, hosts: Sequence[str] | None, origins: Sequence[str]
+    ) -> None:
+        self.model, self.limits, self.key, self.metrics = model, limits, key, _Metrics()
+        self.hosts, self.origins = hosts, origins
         self.held_bytes = 0  # of bodies whose requests are not answered yet
         self.batcher = Batcher(model.embed, limits.batch_texts, limits.waiting, self.metrics.batches.observe)
         self.threads = ThreadPoolExecutor(2, "requests")  # few: each thread keeps memory of its own
@@ -98,7 +108,8 @@ class _Endpoints:
         def hold(size: int) -> None:
             """Count bytes of this body until it is answered: many large ones at once would fill the memory."""
             nonlocal held
-            if self.held_bytes and self.held_bytes + size > self.limits.waiting_bytes:
+            of_others = self.held_bytes - held
+            if of_others and self.held_bytes + size > self.limits.waiting_bytes:
                 raise Overloaded
             self.held_bytes += size
             held += size
@@ -140,7 +151,7 @@ class _Endpoints:
 
         async def handle(request: Request) -> Response:
             try:
-                check_source(request, self.hosts)
+                check_source(request, self.hosts, self.origins)
                 if not open_to_all:
                     check_key(request, self.key)
                 return await work(request)

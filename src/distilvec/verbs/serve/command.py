@@ -6,6 +6,7 @@ import os
 from typing import Annotated
 
 from distilvec.cli.options import ModelOrFile, TrustRemoteCode, check_model_path, option
+from distilvec.core.errors import DistilvecError
 
 KEY = "DISTILVEC_SERVE_KEY"
 
@@ -19,7 +20,9 @@ def serve(
     max_texts: Annotated[int, option("Texts in one request.", min=1)] = 2048,
     max_body: Annotated[float, option("Megabytes in one request.", min=0.001)] = 4,
     truncate: Annotated[bool, option("Cut texts that are too long, not refuse them.", "--truncate")] = False,
-    allow_host: Annotated[list[str] | None, option("Another name of this server; repeat for more.")] = None,
+    allow_host: Annotated[
+        list[str] | None, option("A name of this server, or a site whose pages may use it. May be repeated.")
+    ] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Serve a model over HTTP, like OpenAI's API.
@@ -32,8 +35,12 @@ def serve(
     from distilvec.core.extras import require_extra
 
     require_extra("serve", "serve")
-    from distilvec.verbs.serve.server import is_loopback, run_server, take_address
+    from distilvec.config.endpoint import is_this_machine
+    from distilvec.verbs.serve.server import run_server, take_address
 
+    key = os.environ.get(KEY)
+    if key is not None and not key.strip():
+        raise DistilvecError(KEY, "is set to nothing: requests would need no key.", "Set a key, or unset the variable.")
     with take_address(host, port) as place:
         from distilvec.core.device import return_memory
         from distilvec.core.log import log
@@ -46,7 +53,8 @@ def serve(
         served = ServedModel(model, name, trust_remote_code=trust_remote_code)
         shown = f"[{host}]" if ":" in host else host
         log(f"serving {served.name} ({served.dim} dims) at http://{shown}:{place.getsockname()[1]}/v1/embeddings")
+        names = allow_host or []
         # A server that other machines use has names that it cannot know
-        hosts = [host, *(allow_host or [])] if allow_host or is_loopback(host) else None
-        run_server(make_app(served, limits, os.environ.get(KEY, "").strip() or None, hosts), place)
+        hosts = [host, *names] if is_this_machine(host) else None
+        run_server(make_app(served, limits, None if key is None else key.strip(), hosts, origins=names), place)
         log(f"stopped serving {served.name}")

@@ -10,13 +10,17 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.models.load import model_name
-from distilvec.models.static import is_static, text_tokenizer
+from distilvec.models.static import is_static, text_tokenizer, token_table
 from distilvec.teachers.graph_embedder import GraphEmbedder, model_folder
 from distilvec.teachers.model_embedder import CHARACTERS_A_TOKEN, ModelEmbedder
 from distilvec.teachers.open import expect_kind, open_embedder
 from distilvec.verbs.serve.batcher import Vectors
 
 FIRST_CHARACTERS = 16  # of a text for each token that the model reads: a text of words has four a token
+
+
+class TokenWithoutVector(Exception):
+    """A token of a text, such as the mark of an image, whose id is beyond the model's table: no vector can be made."""
 
 
 class ServedModel:
@@ -42,7 +46,8 @@ class ServedModel:
         self._embedder = embedder
         tokenizer = getattr(embedder.model[0], "tokenizer", None)
         self._from_left = getattr(tokenizer, "truncation_side", "right") == "left"
-        self._count = _token_counter(embedder)
+        self._token_ids = _tokenizer(embedder)
+        self._tokens_without_vector = _tokens_without_vector(embedder)
 
     def embed(self, prompted: Sequence[str]) -> Vectors:
         """Return float32 [n, dim] of texts that have their prompts; longer ones are cut."""
@@ -53,29 +58,54 @@ class ServedModel:
 
         A text of megabytes is not tokenized whole: a piece with twice the tokens that the model reads has the same
         first half. Models whose own code cuts texts into tokens are estimated, and never above their limit.
+
+        Errors: TokenWithoutVector.
         """
-        if self._count is None:
+        if self._token_ids is None:
             return prompted, min(len(prompted) // CHARACTERS_A_TOKEN + 1, self.max_length)
         characters = FIRST_CHARACTERS * self.max_length
         while True:
             whole = characters >= len(prompted)
             start = len(prompted) - characters if self._from_left and not whole else 0
             piece = prompted if whole else prompted[start : start + characters]
-            tokens = self._count(piece)
-            if whole or tokens >= 2 * self.max_length:
-                return piece, tokens
+            ids = self._token_ids(piece)
+            if whole or len(ids) >= 2 * self.max_length:
+                self._check_ids(ids)
+                return piece, len(ids)
             characters *= 4  # white space, or words that are one token
 
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        for number, token in self._tokens_without_vector.items():
+            if number in ids:
+                raise TokenWithoutVector(token)
 
-def _token_counter(embedder: ModelEmbedder | GraphEmbedder) -> Callable[[str], int] | None:
-    """Return a function that counts a text's tokens, for any threads; None where a model's own code makes tokens."""
+
+def _tokens_without_vector(embedder: ModelEmbedder | GraphEmbedder) -> dict[int, str]:
+    """Return the tokens, by id, that the table of the model has no row for; most models have none such.
+
+    On a GPU one of them would end the whole process' work, not only its request.
+    """
+    tokenizer: Any = getattr(embedder.model[0], "tokenizer", None)
+    if not hasattr(tokenizer, "get_vocab"):
+        return {}
+    try:
+        rows = getattr(token_table(embedder.model), "num_embeddings", None)
+    except (AttributeError, NotImplementedError):  # a model of texts and images, or one with code of its own
+        return {}
+    if rows is None:
+        return {}
+    return {number: token for token, number in tokenizer.get_vocab().items() if number >= rows}
+
+
+def _tokenizer(embedder: ModelEmbedder | GraphEmbedder) -> Callable[[str], Sequence[int]] | None:
+    """Return a function from a text to its token ids, for any threads; None where a model's own code makes tokens."""
     tokenizer = getattr(embedder.model[0], "tokenizer", None)
     if not is_static(embedder.model) and not isinstance(tokenizer, PreTrainedTokenizerBase):
         return None
     tokenizer = text_tokenizer(embedder.model)
     if not hasattr(tokenizer, "backend_tokenizer"):  # one that is written in Python
-        return lambda text: len(tokenizer(text)["input_ids"])
+        return lambda text: tokenizer(text)["input_ids"]
     counter: Any = copy.deepcopy(tokenizer.backend_tokenizer)
     counter.no_truncation()
     counter.no_padding()
-    return lambda text: len(counter.encode_batch_fast([text])[0].ids)
+    return lambda text: counter.encode_batch_fast([text])[0].ids

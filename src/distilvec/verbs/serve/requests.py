@@ -17,10 +17,11 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from distilvec.config.endpoint import is_this_machine
 from distilvec.config.schema import Role
 from distilvec.teachers.encode import cut_dimensions
 from distilvec.verbs.serve.batcher import Vectors
-from distilvec.verbs.serve.model import ServedModel
+from distilvec.verbs.serve.model import ServedModel, TokenWithoutVector
 
 TEXTS = "Send one text, or a list of texts."
 TOKEN_IDS = "Send texts, not token ids (LangChain: check_embedding_ctx_length=False)."
@@ -92,19 +93,19 @@ def check_key(request: Request, key: str | None) -> None:
         raise RequestError(401, "The key is missing or wrong. Send 'Authorization: Bearer KEY'.")
 
 
-def check_source(request: Request, hosts: Sequence[str] | None) -> None:
+def check_source(request: Request, hosts: Sequence[str] | None, origins: Sequence[str]) -> None:
     """RequestError 403 for requests that a web page of another site makes in a browser on this machine.
 
     A page can name this server by a domain of its own that leads to 127.0.0.1 (DNS rebinding): the header Host then
     has that domain. `hosts` are further names of this server; with None any name in Host is fine. Origin, which only
-    browsers send, must be one of `hosts` or this machine.
+    browsers send, must name one of `origins` or this machine.
     """
     host = request.headers.get("host", "")
     if host and hosts is not None and not _is_allowed(f"http://{host}", hosts, any_address=True):
         message = f"This server is not called '{host[:200]}'. Start it with --allow-host NAME if it is."
         raise RequestError(403, message)
     origin = request.headers.get("origin")
-    if origin is not None and not _is_allowed(origin, hosts or (), any_address=False):
+    if origin is not None and not _is_allowed(origin, origins, any_address=False):
         message = (
             f"Requests from pages of '{origin[:200]}' are refused. Start the server with --allow-host NAME for them."
         )
@@ -118,14 +119,19 @@ def _is_allowed(address: str, hosts: Sequence[str], any_address: bool) -> bool:
         return False
     if "@" in parts.netloc or parts.path:  # neither is in a header that a browser writes
         return False
-    name = (parts.hostname or "").rstrip(".")
-    if name == "localhost" or name in [host.lower() for host in hosts]:
+    name = (parts.hostname or "").removesuffix(".")
+    if is_this_machine(name) or name in [host.lower().removesuffix(".") for host in hosts]:
         return True
+    return any_address and _is_number(name)
+
+
+def _is_number(host: str) -> bool:
+    """Whether a host is an IP address."""
     try:
-        number = ipaddress.ip_address(name)
+        ipaddress.ip_address(host)
     except ValueError:
         return False
-    return any_address or number.is_loopback
+    return True
 
 
 def check_type(request: Request) -> None:
@@ -138,12 +144,12 @@ def check_type(request: Request) -> None:
 async def read_body(request: Request, limits: Limits, hold: Callable[[int], None]) -> bytes:
     """The body; RequestError 413 as soon as it is too large, 408 if it is not there in time.
 
-    `hold` is told the bytes before they come where their number is announced, else as they come.
+    `hold` is told the bytes as they come: a client that announces many and sends none takes nobody's place.
     """
-    announced = int(request.headers.get("content-length", 0))
+    # A body in chunks has the length of its chunks, whatever Content-Length says
+    announced = 0 if "transfer-encoding" in request.headers else int(request.headers.get("content-length", 0))
     if announced > limits.body:
         raise _too_large(limits)
-    hold(announced)
     body = bytearray()
     try:
         async with asyncio.timeout(limits.body_seconds):
@@ -151,8 +157,7 @@ async def read_body(request: Request, limits: Limits, hold: Callable[[int], None
                 body += part
                 if len(body) > limits.body:
                     raise _too_large(limits)
-                if not announced:
-                    hold(len(part))
+                hold(len(part))
     except TimeoutError:
         raise RequestError(408, f"The body was not here after {limits.body_seconds:g} seconds.") from None
     return bytes(body)
@@ -196,12 +201,16 @@ def parse(body: bytes, model: ServedModel, limits: Limits) -> EmbeddingsRequest:
 def read_texts(model: ServedModel, prompted: list[str], truncate: bool) -> tuple[list[str], int]:
     """The texts as far as the model reads them, and their tokens.
 
-    RequestError if one is too long and must not be cut.
+    RequestError if one is too long and must not be cut, or has a token without a vector.
     """
     texts = []
     total = 0
     for text in prompted:
-        text, tokens = model.measure(text)
+        try:
+            text, tokens = model.measure(text)
+        except TokenWithoutVector as error:
+            message = f"[input] A text has the token '{error}', for which the model has no vector. Remove it."
+            raise RequestError(400, message, "input") from None
         if not truncate and tokens > model.max_length:
             problem = f"A text has more tokens than the model reads, {model.max_length:,}"
             raise RequestError(400, f"[input] {problem}. Split it, or send truncate=true.", "input")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from contextlib import suppress
 from typing import Any
@@ -29,12 +28,7 @@ def take_address(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+_NOT_WAITING = object()  # the state of a connection that waits for no rest of a request
 
 
 class TimedProtocol(H11Protocol):
@@ -49,7 +43,7 @@ class TimedProtocol(H11Protocol):
         """Begin to watch."""
         super().connection_made(transport)
         self._watch: asyncio.TimerHandle | None = None
-        self._look(before=self)
+        self._look(before=_NOT_WAITING)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop watching."""
@@ -61,8 +55,8 @@ class TimedProtocol(H11Protocol):
         """Close the connection if it waits for the same request as when this was called `before`."""
         is_answering = self.cycle is not None and not self.cycle.response_complete
         is_idle = self.timeout_keep_alive_task is not None  # uvicorn closes it
-        state = self if is_answering or is_idle else self.cycle
-        if state is before and state is not self:
+        state = _NOT_WAITING if is_answering or is_idle else self.cycle
+        if state is before and state is not _NOT_WAITING:
             self.transport.close()
             return
         self._watch = self.loop.call_later(self.half_seconds, self._look, state)

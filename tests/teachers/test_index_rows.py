@@ -242,6 +242,19 @@ def test_a_clean_table_is_not_copied(tmp_path):
     assert not list((tmp_path / "cache").rglob("*.parquet"))
 
 
+@pytest.mark.parametrize("limit", [None, 1000])
+def test_files_of_a_folder_may_differ_in_types_and_not_in_names(limit, tmp_path):
+    table_of("parquet", tmp_path / "a", {"text": TEXTS[:30], "vector": lists(VECTORS[:30])})
+    texts = pa.array([text.encode() for text in TEXTS[30:]])
+    table_of("parquet", tmp_path / "a" / "z", {"vector": lists(VECTORS[30:], pa.list_(pa.float64())), "text": texts})
+    section = TeacherSection(vectors=tmp_path / "a", limit=limit)
+    rows = read(section, tmp_path)
+    expect({text: rows[text] for text in TEXTS})
+    table_of("parquet", tmp_path / "a" / "z", {"vector": lists(VECTORS[30:]), "txt": TEXTS[30:]})
+    with refused("teacher.vectors", "no column 'text'"):
+        read(section, tmp_path)
+
+
 def test_files_behind_a_link_to_a_folder_are_read(tmp_path):
     for name, rows in (("a", slice(30)), ("b", slice(30, 60))):
         table_of("parquet", tmp_path / name, {"text": TEXTS[rows], "vector": lists(VECTORS[rows])})
@@ -300,7 +313,7 @@ def flip(path, position):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("damage", ["flip", "empty", "missing"])
+@pytest.mark.parametrize("damage", ["flip", "empty", "missing", "more"])
 def test_a_damaged_copy_is_made_again(damage, tmp_path, capsys):
     section = table_of("arrow", tmp_path, {"text": TEXTS, "vector": lists()})
     table = local_table(section, tmp_path / "cache")
@@ -310,9 +323,13 @@ def test_a_damaged_copy_is_made_again(damage, tmp_path, capsys):
         part.unlink()
     elif damage == "empty":
         part.write_bytes(b"")
+    elif damage == "more":
+        part.with_name("part-00001.parquet").write_bytes(whole)
     else:
         flip(part, len(whole) // 2)
-    assert local_table(section, tmp_path / "cache") == table and part.read_bytes() == whole
+    assert (
+        local_table(section, tmp_path / "cache") == table and part.read_bytes() == whole and parts_of(table) == [part]
+    )
     assert "damaged" in capsys.readouterr().err
 
 

@@ -122,12 +122,13 @@ class VectorTable:
         """Compare the vectors of rows of one key."""
         return self._compare(signal, self._all_keys()[1])
 
-    def refuse_differing(self, repeats: Repeats, signal: str) -> None:
-        """Raise DistilvecError if rows of one key have different vectors."""
+    def refuse_differing(self, repeats: Repeats, signal: str, origin: str | None = None) -> None:
+        """Raise DistilvecError if rows of one key have different vectors; `origin`: what the table is a copy of."""
         if repeats.differing:
+            place = f"{self.path} (column '{self.columns[signal]}')" if origin is None else origin
             problem = (
-                f"{self.path} has rows of the text {shortened(repeats.first_text)} with different vectors (column "
-                f"'{self.columns[signal]}'), and such rows of {repeats.differing:,} texts in all."
+                f"{place} has rows of one text, such as {shortened(repeats.first_text)}, with different vectors; texts "
+                f"with such rows: {repeats.differing:,}."
             )
             fix = (
                 "Keep one row of each text and role, or state what to do: teacher.repeats (--repeats) is first or "

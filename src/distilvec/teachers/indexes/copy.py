@@ -235,10 +235,12 @@ def _read_complete(folder: Path) -> dict[str, Any] | None:
         return None
     about = read_stored(folder / META, "the copy of an index")
     if about is not None:
-        damaged = [name for name, checksum in about[CHECKSUMS].items() if not _has(folder / name, checksum)]
+        checksums = about[CHECKSUMS]
+        damaged = [name for name, checksum in checksums.items() if not _has(folder / name, checksum)]
+        damaged += [path.name for path in _parts(folder) if path.name not in checksums]
         if not damaged:
             return about
-        log(f"index: {folder / damaged[0]} is damaged; the index is read again")
+        log(f"index: {folder / damaged[0]} is damaged or no part of the copy; the index is read again")
     _start_again(folder)
     remove(folder / META)
     return None
@@ -277,7 +279,7 @@ def _check_repeats(section: TeacherSection, folder: Path, state: CopyState) -> C
     if not repeats.differing:
         return state
     if section.repeats is None:
-        table.refuse_differing(repeats, "embedding")
+        table.refuse_differing(repeats, "embedding", str(section.vectors))
     if section.repeats != "drop":
         return state
     remove(folder / READING)  # parts without some rows are no state to go on from

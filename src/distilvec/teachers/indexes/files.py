@@ -173,7 +173,10 @@ def _top_name(name: str, names: list[str]) -> str:
     """The column that holds a field: the name itself, or what is before one of its dots."""
     if name in names:
         return name
-    return next(top for top in names if name.startswith(f"{top}."))
+    for top in names:
+        if name.startswith(f"{top}."):
+            return top
+    raise KeyError(f"no column '{name}' in a file with {', '.join(names)}")
 
 
 def _is_any(kind: pa.DataType, tests: tuple[Any, ...]) -> bool:

@@ -161,3 +161,45 @@ def test_every_token_of_a_tokenizer(tiny_model):
     texts = list(read_source(source, 0))
     assert len(texts) == len(tokenizer) - len(set(tokenizer.all_special_ids)) and "[CLS]" not in texts
     assert [file.name for file in source_files(source, 0)].count("tokenizer.json") == 1
+
+
+def test_a_list_of_texts_is_several_texts(tmp_path):
+    """FlagEmbedding's rows."""
+    rows = [{"query": "q1", "pos": ["p1", "p2"], "neg": ["n1"]}, {"query": "q2", "pos": [], "neg": ["n2", "n3"]}]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    assert read(path, column="pos") == ["p1", "p2"]
+    assert read(path, column=["query", "neg"]) == ["q1", "n1", "q2", "n2", "n3"]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet", column=["pos", "neg"]) == ["p1", "p2", "n1", "n2", "n3"]
+    write_jsonl(path, [{"pos": ["a", 5]}])
+    refuse("corpus.sources.0.column", "'pos' holds 5", path=path, column="pos")
+
+
+def test_a_dotted_name_reaches_a_field(tmp_path):
+    rows = [{"doc": {"text": "a", "meta": {"parts": ["b", "c"]}}, "id": 1}, {"doc": None, "id": 2}]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    assert read(path, column=["doc.text", "doc.meta.parts"]) == ["a", "b", "c", "", ""]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet", column="doc.text") == ["a", ""]
+    refuse("corpus.sources.0.path", "no 'doc.txt'", "doc.text", path=path, column="doc.txt")
+    write_jsonl(path, [{"doc.text": "with a dot", "doc": {"text": "inside"}}])
+    assert read(path, column="doc.text") == ["with a dot"]
+
+
+def test_columns_that_are_not_read_are_told(tmp_path, capsys):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"query": "q", "pos": ["p"], "neg": ["n"], "lang": "en"}])
+    assert read(path) == ["q"]
+    told = " ".join(capsys.readouterr().err.split())
+    assert "read from query; pos, neg may hold texts as well" in told and "lang" not in told
+    read(path, column="query")
+    read(write_jsonl(tmp_path / "b.jsonl", [{"query": "q", "document": "d", "id": "1"}]))
+    assert capsys.readouterr().err == ""
+
+
+def test_files_behind_a_link_to_a_folder_are_read(tmp_path):
+    for name in ("texts", "more"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(f"{name}\n")
+    (tmp_path / "texts" / "link").symlink_to(tmp_path / "more")
+    (tmp_path / "texts" / "loop").symlink_to(tmp_path / "texts")
+    assert read(tmp_path / "texts") == ["texts\n", "more\n"]

@@ -186,11 +186,11 @@ def test_a_copy_that_was_killed_goes_on_and_ends_alike(kind, tmp_path, monkeypat
         whole = rows(local_table(section, tmp_path / "whole"))
         write, written = copy._write, []
 
-        def killed(path, table, state):
+        def killed(path, table):
             if len(written) == 2:
                 raise KeyboardInterrupt
             written.append(path)
-            write(path, table, state)
+            write(path, table)
 
         monkeypatch.setattr(copy, "_write", killed)
         with pytest.raises(KeyboardInterrupt):

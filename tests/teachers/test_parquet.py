@@ -125,7 +125,7 @@ def test_import_refuses_rows_that_disagree_and_damaged_metadata(teacher, tmp_pat
     vectors = np.random.default_rng(0).standard_normal((3, 24)).astype(np.float32)
     table = pa.table({"text": ["a", "b", "a"], FINAL: list(vectors)})
     pq.write_table(table, tmp_path / "t.parquet")
-    with pytest.raises(DistilvecError, match=r"^\[--table\].*'a' with different vectors"):
+    with pytest.raises(DistilvecError, match=r"^\[--table\].*'a', with different vectors"):
         import_parquet(tmp_path / "t.parquet", cache)
     pq.write_table(table.replace_schema_metadata({b"distilvec.manifest": b'{"width": 3}'}), tmp_path / "t.parquet")
     with pytest.raises(DistilvecError, match=r"^\[--table\].*damaged metadata"):

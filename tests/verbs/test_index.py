@@ -398,13 +398,102 @@ def test_a_plan_says_what_the_model_of_an_index_embeds(table, tiny_model, near_t
     assert f"{len(QUERIES)} that the table lacks" in " ".join(capsys.readouterr().out.split())
 
 
+def shortened_index(path, vectors, dim):
+    cut = vectors[:, :dim] / np.linalg.norm(vectors[:, :dim], axis=1, keepdims=True)
+    pq.write_table(pa.table({"text": TEXTS, "vector": list(cut)}), path)
+    return path
+
+
+def test_a_shortened_index_is_searched_by_the_first_dims_of_its_model(
+    vectors, tiny_model, near_teacher, tmp_path, capsys
+):
+    index = shortened_index(tmp_path / "short.parquet", vectors, 24)
+    check = check_index(tiny_model, TeacherSection(vectors=index), queries=50)
+    assert check.judgement.cosine > 0.9999 and check.judgement.student.among.mean > 0.99
+    assert check.advice.endswith("Cut its vectors to the first 24 of 32 dimensions.")
+    assert check.scores["asymmetric"][1].value == pytest.approx(check.scores["teacher"][1].value, abs=0.01)
+    assert "the first 24 are compared" in " ".join(capsys.readouterr().err.split())
+    not_cut = check_index(near_teacher, TeacherSection(vectors=index), queries=50)
+    assert not_cut.judgement.cosine < check.judgement.cosine
+    (best,) = recognize(TableEmbedder(TeacherSection(vectors=index)), [str(tiny_model)])
+    assert best.same and "of its first 24 of 32 dimensions" in best.result(24)
+
+
+def test_a_model_of_fewer_dims_has_no_cosine(vectors, tiny_model, tmp_path, capsys):
+    wide = np.concatenate([vectors, vectors], axis=1) / np.sqrt(2)
+    pq.write_table(pa.table({"text": TEXTS, "vector": list(wide)}), tmp_path / "wide.parquet")
+    assert run_command(["check", str(tiny_model), str(tmp_path / "wide.parquet")]) == 2
+    assert "32 dimensions, the index has 64" in " ".join(capsys.readouterr().err.split())
+    (candidate,) = recognize(TableEmbedder(TeacherSection(vectors=tmp_path / "wide.parquet")), [str(tiny_model)])
+    assert candidate.cosine is None and not candidate.same and "0.000" not in candidate.result(64)
+
+
+def test_lengths_of_bfloat16_are_1(vectors, tiny_model, tmp_path):
+    """As a model in bfloat16 gives them: lengths from 0.997 to 1.003."""
+    import torch
+
+    rounded = torch.from_numpy(vectors).bfloat16().float().numpy()
+    pq.write_table(pa.table({"text": TEXTS, "vector": list(rounded)}), tmp_path / "t.parquet")
+    lengths = np.linalg.norm(rounded, axis=1)
+    assert np.abs(lengths - 1).max() > 1e-3
+    check = check_index(tiny_model, TeacherSection(vectors=tmp_path / "t.parquet"), queries=50)
+    assert check.judgement.cosine > 0.999 and check.fits
+    assert TableEmbedder(TeacherSection(vectors=tmp_path / "t.parquet")).normalized
+
+
+def test_one_text_with_several_vectors_by_one_rule_for_both_commands(
+    vectors, tiny_model, near_teacher, tmp_path, no_pages
+):
+    """Chunks that carry the text of their parent; and a text that a server has embedded twice, in two batches."""
+    noisy = vectors[7] + np.random.default_rng(0).normal(size=32).astype(np.float32) * 0.01
+    for name, row in (("noisy", noisy), ("other", vectors[9])):
+        columns = {"text": [*TEXTS, TEXTS[7]], "vector": [*vectors, row]}
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    asked = {"student": near_teacher, "overrides": FAST}
+    assert distilvec.check(tiny_model, tmp_path / "noisy.parquet", queries=50).fits
+    distilvec.distill(tmp_path / "noisy.parquet", out=tmp_path / "run", **asked)
+    with refused("teacher.vectors", TEXTS[7]):
+        distilvec.check(tiny_model, tmp_path / "other.parquet", queries=50)
+    with refused("teacher", TEXTS[7]):
+        distilvec.distill(tmp_path / "other.parquet", out=tmp_path / "other", **asked)
+    for repeats, count in (("first", len(TEXTS)), ("drop", len(TEXTS) - 1)):
+        check = distilvec.check(tiny_model, tmp_path / "other.parquet", queries=50, repeats=repeats)
+        assert check.judgement.texts == count
+        run = distilvec.distill(tmp_path / "other.parquet", repeats=repeats, out=tmp_path / repeats, **asked)
+        trained = cached(run)
+        assert (TEXTS[7] in trained) == (repeats == "first") and len(trained) == count - 30
+        if repeats == "first":
+            np.testing.assert_allclose(trained[TEXTS[7]], vectors[7], atol=2e-3)
+
+
+@pytest.mark.parametrize("limit", [None, 1000])
+def test_bad_rows_of_an_index_stop_no_command(limit, vectors, tiny_model, near_teacher, tmp_path, no_pages, capsys):
+    """Rows without text or vector, of zeros or NaN are left out of the training texts as well."""
+    texts = [None if row == 3 else text.encode() for row, text in enumerate(TEXTS)]
+    stored_vectors = [None if row == 4 else vector for row, vector in enumerate(vectors.copy())]
+    stored_vectors[5] = stored_vectors[5] * 0
+    stored_vectors[6] = np.where(np.arange(32) == 2, np.nan, stored_vectors[6])
+    columns = {"id": [f"r{row}" for row in range(len(TEXTS))], "text": pa.array(texts, pa.binary()),
+               "vector": stored_vectors}  # fmt: skip
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    check = distilvec.check(tiny_model, tmp_path / "t.parquet", queries=50, limit=limit)
+    assert check.judgement.student.among.mean > 0.99 and check.judgement.texts == len(TEXTS) - 4
+    told = " ".join(capsys.readouterr().err.split())
+    for reason in ("a text (first id r3)", "a vector (first id r4)", "zeros (first id r5)", "infinity (first id r6)"):
+        assert reason in told
+    run = distilvec.distill(
+        tmp_path / "t.parquet", limit=limit, student=near_teacher, overrides=FAST, out=tmp_path / "run"
+    )
+    assert set(cached(run)) <= set(TEXTS) - set(TEXTS[3:7]) and len(cached(run)) == len(TEXTS) - 4 - 30
+
+
 def test_models_that_cannot_search_the_index(table, tmp_path, near_teacher, capsys):
     short = tmp_path / "short.parquet"
     own = pq.read_table(table)
     lists = [vector[:8] for vector in own.column("vector").to_pylist()]
     pq.write_table(own.set_column(2, "vector", pa.array(lists)), short)
-    assert run_command(["check", str(near_teacher), str(short)]) == 2
-    assert "32 dimensions, the index has 8" in capsys.readouterr().err
+    assert run_command(["check", str(near_teacher), str(short)]) == 0
+    assert "the first 8 are compared" in " ".join(capsys.readouterr().err.split())
     random = np.random.default_rng(0).standard_normal((300, 32)).astype(np.float32)
     pq.write_table(own.set_column(2, "vector", pa.array(list(random))), table)
     assert run_command(["check", str(near_teacher), str(table)]) == 1

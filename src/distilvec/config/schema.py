@@ -59,6 +59,9 @@ class TeacherSection(Section):
     texts: Path | None = key(None, "texts of an index that has none (.npy, .faiss), one for each row")
     columns: dict[Literal["text", "embedding", "id", "role"], str] | None = key(None, "its names of the columns")
     limit: int | None = key(None, "read n rows of the index, drawn by seed 0", gt=0)
+    repeats: Literal["first", "drop"] | None = key(
+        None, "take the first of rows of one text with different vectors, or drop them; by default they are refused"
+    )
     similarity: Similarity | None = key(
         None, "how vectors are compared; as the model or index states, 'cosine' where none is stated"
     )

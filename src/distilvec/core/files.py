@@ -40,6 +40,20 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
+def files_below(folder: Path, ending: str = "") -> list[Path]:
+    """All files below a folder, sorted, through links to folders as well; a link to a folder above ends there."""
+    paths = []
+    seen = set()
+    for name, folders, files in os.walk(folder, followlinks=True):
+        about = Path(name).stat()
+        if (about.st_dev, about.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((about.st_dev, about.st_ino))
+        paths += [Path(name) / file for file in files if file.endswith(ending)]
+    return sorted(path for path in paths if path.is_file())
+
+
 def scratch(path: Path) -> Path:
     """The name to write `path` under until it is whole: a hidden sibling with our prefix and this process's id."""
     return path.with_name(f".{path.name}.distilvec-{os.getpid()}")

@@ -85,6 +85,26 @@ def extension(path: Path) -> str:
     return "".join(suffixes[-count:])
 
 
+def names_of(row: Mapping[str, Any]) -> list[str]:
+    """Names of the fields of a row, and of those inside them: metadata.text."""
+    names = []
+    for name, value in row.items():
+        names.append(name)
+        if isinstance(value, Mapping):
+            names += [f"{name}.{inner}" for inner in names_of(value)]
+    return names
+
+
+def field_of(row: Mapping[str, Any], name: str) -> Any:
+    """A field of a row, or one inside of another field (metadata.text); None where there is none."""
+    if name in row:
+        return row[name]
+    for top, value in row.items():
+        if isinstance(value, Mapping) and name.startswith(f"{top}."):
+            return field_of(value, name[len(top) + 1 :])
+    return None
+
+
 # -- files of lines --------------------------------------------------------------------------------------------------
 
 

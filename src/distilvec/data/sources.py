@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import ColumnError, DistilvecError, nearest
+from distilvec.core.files import files_below
+from distilvec.core.log import log
 from distilvec.core.storage import Remote
 from distilvec.data import docstrings, readers
-from distilvec.data.readers import READABLE, Location, extension
+from distilvec.data.readers import READABLE, Location, extension, field_of, names_of
 from distilvec.data.task_rows import shown_value
 from distilvec.models.load import load_tokenizer
 
@@ -24,6 +26,9 @@ COLUMNS = (  # the first group of which every column exists gives the texts
     ["anchor", "positive"],
     ["sentence1", "sentence2"],
 )
+
+# Further columns that hold texts in public data sets, such as those of FlagEmbedding
+OTHER_TEXTS = frozenset(("pos", "neg", "positive", "negative", "answer", "response", "passage", "content", "context"))
 
 
 def read_source(source: SourceSection, position: int) -> Iterator[str]:
@@ -55,7 +60,7 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
     Hidden files and files of other kinds in a folder are passed over. Errors: DistilvecError if there is none.
     """
     if source.dataset is not None:
-        return _files_below(Path(source.dataset))
+        return files_below(Path(source.dataset))
     if source.tokenizer is not None:
         paths = [Path(source.tokenizer) / name for name in TOKENIZER_FILES]
         return [path for path in paths if path.is_file()]
@@ -71,7 +76,7 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
         readers.check_readable(path, key)
         return [path]
     files = []
-    for file in _files_below(path):
+    for file in files_below(path):
         is_hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
         if extension(file) in READABLE and not is_hidden:
             files.append(file)
@@ -81,10 +86,6 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
             fix = "Name what save_to_disk wrote with 'dataset'."
         raise DistilvecError(key, f"{path}: no readable file in the folder.", fix)
     return files
-
-
-def _files_below(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _tokens(name: str, revision: str | None, key: str) -> Iterator[str]:
@@ -108,7 +109,7 @@ def text_columns(names: list[str], source: SourceSection, key: str, place: str) 
     if source.column:
         chosen = [source.column] if isinstance(source.column, str) else source.column
         for name in chosen:
-            if name not in names:
+            if _top_column(name, names) is None:
                 raise DistilvecError(f"{key}.column", f"{place} has no column '{name}'; {_names_line(name, names)}")
         return chosen
     for group in COLUMNS:
@@ -136,7 +137,8 @@ def _texts(
     def choose(names: list[str]) -> Collection[str]:
         """The columns to read, of those that a table has; called before the first row, where a format knows them."""
         columns[:] = text_columns(names, source, key, place)
-        needed = {*columns, *source.where}
+        _tell_unread(names, columns, source, key, place)
+        needed = {*(_top_column(name, names) or name for name in columns), *source.where}
         if "title" in names:
             needed.add("title")
         return needed
@@ -147,7 +149,27 @@ def _texts(
         if not _matches(row, source):
             continue
         for column in columns:
-            yield _text(row, column, source, key, where)
+            yield from _texts_of(row, column, source, key, where)
+
+
+def _top_column(name: str, names: Collection[str]) -> str | None:
+    """The column of a name, which may be that of a field inside of one (doc.text); None if there is none."""
+    if name in names:
+        return name
+    return next((top for top in names if name.startswith(f"{top}.")), None)
+
+
+def _tell_unread(names: list[str], columns: list[str], source: SourceSection, key: str, place: str) -> None:
+    """Log the columns that hold texts by their names, and are not read, unless the source says which are."""
+    usual = {name for group in COLUMNS for name in group} | OTHER_TEXTS
+    if set(columns) <= {"query", "document"}:
+        usual -= {"query", "document"}  # the role of the source has decided between them
+    unread = [name for name in names if name in usual and name not in columns]
+    if unread and source.column is None:
+        log(
+            f"{place}: texts are read from {' and '.join(columns)}; {', '.join(unread)} may hold texts as well: name "
+            f"columns with {key}.column (--column)"
+        )
 
 
 def _matches(row: readers.Row, source: SourceSection) -> bool:
@@ -161,10 +183,23 @@ def _matches(row: readers.Row, source: SourceSection) -> bool:
     return True
 
 
-def _text(row: readers.Row, column: str, source: SourceSection, key: str, where: Location) -> str:
-    if column not in row:
-        raise DistilvecError(where.key, f"{where.place}: no '{column}'; {_names_line(column, list(row))}")
-    text = row[column]
+def _texts_of(row: readers.Row, column: str, source: SourceSection, key: str, where: Location) -> list[str]:
+    """The text of a row; the texts of a list in a column that the source names, since others may hold words."""
+    if column in row:
+        value = row[column]
+    else:
+        top = _top_column(column, row)
+        parent = None if top is None else field_of(row, column.rpartition(".")[0])
+        if top is None or (isinstance(parent, Mapping) and column.rpartition(".")[2] not in parent):
+            raise DistilvecError(where.key, f"{where.place}: no '{column}'; {_names_line(column, names_of(row))}")
+        value = field_of(row, column)
+    if isinstance(value, list) and source.column is not None:
+        return [_text(row, text, column, source, key, where) for text in value]
+    return [_text(row, value, column, source, key, where)]
+
+
+def _text(row: readers.Row, value: object, column: str, source: SourceSection, key: str, where: Location) -> str:
+    text = value
     is_empty = not str(text or "").strip()
     if is_empty and column == "text" and source.column is None and "title" in row:
         text = row["title"]

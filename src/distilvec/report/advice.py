@@ -47,9 +47,14 @@ def index_advice(judgement: Judgement) -> str:
             f"The model fits in part: {wider_text(judgement)}. Rank its top 100 again with the large model or a "
             "cross-encoder, or train longer, with more layers or more texts."
         )
-    if share is None or judgement.cosine is None or judgement.cosine < DOUBTFUL:
+    if share is None or judgement.cosine is None:
         return (
-            f"Do not switch: the model's vectors have a mean cosine of {judgement.cosine or 0:.2f} with the stored "
+            "Do not switch: the model's vectors have other dimensions than the stored ones, and cannot be compared "
+            "with them. Train one for this index: distilvec distill INDEX."
+        )
+    if judgement.cosine < DOUBTFUL:
+        return (
+            f"Do not switch: the model's vectors have a mean cosine of {judgement.cosine:.2f} with the stored "
             "ones, so it is of another space, or reads another prompt. Train one for this index: "
             "distilvec distill INDEX."
         )

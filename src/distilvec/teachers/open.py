@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config.presets import PRESETS, find_preset
+from distilvec.config.recipe import section_of
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import user_cache
@@ -46,7 +47,7 @@ def open_embedder(
         return open_exported(Path(str(source)), key, trust_remote_code)
     if kind == "table":
         with errors_named(key):
-            return open_table(TeacherSection(vectors=str(source)), key)
+            return open_table(section_of(TeacherSection, "teacher", {"vectors": str(source)}), key)
     if kind == "api":
         with errors_named(key):
             api = ApiEmbedder(named_api(str(source), key), key=key)

@@ -26,7 +26,8 @@ from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cache.validate import shortened
 from distilvec.teachers.encode import EmbeddedBatch, cut_dimensions
 
-_TOLERANCE = 1e-3
+_ROUNDED = 4e-3  # a length of 1, of numbers of 8 bits (bfloat16)
+_QUANTIZED = 0.5  # a length of 1 in an index that quantizes: taken for it where others have length 1
 _FEW = 0.1  # share of vectors that may have length 1 at random
 _MEASURED = 65_536  # rows whose lengths are measured when the table is opened; all are when the cache is filled
 
@@ -36,8 +37,8 @@ class TableEmbedder:
 
     It has no tokens, so its input has no maximum length. A row without a role counts for its text in every role.
     Training texts that it lacks are embedded by `section.made_by`, the model or API that made it, on `device`.
-    `normalized`: all vectors have length 1 (within 1e-3). `similarity` is the section's; a table states none, and is
-    compared by cosine without it. `key` names the table in errors.
+    `normalized`: all vectors have length 1, as far as numbers of 8 bits can have it. `similarity` is the section's; a
+    table states none, and is compared by cosine without it. `key` names the table in errors.
     """
 
     def __init__(self, section: TeacherSection, key: str = "teacher.vectors", device: str = "auto") -> None:
@@ -122,7 +123,7 @@ class TableEmbedder:
         """
         if not count_missing(cache, corpus):
             return
-        stored = self.table.check_conflicts(cache.signals)
+        stored = self.table.check_conflicts(cache.signals, refuse=self.section.repeats is None)
         if self.section.made_by is None or set(cache.signals) != {"embedding"}:
             self._refuse_missing(cache, corpus, stored)
         with cache.writing():
@@ -182,7 +183,8 @@ class TableEmbedder:
         present = np.zeros(len(keys), dtype=bool)
         for rows in self.rows(["embedding"]):
             slots = index.positions(rows.keys)
-            asked = slots >= 0
+            asked = np.flatnonzero(slots >= 0)
+            asked = asked[~present[slots[asked]]][::-1]  # backwards: of rows of one text the first is written last
             vectors[slots[asked]] = rows.vectors["embedding"][asked]
             present[slots[asked]] = True
         lacking = np.flatnonzero(~present[back])
@@ -225,8 +227,9 @@ class TableEmbedder:
         """The table's rows in order, cut to `dim` dimensions. DistilvecError if only some vectors have length 1."""
         for rows in self.table.rows(signals):
             if "embedding" in rows.vectors:
-                real, close = _real_and_unit(rows.vectors["embedding"])
-                if self.normalized and (wrong := real & ~close).any():
+                real, close = _real_and_unit(rows.vectors["embedding"], _QUANTIZED)
+                wrong = real & ~close
+                if self.normalized and wrong.any():
                     text = shortened(rows.texts[int(np.argmax(wrong))])
                     raise DistilvecError(
                         self.key,
@@ -240,7 +243,7 @@ class TableEmbedder:
         """True if the first vectors have length 1, but for zero vectors and a few others."""
         measured = unit = 0
         for rows in self.table.rows(["embedding"]):
-            real, close = _real_and_unit(rows.vectors["embedding"])
+            real, close = _real_and_unit(rows.vectors["embedding"], _ROUNDED)
             measured += int(real.sum())
             unit += int((real & close).sum())
             if measured >= _MEASURED:
@@ -262,7 +265,7 @@ class TableEmbedder:
             )
 
 
-def _real_and_unit(vectors: Array) -> tuple[Any, Any]:
+def _real_and_unit(vectors: Array, tolerance: float) -> tuple[Any, Any]:
     """Two masks [n]: vectors that are neither zero nor NaN or infinite, and vectors of length 1."""
     real = vectors.any(axis=1) & np.isfinite(vectors).all(axis=1)
-    return real, np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _TOLERANCE
+    return real, np.abs(np.linalg.norm(vectors, axis=1) - 1) <= tolerance

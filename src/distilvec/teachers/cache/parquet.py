@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, first_line
-from distilvec.core.files import full_disk_explained, remove, scratch
+from distilvec.core.files import files_below, full_disk_explained, remove, scratch
 from distilvec.data.corpus import Corpus, text_key
 from distilvec.data.corpus_files import as_keys
 from distilvec.teachers.cache.columns import FINAL, PRE_DENSE, Part, find_columns
@@ -34,7 +34,9 @@ from distilvec.teachers.cache.validate import shortened
 _COLUMNS = {"embedding": FINAL, "pre_dense": PRE_DENSE}
 _METADATA = b"distilvec.manifest"
 _ROWS = 8192  # rows read or written at once
-_ROUNDING = 2e-3  # of a vector's largest value: more than rounding to float16 or bfloat16 changes
+# Rows of one text: the distance of their vectors, in lengths of the first one, at a cosine of 0.99. Servers that
+# compute in bfloat16 and in batches give one text vectors that differ by less
+_SAME = 0.1414
 _MAX_BYTES = 1 << 28  # of repeated texts' vectors in memory together
 
 
@@ -76,7 +78,7 @@ class VectorTable:
         self.roles: list[Role] = ["query", "document"] if role is None else [role]
         if prompts["query"] == prompts["document"]:
             self.roles = self.roles[:1]  # both roles give the same keys
-        self.paths = sorted(path.glob("**/*.parquet")) if path.is_dir() else [path]
+        self.paths = files_below(path, ".parquet") if path.is_dir() else [path]
         if not self.paths or not self.paths[0].is_file():
             raise DistilvecError(key, f"no Parquet file at {path}.", "Give a .parquet file or a folder of them.")
         with self._readable(self.paths[0]):
@@ -105,8 +107,43 @@ class VectorTable:
                     if batch.num_rows:
                         yield self._rows(path, batch, columns)
 
-    def check_conflicts(self, signals: Iterable[str]) -> KeyIndex:
-        """All keys of the table. DistilvecError for rows of one key with different vectors."""
+    def check_conflicts(self, signals: Iterable[str], refuse: bool = True) -> KeyIndex:
+        """All keys of the table. DistilvecError for rows of one key with different vectors, unless `refuse` is false.
+
+        Of the rows of one key the first counts.
+        """
+        seen, repeated = self._all_keys()
+        if refuse:
+            for signal in signals:
+                self.refuse_differing(self._compare(signal, repeated), signal)
+        return seen
+
+    def find_repeats(self, signal: str) -> Repeats:
+        """Compare the vectors of rows of one key."""
+        return self._compare(signal, self._all_keys()[1])
+
+    def refuse_differing(self, repeats: Repeats, signal: str, origin: str | None = None) -> None:
+        """Raise DistilvecError if rows of one key have different vectors; `origin`: what the table is a copy of."""
+        if repeats.differing:
+            place = f"{self.path} (column '{self.columns[signal]}')" if origin is None else origin
+            problem = (
+                f"{place} has rows of one text, such as {shortened(repeats.first_text)}, with different vectors; texts "
+                f"with such rows: {repeats.differing:,}."
+            )
+            fix = (
+                "Keep one row of each text and role, or state what to do: teacher.repeats (--repeats) is first or "
+                "drop. Roles with vectors of their own need different prompts."
+            )
+            raise DistilvecError(self.key, problem, fix)
+
+    def keys_of(self, rows: pa.Table) -> Keys:
+        """The keys of rows of the table, V16 [n], for tables of one role or with a column of roles."""
+        texts = [text.strip() for text in rows.column(self.names["text"]).to_pylist()]
+        roles = rows.column(self.names["role"]).to_pylist() if "role" in self.names else self.roles * len(texts)
+        return as_keys(text_key(self.prompts[role], text) for role, text in zip(roles, texts, strict=True))
+
+    def _all_keys(self) -> tuple[KeyIndex, KeyIndex]:
+        """All keys of the table, and those of several rows."""
         seen = KeyIndex()
         repeated = KeyIndex()
         for rows in self.rows(()):
@@ -115,11 +152,7 @@ class VectorTable:
             more_than_once = keys[is_seen | (counts > 1)]
             repeated.add(more_than_once[repeated.positions(more_than_once) < 0])
             seen.add(keys[~is_seen])
-        for signal in signals:
-            step = max(1, _MAX_BYTES // (4 * self.dims[signal]))
-            for start in range(0, len(repeated), step):
-                self._compare(signal, repeated, start, min(step, len(repeated) - start))
-        return seen
+        return seen, repeated
 
     def manifest(self) -> Manifest | None:
         """The manifest that the table was exported with, None for other tables."""
@@ -190,26 +223,47 @@ class VectorTable:
             raise self._error(f"{problem}. Give vectors of one model.", path)
         return values.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(column), dims[0])
 
-    def _compare(self, signal: str, repeated: KeyIndex, start: int, count: int) -> None:
-        """Compare the rows of `count` repeated keys from position `start` on with the first row of the same key."""
-        first_vectors = np.full((count, self.dims[signal]), np.nan, dtype=np.float32)
-        for rows in self.rows((signal,)):
-            slots = repeated.positions(rows.keys) - start
-            chosen = np.flatnonzero((slots >= 0) & (slots < count))
-            slots = slots[chosen]
-            vectors = rows.vectors[signal][chosen]
-            is_new = np.isnan(first_vectors[slots, 0])
-            # Backwards, so that of equal keys the first row is written last.
-            first_vectors[slots[is_new][::-1]] = vectors[is_new][::-1]
-            distances = np.abs(vectors - first_vectors[slots]).max(1, initial=0)
-            sizes = np.abs(first_vectors[slots]).max(1, initial=0)
-            differs = distances > _ROUNDING * sizes
-            if differs.any():
-                text = shortened(rows.texts[chosen[np.argmax(differs)]])
-                raise self._error(
-                    f"has rows of the text {text} with different vectors (column '{self.columns[signal]}'). Keep one "
-                    "row of each text and role; roles with vectors of their own need different prompts."
-                )
+    def _compare(self, signal: str, repeated: KeyIndex) -> Repeats:
+        """Compare the rows of repeated keys with the first row of the same key."""
+        is_different = np.zeros(len(repeated), dtype=bool)
+        first_text = ""
+        step = max(1, _MAX_BYTES // (4 * self.dims[signal]))
+        for start in range(0, len(repeated), step):
+            count = min(step, len(repeated) - start)
+            first_vectors = np.full((count, self.dims[signal]), np.nan, dtype=np.float32)
+            for rows in self.rows((signal,)):
+                slots = repeated.positions(rows.keys) - start
+                chosen = np.flatnonzero((slots >= 0) & (slots < count))
+                slots = slots[chosen]
+                vectors = rows.vectors[signal][chosen]
+                is_new = np.isnan(first_vectors[slots, 0])
+                # Backwards, so that of equal keys the first row is written last.
+                first_vectors[slots[is_new][::-1]] = vectors[is_new][::-1]
+                distances = np.linalg.norm(vectors - first_vectors[slots], axis=1)
+                differs = distances > _SAME * np.linalg.norm(first_vectors[slots], axis=1)
+                if differs.any() and not first_text:
+                    first_text = rows.texts[chosen[np.argmax(differs)]]
+                is_different[start + slots[differs]] = True
+        return Repeats(repeated, is_different, first_text)
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Keys of several rows, which of them have different vectors, bool [keys], and the text of one such row."""
+
+    keys: KeyIndex
+    is_different: Array
+    first_text: str
+
+    @property
+    def differing(self) -> int:
+        """How many keys have rows with different vectors."""
+        return int(self.is_different.sum())
+
+    def differs(self, keys: Keys) -> Array:
+        """Which of these keys, V16 [n], have rows with different vectors: bool [n]."""
+        positions = self.keys.positions(keys)
+        return (positions >= 0) & self.is_different[positions]
 
 
 def append_rows(cache: TeacherCache, pieces: Iterable[TableRows]) -> Iterator[int]:

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from distilvec.core.addresses import sets_secret
 from distilvec.core.errors import DistilvecError
+from distilvec.core.files import files_below
 
 ENDINGS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".npy": "npy", ".faiss": "faiss",
            ".index": "faiss", ".lance": "lancedb"}  # fmt: skip
@@ -32,6 +33,15 @@ class Address:
         if self.path is not None:
             return self.path.stem
         return unquote(urlsplit(self.text).path).rpartition("/")[2]
+
+    def embedded_files(self) -> list[Path]:
+        """The files of a collection in a folder of Qdrant; none of a server."""
+        parts = urlsplit(self.text)
+        if self.kind != "qdrant" or parts.hostname:
+            return []
+        folder, _, collection = unquote(parts.path).rpartition("/")
+        about = Path(folder) / "meta.json"
+        return [*([about] if about.is_file() else []), *files_below(Path(folder) / "collection" / collection)]
 
 
 def is_index(name: object) -> bool:
@@ -84,4 +94,4 @@ def _is_parquet_folder(path: Path) -> bool:
     """Whether a folder holds Parquet files and is not that of a model, which may have such files next to it."""
     if not path.is_dir() or (path / "modules.json").exists():
         return False
-    return any(True for _ in path.glob("**/*.parquet"))
+    return bool(files_below(path, ".parquet"))

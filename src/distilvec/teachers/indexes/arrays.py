@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
-from distilvec.core.extras import require_extra
-from distilvec.data.readers import read_rows
+from distilvec.core.errors import DistilvecError
+from distilvec.core.log import log
+from distilvec.data.readers import field_of, names_of, read_rows
 from distilvec.teachers.cache.columns import Part, find_columns
-from distilvec.teachers.indexes.reader import ROWS, Batch, Cursor, Reader, Vectors
+from distilvec.teachers.indexes.reader import ROWS, Batch, Cursor, Reader, read_id, read_text
+from distilvec.teachers.indexes.vector_files import open_faiss, open_npy
 
 _TEXTS = "teacher.texts"
-
-
-@dataclass(frozen=True)
-class _Array:
-    """The vectors of a file: `read(start, end)` gives those of some rows.
-
-    `ids` are those of a FAISS index with a map of ids, None where row numbers are the ids.
-    """
-
-    rows: int
-    read: Callable[[int, int], Vectors]
-    ids: list[str] | None = None
-    metric: str | None = None
 
 
 class ArrayIndex(Reader):
@@ -39,14 +23,14 @@ class ArrayIndex(Reader):
         self.key = key
         if not path.is_file():
             raise DistilvecError(key, f"no file at {path}.", "Check the path.")
-        self.array = _open_npy(path, key) if path.suffix == ".npy" else _open_faiss(path, key)
+        self.array = open_npy(path, key) if path.suffix == ".npy" else open_faiss(path, key)
         if texts is None:
             raise DistilvecError(
                 _TEXTS,
                 f"{path} holds {self.array.rows:,} vectors and no texts.",
                 "Name the file with their texts: texts=FILE, one text for each row, or with an id that the index has.",
             )
-        self.ids, self.texts = self._read_texts(texts, columns)
+        self.ids, self.texts = self._pair(texts, *_read_texts(texts, columns))
 
     @property
     def metric(self) -> str | None:
@@ -63,72 +47,60 @@ class ArrayIndex(Reader):
             end = min(start + ROWS, self.array.rows)
             yield Batch(self.ids[start:end], self.texts[start:end], self.array.read(start, end), end)
 
-    def _read_texts(self, path: Path, columns: Mapping[Part, str] | None) -> tuple[list[str], list[str | None]]:
-        """Ids and texts of all rows, in the index's order."""
-        ids: list[str] = []
-        texts: list[str | None] = []
-        choices: dict[Part, str] = {part: name for part, name in (columns or {}).items() if part in ("text", "id")}
-        names: dict[Part, str] = {}
-        for number, (_, row) in enumerate(read_rows(path, _TEXTS)):
-            names = names or find_columns(list(row), choices, str(path), _TEXTS, ("text",))
-            text = row.get(names["text"])
-            texts.append(None if text is None else str(text).rstrip("\n"))
-            ids.append(str(row.get(names["id"])) if "id" in names else str(number))
+    def _pair(self, path: Path, ids: list[str] | None, texts: list[str | None]) -> tuple[list[str], list[str | None]]:
+        """Ids and texts of all rows of the index, in its order. `ids` are those of the texts, None without any.
 
-        if self.array.ids is not None and "id" in names:
-            text_by_id: dict[str, str | None] = {}
-            for name, text in zip(ids, texts, strict=True):
-                if text_by_id.setdefault(name, text) != text:
-                    raise DistilvecError(_TEXTS, f"{path} has two texts with the id {name}.", "Keep one of them.")
-            missing = [name for name in self.array.ids if name not in text_by_id]
-            if missing:
-                problem = f"has no text for {len(missing):,} of {len(self.array.ids):,} ids, such as {missing[0]}"
-                raise DistilvecError(_TEXTS, f"{path} {problem}.", "Add them.")
-            return self.array.ids, [text_by_id[name] for name in self.array.ids]
-        if len(texts) != self.array.rows:
-            problem = f"{path} has {len(texts):,} texts, {self.path} {self.array.rows:,} vectors"
-            raise DistilvecError(_TEXTS, f"{problem}.", "Give one text for each row, in the same order.")
-        return ids, texts
+        An index with ids of its own has the text of the same id: that of the column of ids, else of the line with this
+        number, as search gives it back. None is the text of an id that the file lacks.
+        """
+        rows = self.array.rows
+        if self.array.ids is None:
+            if len(texts) != rows:
+                problem = f"{path} has {len(texts):,} texts, {self.path} {rows:,} vectors"
+                raise DistilvecError(_TEXTS, f"{problem}.", "Give one text for each row, in the same order.")
+            return ids or [str(number) for number in range(rows)], texts
+
+        own_ids = [str(number) for number in self.array.ids.tolist()]
+        was_numbered = not self.array.in_order_of_adding and own_ids == [str(number) for number in range(rows)]
+        if ids is not None and was_numbered and len(texts) == rows and not set(own_ids) <= set(ids):
+            # FAISS has numbered the vectors itself: the ids of the texts are of something else
+            log(f"index: the ids of {path} are not those of {self.path}: texts are taken line by line")
+            return ids, texts
+        if ids is None:
+            are_lines = not rows or (self.array.ids.min() >= 0 and self.array.ids.max() < len(texts))
+            if not are_lines and self.array.in_order_of_adding and len(texts) == rows:
+                log(
+                    f"index: the ids of {self.path} are no line numbers of {path}: texts are taken in the order in "
+                    "which vectors were added"
+                )
+                return own_ids, texts
+            if not are_lines:
+                problem = f"{self.path} has ids such as {own_ids[0]}, and {path} {len(texts):,} texts without ids"
+                raise DistilvecError(_TEXTS, f"{problem}.", "Add a column id.")
+            ids = [str(number) for number in range(len(texts))]
+
+        text_by_id: dict[str, str | None] = {}
+        for name, text in zip(ids, texts, strict=True):
+            if text_by_id.setdefault(name, text) != text:
+                raise DistilvecError(_TEXTS, f"{path} has two texts with the id {name}.", "Keep one of them.")
+        if rows and not any(name in text_by_id for name in own_ids):
+            examples = f"{self.path} has ids such as {own_ids[0]}, {path} such as {next(iter(text_by_id), 'none')}"
+            raise DistilvecError(_TEXTS, f"no text has an id of the index: {examples}.", "Give the index's ids.")
+        return own_ids, [text_by_id.get(name) for name in own_ids]
 
 
-def _open_npy(path: Path, key: str) -> _Array:
-    try:
-        vectors = np.load(path, mmap_mode="r", allow_pickle=False)
-    except UNREADABLE as error:
-        raise DistilvecError(key, f"{path} is not a .npy array: {first_line(error)}.") from None
-    if vectors.ndim != 2 or vectors.dtype.kind != "f":
-        content = f"{vectors.dtype} {list(vectors.shape)}"
-        raise DistilvecError(key, f"{path} holds {content}; expected floats [rows, dim].", "Convert it.")
-
-    def read(start: int, end: int) -> Vectors:
-        return np.asarray(vectors[start:end], dtype=np.float32)
-
-    return _Array(len(vectors), read)
-
-
-def _open_faiss(path: Path, key: str) -> _Array:
-    require_extra("faiss", key)
-    import faiss
-
-    ids: list[str] | None = None
-    try:
-        index = faiss.read_index(str(path))
-        inner = faiss.downcast_index(index)
-        if isinstance(inner, (faiss.IndexIDMap, faiss.IndexIDMap2)):
-            ids = [str(number) for number in faiss.vector_to_array(inner.id_map).tolist()]
-            inner = faiss.downcast_index(inner.index)
-        if isinstance(inner, faiss.IndexIVF):
-            inner.make_direct_map()  # without it no vector can be read by its number
-        if inner.ntotal:
-            inner.reconstruct_n(0, 1)
-    except RuntimeError as error:
-        problem = f"cannot be read by FAISS, or gives no vectors back ({first_line(error)})"
-        raise DistilvecError(key, f"{path} {problem}.", "Give an index with vectors.") from None
-
-    def read(start: int, end: int, owner: Any = index) -> Vectors:
-        """Rows of the inner index, which FAISS frees with its `owner`: this function keeps a reference to both."""
-        return np.asarray(inner.reconstruct_n(start, end - start), dtype=np.float32)
-
-    names = {faiss.METRIC_INNER_PRODUCT: "inner product", faiss.METRIC_L2: "L2"}
-    metric = names.get(index.metric_type, f"FAISS's metric {index.metric_type}")
-    return _Array(int(inner.ntotal), read, ids, metric)
+def _read_texts(path: Path, columns: Mapping[Part, str] | None) -> tuple[list[str] | None, list[str | None]]:
+    """The ids of a file's texts, None in a file without them, and the texts."""
+    ids: list[str] = []
+    texts: list[str | None] = []
+    choices: dict[Part, str] = {part: name for part, name in (columns or {}).items() if part in ("text", "id")}
+    names: dict[Part, str] = {}
+    for number, (where, row) in enumerate(read_rows(path, _TEXTS)):
+        names = names or find_columns(names_of(row), choices, str(path), _TEXTS, ("text",))
+        text = read_text(field_of(row, names["text"]), str(number), where.place, _TEXTS)
+        texts.append(None if text is None else text.rstrip("\n"))
+        value = field_of(row, names["id"]) if "id" in names else None
+        if value is None and "id" in names:
+            raise DistilvecError(_TEXTS, f"{where.place}: no id.", "Give each text the id of its vector.")
+        ids.append(read_id(value, number))
+    return (ids if "id" in names else None), texts

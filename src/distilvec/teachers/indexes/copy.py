@@ -1,17 +1,20 @@
 """The local copy of an index: Parquet shards of our layout, written once and continued after a kill.
 
-Folder: part-00000.parquet, ... with columns text, teacher_embedding_final, id; meta.json when it is complete, with the
-metric that the index states. The metadata of a part has the reader's cursor behind its last row: a killed copy goes on
-from there. A file is read again when its content changes; the copy of a server's table is a snapshot, read again with
-`refresh`.
+Folder: part-00000.parquet, ... with columns text, teacher_embedding_final, id (and role); meta.json when it is
+complete, with the metric that the index states, the rows that are left out, and the checksums of the parts. Until then
+reading.json has the state behind each part: a killed copy goes on from there if the index is the same, and begins again
+if it has changed. A file is read again when its content changes; the copy of a server's table is a snapshot, read again
+with `refresh`.
+
+A Parquet table of whose rows none is left out is not copied: meta.json alone says so.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,58 +22,79 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from distilvec.config.recipe import fingerprint
-from distilvec.config.schema import TeacherSection
-from distilvec.core.artifacts import META
-from distilvec.core.errors import DistilvecError, explained
-from distilvec.core.files import full_disk_explained, locked, read_json, remove, remove_scratch, scratch, write_json
-from distilvec.core.hashing import hash_files
+from distilvec.config.schema import Role, TeacherSection
+from distilvec.core.artifacts import CHECKSUMS, META, read_stored, store_json
+from distilvec.core.errors import DistilvecError, explained, first_line
+from distilvec.core.files import files_below, full_disk_explained, locked, remove, remove_scratch, scratch, write_json
+from distilvec.core.hashing import checksum_once, hash_files
 from distilvec.core.log import log, progress
 from distilvec.teachers.cache.columns import FINAL
+from distilvec.teachers.cache.parquet import VectorTable
 from distilvec.teachers.indexes.address import Address, read_address
-from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, Vectors, metric_similarity, rows_with_vectors
+from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, Vectors, metric_similarity, usable_rows
 
-FORMAT = 2
+FORMAT = 3
 KEY = "teacher.vectors"
-_STATE = b"distilvec.index"
+READING = "reading.json"
 _ROWS = 16_384  # of a part, at least
+# Prompts that tell roles apart where texts are compared
+_WORDS: dict[Role, str] = {"query": "query", "document": "document"}
+_DIFFERENT = "with another vector than a row of the same text"
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Rows that are left out for one reason: how many, and the id of the first."""
+
+    rows: int
+    first: str
 
 
 @dataclass(frozen=True)
 class CopyState:
-    """How far the copy is: rows `read` of all `rows` of the index, `kept` of them in the copy, the reader's cursor."""
+    """How far the copy is.
+
+    `read` rows of all `rows` of the index, `kept` of them in the copy, the reader's cursor, and those left out.
+    """
 
     after: Cursor
     read: int
     kept: int
     rows: int
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
 
 
 def local_table(section: TeacherSection, root: Path, refresh: bool = False) -> TeacherSection:
-    """The section with a local Parquet table: itself for whole Parquet files, else with the copy below `root`.
+    """The section with a local Parquet table: itself for whole Parquet files of usable rows, else with the copy.
 
     A similarity that the section states comes before that of the index.
 
-    Errors: DistilvecError for an index that cannot be read, or that has no row with text and vector.
+    Errors: DistilvecError for an index that cannot be read, that has no row with text and vector, or rows of one text
+    with different vectors unless the section says what to do with them.
     """
     if section.vectors is None:
         return section
     address = read_address(section.vectors, KEY)
-    if address.kind == "parquet" and section.limit is None:
-        return section
-    settings = [address.text, section.columns, section.limit, str(section.texts or "")]
-    files = _files(address)
-    if section.texts is not None:
-        files.insert(0, section.texts)
-    folder = root / "indexes" / fingerprint(FORMAT, *settings, hash_files(files, key=KEY))
+    content = _content(section, address)
+    settings = [address.text, section.columns, section.limit, str(section.texts or ""), section.repeats]
+    folder = root / "indexes" / fingerprint(FORMAT, *settings, content)
     with explained("cache.root", folder):
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder.with_name(f".{folder.name}.lock"), "cache.root", f"the copy {folder}", wait=True):
-        if (folder / META).is_file() and not refresh:
+        about = None if refresh else _read_complete(folder)
+        if about is None:
+            about = _read_index(section, address, folder, refresh)
+            if _content(section, address) != content:
+                remove(folder)
+                problem = f"{address.text} was changed while it was read."
+                raise DistilvecError(KEY, problem, "Run it again when nothing writes to it.")
+        elif not about["plain"]:
             log(f"index: the copy of {address.text} in {folder} is used")
-        else:
-            _copy(section, address, folder, refresh)
+    _log_left_out(about, address)
+    if about["plain"]:
+        return section
     similarity = section.similarity
-    metric = read_json(folder / META, "Delete the folder.")["metric"]
+    metric = about["metric"]
     if similarity is None and metric is not None:
         similarity = metric_similarity(metric, address.text, KEY)
     changes = {
@@ -108,31 +132,177 @@ def open_reader(section: TeacherSection, address: Address) -> Reader:
     return ArrowFiles(address.path, section.columns, KEY)
 
 
-def _copy(section: TeacherSection, address: Address, folder: Path, refresh: bool) -> None:
-    """Write the missing parts, or all with `refresh`, then meta.json."""
+def _read_index(section: TeacherSection, address: Address, folder: Path, refresh: bool) -> dict[str, Any]:
+    """Copy the index, unless it is a Parquet table that is used as it is; return the content of meta.json."""
     remove_scratch(folder)
     with open_reader(section, address) as reader:
         if refresh:  # only now, when the index can be read
-            # From the last part back: a last part without those before it would look like a copy up to there.
-            for path in (folder / META, *reversed(_parts(folder))):
-                remove(path)
-        parts = _parts(folder)
-        state = _read_state(parts[-1]) if parts else CopyState(after=None, read=0, kept=0, rows=reader.count())
-        is_complete = bool(parts) and state.after is None  # killed between the last part and meta.json
-        with progress(f"reading {address.name}", state.rows, "rows", state.read) as advance:
-            if not is_complete:
-                for table, next_state in _tables(reader, address, _draw_rows(state.rows, section.limit), state):
-                    state = next_state
-                    if table is not None:
-                        _write(folder / f"part-{len(_parts(folder)):05d}.parquet", table, state)
-                    advance(state.read, "")
-        if not state.kept:
-            problem = f"has {state.rows:,} rows, none with a text and a vector"
-            raise DistilvecError(KEY, f"{address.text} {problem}.", "Check the columns.")
-        # Last of all: a folder with this file is a whole copy.
-        content = {"index": address.text, "metric": reader.metric, **asdict(state)}
-        write_json(folder / META, content, sealed=True, key="cache.root")
-    log(f"index: {state.kept:,} of {state.read:,} rows of {address.text} copied to {folder}")
+            remove(folder / META)
+            _start_again(folder)
+        about: dict[str, Any] = {"index": address.text, "metric": reader.metric}
+        plain = _plain_state(reader, section, address)
+        if plain is not None:
+            about |= {"plain": True, **asdict(plain), CHECKSUMS: {}}
+        else:
+            state = _copy(reader, section, address, folder)
+            if not state.kept:
+                raise _no_rows(address, state)
+            state = _check_repeats(section, folder, state)
+            checksums = {path.name: checksum_once(path) for path in _parts(folder)}
+            about |= {"plain": False, **asdict(state), CHECKSUMS: checksums}
+            log(f"index: {state.kept:,} of {state.read:,} rows of {address.text} copied to {folder}")
+    # Last of all: a folder with this file is a whole copy.
+    write_json(folder / META, about, sealed=True, key="cache.root")
+    remove(folder / READING)
+    return about
+
+
+def _plain_state(reader: Reader, section: TeacherSection, address: Address) -> CopyState | None:
+    """The state behind the last row of a Parquet table that needs no copy; None for any other index."""
+    if section.limit is not None or not reader.is_plain():
+        return None
+    state = CopyState(after=None, read=0, kept=0, rows=reader.count())
+    with progress(f"reading {address.name}", state.rows, "rows") as advance:
+        for batch in reader.batches(None):
+            usable = usable_rows(batch, address.text, KEY)
+            if usable.left_out:
+                return None
+            state = replace(state, read=state.read + len(batch.texts), kept=state.kept + len(usable.rows))
+            advance(state.read, "")
+    if not state.kept:
+        raise _no_rows(address, state)
+    table = VectorTable(Path(str(address.path)), KEY, dict(_WORDS), role="document", columns=section.columns)
+    repeats = table.find_repeats("embedding")
+    if section.repeats is None:
+        table.refuse_differing(repeats, "embedding")
+    return None if repeats.differing and section.repeats == "drop" else state
+
+
+def _copy(reader: Reader, section: TeacherSection, address: Address, folder: Path) -> CopyState:
+    """Write the parts that are missing."""
+    version = reader.version()
+    behind_parts = _read_parts(folder, version)
+    if behind_parts:
+        state = _state(behind_parts[-1]["state"])
+    else:
+        state = CopyState(after=None, read=0, kept=0, rows=reader.count())
+        _start_again(folder)
+    is_complete = bool(behind_parts) and state.after is None  # killed between the last part and meta.json
+    with progress(f"reading {address.name}", state.rows, "rows", state.read) as advance:
+        if not is_complete:
+            for table, next_state in _tables(reader, address, _draw_rows(state.rows, section.limit), state):
+                state = next_state
+                if table is not None:
+                    path = folder / f"part-{len(behind_parts):05d}.parquet"
+                    _write(path, table)
+                    behind_parts.append({"checksum": checksum_once(path), "state": asdict(state)})
+                    store_json(folder / READING, {"version": version, "parts": behind_parts})
+                advance(state.read, "")
+    return state
+
+
+def _read_parts(folder: Path, version: str | None) -> list[dict[str, Any]]:
+    """Checksums of the whole parts of a copy that was killed, and the states behind them; others are removed.
+
+    None are left of an index that has changed since, or that cannot tell.
+    """
+    reading = read_stored(folder / READING, "the state of a copy")
+    if reading is None:
+        return []
+    if version is None or reading["version"] != version:
+        log(f"index: the unfinished copy in {folder} begins again, since the index has changed or may have")
+        return []
+    whole = []
+    for number, part in enumerate(reading["parts"]):
+        path = folder / f"part-{number:05d}.parquet"
+        if not path.is_file() or checksum_once(path) != part["checksum"]:
+            log(f"index: {path} is damaged; it is read again from there")
+            break
+        whole.append(part)
+    for path in _parts(folder)[len(whole) :]:
+        remove(path)
+    return whole
+
+
+def _start_again(folder: Path) -> None:
+    for path in (folder / READING, *_parts(folder)):
+        remove(path)
+
+
+def _read_complete(folder: Path) -> dict[str, Any] | None:
+    """The content of meta.json of a copy that is whole and undamaged; None for another, of which nothing is kept."""
+    if not (folder / META).is_file():
+        return None
+    about = read_stored(folder / META, "the copy of an index")
+    if about is not None:
+        checksums = about[CHECKSUMS]
+        damaged = [name for name, checksum in checksums.items() if not _has(folder / name, checksum)]
+        damaged += [path.name for path in _parts(folder) if path.name not in checksums]
+        if not damaged:
+            return about
+        log(f"index: {folder / damaged[0]} is damaged or no part of the copy; the index is read again")
+    _start_again(folder)
+    remove(folder / META)
+    return None
+
+
+def _has(path: Path, checksum: str) -> bool:
+    return path.is_file() and checksum_once(path) == checksum
+
+
+def _state(content: dict[str, Any]) -> CopyState:
+    left_out = {reason: LeftOut(**rows) for reason, rows in content["left_out"].items()}
+    return CopyState(**{**content, "left_out": left_out})
+
+
+def _log_left_out(about: dict[str, Any], address: Address) -> None:
+    parts = [f"{rows['rows']:,} {reason} (first id {rows['first']})" for reason, rows in about["left_out"].items()]
+    if parts:
+        log(f"index: {about['kept']:,} rows of {address.text} are used; left out are {', '.join(parts)}")
+
+
+def _no_rows(address: Address, state: CopyState) -> DistilvecError:
+    reasons = [f"{rows.rows:,} {reason}" for reason, rows in state.left_out.items()]
+    problem = f"{address.text} has {state.rows:,} rows, none with a text and a vector"
+    if reasons:
+        problem = f"{problem}: {', '.join(reasons)}"
+    return DistilvecError(KEY, f"{problem}.", "Check the columns.")
+
+
+def _check_repeats(section: TeacherSection, folder: Path, state: CopyState) -> CopyState:
+    """Refuse rows of one text with different vectors, or leave them out, as the section says.
+
+    Without either, and for vectors that are almost the same, all readers of the copy take the first row.
+    """
+    table = VectorTable(folder, KEY, dict(_WORDS), role="document")
+    repeats = table.find_repeats("embedding")
+    if not repeats.differing:
+        return state
+    if section.repeats is None:
+        table.refuse_differing(repeats, "embedding", str(section.vectors))
+    if section.repeats != "drop":
+        return state
+    remove(folder / READING)  # parts without some rows are no state to go on from
+    left_out = dict(state.left_out)
+    for path in _parts(folder):
+        part = pq.read_table(path)
+        keys = table.keys_of(part)
+        differs = repeats.differs(keys)
+        if differs.any():
+            first = part.column("id")[int(np.argmax(differs))].as_py()
+            _count(left_out, _DIFFERENT, int(differs.sum()), first)
+            _write(path, part.filter(pa.array(~differs)))
+    dropped = left_out[_DIFFERENT].rows
+    state = replace(state, kept=state.kept - dropped, left_out=left_out)
+    if not state.kept:
+        raise _no_rows(Address("parquet", str(section.vectors)), state)
+    return state
+
+
+def _count(left_out: dict[str, LeftOut], reason: str, rows: int, first: str) -> None:
+    """Add rows to those that are left out for a reason."""
+    before = left_out.get(reason, LeftOut(0, first))
+    left_out[reason] = LeftOut(before.rows + rows, before.first)
 
 
 def _tables(
@@ -145,17 +315,24 @@ def _tables(
     tables: list[pa.Table] = []
     count = 0
     for batch in reader.batches(state.after):
-        rows, vectors = rows_with_vectors(batch, address.text, KEY)
-        numbers = state.read + np.array(rows, dtype=np.int64)
-        if is_drawn is None:
-            is_chosen = np.ones(len(rows), dtype=bool)
-        else:  # rows that were added to the index meanwhile count as its last one
-            is_chosen = is_drawn[np.minimum(numbers, len(is_drawn) - 1)]
-        chosen = np.array(rows, dtype=np.int64)[is_chosen].tolist()
+        batch_rows = np.arange(len(batch.texts))
+        # Rows that were added to the index meanwhile count as its last one
+        is_asked = np.ones(len(batch_rows), dtype=bool)
+        if is_drawn is not None:
+            is_asked = is_drawn[np.minimum(state.read + batch_rows, len(is_drawn) - 1)]
+        usable = usable_rows(batch, address.text, KEY)
+        left_out = dict(state.left_out)
+        for row, reason in usable.left_out:
+            if is_asked[row]:
+                _count(left_out, reason, 1, batch.ids[row])
+        rows = np.array(usable.rows, dtype=np.int64)
+        is_chosen = is_asked[rows]
+        chosen = rows[is_chosen].tolist()
         if chosen:
-            tables.append(_table(batch, chosen, vectors[is_chosen]))
+            tables.append(_table(batch, chosen, usable.vectors[is_chosen], address))
         count += len(chosen)
-        state = replace(state, after=batch.after, read=state.read + len(batch.texts), kept=state.kept + len(chosen))
+        read = state.read + len(batch_rows)
+        state = replace(state, after=batch.after, read=read, kept=state.kept + len(chosen), left_out=left_out)
         if count >= _ROWS:
             yield _join(tables, address), state
             tables = []
@@ -163,11 +340,17 @@ def _tables(
     yield (_join(tables, address) if tables else None), state
 
 
-def _table(batch: Batch, rows: list[int], vectors: Vectors) -> pa.Table:
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-    texts = pa.array([batch.texts[row] for row in rows], pa.large_string())
-    ids = pa.array([batch.ids[row] for row in rows])
-    return pa.table({"text": texts, FINAL: lists, "id": ids})
+def _table(batch: Batch, rows: list[int], vectors: Vectors, address: Address) -> pa.Table:
+    columns = {FINAL: pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])}
+    try:
+        texts = pa.array([batch.texts[row] for row in rows], pa.large_string())
+    except UnicodeEncodeError as error:  # halves of characters, which JSON can hold
+        problem = f"{address.text} has a text that is not valid Unicode ({first_line(error)})."
+        raise DistilvecError(KEY, problem, "Correct or remove it.") from None
+    columns = {"text": texts, **columns, "id": pa.array([batch.ids[row] for row in rows], pa.large_string())}
+    if batch.roles is not None:
+        columns["role"] = pa.array([batch.roles[row] for row in rows])
+    return pa.table(columns)
 
 
 def _join(tables: list[pa.Table], address: Address) -> pa.Table:
@@ -177,11 +360,11 @@ def _join(tables: list[pa.Table], address: Address) -> pa.Table:
         raise DistilvecError(KEY, f"{address.text} has vectors of different dims.", "Give one model's.") from None
 
 
-def _write(path: Path, table: pa.Table, state: CopyState) -> None:
+def _write(path: Path, table: pa.Table) -> None:
     new = scratch(path)
     try:
         with full_disk_explained("cache.root", path, table.nbytes, "The parts before it are kept."):
-            pq.write_table(table.replace_schema_metadata({_STATE: json.dumps(asdict(state))}), new)
+            pq.write_table(table, new)
             new.replace(path)
     finally:
         remove(new)
@@ -196,18 +379,28 @@ def _draw_rows(rows: int, limit: int | None) -> npt.NDArray[np.bool_] | None:
     return mask
 
 
-def _files(address: Address) -> list[Path]:
-    """The files of an index; none of a server."""
+def _content(section: TeacherSection, address: Address) -> str:
+    """A hash of the files of an index and of its texts; that of a server has none.
+
+    Errors: DistilvecError for a path that is neither a file nor a folder, such as a pipe.
+    """
+    paths = []
+    if section.texts is not None:
+        paths.append(_regular_file(section.texts, "teacher.texts"))
     if address.path is None:
-        return []
-    if not address.path.is_dir():
-        return [address.path]
-    return sorted(path for path in address.path.rglob("*") if path.is_file())
+        paths += address.embedded_files()
+    elif address.path.is_dir():
+        paths += files_below(address.path, ".parquet" if address.kind == "parquet" else "")
+    else:
+        paths.append(_regular_file(address.path, KEY))
+    return hash_files(paths, key=KEY)
+
+
+def _regular_file(path: Path, key: str) -> Path:
+    if path.exists() and not path.is_file():
+        raise DistilvecError(key, f"{path} is not a file.", "Give a file.")
+    return path
 
 
 def _parts(folder: Path) -> list[Path]:
     return sorted(folder.glob("part-*.parquet"))
-
-
-def _read_state(part: Path) -> CopyState:
-    return CopyState(**json.loads(pq.read_schema(part).metadata[_STATE]))

@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.files import files_below
 from distilvec.teachers.cache.columns import Part, find_columns
-from distilvec.teachers.indexes.reader import ROWS, Batch, Cursor, Reader, Vectors
+from distilvec.teachers.indexes.reader import ROWS, Batch, Cursor, Reader, Vectors, read_id, read_text
+
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view,
+          pa.types.is_large_list_view)  # fmt: skip
+# What VectorTable (teachers/cache/parquet.py) reads without a copy
+_PLAIN_TEXTS = _TEXTS[:2]
+_PLAIN_LISTS = _LISTS[:3]
 
 
 class ArrowFiles(Reader):
@@ -22,13 +33,13 @@ class ArrowFiles(Reader):
     def __init__(self, path: Path, columns: Mapping[Part, str] | None, key: str) -> None:
         self.path = path
         self.key = key
-        self.paths = sorted(path.glob("**/*.parquet")) if path.is_dir() else [path]
+        self.paths = files_below(path, ".parquet") if path.is_dir() else [path]
         if not self.paths or not self.paths[0].is_file():
             raise DistilvecError(key, f"no file at {path}.", "Give a file, or a folder of Parquet files.")
-        self.is_parquet = self.paths[0].suffix == ".parquet"
+        self.is_parquet = path.is_dir() or path.suffix == ".parquet"
         with self._readable():
-            names = pq.read_schema(self.paths[0]).names if self.is_parquet else self._open_arrow().schema.names
-        self.columns = find_columns(names, columns, str(path), key)
+            schema = self._schema(self.paths[0])
+        self.columns = find_columns(field_names(schema), columns, str(path), key)
 
     def count(self) -> int:
         """Rows of all files."""
@@ -37,6 +48,22 @@ class ArrowFiles(Reader):
                 return sum(pq.read_metadata(path).num_rows for path in self.paths)
             file = self._open_arrow()
             return sum(file.get_batch(number).num_rows for number in range(file.num_record_batches))
+
+    def is_plain(self) -> bool:
+        """Whether all files are Parquet with strings and lists of floats, in columns that are not nested."""
+        if not self.is_parquet:
+            return False
+        with self._readable():
+            for path in self.paths:
+                schema = self._schema(path)
+                if not set(self.columns.values()) <= set(schema.names):
+                    return False
+                vector_type = schema.field(self.columns["embedding"]).type
+                if not _is_any(vector_type, _PLAIN_LISTS) or not pa.types.is_floating(vector_type.value_type):
+                    return False
+                if not _is_any(schema.field(self.columns["text"]).type, _PLAIN_TEXTS):
+                    return False
+        return True
 
     def batches(self, after: Cursor) -> Iterator[Batch]:
         """Rows from number `after` on."""
@@ -47,8 +74,12 @@ class ArrowFiles(Reader):
                 end = first + batch.num_rows
                 if start < end:
                     skip = max(0, start - first)
-                    yield record_batch(batch.slice(skip), self.columns, first + skip, end)
+                    part = batch.slice(skip)
+                    yield record_batch(part, self.columns, first + skip, end, str(self.path), self.key)
                 first = end
+
+    def _schema(self, path: Path) -> pa.Schema:
+        return pq.read_schema(path) if self.is_parquet else self._open_arrow().schema
 
     def _open_arrow(self) -> pa.RecordBatchFileReader:
         return pyarrow.ipc.open_file(pa.memory_map(str(self.path)))
@@ -62,8 +93,9 @@ class ArrowFiles(Reader):
                 yield from file.iter_batches(batch_size=ROWS, columns=names)
             return
         file = self._open_arrow()
+        top_names = list(dict.fromkeys(_top_name(name, file.schema.names) for name in names))
         for number in range(file.num_record_batches):
-            batch = file.get_batch(number).select(names)
+            batch = file.get_batch(number).select(top_names)
             for start in range(0, batch.num_rows, ROWS):
                 yield batch.slice(start, ROWS)
 
@@ -76,21 +108,96 @@ class ArrowFiles(Reader):
             raise DistilvecError(self.key, f"{self.path} {problem}.") from None
 
 
-def record_batch(batch: pa.RecordBatch, columns: Mapping[Part, str], first: int, after: Cursor) -> Batch:
-    """A batch of Arrow columns; rows without an id are numbered from `first`."""
-    texts = [text if text is None else str(text) for text in batch.column(columns["text"]).to_pylist()]
-    ids = batch.column(columns["id"]).to_pylist() if "id" in columns else range(first, first + len(texts))
-    return Batch([str(name) for name in ids], texts, _vectors(batch.column(columns["embedding"])), after)
+def field_names(schema: pa.Schema) -> list[str]:
+    """Names of the columns, and of the fields inside them: doc.text."""
+    names = []
+    for field in schema:
+        names += [field.name, *_nested_names(field)]
+    return names
 
 
-def _vectors(column: pa.Array) -> Vectors | list[list[float] | None]:
+def _nested_names(field: pa.Field) -> list[str]:
+    names = []
+    if pa.types.is_struct(field.type):
+        for number in range(field.type.num_fields):
+            inner = field.type.field(number)
+            names += [f"{field.name}.{name}" for name in (inner.name, *_nested_names(inner))]
+    return names
+
+
+def record_batch(
+    batch: pa.RecordBatch, columns: Mapping[Part, str], first: int, after: Cursor, origin: str, key: str
+) -> Batch:
+    """A batch of Arrow columns; rows without an id are numbered from `first`.
+
+    Errors: DistilvecError for columns that hold no texts or no vectors.
+    """
+    numbers = range(first, first + batch.num_rows)
+    ids = _column(batch, columns["id"]).to_pylist() if "id" in columns else numbers
+    ids = [read_id(value, number) for value, number in zip(ids, numbers, strict=True)]
+    values = _column(batch, columns["text"])
+    if not (_is_any(values.type, (*_TEXTS, *_BYTES)) or pa.types.is_null(values.type)):
+        problem = f"{origin} has type {values.type} in column '{columns['text']}'; expected texts."
+        raise DistilvecError(key, problem, "Name the column of the texts.")
+    texts = _python_values(values)
+    texts = [read_text(text, row, origin, key) for row, text in zip(ids, texts, strict=True)]
+    roles = _column(batch, columns["role"]).to_pylist() if "role" in columns else None
+    vectors = _vectors(_column(batch, columns["embedding"]), columns["embedding"], origin, key)
+    return Batch(ids, texts, vectors, after, roles)
+
+
+def _python_values(column: pa.Array) -> list[Any]:
+    """A column's values as Python objects; strings that are not UTF-8, which Arrow does not check, as bytes."""
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        is_large = pa.types.is_large_string(column.type)
+        return list(column.view(pa.large_binary() if is_large else pa.binary()).to_pylist())
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """A column by its name, or a field inside of one: doc.text; without dictionaries and extension types."""
+    if name in batch.schema.names:
+        column = batch.column(name)
+    else:
+        top = _top_name(name, batch.schema.names)
+        column = pc.struct_field(batch.column(top), name[len(top) + 1 :].split("."))
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = column.storage
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column
+
+
+def _top_name(name: str, names: list[str]) -> str:
+    """The column that holds a field: the name itself, or what is before one of its dots."""
+    if name in names:
+        return name
+    for top in names:
+        if name.startswith(f"{top}."):
+            return top
+    raise KeyError(f"no column '{name}' in a file with {', '.join(names)}")
+
+
+def _is_any(kind: pa.DataType, tests: tuple[Any, ...]) -> bool:
+    return any(test(kind) for test in tests)
+
+
+def _vectors(column: pa.Array, name: str, origin: str, key: str) -> Vectors | list[list[float] | None]:
     """float32 [rows, dim] of lists of one length; a list of lists where one is missing or another length occurs."""
+    if pa.types.is_null(column.type):
+        return [None] * len(column)
+    is_list = _is_any(column.type, _LISTS)
+    value_type = column.type.value_type if is_list else None
+    # Unsigned numbers are packed bits, or shifted by 128: neither is a vector
+    if not is_list or not (pa.types.is_floating(value_type) or pa.types.is_signed_integer(value_type)):
+        problem = f"{origin} has type {column.type} in column '{name}'; expected lists of floats."
+        raise DistilvecError(key, problem, "Convert it, or name the column of the vectors.")
     values = column.flatten()
     rows = len(column)
-    if column.null_count or values.null_count or not rows or len(values) % rows:
-        return column.to_pylist()
-    if not pa.types.is_floating(values.type):
-        return column.to_pylist()
-    if not pa.types.is_fixed_size_list(column.type) and len(column.value_lengths().unique()) > 1:
-        return column.to_pylist()
-    return values.to_numpy(zero_copy_only=False).astype(np.float32).reshape(rows, -1)
+    if column.null_count or values.null_count or not rows or not len(values) or len(values) % rows:
+        return list(column.to_pylist())
+    if not pa.types.is_fixed_size_list(column.type) and len(pc.list_value_length(column).unique()) > 1:
+        return list(column.to_pylist())
+    with np.errstate(over="ignore"):  # doubles beyond float32 become infinite, and are left out
+        return values.to_numpy(zero_copy_only=False).astype(np.float32).reshape(rows, -1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.extras import require_extra
 from distilvec.teachers.cache.columns import Part, find_columns
-from distilvec.teachers.indexes.files import record_batch
+from distilvec.teachers.indexes.files import field_names, record_batch
 from distilvec.teachers.indexes.reader import ROWS, Batch, Cursor, Reader
 
 
@@ -19,13 +19,15 @@ class LanceTable(Reader):
         require_extra("lancedb", key)
         import lancedb
 
+        self.path = path
+        self.key = key
         if not path.is_dir():
             raise DistilvecError(key, f"no LanceDB table at {path}.", "Give FOLDER/TABLE.lance.")
         try:
             self.table = lancedb.connect(path.parent).open_table(path.stem)
         except (ValueError, RuntimeError, OSError) as error:
             raise DistilvecError(key, f"{path} is not a LanceDB table: {first_line(error)}.") from None
-        self.columns = find_columns(self.table.schema.names, columns, str(path), key)
+        self.columns = find_columns(field_names(self.table.schema), columns, str(path), key)
 
     @property
     def metric(self) -> str | None:
@@ -46,10 +48,14 @@ class LanceTable(Reader):
         names = list(dict.fromkeys(self.columns.values()))
         first = int(after or 0)
         rows = self.count()
-        while first < rows:
-            table = self.table.search().select(names).limit(ROWS).offset(first).to_arrow().combine_chunks()
-            if not table.num_rows:  # rows were deleted meanwhile
-                return
-            for batch in table.to_batches():
-                yield record_batch(batch, self.columns, first, first + batch.num_rows)
-                first += batch.num_rows
+        try:
+            while first < rows:
+                table = self.table.search().select(names).limit(ROWS).offset(first).to_arrow().combine_chunks()
+                if not table.num_rows:  # rows were deleted meanwhile
+                    return
+                for batch in table.to_batches():
+                    end = first + batch.num_rows
+                    yield record_batch(batch, self.columns, first, end, str(self.path), self.key)
+                    first = end
+        except (ValueError, RuntimeError, OSError) as error:
+            raise DistilvecError(self.key, f"{self.path} cannot be read: {first_line(error)}.") from None

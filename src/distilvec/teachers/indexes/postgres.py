@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.extras import require_extra
 from distilvec.teachers.cache.columns import Part, find_columns
-from distilvec.teachers.indexes.reader import Batch, Cursor, Reader
+from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_text
 
+_LOCK_SECONDS = 30  # to wait for a table that another session has locked
 _BLOCKS = 16  # of 8 KB, read together; vectors of more than 2 KB are stored outside of them
 # operator classes of the indexes on a column, such as vector_cosine_ops and halfvec_l2_ops
 _OPERATORS = """
@@ -25,6 +27,8 @@ _OPERATORS = """
     JOIN pg_opclass AS opclass ON opclass.oid = index.indclass[0]
     WHERE index.indrelid = %s::regclass AND attribute.attname = %s AND opclass.opcname ~ '^(vector|halfvec)_'
 """
+# Each change of a row makes a version of it with another place or another transaction
+_VERSION = "SELECT count(*), coalesce(sum(hashtextextended(ctid::text || ' ' || xmin::text, 0)), 0)::text FROM {}"
 
 
 class PostgresTable(Reader):
@@ -49,18 +53,24 @@ class PostgresTable(Reader):
         uri = parts._replace(scheme="postgresql", path=f"/{database}").geturl()
         self.table = sql.Identifier(*table.split(".", 1))
         with ExitStack() as failure:
-            try:
+            with self._readable():
                 self.connection = psycopg.connect(uri, password=password)
                 failure.callback(self.connection.close)
                 self.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
                 self.connection.read_only = True
-                self.blocks, kind, names = self._describe()
-            except psycopg.Error as error:
-                raise DistilvecError(key, f"{address} cannot be read: {first_line(error)}") from None
+                self.connection.execute(f"SET lock_timeout = '{_LOCK_SECONDS}s'")
+                blocks, kind, self.types = self._describe()
             if kind not in ("r", "m"):  # a table or a materialized view: others have no blocks to read by
                 problem = f"{address} is a view or a partitioned table."
                 raise DistilvecError(key, problem, "Name a table or a partition.")
-            self.columns = find_columns(names, columns, address, key)
+            self.blocks = blocks
+            self.columns = find_columns(self._names(columns), columns, address, key)
+            with self._readable():
+                statement = sql.SQL(_VERSION).format(self.table)
+                row = self.connection.execute(statement).fetchone()
+            assert row is not None
+            self.rows = int(row[0])
+            self._version = f"{row[0]} {row[1]}"
             failure.pop_all()
 
     def __exit__(self, *error: object) -> None:
@@ -69,52 +79,88 @@ class PostgresTable(Reader):
     @property
     def metric(self) -> str | None:
         """The operators of the index on the vectors; none is stated without an index, or by two that differ."""
-        with self.connection.cursor() as cursor:
+        with self._readable():
             name = self.table.as_string(self.connection)
-            rows = cursor.execute(_OPERATORS, (name, self.columns["embedding"])).fetchall()
+            rows = self.connection.execute(_OPERATORS, (name, self.columns["embedding"])).fetchall()
         return str(rows[0][0]) if len(rows) == 1 else None
+
+    def version(self) -> str:
+        """The number of rows, and a hash of their places and of the transactions that wrote them."""
+        return self._version
 
     def count(self) -> int:
         """Rows of the table."""
-        from psycopg import sql
-
-        with self.connection.cursor() as cursor:
-            row = cursor.execute(sql.SQL("SELECT count(*) FROM {}").format(self.table)).fetchone()
-        return int(row[0]) if row else 0
+        return self.rows
 
     def batches(self, after: Cursor) -> Iterator[Batch]:
         """Rows from block `after` on, in the order of the table's file."""
         from psycopg import sql
 
-        parts = {name: sql.Identifier(column) for name, column in self.columns.items()}
+        # Without parameters: with them a % in a column's name would be one, too
         query = sql.SQL(
-            "SELECT {id}::text, {text}::text, {embedding}::real[] FROM {table} "
-            "WHERE ctid >= format('(%%s,0)', %s::text)::tid AND ctid < format('(%%s,0)', %s::text)::tid"
-        ).format(
-            id=parts.get("id", sql.SQL("ctid")), text=parts["text"], embedding=parts["embedding"], table=self.table
+            "SELECT {id}::text, {text}, {embedding}::real[], {role} FROM {table} "
+            "WHERE ctid >= {first}::tid AND ctid < {end}::tid"
         )
-        try:
-            with self.connection.cursor(binary=True) as cursor:
-                for block in range(int(after or 0), self.blocks, _BLOCKS):
-                    rows = cursor.execute(query, (block, block + _BLOCKS)).fetchall()
-                    ids = [row[0] for row in rows]
-                    texts = [row[1] for row in rows]
-                    vectors = [row[2] for row in rows]
-                    yield Batch(ids, texts, vectors, block + _BLOCKS)
-        except self.error as error:
-            raise DistilvecError(self.key, f"{self.address} cannot be read: {first_line(error)}") from None
+        parts = {
+            "id": sql.Identifier(self.columns["id"]) if "id" in self.columns else sql.SQL("ctid"),
+            "text": self._text_expression(),
+            "embedding": sql.Identifier(self.columns["embedding"]),
+            "role": sql.Identifier(self.columns["role"]) if "role" in self.columns else sql.SQL("NULL"),
+            "table": self.table,
+        }
+        with self._readable(), self.connection.cursor(binary=True) as cursor:
+            for block in range(int(after or 0), self.blocks, _BLOCKS):
+                end = block + _BLOCKS
+                limits = {"first": sql.Literal(f"({block},0)"), "end": sql.Literal(f"({end},0)")}
+                rows = cursor.execute(query.format(**parts, **limits)).fetchall()
+                ids = [str(row[0]) for row in rows]
+                texts = [read_text(row[1], str(row[0]), self.address, self.key) for row in rows]
+                roles = [str(row[3]) for row in rows] if "role" in self.columns else None
+                yield Batch(ids, texts, [row[2] for row in rows], end, roles)
 
-    def _describe(self) -> tuple[int, str, list[str]]:
-        """Number of blocks, kind of relation, names of the columns."""
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except self.error as error:
+            fix = "Wait until the other session has ended." if "lock timeout" in str(error) else ""
+            raise DistilvecError(self.key, f"{self.address} cannot be read: {first_line(error)}.", fix) from None
+
+    def _names(self, columns: Mapping[Part, str] | None) -> list[str]:
+        """Names of the columns, and of a field of a column of JSON that `columns` names: metadata.text."""
+        names = list(self.types)
+        choice = (columns or {}).get("text", "")
+        if choice not in names and self.types.get(choice.partition(".")[0], "").startswith("json"):
+            names.append(choice)
+        return names
+
+    def _text_expression(self) -> Any:
+        """The SQL of the texts. Errors: DistilvecError for a column of numbers, dates or others that are no texts."""
+        from psycopg import sql
+
+        name = self.columns["text"]
+        if name not in self.types:
+            column, *fields = name.split(".")
+            return sql.SQL("{} #>> {}").format(sql.Identifier(column), sql.Literal(fields))
+        kind = self.types[name]
+        if kind == "bytea":
+            return sql.Identifier(name)
+        if kind != "text":
+            problem = f"{self.address} has type {kind} in column '{name}'; expected texts."
+            raise DistilvecError(self.key, problem, "Name the column of the texts.")
+        return sql.SQL("{}::text").format(sql.Identifier(name))
+
+    def _describe(self) -> tuple[int, str, dict[str, str]]:
+        """Number of blocks, kind of relation, and the type of each column: `text` for all kinds of strings."""
         name = self.table.as_string(self.connection)
-        with self.connection.cursor() as cursor:
-            row = cursor.execute(
-                "SELECT pg_relation_size(oid) / current_setting('block_size')::int, relkind::text FROM pg_class "
-                "WHERE oid = %s::regclass", (name,),
-            ).fetchone()  # fmt: skip
-            assert row is not None
-            columns = cursor.execute(
-                "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped "
-                "ORDER BY attnum", (name,),
-            ).fetchall()  # fmt: skip
-        return int(row[0]), str(row[1]), [str(column[0]) for column in columns]
+        row = self.connection.execute(
+            "SELECT pg_relation_size(oid) / current_setting('block_size')::int, relkind::text FROM pg_class "
+            "WHERE oid = %s::regclass", (name,),
+        ).fetchone()  # fmt: skip
+        assert row is not None
+        columns = self.connection.execute(
+            "SELECT attname, CASE WHEN typcategory IN ('S', 'E') THEN 'text' ELSE typname END FROM pg_attribute "
+            "JOIN pg_type ON pg_type.oid = atttypid WHERE attrelid = %s::regclass AND attnum > 0 "
+            "AND NOT attisdropped ORDER BY attnum", (name,),
+        ).fetchall()  # fmt: skip
+        return int(row[0]), str(row[1]), {str(column): str(kind) for column, kind in columns}

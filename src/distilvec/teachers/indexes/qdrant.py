@@ -11,14 +11,17 @@ from urllib.parse import unquote, urlsplit
 
 from distilvec.core.errors import ColumnError, DistilvecError, first_line
 from distilvec.core.extras import require_extra
+from distilvec.data.readers import field_of, names_of
 from distilvec.teachers.cache.columns import USUAL_NAMES, Part, find_columns
-from distilvec.teachers.indexes.reader import Batch, Cursor, Reader
+from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_id, read_text
 
 _POINTS = 1024  # in one answer of the server
 
 
 class QdrantCollection(Reader):
     """A collection: texts in the payload, `columns.embedding` for one of several named vectors.
+
+    A dense vector without a name has the name "", also beside sparse vectors, which are not read.
 
     The cursor is Qdrant's own, the id of the next point. QDRANT_API_KEY is the key of a server, with HTTPS.
     """
@@ -51,9 +54,10 @@ class QdrantCollection(Reader):
             except Exception as error:
                 raise self._unreadable(error) from None
             vectors = collection.config.params.vectors
+            if not isinstance(vectors, dict):
+                vectors = {} if vectors is None else {"": vectors}
             self.vector = self._vector_name(vectors)
-            parameters = vectors if self.vector is None else vectors[self.vector]
-            self._metric = str(parameters.distance.value)
+            self._metric = str(vectors[self.vector].distance.value)
             failure.pop_all()
 
     def __exit__(self, *error: object) -> None:
@@ -64,55 +68,77 @@ class QdrantCollection(Reader):
         """The distance of the collection's vector."""
         return self._metric
 
+    def version(self) -> str | None:
+        """Of an embedded one the content of its files is in the name of the copy; a server tells nothing."""
+        return None if urlsplit(self.address).hostname else "file"
+
     def count(self) -> int:
         """Points of the collection."""
-        return int(self.client.count(self.collection, exact=True).count)
+        try:
+            return int(self.client.count(self.collection, exact=True).count)
+        except Exception as error:
+            raise self._unreadable(error) from None
 
     def batches(self, after: Cursor) -> Iterator[Batch]:
         """Points from the id `after` on, in the order of ids; the last cursor is None."""
-        names: dict[Part, str] = {}
+        first_points, _ = self._scroll(None)
+        names = self._payload_names(first_points) if first_points else {}  # the same ones wherever it is continued
         while True:
-            try:
-                points, after = self.client.scroll(
-                    self.collection, limit=_POINTS, offset=after, with_payload=True,
-                    with_vectors=True if self.vector is None else [self.vector],
-                )  # fmt: skip
-            except Exception as error:  # the client raises those of httpx, gRPC and its own
-                raise self._unreadable(error) from None
+            points, after = self._scroll(after)
             if not points:
                 return
-            names = names or self._payload_names(points)
             ids = []
             texts = []
             vectors = []
+            roles = []
             for point in points:
                 payload = point.payload or {}
-                text = payload.get(names["text"])
-                ids.append(str(payload.get(names["id"], point.id) if "id" in names else point.id))
-                texts.append(None if text is None else str(text))
-                vectors.append(point.vector if self.vector is None else (point.vector or {}).get(self.vector))
-            yield Batch(ids, texts, vectors, after)
+                value = field_of(payload, names["id"]) if "id" in names else None
+                ids.append(str(point.id) if value is None else read_id(value, 0))
+                texts.append(read_text(field_of(payload, names["text"]), ids[-1], self.address, self.key))
+                vectors.append(self._vector_of(point.vector))
+                roles.append(str(field_of(payload, names["role"])) if "role" in names else "")
+            yield Batch(ids, texts, vectors, after, roles if "role" in names else None)
             if after is None:
                 return
+
+    def _scroll(self, after: Cursor) -> tuple[list[Any], Any]:
+        """Points from the id `after` on, and the id behind them."""
+        try:
+            points, next_id = self.client.scroll(
+                self.collection, limit=_POINTS, offset=after, with_payload=True, with_vectors=[self.vector]
+            )
+        except Exception as error:  # the client raises those of httpx, gRPC and its own
+            raise self._unreadable(error) from None
+        return list(points), next_id
+
+    def _vector_of(self, vectors: Any) -> Any:
+        """The vector of a point, which a collection of a single one without a name gives alone."""
+        return vectors.get(self.vector) if isinstance(vectors, dict) else vectors
 
     def _unreadable(self, error: Exception) -> DistilvecError:
         return DistilvecError(self.key, f"{self.address} cannot be read: {first_line(error)}.")
 
-    def _vector_name(self, vectors: Any) -> str | None:
-        """The name of the vector, None in a collection with a single nameless one."""
-        if not isinstance(vectors, dict):
-            return None
+    def _vector_name(self, vectors: dict[str, Any]) -> str:
+        """The name of the vector, "" for one without a name. Errors: DistilvecError for a multivector, or none."""
+        dense = [name for name, parameters in vectors.items() if parameters.multivector_config is None]
         name = self.columns.get("embedding")
         if not name:
-            usual_names = [usual_name for usual_name in USUAL_NAMES["embedding"] if usual_name in vectors]
+            usual_names = [usual_name for usual_name in ("", *USUAL_NAMES["embedding"]) if usual_name in dense]
             if usual_names:
                 name = usual_names[0]
-            elif len(vectors) == 1:
-                name = next(iter(vectors))
-        if name not in vectors:
+            elif len(dense) == 1:
+                name = dense[0]
+        is_multivector = name in vectors and name not in dense
+        if is_multivector or (vectors and not dense):
+            problem = f"{self.address} has several vectors for each point (a multivector) under the name '{name or ''}'"
+            raise DistilvecError(self.key, f"{problem}; expected one.", "Name a collection with one vector a point.")
+        if not vectors:
+            raise DistilvecError(self.key, f"{self.address} has no dense vector.", "Name another collection.")
+        if name not in dense:
             raise ColumnError(
                 self.key,
-                f"{self.address} has the vectors {', '.join(vectors)}.",
+                f"{self.address} has the vectors {', '.join(dense)}.",
                 "Name one: teacher.columns='{embedding: NAME}'.",
                 "Name one: --column embedding=NAME.",
             )
@@ -121,6 +147,6 @@ class QdrantCollection(Reader):
     def _payload_names(self, points: list[Any]) -> dict[Part, str]:
         names: dict[str, None] = {}
         for point in points:
-            names.update(dict.fromkeys(point.payload or {}))
+            names.update(dict.fromkeys(names_of(point.payload or {})))
         choices: dict[Part, str] = {part: name for part, name in self.columns.items() if part != "embedding"}
         return find_columns(list(names), choices, f"the payload of {self.address}", self.key, ("text",))

@@ -1,10 +1,14 @@
-"""The interface of a reader of an index: batches of ids, texts and vectors, and a cursor to continue from."""
+"""What a reader of an index gives, and the one rule for its rows: each has an id, a text and a vector, or is left out.
+
+Texts are strings; bytes are decoded as UTF-8, anything else is refused. Rows without text or vector, with a vector of
+zeros or with numbers that are not finite are left out, and counted by reason with the id of the first one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +18,6 @@ from distilvec.core.similarity import Similarity, read_similarity
 
 Cursor = int | str | None  # where to continue; JSON holds it
 Vectors = npt.NDArray[np.float32]
-VectorLists = Sequence[Sequence[float] | None]  # where a vector is missing, or another length occurs
 ROWS = 8192  # read together
 METRICS: dict[str, Similarity] = {  # names of FAISS, LanceDB, Qdrant and pgvector
     "cosine": "cosine",
@@ -24,19 +27,25 @@ METRICS: dict[str, Similarity] = {  # names of FAISS, LanceDB, Qdrant and pgvect
     "l2": "euclidean",
     "euclid": "euclidean",
 }
+NO_TEXT = "without a text"
+NO_VECTOR = "without a vector"
+ZERO = "with a vector of zeros"
+NOT_FINITE = "with a vector that holds NaN or infinity"
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rows in the index's order, each with an id, a text (None where it is missing) and a vector.
+    """Some rows in the index's order. `after`: the cursor behind the last of them.
 
-    `after`: the cursor behind the last of them.
+    A row without a text or a vector has None there; `vectors` has a row for each text. `roles` are those of an index
+    that has them.
     """
 
     ids: Sequence[str]
     texts: Sequence[str | None]
-    vectors: Vectors | VectorLists
+    vectors: Sequence[Sequence[float] | None] | Vectors
     after: Cursor
+    roles: Sequence[str] | None = None
 
 
 class Reader(Protocol):
@@ -55,6 +64,18 @@ class Reader(Protocol):
         """The name that the index has for how it compares vectors; None where it states nothing."""
         return None
 
+    def version(self) -> str | None:
+        """A name of the rows' content that is another one when any of them has changed.
+
+        None if the index cannot tell: a copy of it that was killed begins again. Files need none, since the name of
+        their copy has the hash of their content.
+        """
+        return "file"
+
+    def is_plain(self) -> bool:
+        """Whether the index is a Parquet table with columns that training reads as they are."""
+        return False
+
     def count(self) -> int:
         """Rows of the index."""
         ...
@@ -62,6 +83,15 @@ class Reader(Protocol):
     def batches(self, after: Cursor) -> Iterator[Batch]:
         """All rows behind the cursor `after` (None: from the first), in an order that does not change."""
         ...
+
+
+@dataclass(frozen=True)
+class UsableRows:
+    """Numbers of the rows of a batch that can be used, their vectors float32 [rows, dim], and why others cannot."""
+
+    rows: list[int]
+    vectors: Vectors
+    left_out: list[tuple[int, str]]
 
 
 def metric_similarity(metric: str, origin: str, key: str) -> Similarity:
@@ -73,22 +103,72 @@ def metric_similarity(metric: str, origin: str, key: str) -> Similarity:
     return read_similarity(METRICS.get(metric.lower(), metric), origin, key, fix)
 
 
-def rows_with_vectors(batch: Batch, origin: str, key: str) -> tuple[list[int], Vectors]:
-    """Numbers of the rows that have a text and a vector, and their vectors float32 [rows, dim].
+def read_text(value: Any, row: str, origin: str, key: str) -> str | None:
+    """Return the text of a row, None where it has none. Errors: DistilvecError for what is neither text nor UTF-8."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        try:
+            return bytes(value).decode("utf-8")
+        except UnicodeDecodeError:
+            problem = f"{origin}: the text of row {row} is not UTF-8."
+            raise DistilvecError(key, problem, "Convert the column, or name the one that holds texts.") from None
+    problem = f"{origin}: the text of row {row} is of type {type(value).__name__}; expected a string."
+    raise DistilvecError(key, problem, "Name the column of the texts.")
+
+
+def read_id(value: Any, number: int) -> str:
+    """Return the id of a row as text; a row without one has its number. 7, 7.0 and b"7" are the id 7."""
+    if value is None:
+        return str(number)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        content = bytes(value)
+        try:
+            return content.decode("utf-8")
+        except UnicodeDecodeError:
+            return content.hex()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def usable_rows(batch: Batch, origin: str, key: str) -> UsableRows:
+    """Return the rows that have a text and a vector with a direction, and those that are left out.
 
     Errors: DistilvecError for vectors of different dims.
     """
+    left_out = []
     rows = []
     for row, text in enumerate(batch.texts):
-        if text and text.strip() and batch.vectors[row] is not None:
+        vector = batch.vectors[row]
+        if not text or not text.strip():
+            left_out.append((row, NO_TEXT))
+        elif vector is None or not len(vector):
+            left_out.append((row, NO_VECTOR))
+        else:
             rows.append(row)
-    if isinstance(batch.vectors, np.ndarray):
-        return rows, np.asarray(batch.vectors[rows], dtype=np.float32)
-    try:
-        vectors = np.array([batch.vectors[row] for row in rows], dtype=np.float32)
-        is_matrix = vectors.ndim == 2 or not rows
-    except (ValueError, TypeError):  # of lists of different lengths
-        is_matrix = False
-    if not is_matrix:
-        raise DistilvecError(key, f"{origin} has vectors of different dims.", "Give vectors of one model.")
-    return rows, vectors
+    vectors = _matrix(batch, rows, origin, key)
+    is_finite = np.isfinite(vectors).all(axis=1)
+    is_zero = is_finite & ~vectors.any(axis=1)
+    left_out += [(rows[position], NOT_FINITE) for position in np.flatnonzero(~is_finite)]
+    left_out += [(rows[position], ZERO) for position in np.flatnonzero(is_zero)]
+    usable = np.flatnonzero(is_finite & ~is_zero)
+    return UsableRows([rows[position] for position in usable], vectors[usable], sorted(left_out))
+
+
+def _matrix(batch: Batch, rows: list[int], origin: str, key: str) -> Vectors:
+    """The vectors of some rows, float32 [rows, dim]; None among the numbers of a vector is NaN."""
+    with np.errstate(over="ignore"):  # doubles beyond float32 become infinite, and are left out
+        if isinstance(batch.vectors, np.ndarray):
+            return np.asarray(batch.vectors[rows], dtype=np.float32)
+        if not rows:
+            return np.empty((0, 0), dtype=np.float32)
+        first = batch.vectors[rows[0]]
+        assert first is not None
+        for row in rows:
+            vector = batch.vectors[row]
+            if vector is not None and len(vector) != len(first):
+                dims = f"row {batch.ids[row]} has {len(vector)} dimensions, row {batch.ids[rows[0]]} has {len(first)}"
+                problem = f"{origin} has vectors of different dims: {dims}."
+                raise DistilvecError(key, problem, "Give vectors of one model.")
+        return np.array([batch.vectors[row] for row in rows], dtype=np.float32)

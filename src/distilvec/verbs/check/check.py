@@ -11,6 +11,7 @@ from distilvec.config.recipe import section_of
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import user_cache
+from distilvec.core.log import log
 from distilvec.core.verbosity import quiet_libraries
 from distilvec.evaluation.evaluator import EmbeddingCache, Score
 from distilvec.evaluation.neighbors import Judgement
@@ -23,6 +24,7 @@ from distilvec.pipeline.local import log_similarity
 from distilvec.report.advice import index_advice
 from distilvec.report.record import RunRecord
 from distilvec.report.scores import make_verdict
+from distilvec.teachers.first_dims import FirstDims
 from distilvec.teachers.open import Source, expect_kind, open_embedder, open_table
 from distilvec.verbs.check.section import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of
@@ -32,13 +34,16 @@ from distilvec.verbs.distill.evaluation_data import suite_of
 class IndexCheck:
     """A model as the query encoder of an index: the judgement, and scores by model.
 
-    `scores` have the tasks that are made of the index itself, and those of a suite.
+    `scores` have the tasks that are made of the index itself, and those of a suite. `dim`: dimensions of the index;
+    `cut_from`: those of the model if it has more, of which the first were compared.
     """
 
     index: str
     judgement: Judgement
     scores: dict[str, list[Score]] = field(default_factory=dict)
     problems: list[TaskFailure] = field(default_factory=list)
+    dim: int | None = None
+    cut_from: int | None = None
 
     @property
     def fits(self) -> bool:
@@ -48,7 +53,10 @@ class IndexCheck:
     @property
     def advice(self) -> str:
         """The next step."""
-        return index_advice(self.judgement)
+        advice = index_advice(self.judgement)
+        if self.cut_from is None or not self.fits:
+            return advice
+        return f"{advice} Cut its vectors to the first {self.dim} of {self.cut_from} dimensions."
 
     @property
     def line(self) -> str:
@@ -71,6 +79,7 @@ def check(
     texts: str | Path | None = None,
     limit: int | None = None,
     similarity: Literal["cosine", "dot", "euclidean"] | None = None,
+    repeats: Literal["first", "drop"] | None = None,
     refresh: bool = False,
 ) -> IndexCheck:
     """Judge a model as the query encoder of an index; nothing is trained, and no document is embedded again.
@@ -85,11 +94,12 @@ def check(
         texts: The file of the texts of a .npy or .faiss index.
         limit: Read so many rows of the index, drawn at random.
         similarity: How the index compares vectors, where it does not say.
+        repeats: Take the "first" of rows of one text with different vectors, or "drop" them; refused by default.
         refresh: Read the index again instead of using the local copy.
 
-    Errors: DistilvecError for a model or index that cannot be used, or vectors of another dim.
+    Errors: DistilvecError for a model or index that cannot be used, or a model of fewer dims than the index.
     """
-    keys = index_keys(index, "index", columns=columns, texts=texts, limit=limit, similarity=similarity)
+    keys = index_keys(index, "index", columns=columns, texts=texts, limit=limit, similarity=similarity, repeats=repeats)
     section = section_of(TeacherSection, "teacher", keys)
     suite = None if test is None else suite_of(Path(test), user_cache())
     return check_index(model, section, suite, queries, refresh)
@@ -101,14 +111,23 @@ def check_index(
     """Judge a model as the query encoder of an index; nothing is trained, and no document is embedded again.
 
     With a suite the tasks whose documents the index holds are scored, too. Errors: DistilvecError for a model or index
-    that cannot be used, or vectors of another dim.
+    that cannot be used, or a model of fewer dims than the
+    index.
     """
     problems: list[TaskFailure] = []
     tasks = load_suite(suite, problems) if suite is not None else []
     expect_kind(model, ("model", "export", "api"), "model")
     index = open_table(section, refresh=refresh)
     student = open_embedder(model, key="model")
-    if student.dim != index.dim:
+    cut_from = None
+    if student.dim > index.dim:
+        log(
+            f"{student.name} gives vectors of {student.dim} dimensions: the first {index.dim} are compared, as many as "
+            "the index has"
+        )
+        cut_from = student.dim
+        student = FirstDims(student, index.dim, index.normalized)
+    elif student.dim < index.dim:
         raise DistilvecError(
             "model",
             f"{student.name} gives vectors of {student.dim} dimensions, the index has {index.dim}.",
@@ -118,4 +137,4 @@ def check_index(
     judgement = judge_encoder(student, index, queries)
     columns: Columns = {"teacher": (index, index), "asymmetric": (student, index)}
     scores, _ = score_columns([*tasks, *stored_tasks(index, queries)], columns, EmbeddingCache(), problems)
-    return IndexCheck(index.name, judgement, scores, problems)
+    return IndexCheck(index.name, judgement, scores, problems, index.dim, cut_from)

@@ -25,6 +25,7 @@ _KEYS = {
     "teacher.columns": "--column",
     "teacher.limit": "--limit",
     "teacher.similarity": "--similarity",
+    "teacher.repeats": "--repeats",
     "evaluation.stored": "--queries",
     "test": "--test",
 }
@@ -49,6 +50,10 @@ def check(
     similarity: Annotated[
         Literal["cosine", "dot", "euclidean"] | None,
         option("How your search compares vectors, where the index does not state it; cosine by default."),
+    ] = None,
+    repeats: Annotated[
+        Literal["first", "drop"] | None,
+        option("Rows of one text with different vectors: take the first, or drop them. Refused by default."),
     ] = None,
     refresh: Annotated[bool, option("Read the index again instead of using the local copy.", "--refresh")] = False,
     json_file: JsonFile = None,
@@ -81,6 +86,7 @@ def check(
             texts=texts,
             limit=limit,
             similarity=similarity,
+            repeats=repeats,
             refresh=refresh,
         )
     write_result(json_file, found.to_json())

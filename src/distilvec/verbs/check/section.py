@@ -20,6 +20,7 @@ def index_keys(
     texts: str | Path | None = None,
     limit: int | None = None,
     similarity: str | None = None,
+    repeats: str | None = None,
 ) -> dict[str, Any]:
     """Return the recipe's keys of a table or index; paths are absolute.
 
@@ -41,6 +42,8 @@ def index_keys(
         keys["limit"] = limit
     if similarity is not None:
         keys["similarity"] = similarity
+    if repeats is not None:
+        keys["repeats"] = repeats
     return keys
 
 

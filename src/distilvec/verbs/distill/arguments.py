@@ -23,6 +23,7 @@ ARGUMENTS: Mapping[str, str] = {
     "teacher.columns": "columns",
     "teacher.limit": "limit",
     "teacher.similarity": "similarity",
+    "teacher.repeats": "repeats",
     "teacher.texts": "texts",
     "teacher.made_by": "made_by",
     "teacher.prompts": "query_prompt",

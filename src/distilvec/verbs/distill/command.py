@@ -60,6 +60,10 @@ def distill(
     similarity: Annotated[
         Literal["cosine", "dot", "euclidean"] | None, option("How an index compares vectors, where it does not say.")
     ] = None,
+    repeats: Annotated[
+        Literal["first", "drop"] | None,
+        option("Rows of an index with one text and different vectors: take the first, or drop them."),
+    ] = None,
     made_by: Annotated[
         list[str] | None,
         option("A model or API that may have made the index: finds its prompts, embeds --queries. May be repeated."),
@@ -113,6 +117,7 @@ def distill(
             columns=read_columns(column or []),
             limit=limit,
             similarity=similarity,
+            repeats=repeats,
             made_by=made_by or (),
             query_prompt=query_prompt,
             document_prompt=document_prompt,

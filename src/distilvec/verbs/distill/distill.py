@@ -41,6 +41,7 @@ def distill(
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
     similarity: Literal["cosine", "dot", "euclidean"] | None = None,
+    repeats: Literal["first", "drop"] | None = None,
     made_by: Sequence[str] = (),
     query_prompt: str | None = None,
     document_prompt: str | None = None,
@@ -85,6 +86,7 @@ def distill(
         columns: An index's names of its columns, by text, embedding, id and role.
         limit: Read so many rows of an index, drawn at random.
         similarity: How an index compares vectors, where it does not say.
+        repeats: Take the "first" of an index's rows of one text with different vectors, or "drop" them.
         made_by: Models or APIs that may have made an index: some of its texts are embedded again, which finds the
             prompts. The right one embeds the queries and texts that the index lacks.
         query_prompt: What the model of an index or behind an API is given before queries.
@@ -124,7 +126,7 @@ def distill(
             method=method,
             queries=query_sources,
             api_model=api_model,
-            index=IndexOptions(columns or {}, limit, similarity, prompts),
+            index=IndexOptions(columns or {}, limit, similarity, prompts, repeats=repeats),
             out=None if out is None else Path(out),
             overrides=changes,
         )

@@ -23,17 +23,28 @@ from distilvec.verbs.distill.recipe import Request, has_texts_elsewhere, index_s
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model that may have made the index: mean cosine with the stored vectors, with the best of its prompts."""
+    """A model that may have made the index: mean cosine with the stored vectors, with the best of its prompts.
+
+    Of a model with more dims than the index the first are compared; one with fewer has no cosine.
+    """
 
     model: str
-    cosine: float
+    cosine: float | None
     prompt: str
     prompts: dict[Role, str]
+    dim: int
 
     @property
     def same(self) -> bool:
         """Whether the index's vectors are this model's."""
-        return self.cosine >= SAME
+        return self.cosine is not None and self.cosine >= SAME
+
+    def result(self, index_dim: int) -> str:
+        """What the comparison with an index of so many dims has given."""
+        if self.cosine is None:
+            return f"vectors of {self.dim} dimensions, the stored ones have {index_dim}"
+        cosine = f"mean cosine {self.cosine:.3f} with the stored vectors"
+        return cosine if self.dim == index_dim else f"{cosine}, of its first {index_dim} of {self.dim} dimensions"
 
 
 def with_maker(request: Request, candidates: Sequence[str], refresh: bool) -> Request:
@@ -52,14 +63,13 @@ def with_maker(request: Request, candidates: Sequence[str], refresh: bool) -> Re
 
     compared = recognize(table, candidates, request.index.prompts)
     for candidate in compared:
-        cosine = f"mean cosine {candidate.cosine:.3f} with the stored vectors"
-        log(f"{candidate.model}: {cosine}, prompt {candidate.prompt!r}")
+        log(f"{candidate.model}: {candidate.result(table.dim)}, prompt {candidate.prompt!r}")
     best = compared[0]
     if not best.same and request.queries is not None:
         raise DistilvecError(
             "made_by",
-            f"{best.model} has not made the index: mean cosine {best.cosine:.3f} with the stored vectors, expected "
-            f"{SAME} or more. Its vectors of the queries would not fit.",
+            f"{best.model} has not made the index: {best.result(table.dim)}, expected a mean cosine of {SAME} or more. "
+            "Its vectors of the queries would not fit.",
             "Name the model or API that made the index, and the prompts it was given.",
         )
     if not best.same:
@@ -85,7 +95,7 @@ def recognize(
     Args:
         prompts: what the index's model is known to have been given; its "document" is the only one that is tried
 
-    A candidate of fewer dims than the index has cosine 0.
+    A candidate of fewer dims than the index has no cosine, and comes last.
     """
     texts, vectors = index.documents()
     chosen = np.linspace(0, len(texts) - 1, min(SAMPLE, len(texts))).astype(int)
@@ -96,7 +106,7 @@ def recognize(
             known = (prompts or {}).get("document")
             tried = ["", *model.prompts.values()] if known is None else [known]
             compared.append(_compare(model, name, tried, sample, vectors[chosen]))
-    return sorted(compared, key=lambda candidate: candidate.cosine, reverse=True)
+    return sorted(compared, key=lambda candidate: -2 if candidate.cosine is None else candidate.cosine, reverse=True)
 
 
 def _compare(
@@ -107,13 +117,13 @@ def _compare(
         # With the model's name the address stays that of this model when the server gets another one
         name = f"{name.partition('#')[0]}#{model.section.model}"
     if model.dim < vectors.shape[1]:
-        return Candidate(name, 0.0, "", dict(model.prompts))
+        return Candidate(name, None, "", dict(model.prompts), model.dim)
     cosines = {}
     for prompt in dict.fromkeys(prompts):
         embedded = model.embed_prompted([prompt + text for text in texts])
         cosines[prompt] = mean_cosine(embedded, vectors)
     best = max(cosines, key=lambda prompt: cosines[prompt])
-    return Candidate(name, cosines[best], best, dict(model.prompts))
+    return Candidate(name, cosines[best], best, dict(model.prompts), model.dim)
 
 
 def _refuse_unknown_queries(request: Request, table: TableEmbedder) -> None:

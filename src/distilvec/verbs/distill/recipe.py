@@ -45,6 +45,7 @@ class IndexOptions:
         similarity: how the index compares vectors, where it does not state it
         prompts: what the model that made it was given before texts, by role
         made_by: the model or API that made it, which embeds the texts that it lacks
+        repeats: what to do with rows of one text that have different vectors
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -52,6 +53,7 @@ class IndexOptions:
     similarity: Literal["cosine", "dot", "euclidean"] | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
     made_by: str | None = None
+    repeats: Literal["first", "drop"] | None = None
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,7 @@ def _teacher(request: Request, root: Path) -> dict[str, Any]:
         texts=None if texts is None else str(texts),
         limit=request.index.limit,
         similarity=request.index.similarity,
+        repeats=request.index.repeats,
     )
     if request.index.prompts:
         section["prompts"] = dict(request.index.prompts)

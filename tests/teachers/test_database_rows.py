@@ -1,0 +1,311 @@
+"""Rows of Qdrant, PostgreSQL and .npy files: their vectors, texts and ids, and copies of one state of an index."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from refusals import refused
+from samples import make_texts
+
+from benchmarks.indexes import lacking, server
+from distilvec.config.schema import TeacherSection
+from distilvec.teachers.indexes import copy
+from distilvec.teachers.indexes.copy import local_table
+from distilvec.teachers.table_embedder import TableEmbedder
+
+TEXTS = make_texts(60)
+DIM = 8
+VECTORS = np.random.default_rng(0).standard_normal((60, DIM)).astype(np.float32)
+VECTORS /= np.linalg.norm(VECTORS, axis=1, keepdims=True)
+
+
+def read(section, folder):
+    table = TableEmbedder(local_table(section, folder / "cache"))
+    return dict(zip(*table.documents(), strict=True))
+
+
+def expect(rows, keep=range(60), tolerance=1e-6):
+    assert sorted(rows) == sorted(TEXTS[row] for row in keep)
+    np.testing.assert_allclose([rows[TEXTS[row]] for row in keep], VECTORS[list(keep)], atol=tolerance)
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    monkeypatch.setattr(copy, "_ROWS", 10)
+    monkeypatch.setattr("distilvec.teachers.indexes.qdrant._POINTS", 10)
+    monkeypatch.setattr("distilvec.teachers.indexes.postgres._BLOCKS", 1)
+
+
+def kill(section, folder, monkeypatch):
+    """Kill the copy when it writes its second part."""
+    write, written = copy._write, []
+
+    def killed(path, table):
+        if written:
+            raise KeyboardInterrupt
+        written.append(path)
+        write(path, table)
+
+    with monkeypatch.context() as context:
+        context.setattr(copy, "_write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            local_table(section, folder / "cache")
+
+
+# -- Qdrant ----------------------------------------------------------------------------------------------------------
+
+
+def points(vector=lambda row: VECTORS[row].tolist(), payload=lambda row: {"content": TEXTS[row]}):
+    from qdrant_client import models
+
+    return [models.PointStruct(id=row, vector=vector(row), payload=payload(row)) for row in range(60)]
+
+
+def collection(folder, rows, vectors=None, **settings):
+    if package := lacking("qdrant"):
+        pytest.skip(f"{package} is not installed")
+    from qdrant_client import QdrantClient
+
+    shutil.rmtree(folder / "db", ignore_errors=True)
+    client = QdrantClient(path=str(folder / "db"))
+    client.create_collection("c", vectors_config=parameters() if vectors is None else vectors, **settings)
+    client.upsert("c", rows)
+    client.close()
+    return TeacherSection(vectors=f"qdrant://{folder}/db/c")
+
+
+def parameters(**settings):
+    from qdrant_client import models
+
+    return models.VectorParams(size=DIM, distance=models.Distance.DOT, **settings)
+
+
+def test_a_nameless_dense_vector_beside_sparse_ones_is_read(tmp_path):
+    models = pytest.importorskip("qdrant_client").models
+    sparse = models.SparseVector(indices=[1], values=[1.0])
+    section = collection(
+        tmp_path,
+        points(lambda row: {"": VECTORS[row].tolist(), "bm25": sparse}),
+        sparse_vectors_config={"bm25": models.SparseVectorParams()},
+    )
+    expect(read(section, tmp_path))
+
+
+def test_a_multivector_is_named_and_passed_over(tmp_path):
+    models = pytest.importorskip("qdrant_client").models
+    many = parameters(multivector_config=models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM))
+    rows = points(lambda row: {"one": VECTORS[row].tolist(), "many": [VECTORS[row].tolist()] * 2})
+    section = collection(tmp_path, rows, {"one": parameters(), "many": many})
+    expect(read(section, tmp_path))
+    with refused("teacher.vectors", "multivector"):
+        read(section.model_copy(update={"columns": {"embedding": "many"}}), tmp_path)
+    with refused("teacher.vectors", "multivector"):
+        read(collection(tmp_path, points(lambda row: [VECTORS[row].tolist()] * 2), many), tmp_path)
+
+
+def test_a_field_inside_of_the_payload(tmp_path):
+    def payload(row):
+        return {"metadata": None if row == 4 else {"text": TEXTS[row], "source": {"id": f"s{row}"}}}
+
+    section = collection(tmp_path, points(payload=payload))
+    section = section.model_copy(update={"columns": {"text": "metadata.text", "id": "metadata.source.id"}})
+    expect(read(section, tmp_path), [row for row in range(60) if row != 4])
+    table = local_table(section, tmp_path / "cache")
+    import pyarrow.parquet as pq
+
+    assert pq.read_table(table.vectors / "part-00000.parquet").column("id").to_pylist()[5] == "s6"
+
+
+@pytest.mark.parametrize("value", [5, ["a text"], {"a": "text"}], ids=str)
+def test_payloads_that_are_no_texts_are_refused(value, tmp_path):
+    section = collection(tmp_path, points(payload=lambda row: {"content": value}))
+    with refused("teacher.vectors", "expected a string"):
+        read(section.model_copy(update={"columns": {"text": "content"}}), tmp_path)
+
+
+def test_zero_vectors_of_qdrant_are_left_out(tmp_path):
+    section = collection(tmp_path, points(lambda row: (VECTORS[row] * (row != 7)).tolist()))
+    expect(read(section, tmp_path), [row for row in range(60) if row != 7])
+
+
+def test_a_folder_of_qdrant_that_was_replaced_is_read_again(tmp_path):
+    expect(read(collection(tmp_path, points()), tmp_path))
+    section = collection(tmp_path, points(payload=lambda row: {"content": TEXTS[59 - row]}))
+    rows = read(section, tmp_path)
+    np.testing.assert_allclose(rows[TEXTS[0]], VECTORS[59], atol=1e-6)
+
+
+def test_a_server_that_cannot_tell_its_state_is_read_from_the_first_row(tmp_path, monkeypatch, small_parts, capsys):
+    """What was read before the kill may have changed since: the copy begins again."""
+    from distilvec.teachers.indexes.qdrant import QdrantCollection
+
+    monkeypatch.setattr(QdrantCollection, "version", lambda self: None)
+    monkeypatch.setattr(copy, "_content", lambda section, address: "")
+    section = collection(tmp_path, points())
+    kill(section, tmp_path, monkeypatch)
+    collection(tmp_path, points(payload=lambda row: {"content": TEXTS[59 - row]}))
+    rows = read(section, tmp_path)
+    assert len(rows) == 60 and "begins again" in capsys.readouterr().err
+    np.testing.assert_allclose(rows[TEXTS[0]], VECTORS[59], atol=1e-6)
+
+
+# -- PostgreSQL ------------------------------------------------------------------------------------------------------
+
+
+def connect():
+    import psycopg
+
+    return psycopg.connect(f"postgresql://postgres@/postgres?host={server()}", autocommit=True)
+
+
+def table(name, definition, rows):
+    if package := lacking("pgvector"):
+        pytest.skip(f"{package} is not installed")
+    with connect() as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        connection.execute(f'DROP TABLE IF EXISTS "{name}"')
+        connection.execute(f'CREATE TABLE "{name}" ({definition})')
+        with connection.cursor() as cursor:
+            places = ", ".join(["%s"] * len(rows[0]))
+            cursor.executemany(f'INSERT INTO "{name.replace("%", "%%")}" VALUES ({places})', rows)
+    return TeacherSection(vectors=f"postgresql://postgres@/postgres/{quote(name)}?host={server()}")
+
+
+def numbered(value=lambda row: TEXTS[row], vector=lambda row: str(VECTORS[row].tolist())):
+    return [(row, value(row), vector(row)) for row in range(60)]
+
+
+def test_bytes_of_a_database_are_decoded_or_refused(tmp_path):
+    definition = "id int, text bytea, vector vector(8)"
+    expect(read(table("bytes", definition, numbered(lambda row: TEXTS[row].encode())), tmp_path))
+    rows = numbered(lambda row: b"\xff\xfe" if row == 4 else TEXTS[row].encode())
+    with refused("teacher.vectors", "row 4 is not UTF-8"):
+        read(table("bytes", definition, rows), tmp_path / "again")
+
+
+@pytest.mark.parametrize("kind", ["int", "jsonb"])
+def test_columns_of_a_database_that_hold_no_texts_are_refused(kind, tmp_path):
+    section = table(f"of {kind}", f"id int, text {kind}, vector vector(8)", numbered(str))
+    with refused("teacher.vectors", "expected texts"):
+        read(section, tmp_path)
+
+
+def test_a_field_of_a_column_of_json(tmp_path):
+    rows = numbered(lambda row: None if row == 3 else json.dumps({"doc": {"text": TEXTS[row]}}))
+    section = table("json", "id int, meta jsonb, vector vector(8)", rows)
+    section = section.model_copy(update={"columns": {"text": "meta.doc.text"}})
+    expect(read(section, tmp_path), [row for row in range(60) if row != 3])
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [("halfvec(8)", 1e-3), ("real[]", 1e-6), ("float8[]", 1e-6)])
+def test_vectors_of_a_database_of_every_type(kind, tolerance, tmp_path):
+    as_list = kind.endswith("[]")
+    rows = numbered(vector=lambda row: VECTORS[row].tolist() if as_list else str(VECTORS[row].tolist()))
+    expect(read(table("types", f"id int, text text, vector {kind}", rows), tmp_path), tolerance=tolerance)
+
+
+def test_rows_of_a_database_without_text_or_vector_are_left_out(tmp_path, capsys):
+    rows = numbered(lambda row: None if row == 3 else TEXTS[row])
+    rows[4] = (*rows[4][:2], None)
+    rows[5] = (*rows[5][:2], "[0,0,0,0,0,0,0,0]")
+    expect(read(table("gaps", "id int, text text, vector vector(8)", rows), tmp_path), [0, 1, 2, *range(6, 60)])
+    assert "1 with a vector of zeros (first id 5)" in " ".join(capsys.readouterr().err.split())
+
+
+def test_names_with_a_percent_sign(tmp_path):
+    section = table("100%s", 'id int, "con%s" text, "v%(a)s" vector(8)', numbered())
+    expect(read(section.model_copy(update={"columns": {"text": "con%s", "embedding": "v%(a)s"}}), tmp_path))
+
+
+def test_a_table_without_permission_or_under_a_lock_is_explained(tmp_path, monkeypatch):
+    section = table("closed", "id int, text text, vector vector(8)", numbered())
+    with connect() as connection:
+        connection.execute("DROP ROLE IF EXISTS weak")
+        connection.execute("CREATE ROLE weak LOGIN")
+    weak = section.model_copy(update={"vectors": section.vectors.replace("postgres@", "weak@")})
+    with refused("teacher.vectors", "permission denied"):
+        read(weak, tmp_path)
+    monkeypatch.setattr("distilvec.teachers.indexes.postgres._LOCK_SECONDS", 1)
+    with connect() as connection, connection.transaction():
+        connection.execute("LOCK TABLE closed IN ACCESS EXCLUSIVE MODE")
+        with refused("teacher.vectors", "other session"):
+            read(section, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE snap SET text = text || ' new' WHERE id < 30",
+        "DELETE FROM snap WHERE id = 2",
+        "UPDATE snap SET text = text",
+    ],
+)
+def test_a_table_that_has_changed_since_a_kill_is_read_from_the_first_row(change, tmp_path, monkeypatch, small_parts):
+    """Else the copy would have rows of two states, and rows twice."""
+    long = [(row, f"{TEXTS[row]} {'x' * 1000}", str(VECTORS[row].tolist())) for row in range(60)]
+    section = table("snap", "id int, text text, vector vector(8)", long)
+    kill(section, tmp_path, monkeypatch)
+    with connect() as connection:
+        connection.execute(change)
+        expected = [row[0] for row in connection.execute("SELECT text FROM snap").fetchall()]
+    assert sorted(read(section, tmp_path)) == sorted(expected)
+
+
+def test_a_table_that_has_not_changed_goes_on_after_a_kill(tmp_path, monkeypatch, small_parts):
+    long = [(row, f"{TEXTS[row]} {'x' * 1000}", str(VECTORS[row].tolist())) for row in range(60)]
+    section = table("same", "id int, text text, vector vector(8)", long)
+    kill(section, tmp_path, monkeypatch)
+    (first,) = (tmp_path / "cache" / "indexes").glob("*/part-*.parquet")
+    written = first.stat().st_mtime_ns
+    assert len(read(section, tmp_path)) == 60 and first.stat().st_mtime_ns == written
+
+
+# -- .npy ------------------------------------------------------------------------------------------------------------
+
+
+def array(folder, vectors, texts=TEXTS):
+    np.save(folder / "v.npy", vectors)
+    (folder / "texts.txt").write_text("\n".join(texts))
+    return TeacherSection(vectors=folder / "v.npy", texts=folder / "texts.txt")
+
+
+@pytest.mark.parametrize("kind", ["f2", "f8", ">f4", "fortran"])
+def test_arrays_of_every_type(kind, tmp_path):
+    vectors = np.asfortranarray(VECTORS) if kind == "fortran" else VECTORS.astype(kind)
+    expect(read(array(tmp_path, vectors), tmp_path), tolerance=1e-3)
+
+
+def test_whole_numbers_are_vectors_and_packed_bits_are_none(tmp_path):
+    rows = read(array(tmp_path, np.round(VECTORS * 100).astype(np.int8)), tmp_path)
+    np.testing.assert_array_equal(rows[TEXTS[3]], np.round(VECTORS[3] * 100))
+    for vectors in (np.packbits(VECTORS > 0, axis=1), VECTORS > 0, VECTORS[None], VECTORS.astype(np.complex64)):
+        with refused("teacher.vectors", "expected floats"):
+            read(array(tmp_path, vectors), tmp_path)
+
+
+def test_rows_of_an_array_that_cannot_be_used_are_left_out(tmp_path):
+    vectors = VECTORS.astype(np.float64)
+    vectors[2] = 0
+    vectors[3, 1] = np.nan
+    vectors[4, 1] = 1e300
+    expect(read(array(tmp_path, vectors, ["", *TEXTS[1:]]), tmp_path), [1, *range(5, 60)])
+
+
+def test_damaged_headers_of_arrays_are_explained(tmp_path):
+    section = array(tmp_path, VECTORS)
+    content = (tmp_path / "v.npy").read_bytes()
+    generator = random.Random(0)
+    for _ in range(150):
+        damaged = bytearray(content)
+        for _ in range(generator.randint(1, 3)):
+            damaged[generator.randrange(6, 100)] = generator.randrange(256)
+        (tmp_path / "v.npy").write_bytes(damaged)
+        try:
+            read(section, tmp_path)
+        except Exception as error:  # what is not ours fails below
+            assert type(error).__name__ == "DistilvecError", error

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import ColumnError, DistilvecError, nearest
+from distilvec.core.files import files_below
 from distilvec.core.storage import Remote
 from distilvec.data import docstrings, readers
 from distilvec.data.readers import READABLE, Location, extension
 from distilvec.data.task_rows import shown_value
 from distilvec.models.load import load_tokenizer
 
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model")
+_WEIGHTS = (".safetensors", ".bin", ".onnx", ".md")  # of a model's folder: what no tokenizer reads
 COLUMNS = (  # the first group of which every column exists gives the texts
     ["text"],
     ["sentence"],
@@ -55,10 +56,9 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
     Hidden files and files of other kinds in a folder are passed over. Errors: DistilvecError if there is none.
     """
     if source.dataset is not None:
-        return _files_below(Path(source.dataset))
+        return files_below(Path(source.dataset))
     if source.tokenizer is not None:
-        paths = [Path(source.tokenizer) / name for name in TOKENIZER_FILES]
-        return [path for path in paths if path.is_file()]
+        return [path for path in files_below(Path(source.tokenizer)) if path.suffix not in _WEIGHTS]
     if source.url is not None:
         remote = Remote(source.url, f"corpus.sources.{position}.url")
         return remote.download(lambda path: extension(path) in READABLE)
@@ -71,7 +71,7 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
         readers.check_readable(path, key)
         return [path]
     files = []
-    for file in _files_below(path):
+    for file in files_below(path):
         is_hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
         if extension(file) in READABLE and not is_hidden:
             files.append(file)
@@ -81,10 +81,6 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
             fix = "Name what save_to_disk wrote with 'dataset'."
         raise DistilvecError(key, f"{path}: no readable file in the folder.", fix)
     return files
-
-
-def _files_below(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _tokens(name: str, revision: str | None, key: str) -> Iterator[str]:

@@ -120,6 +120,13 @@ def write_file(path: Path, content: str | bytes, key: str = "path") -> None:
         sync_folder(path.parent)
 
 
+def sync(path: Path) -> None:
+    """Wait until a file's content, or that of all files of a folder, is on the disk."""
+    for file in files_below(path) if path.is_dir() else [path]:
+        with file.open("rb+") as handle:
+            os.fsync(handle.fileno())
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until the folder's names are on the disk (no such thing on Windows)."""
     if os.name == "posix":

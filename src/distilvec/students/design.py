@@ -1,18 +1,20 @@
 """The design of a student: from a number of parameters to the settings of a recipe's `student` section.
 
-The rule comes from docs/levers.md, where one change at a time was measured on students of 4.8M parameters:
+The rule comes from docs/levers.md, where one change at a time was measured on students of 4.8M parameters, and from
+experiments/design_rule.py, which measures it against other splits of the same budget:
 
-1. about half of the parameters are the tables, the rest are the layers;
-2. half of the neurons of each feed-forward layer, and the layers that are nearest to the teacher ("best");
-3. every token that the texts use, before more layers: where the tables get too little for that, layers go first, then
-   another half of the neurons, and the rarest tokens last;
-4. what is left makes the rows of the table longer (its rank);
+1. every token that the texts use, with rows of at least a quarter of the hidden size: longer rows give less than
+   another layer does;
+2. as many layers as the rest allows, each with half of its neurons: those that are nearest to the teacher ("best");
+3. where the tables get too little for one layer beside them, rows get shorter first, then another half of the neurons
+   goes, and the rarest tokens last;
+4. what is left makes the rows of the table longer (its rank), or beside all layers the neurons more;
 5. where layers, neurons and rows are whole, further tokens of the same letters stay, for words of new texts.
 
-A table that cannot be factorized has rows of the model's own size, and holds as many tokens as fit.
+A table that cannot be factorized has rows of the model's own size. About half of the parameters are the table then,
+with as many tokens as fit.
 Below the smallest student with layers the student is static (students/static.py): a table of token vectors, and a
 linear layer where it is narrower than the vectors of the student. Its rows go first, then the rarest tokens.
-experiments/design_rule.py measures the rule against other splits of the same budget.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from distilvec.core.errors import DistilvecError
 
 TABLE_SHARE = 0.5
 LEAST_TABLE_SHARE = 0.33  # of a table that cannot be factorized, below which layers and neurons go first
+GOOD_RANK = 4  # part of the hidden size, from which another layer gives more than longer rows
 LEAST_RANK = 32  # below it, the rarest tokens cost less than more numbers for every token give
 RANK_STEP = 4
 NEURON_STEP = 64
@@ -389,17 +392,17 @@ def _attempts(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Iterato
 
 
 def _layer_count(shape: ModelShape, parameters: int, tokens: TokensUsed, neurons: int) -> int:
-    """Return the number of layers that leaves about half of the parameters to the tables, or all that they can use."""
+    """Return the number of layers beside a table of good rows; whole rows may have about half of the parameters."""
     without_layers = Split(0, neurons, tokens.number)
-    full = count_parameters(shape, without_layers)
-    tables = full.table + full.positions
     each = count_parameters(shape, replace(without_layers, layers=1)).layers
-    if tables <= TABLE_SHARE * parameters:
-        count = (parameters - full.total) // each
+    whole = count_parameters(shape, without_layers)
+    if not shape.no_factorizing:
+        good = count_parameters(shape, replace(without_layers, rank=shape.hidden_size // GOOD_RANK))
+        count = (parameters - min(good.total, whole.total)) // each
+    elif whole.table + whole.positions <= TABLE_SHARE * parameters:
+        count = (parameters - whole.total) // each
     else:
-        rank = None if shape.no_factorizing else 1
-        beside = count_parameters(shape, replace(without_layers, rank=rank))
-        count = round(((1 - TABLE_SHARE) * parameters - beside.other - beside.dense) / each)
+        count = round(((1 - TABLE_SHARE) * parameters - whole.other - whole.dense) / each)
     return min(max(count, 1), shape.layers)
 
 

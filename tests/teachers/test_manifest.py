@@ -91,3 +91,12 @@ def test_linked_folders_and_bases_of_adapters_count(tmp_path):
     assert len(hashes) == 3
     write(folder, "exports.json")  # what distilvec writes beside a model is no part of it
     assert hash_model(folder, ()) in hashes
+
+
+def test_a_tokenizers_file_of_any_name_counts(tmp_path):
+    write(tmp_path, "config.json", "model.safetensors", "source.spm", "qwen.tiktoken")
+    hashes = {hash_folder(tmp_path)}
+    for name in ("source.spm", "qwen.tiktoken"):
+        (tmp_path / name).write_text("other tokens")
+        hashes.add(hash_folder(tmp_path))
+    assert len(hashes) == 3

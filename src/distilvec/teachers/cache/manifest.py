@@ -21,7 +21,8 @@ from distilvec.models.load import folder_of
 from distilvec.teachers.cache.signals import Signal, TokenSettings
 
 FORMAT = 2
-_HASHED_SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model", ".py")
+# Pages, pictures and weights of other libraries. Every other file counts, since a tokenizer's may have any name
+_IGNORED_SUFFIXES = (".md", ".pdf", ".png", ".jpg", ".svg", ".onnx", ".h5", ".msgpack", ".ot", ".gguf", ".pyc", ".log")
 # written by tools for people, or recorded as fields of their own
 _IGNORED_FILES = {
     "config_sentence_transformers.json",
@@ -188,7 +189,7 @@ def hash_folder(folder: Path) -> str:
 
 
 def _is_hashed(path: Path) -> bool:
-    if path.suffix not in _HASHED_SUFFIXES or path.name in _IGNORED_FILES:
+    if path.suffix in _IGNORED_SUFFIXES or path.name in _IGNORED_FILES:
         return False
     return not any(part in _IGNORED_FOLDERS or part.startswith(".") for part in path.parts)
 

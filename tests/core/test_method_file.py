@@ -56,7 +56,9 @@ def write(path: Path, imports: str = "") -> str:
 
 def fingerprint(**changes) -> str:
     recipe = recipes.validate({**TREE, **changes})
-    return training_fingerprint(recipe, tuple(training_stages(recipe, RunFolder(Path("run")))), "vectors", "corpus")
+    return training_fingerprint(
+        recipe, tuple(training_stages(recipe, RunFolder(Path("run")))), "vectors", "corpus", "student"
+    )
 
 
 def test_methods_of_the_package_have_no_code_that_counts():

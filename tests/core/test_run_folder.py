@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from refusals import refused
 
 import distilvec
+from distilvec.core.files import scratch
 from distilvec.core.run_folder import FORMAT, RunFolder
 from distilvec.pipeline.claim import own_folder, refuse_foreign
 from distilvec.verbs.compare.results import load_runs
@@ -36,7 +36,7 @@ def test_a_kill_before_the_marker_leaves_a_folder_that_can_be_taken(tmp_path, le
     run = RunFolder(tmp_path / "run")
     run.make()
     if left is not None:
-        (run.details / f".marker.json.distilvec-{os.getpid()}").write_text('{"form')
+        (run.details / scratch(run.marker).name).write_text('{"form')
     own_folder(run)
     assert run.is_ours()
 

@@ -151,7 +151,7 @@ def test_a_kill_while_the_files_are_put_in_place_is_mended(made, monkeypatch):
 
 def test_rest_of_a_killed_process_is_cleared(tmp_path):
     left, other = (
-        tmp_path / scratch(tmp_path / name).name.replace(str(os.getpid()), "99999999") for name in ("it", "other")
+        tmp_path / scratch(tmp_path / name).name.replace(f"-{os.getpid()}", "-99999999") for name in ("it", "other")
     )
     for path in (left, other):
         path.mkdir()

@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
-from distilvec.config.schema import CorpusSection
+from distilvec.config.schema import CorpusSection, SourceSection
 from distilvec.core import artifacts as columns
 from distilvec.core.errors import DistilvecError
 from distilvec.core.storage import Remote
+from distilvec.data import corpus as corpus_module
 from distilvec.data import corpus_files as selection
 from distilvec.data.corpus import (
     Corpus,
@@ -333,3 +334,21 @@ def test_an_address_is_looked_at_once_to_know_its_files_and_once_to_read_them(tm
     assert len(build_corpus(section(source), {}, tmp_path / "corpus")) == 30 and len(listed) == 2
     build_corpus(section(source), {}, tmp_path / "corpus")
     assert len(listed) == 3, "a corpus that is there needs no text"
+
+
+def test_a_file_that_grows_while_it_is_read_is_not_stored_as_the_earlier_one(tmp_path, monkeypatch):
+    path = tmp_path / "texts.txt"
+    path.write_text("".join(f"text {number}\n" for number in range(100)))
+    section = CorpusSection(sources=[SourceSection(path=path)])
+    read = corpus_module.read_source
+
+    def growing(source, position):
+        with path.open("a") as file:
+            file.writelines(f"late {number}\n" for number in range(100))
+        return read(source, position)
+
+    with monkeypatch.context() as patched, refused("corpus.sources", "changed"):
+        patched.setattr(corpus_module, "read_source", growing)
+        build_corpus(section, {}, tmp_path / "corpus")
+    assert not (tmp_path / "corpus").exists()
+    assert len(build_corpus(section, {}, tmp_path / "corpus")) == 200

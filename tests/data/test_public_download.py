@@ -308,3 +308,10 @@ def test_what_another_process_got_meanwhile_is_not_fetched_again(server, lines, 
     monkeypatch.setattr(get, "locked", after_another)
     (path,) = get.get("lines", tmp_path)
     assert len(texts(path)) == 20_000 and len(server.seen) == 1
+
+
+def test_a_page_without_a_row_is_no_data_set(server, lines, tmp_path):
+    server.files[lines] = b""
+    with refused("data", "lines.jsonl.gz"):
+        get.get("lines", tmp_path)
+    assert visible(tmp_path) == []

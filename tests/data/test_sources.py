@@ -203,3 +203,23 @@ def test_files_behind_a_link_to_a_folder_are_read(tmp_path):
     (tmp_path / "texts" / "link").symlink_to(tmp_path / "more")
     (tmp_path / "texts" / "loop").symlink_to(tmp_path / "texts")
     assert read(tmp_path / "texts") == ["texts\n", "more\n"]
+
+
+def test_links_to_folders_are_followed_once(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "texts").mkdir()
+    write_jsonl(tmp_path / "elsewhere" / "more.jsonl", [{"text": "behind a link"}])
+    write_jsonl(tmp_path / "texts" / "some.jsonl", [{"text": "beside it"}])
+    (tmp_path / "texts" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "texts")
+    source = SourceSection(path=tmp_path / "texts")
+    assert sorted(file.name for file in source_files(source, 0)) == ["more.jsonl", "some.jsonl"]
+
+
+def test_a_tokenizer_in_a_modules_folder_is_among_the_files(tmp_path):
+    module = tmp_path / "0_Transformer"
+    module.mkdir()
+    for name in ("tokenizer.json", "spiece.model", "emoji.txt", "model.safetensors"):
+        (module / name).write_text("{}")
+    files = source_files(SourceSection(tokenizer=str(tmp_path)), 0)
+    assert {file.name for file in files} == {"tokenizer.json", "spiece.model", "emoji.txt"}

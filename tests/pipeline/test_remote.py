@@ -289,3 +289,17 @@ def test_a_changed_remote_file_is_fetched_again(bucket, tiny_recipe, tmp_path):
         assert (file.name, file.read_text()) == ("one.txt", text)
         assert source_files(recipe.corpus.sources[0], 0) == [file]
     assert recipe.corpus.sources[0].label == "one"
+
+
+def test_a_cache_whose_last_push_was_killed_is_sent_by_the_next_command(tiny_recipe, tmp_path):
+    """The list of files is written last: a kill before it leaves shards that no command would read."""
+    place = tmp_path / "remote"
+    root = str(tmp_path / "cache")
+    recipe = tiny_recipe(cache__remote=f"file://{place}", cache__root=root, train__max_steps=2)
+    run(recipe, tmp_path / "run")
+    (list_of_files,) = place.rglob(INDEX)
+    whole = files_below(place)
+    list_of_files.unlink()
+    next(path for path in list_of_files.parent.iterdir() if path.suffix == ".npy").unlink()
+    run(recipe, tmp_path / "again")
+    assert files_below(place).keys() == whole.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -251,6 +252,17 @@ def test_a_changed_method_file_is_named(tiny_recipe, tmp_path, shared_cache):
     method.write_text(method.read_text() + "\n# changed\nFACTOR = 2\n")
     with refused("--out", "own.py"):
         run(tiny_recipe(method__name=str(method), train__max_steps=2), tmp_path / "run")
+
+
+def test_other_weights_in_the_students_folder_are_other_data(tiny_recipe, tiny_model, tmp_path, shared_cache):
+    shutil.copytree(tiny_model, tmp_path / "mine")
+    recipe = tiny_recipe(student__model=str(tmp_path / "mine"), student__layers=None, train__max_steps=2)
+    run(recipe, tmp_path / "run")
+    model = SentenceTransformer(str(tmp_path / "mine"), device="cpu")
+    model[0].auto_model.embeddings.word_embeddings.weight.data *= 2
+    model.save_pretrained(str(tmp_path / "mine"))
+    with refused("--out", "files changed"):
+        run(recipe, tmp_path / "run")
 
 
 def test_the_start_is_scored_with_the_teachers_documents(tiny_recipe, suite, tmp_path, no_pages, shared_cache):

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import multiprocessing
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from refusals import refused
 
 from distilvec.core.errors import DistilvecError
+from distilvec.core.files import scratch
 from distilvec.core.hashing import checksum
 from distilvec.teachers.cache import journal
 from distilvec.teachers.cache.index import KeyIndex
@@ -237,7 +239,8 @@ def test_leftovers_of_a_killed_writer_go(cache):
     fill(cache, range(5))
     whole = (cache.folder / "shards.jsonl").read_bytes()
     (cache.folder / "shards.jsonl").write_bytes(whole + b'{"shard": 1, "rows"')
-    (cache.folder / ".00001.embedding.npy.distilvec-99999999").write_bytes(b"half")
+    left = scratch(cache.folder / "00001.embedding.npy").name.replace(f"-{os.getpid()}", "-99999999")
+    (cache.folder / left).write_bytes(b"half")
     shutil.copy(cache.folder / "00000.keys.npy", cache.folder / "00001.keys.npy")
     others = [
         "12345.mine.npy",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from refusals import refused
 
 from distilvec.core.hashing import hash_files
-from distilvec.teachers.cache.manifest import hash_folder
+from distilvec.teachers.cache.manifest import hash_folder, hash_model
 
 
 def write(folder, *names):
@@ -72,3 +74,29 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("distilvec.core.hashing.checksum", refuse)
     with refused("teacher.model", "config.json"):
         hash_folder(tmp_path)
+
+
+def test_linked_folders_and_bases_of_adapters_count(tmp_path):
+    write(tmp_path / "elsewhere", "model.safetensors")
+    base = write(tmp_path / "base", "model.safetensors")
+    folder = write(tmp_path / "model", "config.json")
+    (folder / "0_Transformer").symlink_to(tmp_path / "elsewhere")
+    (folder / "0_Transformer" / "loop").symlink_to(folder)
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    hashes = {hash_model(folder, ())}
+    (tmp_path / "elsewhere" / "model.safetensors").write_text("other")
+    hashes.add(hash_model(folder, ()))
+    (base / "model.safetensors").write_text("other")
+    hashes.add(hash_model(folder, ()))
+    assert len(hashes) == 3
+    write(folder, "exports.json")  # what distilvec writes beside a model is no part of it
+    assert hash_model(folder, ()) in hashes
+
+
+def test_a_tokenizers_file_of_any_name_counts(tmp_path):
+    write(tmp_path, "config.json", "model.safetensors", "source.spm", "qwen.tiktoken")
+    hashes = {hash_folder(tmp_path)}
+    for name in ("source.spm", "qwen.tiktoken"):
+        (tmp_path / name).write_text("other tokens")
+        hashes.add(hash_folder(tmp_path))
+    assert len(hashes) == 3

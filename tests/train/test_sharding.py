@@ -146,7 +146,7 @@ def test_only_live_teachers_have_to_be_shardable(make_recipe, monkeypatch, key, 
 
 
 def test_the_key_leaves_fingerprints_as_they_are(make_recipe):
-    marks = {training_fingerprint(make_recipe("mark", train__shard=on), (), "v", "c") for on in (False, True)}
+    marks = {training_fingerprint(make_recipe("mark", train__shard=on), (), "v", "c", "s") for on in (False, True)}
     assert len(marks) == 1 and not TrainSection().shard
 
 

@@ -22,6 +22,7 @@ from distilvec.core.files import (
     read_json,
     remove,
     scratch,
+    sync,
     write_json,
 )
 from distilvec.core.hashing import checksum_once
@@ -142,6 +143,7 @@ def open_or_build(
         with _new_folder(folder, needed, what, meta) as new:
             content = {FINGERPRINT: fingerprint, **build(new)}
             content[CHECKSUMS] = {str(path.relative_to(new)): checksum_once(path) for path in _files(new)}
+            sync(new)
             write_json(new / meta, content, sealed=True, key=KEY)
     return load(folder)
 

@@ -1,7 +1,7 @@
 """Files that appear whole, locks, sealed JSON, and output paths that are tried before the work begins.
 
-Unfinished files have a scratch name, `.NAME.distilvec-PID`. No other files are ever cleared away, and these only when
-the process that made them has ended.
+Unfinished files have a scratch name, `.NAME.distilvec-MARK-PID`, where MARK stands for this machine and this process.
+No other files are ever cleared away, and these only when the process that made them has ended.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import itertools
 import json
 import os
 import re
+import secrets
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +25,28 @@ from distilvec.core.errors import Busy, DistilvecError, disk_is_full, explained
 from distilvec.core.log import log
 
 SEAL = "seal"  # the key of a JSON file that holds the checksum of all others
-_SCRATCH = re.compile(r"^\..+\.distilvec-(?P<process>[0-9]+)$")
+_SCRATCH = re.compile(r"^\..+\.distilvec-(?P<host>[0-9a-f]{8})-(?P<mark>[0-9a-f]{8})-(?P<process>[0-9]+)$")
+_marks: dict[int, str] = {}  # by process: a forked one needs a mark of its own
 _WAIT = 0.2  # seconds between two tries to get a lock
 
 
 def user_cache() -> Path:
     """The folder that runs share by default: $DISTILVEC_CACHE, else ~/.cache/distilvec."""
     return Path(os.environ.get("DISTILVEC_CACHE") or Path.home() / ".cache" / "distilvec")
+
+
+def files_below(folder: Path, ending: str = "") -> list[Path]:
+    """All files with this ending at any depth, sorted. Links to folders are followed, but not one into a folder that it lies in."""
+    files = []
+    pending = [(folder, frozenset({folder.resolve()}))]
+    while pending:
+        place, above = pending.pop()
+        for path in place.iterdir() if place.is_dir() else ():
+            if path.is_file():
+                files += [path] if path.name.endswith(ending) else []
+            elif path.is_dir() and path.resolve() not in above:
+                pending.append((path, above | {path.resolve()}))
+    return sorted(files)
 
 
 def folder_bytes(folder: Path) -> int:
@@ -40,23 +58,20 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
-def files_below(folder: Path, ending: str = "") -> list[Path]:
-    """All files below a folder, sorted, through links to folders as well; a link to a folder above ends there."""
-    paths = []
-    seen = set()
-    for name, folders, files in os.walk(folder, followlinks=True):
-        about = Path(name).stat()
-        if (about.st_dev, about.st_ino) in seen:
-            folders.clear()
-            continue
-        seen.add((about.st_dev, about.st_ino))
-        paths += [Path(name) / file for file in files if file.endswith(ending)]
-    return sorted(path for path in paths if path.is_file())
+@cache
+def _host() -> str:
+    """8 hexadecimal digits of this machine or container: a process's number says nothing outside of it."""
+    name = socket.gethostname()
+    with suppress(OSError):  # Linux alone: containers may share a host's name, and each counts its processes from 1
+        name += f" {Path('/proc/self/ns/pid').stat().st_ino}"
+    return hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
 
 
 def scratch(path: Path) -> Path:
-    """The name to write `path` under until it is whole: a hidden sibling with our prefix and this process's id."""
-    return path.with_name(f".{path.name}.distilvec-{os.getpid()}")
+    """The name to write `path` under until it is whole: a hidden sibling that no other process writes to."""
+    process = os.getpid()
+    mark = _marks.setdefault(process, secrets.token_hex(4))
+    return path.with_name(f".{path.name}.distilvec-{_host()}-{mark}-{process}")
 
 
 def is_scratch(path: Path) -> bool:
@@ -65,12 +80,15 @@ def is_scratch(path: Path) -> bool:
 
 
 def remove_scratch(folder: Path) -> None:
-    """Remove scratch files directly below `folder` that this process or an ended one left."""
+    """Remove scratch files directly below `folder` that this process or an ended one of this machine left."""
     import psutil
 
     for path in folder.iterdir() if folder.is_dir() else ():
         match = _SCRATCH.match(path.name)
-        if match and (int(match["process"]) == os.getpid() or not psutil.pid_exists(int(match["process"]))):
+        if match is None or match["host"] != _host():
+            continue
+        process = int(match["process"])
+        if process == os.getpid() or not psutil.pid_exists(process):
             remove(path)
 
 
@@ -100,6 +118,13 @@ def write_file(path: Path, content: str | bytes, key: str = "path") -> None:
                 new.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or that of all files of a folder, is on the disk."""
+    for file in files_below(path) if path.is_dir() else [path]:
+        with file.open("rb+") as handle:
+            os.fsync(handle.fileno())
 
 
 def sync_folder(folder: Path) -> None:

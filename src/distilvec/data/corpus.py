@@ -202,6 +202,8 @@ def build_corpus(
         _check_rows(section, totals)
         validation = validation_size(section.validation_rows, totals["kept"])
         copy_rows(raw, place, keep, ends, progress)
+        if _corpus_fingerprint(section, files, prompts, _fingerprint_of_keys(excluded_kinds)) != name:
+            raise DistilvecError("corpus.sources", "its files changed while they were read.", "Run the command again.")
         drawn = np.ones(totals["kept"], dtype=np.bool_)
         thin(drawn, validation, np.random.Generator(np.random.PCG64(section.seed)))
         write_rows(place, train_rows=~drawn, holdout_rows=drawn)

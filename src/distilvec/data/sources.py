@@ -16,7 +16,7 @@ from distilvec.data.readers import READABLE, Location, extension, field_of, name
 from distilvec.data.task_rows import shown_value
 from distilvec.models.load import load_tokenizer
 
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model")
+_WEIGHTS = (".safetensors", ".bin", ".onnx", ".md")  # of a model's folder: what no tokenizer reads
 COLUMNS = (  # the first group of which every column exists gives the texts
     ["text"],
     ["sentence"],
@@ -62,8 +62,7 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
     if source.dataset is not None:
         return files_below(Path(source.dataset))
     if source.tokenizer is not None:
-        paths = [Path(source.tokenizer) / name for name in TOKENIZER_FILES]
-        return [path for path in paths if path.is_file()]
+        return [path for path in files_below(Path(source.tokenizer)) if path.suffix not in _WEIGHTS]
     if source.url is not None:
         remote = Remote(source.url, f"corpus.sources.{position}.url")
         return remote.download(lambda path: extension(path) in READABLE)

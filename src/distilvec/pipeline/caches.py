@@ -158,6 +158,16 @@ def show_filling(job: Job, cache: TeacherCache, what: str, steps: FillSteps, tex
         remote.push(cache.folder)
 
 
+def push_cache(job: Job, teacher: Teacher, cache: TeacherCache) -> None:
+    """Send what `cache.remote` lacks of a complete cache: the command that filled it may have been killed on the way.
+
+    A superset is another recipe's, which has not been compared with the address.
+    """
+    remote = remote_cache(job.recipe, cache.folder)
+    if remote is not None and cache.folder == folder_of_cache(job, teacher):
+        remote.push(cache.folder)
+
+
 def token_source(
     job: Job, teacher: Teacher, model: ModelEmbedder, tokens: TokenStore, alignment: AlignmentStore | None
 ) -> TokenSource:

@@ -12,6 +12,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.config.student import StudentSection
 from distilvec.core.artifacts import ArtifactStore, read_stored, store_json
+from distilvec.core.files import files_below
 from distilvec.core.hashing import hash_files
 from distilvec.core.info import UNLIMITED, StudentInfo, TeacherInfo
 from distilvec.data.corpus import Corpus
@@ -161,7 +162,7 @@ def _student_file(
         folder = _folder(name, revision, "student.model")
     if folder is None:
         return None
-    files = [path for path in sorted(folder.rglob("*")) if path.suffix in _READ and path.is_file()]
+    files = [path for path in files_below(folder) if path.suffix in _READ]
     unread: Any = {"lora": True, "head": True, "start": True, "dims": True, "experts": {"residual"}}
     about_teacher = asdict(replace(teacher, name="", weight=1.0, logits=False))
     for key in ("adapters", "similarity"):  # change no size
@@ -175,6 +176,17 @@ def _student_file(
         in_teacher_space,
     )
     return store.folder("descriptions", f"{fingerprint}.json")
+
+
+def student_content(section: StudentSection, teacher: TeacherInfo, vocabulary: Any) -> str:
+    """Return a hash of the files and tokenizer that the untrained student is made from."""
+    name, revision = section.model or section.tokenizer, section.revision
+    if section.model == "teacher":
+        name, revision = teacher.model or section.tokenizer, teacher.revision
+    folder = _folder(name, revision, "student.model" if section.config is None else "student.tokenizer")
+    # Without a folder the student comes from another place than a file: its name is in the recipe
+    content = None if folder is None else hash_model(folder, ())
+    return recipes.fingerprint(content, None if vocabulary is None else tokenizer_hash(vocabulary))
 
 
 def describe_saved(folder: Path) -> tuple[StudentInfo, int]:

@@ -12,7 +12,8 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError, explained
-from distilvec.core.files import remove, scratch
+from distilvec.core.files import files_below, remove, scratch, sync, sync_folder
+from distilvec.core.hashing import combine, hash_files
 from distilvec.teachers.indexes.address import is_index
 
 
@@ -54,17 +55,27 @@ def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path
 
 
 def model_name(model: Model, root: Path, key: str) -> str:
-    """Return a model's id or folder; an object is saved below `root` by the content of its weights and settings."""
+    """Return a model's id or folder; an object is saved below `root`, named by the content of what it saves."""
     if isinstance(model, (str, Path)):
         return str(model)
-    from distilvec.teachers.cache.manifest import hash_modules
-
     if not isinstance(model, SentenceTransformer):
         expected = "a model's id, folder or SentenceTransformer"
         raise DistilvecError(key, f"expected {expected}; found {type(model).__name__}.")
-    settings = [type(module).__name__ for module in model], model.prompts, model.max_seq_length, model.truncate_dim
-    name = f"model-{hash_modules(model, *settings)[:16]}"
-    return _store(root, name, lambda path: model.save_pretrained(str(path), create_model_card=False))
+    # Only the saved files have all that changes a vector: each module's settings, the tokenizer, the backbone's heads
+    folder = root / "inputs"
+    new = scratch(folder / "model")
+    with explained("cache.root", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        remove(new)
+        try:
+            model.save_pretrained(str(new), create_model_card=False)
+            files = hash_files(files_below(new), new, "cache.root")
+            # What a saved model does not state, and what a length that was set after loading changes
+            settings = model.prompts, model.max_seq_length, model.truncate_dim
+            name = f"model-{combine([('files', files), ('settings', repr(settings))])[:16]}"
+            return _store(root, name, new.rename)
+        finally:
+            remove(new)
 
 
 def source_keys(texts: Texts, root: Path) -> list[dict[str, Any]]:
@@ -115,8 +126,10 @@ def _store(root: Path, name: str, write: Callable[[Path], Any]) -> str:
             try:
                 remove(new)
                 write(new)
+                sync(new)  # a name without its content must not outlast a power cut: it counts as whole
                 if not path.exists():
                     new.rename(path)
+                sync_folder(path.parent)
             finally:
                 remove(new)
     return str(path)

@@ -29,7 +29,7 @@ from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.teacher import OpenTeacher, open_teacher
 from distilvec.train.stages import Stage
 
-TRAINING_FORMAT = 2  # raised when the same recipe and data would train other weights: earlier runs are not continued
+TRAINING_FORMAT = 3  # raised when the same recipe and data would train other weights: earlier runs are not continued
 # Keys of `train` that change no weight
 UNTRACKED = (
     "logging_steps",
@@ -108,7 +108,8 @@ class Job:
     `recipe` has the indexes of teachers as local tables, `stated` as they were named: it is kept in the run folder.
     `student` describes the untrained student, `student_length` is its maximum input in tokens. `vocabulary` is the
     tokenizer of `student.vocabulary`, None if the backbone keeps its own. Without labels `examples` is None. `loaded`
-    holds the models that are in memory already.
+    holds the models that are in memory already. `student_content` hashes the files that the untrained student is made
+    from.
     """
 
     recipe: Recipe
@@ -125,6 +126,7 @@ class Job:
     teachers: tuple[Teacher, ...]
     context: ObjectiveContext
     required: OutputSpec
+    student_content: str
     loaded: LoadedModels = field(default_factory=LoadedModels, compare=False, repr=False)
 
     @property
@@ -149,15 +151,16 @@ class Job:
         if len(vectors) > 1:
             weights = [teacher.section.weight for teacher in self.teachers]
             vectors = [f"{name} {weight}" for name, weight in zip(vectors, weights, strict=True)]
-        return training_fingerprint(self.recipe, self.stages, "+".join(vectors), self.corpus.fingerprint)
+        corpus = self.corpus.fingerprint
+        return training_fingerprint(self.recipe, self.stages, "+".join(vectors), corpus, self.student_content)
 
 
-def training_fingerprint(recipe: Recipe, stages: tuple[Stage, ...], vectors: str, corpus: str) -> str:
-    """Return the fingerprint of a training; `vectors` and `corpus` are those of its data.
+def training_fingerprint(recipe: Recipe, stages: tuple[Stage, ...], vectors: str, corpus: str, student: str) -> str:
+    """Return the fingerprint of a training; `vectors`, `corpus` and `student` are those of what it reads.
 
     Methods of the package count by TRAINING_FORMAT, a method file by its content.
     """
-    parts: list[Any] = [TRAINING_FORMAT, vectors, corpus, recipe.student.model_dump(mode="json")]
+    parts: list[Any] = [TRAINING_FORMAT, vectors, corpus, student, recipe.student.model_dump(mode="json")]
     parts.append(recipe.train.seed)  # from which the student is drawn; a stage may have another seed
     for stage in stages:
         parts.append(stage.name)

@@ -25,7 +25,7 @@ from distilvec.models.limits import max_length
 from distilvec.models.mapped import load_mapped
 from distilvec.models.static import is_static, text_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
-from distilvec.pipeline.caches import fill, open_cache, reads_tokens
+from distilvec.pipeline.caches import fill, open_cache, push_cache, reads_tokens
 from distilvec.pipeline.data import PreparedData, ReadyTeacher
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.phases import START, TEACHER, TEXTS
@@ -124,6 +124,7 @@ def prepare_teacher(
     cache = None if teacher.live else open_cache(job, teacher)
     kind = job.required.tokens.alignment if job.required.tokens else None
     if cache is not None and kind is None and not count_missing(cache, teacher.corpus):
+        push_cache(job, teacher, cache)
         return ReadyTeacher(teacher, cache), None
     loaded = teacher.load(job.recipe.train.device, teacher.live and sharding(job.recipe.train))
     with nullcontext() if teacher.live else loaded:
@@ -138,6 +139,8 @@ def prepare_teacher(
             return ReadyTeacher(teacher, None, loaded, tokens), alignment
         if count_missing(cache, teacher.corpus):
             fill(job, teacher, cache, loaded, tokens, alignment)
+        else:
+            push_cache(job, teacher, cache)
         return ReadyTeacher(teacher, cache), alignment
 
 

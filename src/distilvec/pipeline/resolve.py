@@ -33,6 +33,7 @@ from distilvec.pipeline.describe import (
     describe_student,
     describe_teacher,
     known_teacher,
+    student_content,
 )
 from distilvec.pipeline.family import with_linear_layer
 from distilvec.pipeline.job import Job, Teacher
@@ -107,7 +108,8 @@ def resolve(recipe: Recipe, folder: Path) -> Job:
     if shorter := shorter_reading(length, teacher.max_length):
         log(f"student: reads {shorter}")
 
-    job = _make_job(recipe, stated, folder, store, descriptions, texts, student, length, vocabulary, loaded)
+    content = student_content(recipe.student, teacher, vocabulary)
+    job = _make_job(recipe, stated, folder, store, descriptions, texts, student, length, vocabulary, content, loaded)
     for stage in job.stages:
         if stage.automatic is not None:
             of_stage = f" of stage {stage.name}" if stage.name else ""
@@ -137,7 +139,7 @@ def reopen(recipe: Recipe, folder: Path, record: RunRecord) -> Job:
     # The decisions of the run that trained the student: the models that it was made from may be gone
     assert record.student is not None
     recipe = recipe.model_copy(update={"student": StudentSection.model_validate(record.student.settings)})
-    return _make_job(recipe, stated, folder, store, descriptions, texts, student, length, None, LoadedModels())
+    return _make_job(recipe, stated, folder, store, descriptions, texts, student, length, None, "", LoadedModels())
 
 
 def teacher_sections(recipe: Recipe) -> dict[str, TeacherSection]:
@@ -179,7 +181,8 @@ def _describe_recorded(
 
 def _make_job(
     recipe: Recipe, stated: Recipe, folder: Path, store: ArtifactStore, descriptions: Mapping[str, TeacherDescription],
-    texts: _Texts, student: StudentInfo, length: int, vocabulary: PreTrainedTokenizerFast | None, loaded: LoadedModels,
+    texts: _Texts, student: StudentInfo, length: int, vocabulary: PreTrainedTokenizerFast | None, content: str,
+    loaded: LoadedModels,
 ) -> Job:  # fmt: skip
     """Decide what the stages require of every teacher, the dropout, and the precision of the teachers."""
     examples = texts.examples
@@ -248,6 +251,7 @@ def _make_job(
         teachers=tuple(teachers),
         context=context,
         required=required,
+        student_content=content,
         loaded=loaded,
     )
 

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import DistilvecError, explained, first_line
-from distilvec.core.files import locked, read_json, remove, scratch, write_json
+from distilvec.core.files import locked, read_json, remove, scratch, sync, write_json
 from distilvec.core.log import log
 from distilvec.data.public.convert import Row, Unusable, rows_of_dataset, rows_of_files
 from distilvec.data.public.download import download
@@ -104,6 +104,9 @@ def _make(name: str, entry: DataSet, file: OutFile, path: Path, downloads: Path)
             raise _differs(name, f"{path.name} has rows {count}; expected {file.rows}")
         if file.sha256 is not None and checksum != file.sha256:
             raise _differs(name, f"{path.name} has checksum {checksum}; expected {file.sha256}")
+        if not count:
+            raise _differs(name, f"{path.name} has no rows")
+        sync(new)
         new.replace(path)
     finally:
         remove(new)

@@ -15,18 +15,21 @@ import torch
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, explained, first_line
+from distilvec.core.files import files_below
 from distilvec.core.hashing import combine, hash_files
 from distilvec.models.load import folder_of
 from distilvec.teachers.cache.signals import Signal, TokenSettings
 
 FORMAT = 2
-_HASHED_SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model", ".py")
+# Pages, pictures and weights of other libraries. Every other file counts, since a tokenizer's may have any name
+_IGNORED_SUFFIXES = (".md", ".pdf", ".png", ".jpg", ".svg", ".onnx", ".h5", ".msgpack", ".ot", ".gguf", ".pyc", ".log")
 # written by tools for people, or recorded as fields of their own
 _IGNORED_FILES = {
     "config_sentence_transformers.json",
     "data_config.json",
     "distilvec_experts.py",
     "distillation.json",
+    "exports.json",
     "model.safetensors.index.json",
     "pytorch_model.bin.index.json",
     "requirements.txt",
@@ -171,8 +174,8 @@ def hash_folder(folder: Path) -> str:
     A .bin file does not count if a .safetensors file is loaded instead.
     """
     paths = []
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and _is_hashed(path.relative_to(folder)):
+    for path in files_below(folder):
+        if _is_hashed(path.relative_to(folder)):
             paths.append(path)
     names_by_folder: dict[Path, set[str]] = {}
     for path in paths:
@@ -186,7 +189,7 @@ def hash_folder(folder: Path) -> str:
 
 
 def _is_hashed(path: Path) -> bool:
-    if path.suffix not in _HASHED_SUFFIXES or path.name in _IGNORED_FILES:
+    if path.suffix in _IGNORED_SUFFIXES or path.name in _IGNORED_FILES:
         return False
     return not any(part in _IGNORED_FOLDERS or part.startswith(".") for part in path.parts)
 
@@ -203,13 +206,30 @@ def _is_replaced(name: str, safetensors: set[str]) -> bool:
 def hash_model(folder: Path, adapters: Sequence[str] | None) -> str:
     """A hash of a model's folder and of the adapters that are merged into it; those not on this machine by name."""
     model_hash = hash_folder(folder)
-    if not adapters:
+    names = [*_base_models(folder), *(adapters or ())]
+    if not names:
         return model_hash
     parts = [("model", model_hash)]
-    for name in adapters:
+    for name in names:
         adapter_folder = folder_of(name, None)[0]
         parts.append(("adapter", hash_folder(adapter_folder) if adapter_folder else name))
     return combine(parts)
+
+
+def _base_models(folder: Path) -> list[str]:
+    """The models that adapters in a folder are put on: their weights are part of the model, and lie elsewhere."""
+    names = []
+    for path in files_below(folder):
+        if path.name == "adapter_config.json":
+            with explained("teacher.model", path):
+                text = path.read_text(encoding="utf-8")
+            try:
+                name = json.loads(text).get("base_model_name_or_path")
+            except (ValueError, AttributeError, RecursionError):
+                continue  # damaged: loading the model says so
+            if isinstance(name, str) and name:
+                names.append(name)
+    return names
 
 
 def hash_modules(model: torch.nn.Module, *settings: Any) -> str:

@@ -36,7 +36,10 @@ def user_cache() -> Path:
 
 
 def files_below(folder: Path, ending: str = "") -> list[Path]:
-    """All files with this ending at any depth, sorted. Links to folders are followed, but not one into a folder that it lies in."""
+    """All files with this ending at any depth, sorted.
+
+    Links to folders are followed, but not one into a folder that it lies in.
+    """
     files = []
     pending = [(folder, frozenset({folder.resolve()}))]
     while pending:

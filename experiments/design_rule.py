@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -200,6 +201,8 @@ def choose_split(name: str, shape: ModelShape, parameters: int, used: TokensUsed
         return rule
     available = available_tokens(shape, used)
     if name not in RIVALS:
+        if not re.fullmatch(r"layers\d+(-tokens\d+)?", name):
+            raise DistilvecError("--split", f"found '{name}'.", f"Give rule, {', '.join(RIVALS)}, or layers5-tokens9000.")
         layers, _, number = name.removeprefix("layers").partition("-tokens")
         if number:
             available = replace(available, number=int(number))
@@ -250,7 +253,7 @@ def table(content: dict[str, Any]) -> str:
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in content["rows"]:
         name = row["teacher"] if row["student"] is None else f"{row['teacher']}, layers of {row['student']}"
-        texts = row["texts"].replace("-", " ") + (f", {row['limit']:,} texts" if row["limit"] else "")
+        texts = row["texts"].replace("-", " ") + (f", {row['limit']:,} of each source" if row["limit"] else "")
         groups.setdefault((name, texts, row["size"]), []).append(row)
 
     lines = ["| teacher, texts, size | split | layers | tokens | rank | neighbours |", "|---|---|---:|---:|---:|---:|"]

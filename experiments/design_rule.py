@@ -202,7 +202,8 @@ def choose_split(name: str, shape: ModelShape, parameters: int, used: TokensUsed
     available = available_tokens(shape, used)
     if name not in RIVALS:
         if not re.fullmatch(r"layers\d+(-tokens\d+)?", name):
-            raise DistilvecError("--split", f"found '{name}'.", f"Give rule, {', '.join(RIVALS)}, or layers5-tokens9000.")
+            known = ", ".join(RIVALS)
+            raise DistilvecError("--split", f"found '{name}'.", f"Give rule, {known}, or layers5-tokens9000.")
         layers, _, number = name.removeprefix("layers").partition("-tokens")
         if number:
             available = replace(available, number=int(number))
@@ -263,9 +264,8 @@ def table(content: dict[str, Any]) -> str:
         title = ", ".join(group)
         for row in rows:
             design, share = row["design"], row["among"]
-            split = TITLES.get(row["split"], "other layers or tokens") + (
-                f", seed {row['seed']}" if row["seed"] else ""
-            )
+            split = TITLES.get(row["split"], "other layers or tokens")
+            split += f", seed {row['seed']}" if row["seed"] else ""
             mean = f"**{share['mean']:.2f}**" if share["mean"] == best and len(rows) > 1 else f"{share['mean']:.2f}"
             lines.append(
                 f"| {title} | {split} | {design['layers']} | {design['tokens']:,} | {design['rank'] or 'whole'} "

@@ -153,13 +153,7 @@ def _student_file(
     section: StudentSection, teacher: TeacherInfo, in_teacher_space: bool, vocabulary: Any, store: ArtifactStore
 ) -> Path | None:
     """Return the file of a student's description, named by what it depends on; None without its model's files."""
-    name, revision = section.model or section.tokenizer, section.revision
-    if section.model == "teacher":
-        name, revision = teacher.model or section.tokenizer, teacher.revision
-    if section.config is not None:
-        folder = _folder(name, revision, "student.tokenizer", "tokenizer")
-    else:
-        folder = _folder(name, revision, "student.model")
+    folder = _student_folder(section, teacher)
     if folder is None:
         return None
     files = [path for path in files_below(folder) if path.suffix in _READ]
@@ -178,12 +172,19 @@ def _student_file(
     return store.folder("descriptions", f"{fingerprint}.json")
 
 
-def student_content(section: StudentSection, teacher: TeacherInfo, vocabulary: Any) -> str:
-    """Return a hash of the files and tokenizer that the untrained student is made from."""
+def _student_folder(section: StudentSection, teacher: TeacherInfo) -> Path | None:
+    """Return the folder of the model or, for a fresh one, of the tokenizer that a student is made from."""
     name, revision = section.model or section.tokenizer, section.revision
     if section.model == "teacher":
         name, revision = teacher.model or section.tokenizer, teacher.revision
-    folder = _folder(name, revision, "student.model" if section.config is None else "student.tokenizer")
+    if section.config is not None:
+        return _folder(name, revision, "student.tokenizer", "tokenizer")
+    return _folder(name, revision, "student.model")
+
+
+def student_content(section: StudentSection, teacher: TeacherInfo, vocabulary: Any) -> str:
+    """Return a hash of the files and tokenizer that the untrained student is made from."""
+    folder = _student_folder(section, teacher)
     # Without a folder the student comes from another place than a file: its name is in the recipe
     content = None if folder is None else hash_model(folder, ())
     return recipes.fingerprint(content, None if vocabulary is None else tokenizer_hash(vocabulary))

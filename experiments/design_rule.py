@@ -240,7 +240,7 @@ def measured(run: Run) -> dict[str, Any]:
 
 TITLES = {
     "rule": "the rule",
-    "half": "half of the parameters in the tables",  # the rule until 2026-11-26; no split to train anew
+    "half": "half of the parameters in the tables",  # rows of an earlier rule; not trained anew
     "rival1": "more layers, fewer tokens",
     "rival2": "all neurons, fewer layers",
     "rival3": "more layers, shorter rows",

@@ -175,6 +175,16 @@ def test_a_damaged_file_is_no_crash(tmp_path):
             assert error.key in ("teacher.vectors", "teacher.texts")
 
 
+def test_vectors_of_other_lengths_are_refused_where_nothing_is_quantized(tmp_path):
+    """Lengths of 0.8 among lengths of 1: two models, not a quantizer's rounding."""
+    index = faiss.IndexFlatL2(DIM)
+    vectors = VECTORS.copy()
+    vectors[::3] *= 0.8
+    index.add(vectors)
+    with refused("teacher.vectors", "other vectors have length 1"):
+        list(read(tmp_path, index, [{"text": text} for text in TEXTS])[0].rows(["embedding"]))
+
+
 def test_a_quantizer_changes_lengths_of_1(tmp_path):
     for description in ("SQ8", "SQ4", "SQbf16", "PQ8x4", "RQ4x6"):
         table, _ = read(tmp_path, made(description), [{"text": text} for text in TEXTS])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from distilvec.evaluation.neighbors import DOUBTFUL, FITS
 from distilvec.report.record import RunRecord
 from distilvec.report.section import Figure, Section
 from distilvec.report.tables import number, templates
@@ -48,7 +49,7 @@ Draw = Callable[[Figure], str]
 
 
 GRADES = {  # from which lower end of the interval a number is good, and from which value it is fair
-    "neighbors": (0.80, 0.50),  # as `distilvec check` advises
+    "neighbors": (FITS, DOUBTFUL),  # as `distilvec check` advises
     "retention": (95.0, 80.0),
 }
 
@@ -93,7 +94,7 @@ def tiles(verdict: Verdict) -> list[list[Tile]]:
     groups: list[list[Tile]] = []
     has_tile = False  # whether the tile of the next note is there
     keys = list(TILES)
-    if verdict.neighbors_label is not None and "index" in verdict.neighbors_label:
+    if verdict.of_index:
         keys.sort(key=lambda key: not key.startswith("neighbors"))  # what the owner of an index looks for
     for key in keys:
         unit, label = TILES[key]

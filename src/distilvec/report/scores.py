@@ -350,7 +350,8 @@ def _add_neighbors(verdict: Verdict, judgement: Judgement | None) -> None:
     verdict.neighbors_interval = (judgement.share.low, judgement.share.high)
     if among is not None and alone is not None:
         verdict.neighbors_alone = alone.mean
-    if judgement.origin == "index":
+    verdict.of_index = judgement.origin == "index"
+    if verdict.of_index:
         verdict.neighbors_label = "of the index's top 10 found"
     elif among is not None:
         verdict.neighbors_label = "of the teacher's top 10 found, among the teacher's vectors"

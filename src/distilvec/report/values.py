@@ -210,6 +210,7 @@ class Verdict:
     task_score, task_metric, task: the student on a labelled task, times 100
     neighbors, neighbors_alone: the shares of the teacher's ten nearest neighbours that the student finds among the
         teacher's vectors and alone; without a common space `neighbors` is the latter. `neighbors_label` says which.
+    of_index: the neighbours are those of an index, and what its owner looks for first
     neighbors_interval, retention_interval: of `neighbors` and `retention`, at 95%
     retention, asymmetric_retention: percent of the teacher's average, over the tasks that both were scored on
     retrieval, asymmetric_retrieval: the same over the retrieval tasks, if there are others as well
@@ -229,6 +230,7 @@ class Verdict:
     neighbors: float | None = None
     neighbors_alone: float | None = None
     neighbors_label: str | None = None
+    of_index: bool = False
     neighbors_interval: tuple[float, float] | None = None
     retention_interval: tuple[float, float] | None = None
     retention: float | None = None

@@ -29,7 +29,7 @@ from distilvec.students.layers import layer_list
 from distilvec.students.narrow import feed_forward_names
 from distilvec.vocabulary.choose import Texts
 from distilvec.vocabulary.pieces import Pieces
-from distilvec.vocabulary.trim import Words, trim
+from distilvec.vocabulary.trim import Words, trim, unseen
 
 ENCODER_DECODERS = ("t5", "mt5", "umt5")
 
@@ -74,7 +74,8 @@ def count_tokens(tokenizer: PreTrainedTokenizerBase, texts: Mapping[str, Texts])
     """
     pieces = Pieces(tokenizer, "the model's tokenizer", "student.model")
     words = {language: Words(read(), pieces) for language, read in texts.items()}
-    figures = trim(pieces, words, None, "seen").figures
+    trimmed = trim(pieces, words, None, "seen")
+    kept = {pieces.vocabulary[token] for token in trimmed.tokenizer.get_vocab()}
 
     # Every language has the same weight, as in the choice of the tokens that stay.
     shares = np.zeros(len(pieces.tokens))
@@ -82,7 +83,9 @@ def count_tokens(tokenizer: PreTrainedTokenizerBase, texts: Mapping[str, Texts])
         counts = part.tokens(pieces)
         shares += counts / max(1, counts.sum())
     frequencies = np.sort(shares[shares > 0])[::-1]
-    return TokensUsed(figures["tokens"], figures["least"], frequencies.tolist(), figures["possible"])
+    used = {int(number) for number in np.flatnonzero(shares)}
+    possible = len(kept) + len(unseen(pieces, used, kept))
+    return TokensUsed(len(kept), trimmed.figures["least"], frequencies.tolist(), possible)
 
 
 def _shape_of(backbone: PreTrainedModel, **settings: Any) -> ModelShape:

@@ -23,11 +23,11 @@ from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.parquet import TableRows, VectorTable, append_rows
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.cache.validate import shortened
+from distilvec.teachers.cache.validate import beginning
 from distilvec.teachers.encode import EmbeddedBatch, cut_dimensions
 
 _ROUNDED = 4e-3  # a length of 1, of numbers of 8 bits (bfloat16)
-_QUANTIZED = 0.5  # a length of 1 in an index that quantizes: taken for it where others have length 1
+_QUANTIZED = 0.5  # a length of 1 in the copy of an index that quantizes
 _FEW = 0.1  # share of vectors that may have length 1 at random
 _MEASURED = 65_536  # rows whose lengths are measured when the table is opened; all are when the cache is filled
 
@@ -192,7 +192,7 @@ class TableEmbedder:
             raise DistilvecError(
                 self.key,
                 f"{len(lacking):,} of {len(texts):,} texts have no vector in {self.table.path}, such as "
-                f"{shortened(texts[lacking[0]])}.",
+                f"{beginning(texts[lacking[0]])}.",
                 "Add their vectors, or name a model.",
             )
         return vectors[back]
@@ -225,12 +225,13 @@ class TableEmbedder:
 
     def rows(self, signals: Iterable[str]) -> Iterator[TableRows]:
         """The table's rows in order, cut to `dim` dimensions. DistilvecError if only some vectors have length 1."""
+        tolerance = _QUANTIZED if self.table.is_quantized else _ROUNDED
         for rows in self.table.rows(signals):
             if "embedding" in rows.vectors:
-                real, close = _real_and_unit(rows.vectors["embedding"], _QUANTIZED)
+                real, close = _real_and_unit(rows.vectors["embedding"], tolerance)
                 wrong = real & ~close
                 if self.normalized and wrong.any():
-                    text = shortened(rows.texts[int(np.argmax(wrong))])
+                    text = beginning(rows.texts[int(np.argmax(wrong))])
                     raise DistilvecError(
                         self.key,
                         f"{self.table.path}: other vectors have length 1, that of {text} has not.",
@@ -259,7 +260,7 @@ class TableEmbedder:
             raise DistilvecError(
                 self.key,
                 f"{len(rows):,} of the corpus's {len(corpus):,} texts have no vector in {self.table.path}, such as "
-                f"{shortened(corpus.stored(rows[:1])[0])}.",
+                f"{beginning(corpus.stored(rows[:1])[0])}.",
                 "Remove these texts, add their vectors, or name the model or API that made the table, which embeds "
                 f"them: --made-by (teacher.made_by).{separate}",
             )

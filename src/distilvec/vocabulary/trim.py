@@ -127,11 +127,9 @@ def trim(
     used = {int(number) for number in np.flatnonzero(counts)}
     fixed, notes = _alphabet_kept(pieces, used, letters, size)
     tokens = needed(pieces, used | fixed, fixed)
-    others = unseen(pieces, used, tokens)
-    possible = len(tokens) + len(others)
     if size is not None and size > len(tokens):
         present = {str(pieces.tokens[number]) for number in tokens}
-        more = _first(pieces, others, size - len(tokens), present, set())
+        more = _first(pieces, unseen(pieces, used, tokens), size - len(tokens), present, set())
         tokens |= {pieces.vocabulary[token] for token in more}
     elif size is not None:
         always = {str(pieces.tokens[number]) for number in fixed}
@@ -151,7 +149,6 @@ def trim(
         "used": len(used),
         "always": len(fixed),
         "least": least,
-        "possible": possible,
         "tokens": len(order),
     }
     notes += size_notes(size, len(order), "the letters of the texts write no more")

@@ -29,10 +29,11 @@ from distilvec.teachers.cache.journal import KEY_NAME
 from distilvec.teachers.cache.manifest import Manifest, parse_manifest
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.cache.validate import shortened
+from distilvec.teachers.cache.validate import beginning
 
 _COLUMNS = {"embedding": FINAL, "pre_dense": PRE_DENSE}
 _METADATA = b"distilvec.manifest"
+QUANTIZED = b"distilvec.quantized"  # of the copy of an index whose vectors are near the ones that were added
 _ROWS = 8192  # rows read or written at once
 # Rows of one text: the distance of their vectors, in lengths of the first one, at a cosine of 0.99. Servers that
 # compute in bfloat16 and in batches give one text vectors that differ by less
@@ -83,6 +84,7 @@ class VectorTable:
             raise DistilvecError(key, f"no Parquet file at {path}.", "Give a .parquet file or a folder of them.")
         with self._readable(self.paths[0]):
             self.schema = pq.read_schema(self.paths[0])
+        self.is_quantized = QUANTIZED in (self.schema.metadata or {})
         self.names = find_columns(self.schema.names, columns, str(path), key)
         self.columns = {"embedding": self.names["embedding"]}
         if PRE_DENSE in self.schema.names:
@@ -127,7 +129,7 @@ class VectorTable:
         if repeats.differing:
             place = f"{self.path} (column '{self.columns[signal]}')" if origin is None else origin
             problem = (
-                f"{place} has rows of one text, such as {shortened(repeats.first_text)}, with different vectors; texts "
+                f"{place} has rows of one text, such as {beginning(repeats.first_text)}, with different vectors; texts "
                 f"with such rows: {repeats.differing:,}."
             )
             fix = (
@@ -333,7 +335,7 @@ def _record_batch(
         raise DistilvecError(
             KEY_NAME,
             f"{len(missing):,} rows have no vector in {cache.folder}, such as "
-            f"{shortened(corpus.stored(missing[:1])[0])}.",
+            f"{beginning(corpus.stored(missing[:1])[0])}.",
             "Run `distilvec cache fill` first.",
         )
     roles = [corpus.roles[source] for source in corpus.sources[rows]]

@@ -54,7 +54,7 @@ def refuse(is_valid: Any, problem: str, describe: Describe, fix: str = _INVALID)
     """DistilvecError that quotes the first text that is not valid (`is_valid`: [rows]), unless all are."""
     if is_valid.all():
         return
-    text = shortened(describe(int(np.argmin(is_valid))))
+    text = beginning(describe(int(np.argmin(is_valid))))
     count = int((~is_valid).sum())
     raise DistilvecError(
         "teacher",
@@ -72,7 +72,7 @@ def worst_cosine(exact: Array, stored: Array) -> float:
     return round(float(min(1.0, cosines.min())), 9)
 
 
-def shortened(text: str) -> str:
+def beginning(text: str) -> str:
     """The start of a text in quotes, on one line."""
     line = " ".join(text.split())
     if len(line) > _QUOTE_LENGTH:

@@ -37,6 +37,11 @@ class ArrayIndex(Reader):
         """The metric of a FAISS index; a .npy file states none."""
         return self.array.metric
 
+    @property
+    def is_quantized(self) -> bool:
+        """Whether a FAISS index gives vectors back that are near the ones that were added."""
+        return self.array.is_quantized
+
     def count(self) -> int:
         """Number of vectors."""
         return self.array.rows

@@ -29,11 +29,11 @@ from distilvec.core.files import files_below, full_disk_explained, locked, remov
 from distilvec.core.hashing import checksum_once, hash_files
 from distilvec.core.log import log, progress
 from distilvec.teachers.cache.columns import FINAL
-from distilvec.teachers.cache.parquet import VectorTable
+from distilvec.teachers.cache.parquet import QUANTIZED, VectorTable
 from distilvec.teachers.indexes.address import Address, read_address
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, Vectors, metric_similarity, usable_rows
 
-FORMAT = 3
+FORMAT = 4
 KEY = "teacher.vectors"
 READING = "reading.json"
 _ROWS = 16_384  # of a part, at least
@@ -314,6 +314,7 @@ def _tables(
     """
     tables: list[pa.Table] = []
     count = 0
+    notes = {QUANTIZED: b"yes"} if reader.is_quantized else None
     for batch in reader.batches(state.after):
         batch_rows = np.arange(len(batch.texts))
         # Rows that were added to the index meanwhile count as its last one
@@ -334,10 +335,10 @@ def _tables(
         read = state.read + len(batch_rows)
         state = replace(state, after=batch.after, read=read, kept=state.kept + len(chosen), left_out=left_out)
         if count >= _ROWS:
-            yield _join(tables, address), state
+            yield _join(tables, address).replace_schema_metadata(notes), state
             tables = []
             count = 0
-    yield (_join(tables, address) if tables else None), state
+    yield (_join(tables, address).replace_schema_metadata(notes) if tables else None), state
 
 
 def _table(batch: Batch, rows: list[int], vectors: Vectors, address: Address) -> pa.Table:

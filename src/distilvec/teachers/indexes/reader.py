@@ -64,6 +64,11 @@ class Reader(Protocol):
         """The name that the index has for how it compares vectors; None where it states nothing."""
         return None
 
+    @property
+    def is_quantized(self) -> bool:
+        """Whether vectors are near those that were added, and have other lengths."""
+        return False
+
     def version(self) -> str | None:
         """A name of the rows' content that is another one when any of them has changed.
 

@@ -24,7 +24,8 @@ class VectorFile:
     """The vectors of a file: `read(start, end)` gives those of some rows, float32.
 
     `ids` are those that a FAISS index has for its rows, None where row numbers are the ids. `in_order_of_adding`: rows
-    are in the order in which vectors were added; else they are in the order of their ids.
+    are in the order in which vectors were added; else they are in the order of their ids. `is_quantized`: vectors are
+    near those that were added, and have other lengths.
     """
 
     rows: int
@@ -32,6 +33,7 @@ class VectorFile:
     ids: Ids | None = None
     in_order_of_adding: bool = True
     metric: str | None = None
+    is_quantized: bool = False
 
 
 def open_npy(path: Path, key: str) -> VectorFile:
@@ -78,7 +80,19 @@ def open_faiss(path: Path, key: str) -> VectorFile:
 
     names = {faiss.METRIC_INNER_PRODUCT: "inner product", faiss.METRIC_L2: "L2"}
     metric = names.get(index.metric_type, f"FAISS's metric {index.metric_type}")
-    return VectorFile(rows, read, ids, in_order_of_adding, metric)
+    return VectorFile(rows, read, ids, in_order_of_adding, metric, _is_quantized(index))
+
+
+def _is_quantized(index: Any) -> bool:
+    """Whether an index gives other vectors back than were added: all but those that FAISS calls flat."""
+    import faiss
+
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexIDMap):
+        return _is_quantized(index.index)
+    if isinstance(index, faiss.IndexRefine):
+        return _is_quantized(index.refine_index)
+    return "Flat" not in type(index).__name__
 
 
 def _rows_of(index: Any) -> tuple[Ids | None, bool, Read]:

@@ -446,6 +446,7 @@ def test_one_text_with_several_vectors_by_one_rule_for_both_commands(
 ):
     """Chunks that carry the text of their parent; and a text that a server has embedded twice, in two batches."""
     noisy = vectors[7] + np.random.default_rng(0).normal(size=32).astype(np.float32) * 0.01
+    noisy /= np.linalg.norm(noisy)  # the server normalises after its rounding
     for name, row in (("noisy", noisy), ("other", vectors[9])):
         columns = {"text": [*TEXTS, TEXTS[7]], "vector": [*vectors, row]}
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")

@@ -109,16 +109,16 @@ def report():
 
 
 TITLES = [
-    "Verdict", "Problems", "Use the student", "Neighbours found", "Scores", "Search results side by side",
+    "Verdict", "Problems", "Scores", "Neighbours found", "Use the student", "Search results side by side",
     "Texts where the student is far", "Fewer dimensions, fewer bits", "Robustness margin", "Speed and size",
-    "Vocabulary", "Experts", "Texts and tokens in the plane", "Training", "Recipe and provenance",
+    "Vocabulary", "Experts", "Training", "Texts and tokens in the plane", "Recipe and provenance",
 ]  # fmt: skip
 
 
 def test_a_whole_report(report):
     page = check(render_page(as_report(report), draw))
     assert section_titles(page) == TITLES
-    assert [text for attributes, text in page.all("a")[1:]] == TITLES[1:]
+    assert [text for attributes, text in page.all("a")[1:]] == TITLES
     drawn = {attributes["id"].removeprefix("figure-") for attributes, _ in page.all("figure")}
     assert drawn == FIGURES and len(page.all("figcaption")) == len(FIGURES)
     assert report["recipe"].strip() in [text for _, text in page.all("code")]
@@ -207,7 +207,7 @@ def test_the_verdicts_numbers_are_the_reports(report):
 
 def test_the_judgement_by_neighbours(report):
     text = render_page(as_report(report), draw)
-    section = text[text.index('<section id="neighbors"') : text.index('<section id="scores"')]
+    section = text[text.index('<section id="neighbors"') : text.index('<section id="use"')]
     shown = unescape(re.sub(r"<[^>]*>", "", section))
     assert "Teacher-compatible: in part. It finds 0.71 of the teacher's top 10 among the teacher's vectors" in shown
     assert "its first 100 of 10,000 hold 98.7% of the teacher's top 10" in shown
@@ -336,7 +336,7 @@ def test_a_comparison():
     assert page.headings()[0] == (1, "Comparison of 4 runs")
     assert "english &lt;two&gt;" in text and "english <two>" not in text
     board = text[text.index('id="leaderboard"') : text.index('id="figures-title"')]
-    assert board.count("<tr>") == 5 and "± 0.21" in board and 'class="number best"' in board and "(reference)" in board
+    assert board.count("<tr>") == 10 and "Size, speed and training" in board and "± 0.21" in board and 'class="number best"' in board and "(reference)" in board
     check(render_comparison(Comparison(comparison.rows[:1]), draw))
     assert "No winner yet: cosine leads english three by 0.5 points [\N{MINUS SIGN}0.2, 1.2]." in unescape(text)
     assert comparison_verdict(Comparison([Row("x")])) == ""
@@ -353,5 +353,5 @@ def test_writing(tmp_path):
         encoding="utf-8"
     )
     assert {found.name for found in (tmp_path / "new" / "comparison-figures").iterdir()} == {
-        f"{name}.{ending}" for name in ("megabytes", "milliseconds", "texts_per_second") for ending in ("svg", "png")
+        f"{name}.{ending}" for name in ("megabytes", "milliseconds") for ending in ("svg", "png")
     }

@@ -43,10 +43,15 @@ class RankedQuery:
 
     @property
     def change(self) -> float:
-        """The student's score less the teacher's; without one of them 0."""
-        if "student" not in self.scores or "teacher" not in self.scores:
+        """The score of `compared` less the teacher's; without one of them 0."""
+        if self.compared not in self.scores or "teacher" not in self.scores:
             return 0.0
-        return self.scores["student"] - self.scores["teacher"]
+        return self.scores[self.compared] - self.scores["teacher"]
+
+    @property
+    def compared(self) -> str:
+        """The student alone, or as the query encoder of an index, where nothing else was scored."""
+        return "student" if "student" in self.scores else "asymmetric"
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from distilvec.report.tables import (
 )
 from distilvec.report.values import Verdict
 
+MOST_TASKS = 3  # in the leaderboard of a page
 MOST_DIGITS = 4  # of a small cost
 PLAIN = (
     "parameters", "megabytes", "milliseconds", "texts_per_second", "minutes", "texts", "steps", "distance",
@@ -233,6 +234,21 @@ def leaderboard(comparison: Comparison) -> Table:
     return Table("leaderboard", "Runs, best average first", list(shown), body, words=2)
 
 
+def overview(comparison: Comparison) -> list[Table]:
+    """Return the leaderboard in tables that fit a page: scores, the scores by task if there are many, and costs."""
+    board = leaderboard(comparison)
+    costs = [cost.title for cost in COSTS]
+    by_task = comparison.tasks if len(comparison.tasks) > MOST_TASKS else []
+    scores = [title for title in board.header if title not in (*costs, *by_task)]
+    tables = [board.with_columns("leaderboard", board.caption, scores)]
+    if by_task:
+        tables.append(board.with_columns("task-table", "Scores by task", ["Run", *by_task]))
+    cost_table = board.with_columns("cost-table", "Size, speed and training", ["Run", *costs])
+    if len(cost_table.header) > 1:
+        tables.append(cost_table)
+    return tables
+
+
 def _run_title(comparison: Comparison, row: Row) -> str:
     if len(comparison.rows) > 1 and row.run == comparison.reference:
         return f"{row.run} (reference)"
@@ -291,9 +307,9 @@ def render_comparison(comparison: Comparison, draw: Draw) -> str:
     """Return the page of a comparison of runs."""
     rows = comparison.rows
     size = "megabytes" if all(row.megabytes for row in rows) else "parameters"
-    axes = (size, "milliseconds", "texts_per_second")
+    axes = (size, "milliseconds")
     sections = {
-        "runs": make_section("Leaderboard", leaderboard(comparison)),
+        "runs": make_section("Leaderboard", *overview(comparison)),
         "figures": make_section("Figures", *(retention_figure(comparison, key) for key in axes)),
         "differences": make_section("Differences", differences_table(comparison)),
         "notes": make_section("Notes", Block("list", comparison.notes)),
@@ -325,7 +341,7 @@ def comparison_verdict(comparison: Comparison) -> str:
 
 def comparison_text(comparison: Comparison) -> str:
     """Return leaderboard, differences, verdict and notes for a terminal."""
-    lines = [to_text(leaderboard(comparison))]
+    lines = ["\n\n".join(to_text(table) for table in overview(comparison))]
     differences = differences_table(comparison)
     if differences.rows:
         lines += ["", differences.caption, to_text(differences)]
@@ -338,7 +354,7 @@ def comparison_text(comparison: Comparison) -> str:
 
 def comparison_html(comparison: Comparison) -> str:
     """Return the parts of `comparison_text` as HTML."""
-    tables = [leaderboard(comparison), differences_table(comparison)]
+    tables = [*overview(comparison), differences_table(comparison)]
     verdict = comparison_verdict(comparison)
     sentences = [verdict, *comparison.notes] if verdict else comparison.notes
     return "\n".join([*(to_html(table) for table in tables if table.rows), html_list(sentences)])

@@ -24,6 +24,7 @@ from distilvec.core.escape import shortened
 from distilvec.core.extras import require_extra
 from distilvec.core.files import write_file
 from distilvec.report.hover import add_spots, spot_attribute, spot_text
+from distilvec.report.labels import LONGEST_NAME, name_lines, name_points
 from distilvec.report.section import Figure
 from distilvec.report.tables import Table, number_cell, pivot
 
@@ -39,7 +40,10 @@ SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
+SHORT_NAME = 12  # characters of a line's name that a panel of half the width has room for
 MANY = 20  # points of a line that is drawn without markers
+FONT = "'DejaVu Sans', sans-serif"
+MARKERS_OF_A_LINE = re.compile(r'(<g clip-path="[^"]*")>((?:\s*<use [^>]*/>)+)')  # in an SVG of matplotlib
 Points = Sequence[Sequence[float]]
 
 
@@ -61,8 +65,10 @@ def figure_style(**settings: Any) -> Iterator[None]:
         yield
 
 
-def write_figure(figure: Figure, folder: Path, key: str = "figures") -> str:
+def write_figure(figure: Figure, folder: Path | None, key: str = "figures") -> str:
     """Draw a figure, write folder/name.svg and folder/name.png, and return the `<svg>` element for a page.
+
+    Without a folder nothing is written.
 
     The same figure gives the same bytes. In the element text stays text, INK is `currentColor`, and ids are derived
     from the figure's name, so that several figures fit into one page. `key` is for messages about the files.
@@ -77,12 +83,15 @@ def write_figure(figure: Figure, folder: Path, key: str = "figures") -> str:
 
     attributes = f'<svg role="img" aria-label="{escape(figure.text)}" '
     opening, content = _page_svg(svg.getvalue()).replace("<svg ", attributes, 1).split(">", 1)
+    page = f"{opening}{spots}>{content}".replace(INK, "currentColor")
+    if folder is None:
+        return page
     with explained(key, folder):
         folder.mkdir(parents=True, exist_ok=True)
     ground = '<rect width="100%" height="100%" fill="#ffffff"/>'
     write_file(folder / f"{figure.name}.svg", f"{opening}>{ground}{content}\n", key)
     write_file(folder / f"{figure.name}.png", png.getvalue(), key)
-    return f"{opening}{spots}>{content}".replace(INK, "currentColor")
+    return page
 
 
 def _page_svg(text: str) -> str:
@@ -91,11 +100,27 @@ def _page_svg(text: str) -> str:
     - Its style element would hold for the whole page.
     - Ids with a number (`line2d_1`) are the same in every figure, and nothing refers to them.
     - A hundredth of a point is enough; numbers are a third shorter. Text between tags stays as it is.
+    - Every text names eight fonts and a rotation by 0, and every marker of a line repeats the line's style.
     """
     element = text[text.index("<svg ") :].strip()
     element = re.sub(r"<style[^>]*>.*?</style>", "", element, flags=re.DOTALL)
     element = re.sub(r' id="[\w.]+_\d+"', "", element)
-    return re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), element)
+    element = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), element)
+    element = re.sub(r" font-family: 'DejaVu Sans', [^;\">]*sans-serif;", "", element)
+    element = element.replace("<svg ", f'<svg font-family="{FONT}" ', 1)
+    element = re.sub(r' transform="rotate\(-0 [^"]*"', "", element)
+    element = re.sub(r">\s+<", "><", element)
+    return MARKERS_OF_A_LINE.sub(_share_style, element)
+
+
+def _share_style(markers: re.Match[str]) -> str:
+    """Return the markers of a line in a group that has their style, if it is the same."""
+    opening, uses = markers.groups()
+    styles = set(re.findall(r' style="[^"]*"', uses))
+    if len(styles) != 1 or uses.count(" style=") != uses.count("<use"):
+        return markers[0]
+    (style,) = styles
+    return f"{opening}{style}>{uses.replace(style, '')}"
 
 
 def plain(value: float, _: object = None) -> str:
@@ -191,38 +216,61 @@ def lines_figure(
 
 
 def draw_lines(points: Sequence[LinePoint], x: str | Mapping[str, str], look: LineLook = LineLook()) -> Drawing:
-    """Draw panels with one legend."""
+    """Draw panels. Several lines of a panel have their names at their ends, single points theirs next to them."""
     panels = list(dict.fromkeys(point.panel for point in points))
+    of_panel = {panel: list(dict.fromkeys(p.line for p in points if p.panel == panel)) for panel in panels}
     lines = list(dict.fromkeys(point.line for point in points))
-    most_below = 1 if look.y else 3  # more panels stand in two columns
-    across = 2 if len(panels) > most_below else 1
-    height = 1.9 if across == 2 or look.y else 1.5
-    drawing, grid = make_grid(len(panels), across, height, len(lines), sharey=bool(look.y))
-    handles: dict[str, Any] = {}
-    for axes, panel in zip(grid, panels, strict=False):
+    named = [name for names in of_panel.values() if len(names) > 1 for name in names]
+    longest = max(map(len, named), default=0)
+    most_below = 1 if look.y else 3  # more panels stand in two columns, if there is room for the names of their lines
+    across = 2 if len(panels) > most_below and longest <= SHORT_NAME else 1
+    height = 1.9 if across == 2 or len(panels) == 1 else 1.5
+    same_x = isinstance(x, str) and across == 1  # named below the last panel alone
+    drawing, grid = make_grid(len(panels), across, height, 0, sharex=same_x, sharey=bool(look.y))
+    legend: dict[str, Any] = {}
+    single_points: dict[Axes, list[LinePoint]] = {}
+    ends_of: dict[Axes, list[tuple[str, float, float]]] = {}
+    for place, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
         x_title = x if isinstance(x, str) else x[panel]
-        for number, line in enumerate(lines):
+        ends = []
+        for line in of_panel[panel]:
             of_line = [point for point in points if point.panel == panel and point.line == line]
-            if of_line:
-                handles[line] = _draw_line(axes, of_line, number, x_title, look)
+            number = lines.index(line) if len(of_panel[panel]) > 1 else 0
+            handle = _draw_line(axes, of_line, number, x_title, look)
+            if line not in look.dots:
+                ends.append((line, of_line[-1].x, of_line[-1].y))
+            elif len(of_line) == 1:
+                single_points.setdefault(axes, []).append(of_line[0])
+            else:
+                legend[line] = handle
         if look.level is not None:
-            handles[look.level.name] = axes.axhline(look.level.height, color=INK, linewidth=1.0, dashes=(3, 2))
-        axes.set(title=panel, xlabel=x_title)
+            axes.axhline(look.level.height, color=INK, linewidth=1.0, dashes=(3, 2))
+            ends.append((look.level.name, of_line[-1].x, look.level.height))
+        axes.set(title=panel, xlabel="" if same_x and panel != panels[-1] else x_title)
         axes.set(**{f"{letter}scale": "log" for letter in look.log})
         _set_ticks(axes.xaxis, "x" in look.log)
         _set_ticks(axes.yaxis, "y" in look.log)
         if look.guide is not None and len(look.guide.points) > 1:
             style = {"color": INK, "linewidth": 1.0, "alpha": 0.5, "zorder": 1}
-            (handles[look.guide.name],) = axes.plot(*np.transpose(look.guide.points), **style)
-        if look.top is not None:
+            (legend[look.guide.name],) = axes.plot(*np.transpose(look.guide.points), **style)
+        if look.top is not None and place < across:
             _add_top_axis(axes, look.top)
         if not look.y:
             low, high = axes.get_ylim()
             axes.set_ylim(1.05 * min(0.0, low), 1.05 * max(0.0, high))
         axes.tick_params(labelleft=True)
-    # a line alone in its panel has the panel's title
-    add_legend(drawing, {name: handle for name, handle in handles.items() if name not in panels or name == "loss"})
+        if len(ends) > 1 or axes in single_points:
+            ends_of[axes] = ends
+    for axes, ends in ends_of.items():  # the last panel can have changed an axis that all share
+        name_lines(axes, ends, 0.7 * height)
+    add_legend(drawing, legend, least=1)
     drawing.supylabel(look.y)
+    if single_points:  # their names are placed in the finished layout
+        drawing.draw_without_rendering()
+        drawing.set_layout_engine(None)
+    for axes, named_points in single_points.items():
+        places = [(point.x, point.y) for point in named_points]
+        name_points(axes, places, [point.line for point in named_points], (), LONGEST_NAME)
     return drawing
 
 
@@ -313,9 +361,9 @@ def series_style(number: int, line: bool = True, marker: bool = True) -> dict[st
     }
 
 
-def add_legend(drawing: Drawing, handles: Mapping[str, Any]) -> None:
-    """Write a legend below the panels, in as many columns as its labels have room for; none for a single series."""
-    if len(handles) < 2:
+def add_legend(drawing: Drawing, handles: Mapping[str, Any], least: int = 2) -> None:
+    """Write a legend of `least` names or more below the panels, in as many columns as they have room for."""
+    if len(handles) < least:
         return
     labels = [shortened(label, 30) for label in handles]
     longest = max(map(len, labels))

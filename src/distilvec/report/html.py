@@ -16,9 +16,11 @@ from distilvec.report.tables import number, templates
 from distilvec.report.values import Report, Verdict
 
 ORDER = (
-    "problems", "use", "neighbors", "scores", "mistakes", "queries", "texts", "compression", "margin", "speed",
-    "exports", "vocabulary", "experts", "projections", "training", "record",
+    "problems", "neighbors", "scores", "use", "mistakes", "queries", "texts", "compression", "margin", "speed",
+    "exports", "vocabulary", "experts", "training", "projections", "record",
 )  # fmt: skip
+OF_A_SUITE = ("problems", "scores", "neighbors")  # sections that come first
+OF_LABELS = ("problems", "scores", "mistakes", "use")
 TILES = {  # key of the verdict: what follows the number; the first key of a group is its tile, the others its notes
     "task_score": ("", "{task_metric} on {task}"),
     "retention": ("%", "of the teacher's average"),
@@ -31,6 +33,8 @@ TILES = {  # key of the verdict: what follows the number; the first key of a gro
     "document_speedup": (" times", "on documents"),
     "megabytes": (" MB", "of weights in float32"),
     "smaller": (" times", "fewer parameters than the teacher"),
+    "tokens": ("", "tokens in the vocabulary"),
+    "tokens_before": ("", "tokens before"),
     "worst_change": ("%", "on {worst_task}, the lowest task"),
     "teacher_cost": ("", "paid for the teacher's vectors"),
     "teacher_tokens": ("", "tokens sent to the teacher"),
@@ -42,15 +46,23 @@ NOTES = {
     "neighbors_alone",
     "document_speedup",
     "smaller",
+    "tokens_before",
     "teacher_requests",
 }
-DIGITS = {"teacher_cost": 2, "teacher_tokens": 0, "teacher_requests": 0, "neighbors": 2, "neighbors_alone": 2}
+DIGITS = {
+    "teacher_cost": 2, "teacher_tokens": 0, "teacher_requests": 0, "neighbors": 2, "neighbors_alone": 2, "tokens": 0,
+    "tokens_before": 0,
+}  # fmt: skip
 Draw = Callable[[Figure], str]
-
 
 GRADES = {  # from which lower end of the interval a number is good, and from which value it is fair
     "neighbors": (FITS, DOUBTFUL),  # as `distilvec check` advises
     "retention": (95.0, 80.0),
+}
+MARKS = {
+    "good": "good: from {good:g}{unit} on",
+    "fair": "fair: good from {good:g}{unit} on",
+    "poor": "poor: fair from {fair:g}{unit} on",
 }
 
 
@@ -60,6 +72,7 @@ class Tile:
 
     interval: its bounds as text; empty without any
     grade: good, fair or poor; empty for a number that has no such mark
+    mark: the grade in words, with its threshold
     """
 
     key: str
@@ -69,6 +82,7 @@ class Tile:
     label: str
     interval: str = ""
     grade: str = ""
+    mark: str = ""
 
 
 def render_page(report: Report, draw: Draw) -> str:
@@ -78,9 +92,12 @@ def render_page(report: Report, draw: Draw) -> str:
     if record.method is not None and record.method.name:
         origin.append(f"method: {record.method.name}")
     origin.append((report.created or "")[:10])
-    names: tuple[str, ...] = ORDER
-    if report.mistakes:  # of a classifier its accuracy and its mistakes are what one looks for
-        names = tuple(dict.fromkeys(("problems", "scores", "mistakes", *ORDER)))
+    first: tuple[str, ...] = ()
+    if record.supervised is not None:
+        first = OF_LABELS
+    elif report.scores and not (report.verdict or Verdict()).of_index:
+        first = OF_A_SUITE
+    names = dict.fromkeys((*first, *ORDER))
     sections = {name: import_module(f"distilvec.report.sections.{name}").section(report) for name in names}
     title = report.name or record.name or "student"
     return render(title, origin, report.verdict or Verdict(), sections, draw)
@@ -109,7 +126,11 @@ def tiles(verdict: Verdict) -> list[list[Tile]]:
         if bounds is not None:
             low, high = (number(bound, DIGITS.get(key, 1)) for bound in bounds)
             interval = f"[{low}, {high}]"
-        tile = Tile(key, value, shown, unit, label.format(**vars(verdict)), interval, _grade(key, value, bounds))
+        grade, mark = _grade(key, value, bounds), ""
+        if grade:
+            good, fair = GRADES[key]
+            mark = MARKS[grade].format(good=good, fair=fair, unit=unit)
+        tile = Tile(key, value, shown, unit, label.format(**vars(verdict)), interval, grade, mark)
         if key in NOTES and has_tile:
             groups[-1].append(tile)
         else:

@@ -11,6 +11,7 @@ import numpy as np
 from distilvec.core.escape import shortened
 from distilvec.report.figures import INK, Points, add_legend, make_grid, series_style
 from distilvec.report.hover import add_spots
+from distilvec.report.labels import name_points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 
 LONGEST_TITLE, NARROW_TITLE = 52, 30  # characters: over the figure's width, over one panel
-# offsets of a label from its point, in points of type; of equally good ones the first is taken
-SIDES = np.array([(5, 0), (5, 5), (5, -5), (-5, 0), (-5, 5), (-5, -5), (0, 5), (0, -5)])
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,8 @@ def draw_planes(planes: Sequence[Plane], across: int, aligned: bool = True) -> D
     for axes, plane in zip(grid, planes, strict=False):
         axes.set_title(shortened(plane.title, LONGEST_TITLE if plane.labels else NARROW_TITLE), loc="left")
         if plane.labels:
-            _add_labels(axes, plane)
+            labelled = plane.reference if len(plane.reference) else plane.points
+            name_points(axes, labelled, plane.labels, plane.points, longest=12)
     return drawing
 
 
@@ -73,8 +73,9 @@ def _draw_points(axes: Axes, plane: Plane, groups: Sequence[str]) -> dict[str, A
     """Draw the points of a plane group by group, and return their handles for the legend."""
     points, reference = np.asarray(plane.points), np.asarray(plane.reference)
     if len(points) == len(reference):
-        ends = np.stack([reference, points], axis=1)  # [points, 2 ends, xy]
-        axes.plot(ends[:, :, 0].T, ends[:, :, 1].T, color=INK, alpha=0.3, linewidth=0.7)
+        gaps = np.full_like(points, np.nan, dtype=float)  # one path for all of them: a path each is half of a page
+        joins = np.stack([reference, points, gaps], axis=1).reshape(-1, 2)
+        axes.plot(*joins.T, color=INK, alpha=0.3, linewidth=0.7)
     group_of = np.array(plane.groups or [""] * len(points))
     handles = {}
     for number, group in enumerate(groups):
@@ -84,34 +85,3 @@ def _draw_points(axes: Axes, plane: Plane, groups: Sequence[str]) -> dict[str, A
             (handles["teacher, hollow"],) = axes.plot(*hollow.T, fillstyle="none", **style)
         (handles[group or "student"],) = axes.plot(*points[rows].T, markeredgewidth=0, **style)
     return handles
-
-
-def _add_labels(axes: Axes, plane: Plane) -> None:
-    """Write a label next to each point, on the side that covers least of all points and of the earlier labels."""
-    labelled = plane.reference if len(plane.reference) else plane.points
-    centers = axes.transData.transform([*labelled, *plane.points])  # pixels
-    taken = np.stack([centers - 3, centers + 3], axis=1)  # boxes [box, lowest or highest corner, xy]
-    panel = axes.get_window_extent().get_points()[None]
-    pixels = axes.figure.dpi / 72  # of a point of type
-    for point, center, label in zip(labelled, centers[: len(labelled)], plane.labels, strict=True):
-        at = (point[0], point[1])
-        text: Any = axes.annotate(shortened(label, 12), at, (0, 0), textcoords="offset points", fontsize=8)
-        size = text.get_window_extent().size
-        corners = center + pixels * SIDES - size * (1 - np.sign(SIDES)) / 2
-        boxes = np.stack([corners, corners + size], axis=1)
-        # what lies outside the panel counts three times
-        covered = [_overlap(box, taken) - 3 * _overlap(box, panel) for box in boxes]
-        best = int(np.argmin(np.round(covered, 3)))  # of equal sides the first
-        across, up = np.sign(SIDES[best]).astype(int)
-        text.set(
-            position=SIDES[best],
-            ha=("center", "left", "right")[across],
-            va=("center", "bottom", "top")[up],
-        )
-        taken = np.concatenate([taken, boxes[best][None]])
-
-
-def _overlap(box: Any, others: Any) -> float:
-    """The area that a box [lowest or highest corner, xy] has in common with others, summed over them."""
-    common = np.minimum(box[1], others[:, 1]) - np.maximum(box[0], others[:, 0])
-    return float(np.maximum(common, 0).prod(1).sum())

@@ -18,7 +18,7 @@ from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
 from distilvec.report.neighbors import neighbors_sentence
 from distilvec.report.record import RunRecord
 from distilvec.report.tables import Cell, Table, make_table, number, number_cell, to_frame, words
-from distilvec.report.values import ChangeInterval, Changes, Verdict
+from distilvec.report.values import ChangeInterval, Changes, Verdict, Vocabulary
 
 if TYPE_CHECKING:
     from distilvec.evaluation.tasks import TaskFailure
@@ -252,6 +252,7 @@ def make_verdict(
     changes: Changes | None = None,
     speed: Speed | None = None,
     record: RunRecord | None = None,
+    vocabulary: Vocabulary | None = None,
 ) -> Verdict:
     """Return the verdict on a student. `changes` are the student's against the teacher.
 
@@ -286,6 +287,9 @@ def make_verdict(
     _add_neighbors(verdict, record.neighbors)
     _add_sizes(verdict, record, speed)
     _add_api_costs(verdict, record)
+    if vocabulary is not None:
+        verdict.tokens = vocabulary.after.vocabulary.size
+        verdict.tokens_before = vocabulary.before.vocabulary.size
     if speed is not None:
         verdict.speedup = _positive(speed.ratio.get("query"))
         verdict.document_speedup = _positive(speed.ratio.get("document"))

@@ -73,7 +73,7 @@ def _add_figure(blocks: list[Block], figure: Figure) -> None:
         blocks.append(Block("figures", [figure]))
 
 
-def folded(summary: str, *parts: Block | Table | None) -> Block:
+def folded(summary: str, *parts: Block | Table | Figure | None) -> Block:
     """Return parts behind a summary."""
     section = make_section("", *parts)
     return Block("details", None if section is None else section.blocks, summary)

@@ -219,6 +219,7 @@ class Verdict:
     speedup, document_speedup: the teacher's time over the student's, for queries and for documents
     smaller: the teacher's parameters over the student's, unless they are about as many
     megabytes: the student's weights in float32
+    tokens, tokens_before: in the student's vocabulary, and in its teacher's, if they differ
     teacher_requests, teacher_tokens, teacher_cost: what teachers behind an API took; without a price no cost
     within_interval: the confidence interval of the difference of averages contains 0
     """
@@ -241,6 +242,8 @@ class Verdict:
     document_speedup: float | None = None
     smaller: float | None = None
     megabytes: float | None = None
+    tokens: float | None = None
+    tokens_before: float | None = None
     teacher_requests: float | None = None
     teacher_tokens: float | None = None
     teacher_cost: float | None = None

@@ -50,7 +50,8 @@ def _complete(run: RunFolder, report: Report) -> None:
     """Make the verdict and its advice, and write report.json."""
     report.folder = str(run.path)
     report.exports = read_exports(run.student)
-    report.verdict = make_verdict(report.scores, report.intervals.get("student"), report.speed, report.record)
+    changes = report.intervals.get("student")
+    report.verdict = make_verdict(report.scores, changes, report.speed, report.record, report.vocabulary)
     report.verdict.advice = advice(report)
     report.write(run)
 
@@ -74,6 +75,12 @@ def draw_comparison(path: Path, comparison: Comparison, figures: Path | None = N
     """Write a comparison as a page at `path`, its figures in `figures`, else in `<path without ending>-figures/`."""
     draw = partial(write_figure, folder=figures or path.with_name(f"{path.stem}-figures"), key="--out")
     return _write(path, render_comparison(comparison.visible(), draw), "--out")
+
+
+def draw_vocabulary(path: Path, report: Report, key: str) -> None:
+    """Write the page of a model with another vocabulary; nothing without matplotlib."""
+    if _can_draw(path.name):
+        write_file(path, render_page(report.visible(), partial(write_figure, folder=None)), key)
 
 
 def _can_draw(page: str) -> bool:

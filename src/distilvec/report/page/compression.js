@@ -9,7 +9,10 @@
   const widths = [...table.tHead.rows[0].cells].slice(FIXED).map((cell) => cell.textContent.trim());
   const rows = [...table.tBodies[0].rows].map((row) => {
     const [task, model, precision] = [...row.cells].slice(0, FIXED).map((cell) => cell.textContent.trim());
-    const values = [...row.cells].slice(FIXED).map((cell) => (cell.dataset.value === undefined ? null : Number(cell.dataset.value)));
+    const values = [...row.cells].slice(FIXED).map((cell) => {
+      const value = parseFloat(cell.textContent);
+      return Number.isNaN(value) ? null : value;
+    });
     return { task, model, precision, values };
   });
   const own = rows.filter((row) => row.model === MODEL);
@@ -43,8 +46,8 @@
     }
     const [taken, most] = [bytes(precision.value, width.value), bytes("float32", widths[whole])];
     const parts = [`Score ${value.toFixed(1)}`];
-    if (best > 0) parts.push(`${((100 * value) / best).toFixed(1)} % of the student's with float32 and all dimensions`);
-    if (teacher > 0) parts.push(`${((100 * value) / teacher).toFixed(1)} % of the teacher's`);
+    if (best > 0) parts.push(`${((100 * value) / best).toFixed(1)}% of the student's with float32 and all dimensions`);
+    if (teacher > 0) parts.push(`${((100 * value) / teacher).toFixed(1)}% of the teacher's`);
     parts.push(`${taken.toLocaleString("en")} bytes a vector instead of ${most.toLocaleString("en")}`);
     parts.push(`${taken.toLocaleString("en")} MB for a million documents`);
     shown.textContent = `${parts.join(", ")}.`;

@@ -43,7 +43,8 @@
     [...box.querySelector("table").tBodies[0].rows].forEach((row, number) => {
       const [query, ranking] = [row.cells[0].textContent.trim(), rows[number]];
       if (!ranking) return;
-      const button = make("button", query);
+      const button = make("button");
+      button.append(make("span", query));
       button.type = "button";
       const choose = () => {
         fill(panel, query, ranking, documents[ranking.task]);

@@ -30,7 +30,7 @@ def section(report: Report) -> Section | None:
         entries.append((key, f"{row.width:,}", number_cell(row.value, 1)))
     title = "Scores by dimensions kept, times 100"
     data = pivot("data-compression", title, ["Task", "Model", "Precision"], entries)
-    points = [LinePoint(row.column, vectors(row.precision), row.width, row.value) for row in means]
+    points = [LinePoint(row.column, row.precision.replace("_", ", "), row.width, row.value) for row in means]
     figure = lines_figure(NAME, TITLE, points, "dimensions kept", data, LineLook(y="mean score (x 100)", log="x"))
     return make_section(TITLE, NOTE if rows else "", figure)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distilvec.evaluation.neighbors import DEPTH, Judgement, NeighborShares, Share
 from distilvec.report.neighbors import compatibility_note, wider_text
-from distilvec.report.section import Section, make_section
+from distilvec.report.section import Section, make_section, notes
 from distilvec.report.tables import Cell, Table, number_cell, words
 from distilvec.report.values import Report
 
@@ -35,8 +35,8 @@ def section(report: Report) -> Section | None:
         "Neighbours found",
         "" if note is None else f"{note.title}. {note.text}",
         neighbors_table(judgement),
+        notes(describe(judgement)),
         source_table(judgement),
-        describe(judgement),
     )
 
 

@@ -11,9 +11,15 @@ from distilvec.evaluation.projection import SentencePlane, SeparatePlanes, Token
 from distilvec.report.figures import Points
 from distilvec.report.planes import Plane, draw_planes
 from distilvec.report.scores import in_order
-from distilvec.report.section import Figure, Section, make_section
+from distilvec.report.section import Figure, Section, folded, make_section
 from distilvec.report.tables import Cell, number, pivot
 from distilvec.report.values import Report
+
+MOST_TEXTS = 100  # in a plane: more are not told apart
+NOTE = (
+    "The plane of the teacher's two principal components. A line joins a text by the teacher (hollow) and by the "
+    "student. Disparity is what a rotation leaves of their difference: 0 is the same picture."
+)
 
 
 @dataclass(frozen=True)
@@ -46,12 +52,13 @@ def section(report: Report) -> Section | None:
     """Return planes of sentences, of tokens, and of tokens in each model's own plane."""
     joint = [] if report.projections is None else [_joint(plane) for plane in report.projections.tokens]
     separate = [_separate(planes) for planes in report.tokens]
-    return make_section(
-        "Texts and tokens in the plane",
+    planes = folded(
+        "Show the planes",
         None if report.projections is None else sentence_figure(report.projections.sentences),
         token_figure("tokens", "Tokens in one plane", joint, joint=True),
         token_figure("token_planes", "Tokens by model (in brackets: likeness)", separate),
     )
+    return make_section("Texts and tokens in the plane", NOTE if planes.content else "", planes)
 
 
 def sentence_figure(sentences: SentencePlane) -> Figure | None:
@@ -68,8 +75,15 @@ def sentence_figure(sentences: SentencePlane) -> Figure | None:
         if model in sentences.disparity_aligned:
             measures.append(f"aligned {sentences.disparity_aligned[model]:.3f}")
         notes[model] = ", ".join(measures)
-    texts = PlaneTexts(sentences.groups, sentences.labels)
-    return plane_figure("sentences", "Texts in the plane", sets, notes, texts)
+    count = len(sentences.groups)
+    title = "Texts in the plane"
+    chosen: Sequence[int] = range(count)
+    if count > MOST_TEXTS:
+        chosen = [count * number // MOST_TEXTS for number in range(MOST_TEXTS)]
+        title += f" ({MOST_TEXTS} of {count})"
+    texts = PlaneTexts([sentences.groups[row] for row in chosen], [sentences.labels[row] for row in chosen])
+    shown = {model: [points[row] for row in chosen] for model, points in sets.items()}
+    return plane_figure("sentences", title, shown, notes, texts)
 
 
 def plane_figure(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from distilvec.evaluation.agreement import RankedQueries, RankedQuery
@@ -17,6 +18,7 @@ COLUMNS = {
     "top 10 shared, %": ("agreement.overlap", 1, 100),
     "Kendall's τ": ("agreement.kendall_tau", 2),
 }
+LISTED = 50  # queries in all, as many of each task: each adds more than a kilobyte to the page
 FEW = "Listed are {shown:,} of {count:,} queries of {task}: those that lose most."
 CHANGES = {"lost": "loss", "gained": "gain", "same": "same"}
 
@@ -26,12 +28,13 @@ def section(report: Report) -> Section | None:
     rows = []
     notes = []
     queries = {}
+    most = max(1, LISTED // max(1, len(report.agreement)))
     for task, rankings in report.agreement.items():
         for model, agreement in in_order(rankings.models).items():
             rows.append({"task": task, "model": model, "agreement": agreement})
         if rankings.queries is not None:
-            queries[task] = rankings.queries
-            shown, count = len(rankings.queries.rows), rankings.queries.count
+            queries[task] = _with_most_lost(rankings.queries, most)
+            shown, count = len(queries[task].rows), rankings.queries.count
             if shown < count:
                 notes.append(FEW.format(shown=shown, count=count, task=task))
     agreement_table = make_table("agreement-table", "Agreement with the teacher's rankings", rows, COLUMNS)
@@ -39,6 +42,14 @@ def section(report: Report) -> Section | None:
     if queries:
         every = Block("queries", {"table": query_table(queries), "rankings": document_ids(queries)})
     return make_section("Search results side by side", agreement_table, *notes, every)
+
+
+def _with_most_lost(queries: RankedQueries, most: int) -> RankedQueries:
+    """Return the queries that lose most, with the texts of their documents alone."""
+    rows = sorted(queries.rows, key=lambda row: row.change)[:most]
+    listed = {document for row in rows for ids in (row.found or {}).values() for document in ids}
+    documents = {document: text for document, text in queries.documents.items() if document in listed}
+    return replace(queries, rows=rows, documents=documents)
 
 
 def query_table(queries: Mapping[str, RankedQueries]) -> Table:
@@ -51,7 +62,7 @@ def query_table(queries: Mapping[str, RankedQueries]) -> Table:
         if abs(row.change) >= 0.005:
             result = "lost" if row.change < 0 else "gained"
         change = number_cell(row.change, 1, sign=True)
-        shared = row.overlap.get("student")
+        shared = row.overlap.get(row.compared)
         rows.append(
             [
                 *words(row.query, task, result),
@@ -60,8 +71,9 @@ def query_table(queries: Mapping[str, RankedQueries]) -> Table:
                 number_cell(None if shared is None else 10 * shared, 0),
             ]
         )
-    header = ["Query", "Task", "Result", *models, "student, change", "shared of 10"]
-    return Table("query-table", "Every query, nDCG@10 times 100; those that lose most first", header, rows, words=3)
+    compared = ranked[0][1].compared if ranked else "student"
+    header = ["Query", "Task", "Result", *models, f"{compared}, change", "shared of 10"]
+    return Table("query-table", "Queries, nDCG@10 times 100; those that lose most first", header, rows, words=3)
 
 
 def document_ids(queries: Mapping[str, RankedQueries]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from distilvec.report.json_values import to_json
 from distilvec.report.record import DataRecord, MethodRecord, RunRecord, StudentRecord
-from distilvec.report.section import Block, Section, make_section, pairs
+from distilvec.report.section import Block, Section, folded, make_section, pairs
 from distilvec.report.tables import make_table
 from distilvec.report.values import REPORT_FORMAT, Report
 
@@ -29,15 +29,18 @@ def section(report: Report) -> Section | None:
         about = {"fingerprint": report.fingerprint, "created": report.created, "format": REPORT_FORMAT}
     return make_section(
         "Recipe and provenance",
-        *teachers,
-        pairs(to_json(record.student or StudentRecord()), "Student"),
-        pairs(to_json(replace(method, citation=None)), "Method"),
-        pairs(to_json(replace(data, sources=[])), "Data"),
-        make_table("source-table", "Training texts", data.sources, SOURCES),
-        pairs(record.versions, "Versions"),
         Block("code", stated_keys(report.recipe), "Recipe"),
         Block("code", method.citation, "Citation"),
-        pairs(about, "This report"),
+        folded(
+            "Teacher, student, method, data, versions",
+            *teachers,
+            pairs(to_json(record.student or StudentRecord()), "Student"),
+            pairs(to_json(replace(method, citation=None)), "Method"),
+            pairs(to_json(replace(data, sources=[])), "Data"),
+            make_table("source-table", "Training texts", data.sources, SOURCES),
+            pairs(record.versions, "Versions"),
+            pairs(about, "This report"),
+        ),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from distilvec.evaluation.text_distances import TextDistances
 from distilvec.report.figures import DotPoint, dots_figure
-from distilvec.report.section import Figure, Section, make_section
+from distilvec.report.section import Figure, Section, make_section, notes
 from distilvec.report.tables import make_table, number
 from distilvec.report.values import Report
 
@@ -45,7 +45,7 @@ def section(report: Report) -> Section | None:
     if texts.trained is not None:
         text += TRAINED_NOTE.format(rows=texts.trained.rows, mean=number(texts.trained.mean, 3))
     worst = make_table("text-table", "Texts with the greatest distance", texts.worst, COLUMNS)
-    return make_section("Texts where the student is far", text, distance_figure(texts), worst)
+    return make_section("Texts where the student is far", distance_figure(texts), notes(text), worst)
 
 
 def distance_figure(texts: TextDistances) -> Figure:

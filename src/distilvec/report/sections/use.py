@@ -74,6 +74,9 @@ def next_commands(report: Report, student: Path) -> list[str]:
     commands: list[list[object]] = []
     if suite:
         commands.append(["evaluate", student, "--suite", suite, *(["--teacher", teacher] if teacher else [])])
+    vectors = lookup(recipe, "teacher.vectors")
+    if vectors:
+        commands.append(["check", student, vectors])
     commands.append(["speed", *([teacher] if teacher else []), student])
     commands.append(["export", student, "--to", "onnx-int8"])
     return [shlex.join(["distilvec", *map(str, words)]) for words in commands]

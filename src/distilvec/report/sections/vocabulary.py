@@ -13,7 +13,7 @@ SIDES = ("before", "after")
 MOST_DRAWN = 24  # languages in the figure: those with most text
 BY_LANGUAGE: dict[str, tuple[str, int, float]] = {
     "tokens per word": ("fertility", 2, 1), "characters per token": ("characters_per_token", 2, 1),
-    "length": ("mean_length", 1, 1), "unknown, %": ("unknown", 2, 100), "bytes, %": ("byte_tokens", 2, 100),
+    "tokens per text": ("mean_length", 1, 1), "unknown, %": ("unknown", 2, 100), "bytes, %": ("byte_tokens", 2, 100),
     "truncated, %": ("cut", 1, 100),
 }  # fmt: skip
 SAVED: dict[str, Any] = {
@@ -55,12 +55,25 @@ def tables(vocabulary: Vocabulary) -> list[Table]:
     measures = make_table("vocabulary-table", "Vocabularies and parameters", sides, MEASURES, across=True)
     if not vocabulary.languages:
         return [measures]
+    if len(vocabulary.languages) == 1:
+        return [_one_language(vocabulary), measures]
     rows = [{"name": name, "language": language} for name, language in vocabulary.languages.items()]
     columns: dict[str, Any] = {"Language": "name", "texts": ("language.before.texts", 0)}
     for title, (key, digits, factor) in BY_LANGUAGE.items():
         for side in SIDES:
             columns[f"{title}, {names[side]}"] = (f"language.{side}.{key}", digits, factor)
     return [make_table("length-table", "Tokens by language", rows, columns | SAVED), measures]
+
+
+def _one_language(vocabulary: Vocabulary) -> Table:
+    """Return the tokens of a single language: a row for each measure, a column for each tokenizer."""
+    ((name, language),) = vocabulary.languages.items()
+    sides = [{"name": vocabulary.names[side], "side": getattr(language, side)} for side in SIDES]
+    columns: dict[str, Any] = {"Measure": "name", "tokens": ("side.tokens", 0)}
+    for title, (key, digits, factor) in BY_LANGUAGE.items():
+        columns[title] = (f"side.{key}", digits, factor)
+    caption = f"Tokens of {language.before.texts:,} texts ({name})"
+    return make_table("length-table", caption, sides, columns, across=True)
 
 
 def note(vocabulary: Vocabulary) -> str:

@@ -25,6 +25,11 @@ from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import folder_of, load_model, model_name, resolve_model
 from distilvec.models.origin import origin
 from distilvec.report.card_data import card_data
+from distilvec.report.json_values import from_json
+from distilvec.report.record import RunRecord, TeacherRecord
+from distilvec.report.scores import FLOAT_MB, make_verdict
+from distilvec.report.values import Report, Vocabulary
+from distilvec.report.write import draw_vocabulary
 from distilvec.students.factorize import TEXTS, check_factorizable
 from distilvec.verbs.transplant.budget import Made, with_rank, within_budget
 from distilvec.vocabulary.choose import FIGURES, Texts, choose
@@ -32,6 +37,7 @@ from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
 from distilvec.vocabulary.pieces import BYTE, Pieces
 from distilvec.vocabulary.transplant import check_length, transplant
 
+PAGE = "report.html"
 COMPARED = 2000  # texts of a language on which the tokenizers are compared
 MEASURED = 128  # texts on which both models' vectors are compared
 SAME = 0.05  # mean distance of vectors below which a model counts as the original: a cosine of 0.999
@@ -161,11 +167,31 @@ def transplant_folder(
         "distance": _distance(model, made.model, read),
     }
     del model  # writing needs memory for another table
-    save_student(
-        made.model, out, record, _card(name, record, languages), key="--out",
-        extra_files=lambda folder: write_json(folder / FIGURES, record, key="--out"),
-    )  # fmt: skip
+
+    def write_extra_files(folder: Path) -> None:
+        write_json(folder / FIGURES, record, key="--out")
+        draw_vocabulary(folder / PAGE, vocabulary_report(record, out), "--out")
+
+    save_student(made.model, out, record, _card(name, record, languages), key="--out", extra_files=write_extra_files)
     return record
+
+
+def vocabulary_report(record: Mapping[str, Any], out: Path) -> Report:
+    """Return the report of `transplant_folder`'s record: size and tokens first, then what to do next."""
+    vocabulary = from_json(Vocabulary, record["compared"])
+    report = Report(name=out.name, vocabulary=vocabulary, folder=str(out))
+    before, after = vocabulary.before, vocabulary.after
+    verdict = make_verdict({}, vocabulary=vocabulary)
+    verdict.text = f"{before.vocabulary.size:,} tokens became {after.vocabulary.size:,}"
+    if before.parameters is not None and after.parameters is not None:
+        sizes = [FLOAT_MB * side.parameters.total for side in (before, after) if side.parameters is not None]
+        verdict.text += f", {sizes[0]:,.0f} MB became {sizes[1]:,.0f}"
+        verdict.megabytes = sizes[1]
+        verdict.smaller = sizes[0] / sizes[1]
+    verdict.advice = [line for line in (distance_line(record), *rows_line(record).split("\n")) if line]
+    report.verdict = verdict
+    report.record = RunRecord(teacher=TeacherRecord(name=record["teacher"]))
+    return report
 
 
 def rows_line(record: Mapping[str, Any]) -> str:

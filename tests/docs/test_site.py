@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from axe import violations
 from commands import Command
 
 pytest.importorskip("mkdocs")
@@ -22,6 +23,9 @@ EXTERNAL = re.compile(r"""(?:<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=|ur
 # The beginnings of blocks of code that are wider than their box
 CUT = """[...document.querySelectorAll('pre code')].filter((code) => code.scrollWidth > code.clientWidth + 1)
     .map((code) => code.textContent.slice(0, 60))"""
+
+
+CHECKED = ("index.html", "existing_index.html", "sizes.html", "papers/redact.html", "reference/cli.html")  # with axe
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -119,3 +123,21 @@ def test_pages_open_without_another_host_and_without_overflow(site):
         page.wait_for_selector(".md-search-result__item")
         browser.close()
     server.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(site, scheme):
+    playwright = pytest.importorskip("playwright.sync_api")
+    if not CHROMIUM.exists():
+        pytest.skip("no chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=600_000)
+        page = browser.new_page(viewport={"width": 1400, "height": 900}, color_scheme=scheme)
+        page.set_default_timeout(600_000)  # ms
+        found = {}
+        for name in CHECKED:
+            page.goto((site / name).as_uri())
+            found[name] = violations(page)
+        browser.close()
+    assert found == dict.fromkeys(CHECKED, [])

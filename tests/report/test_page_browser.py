@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from axe import violations
 
 from distilvec.core.run_folder import RunFolder
+from distilvec.evaluation.neighbors import NeighborShares, Share
+from distilvec.report.figures import write_figure
+from distilvec.report.html import render_page
+from distilvec.report.scores import make_verdict
 from distilvec.report.tables import number
 from tests.report.comparison_sample import sample_comparison
-from tests.report.report_sample import as_report, sample_report
+from tests.report.report_sample import as_report, sample_judgement, sample_report
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = [
@@ -20,9 +25,16 @@ ARGUMENTS = [
     "--disable-component-update", "--disable-sync", "--renderer-process-limit=1",
     "--host-resolver-rules=MAP * ~NOTFOUND",
 ]  # fmt: skip
+JOBS = {"index": "neighbors", "corpus": "neighbors", "labels": "task_score", "transplant": "megabytes"}  # first tile
 PAGES, WIDTHS, SCHEMES = ("report", "comparison"), (400, 1400), ("light", "dark")
 LOOKS = [(page, *look) for page in PAGES for look in zip(WIDTHS, SCHEMES, strict=True)]  # widths have no colours
 CONTRAST = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
+MISTAKES = {
+    "wrong": 2, "rows": 90,
+    "confused": [{"class": "card lost", "taken_for": "card <late>", "rows": 2}],
+    "texts": [{"text": "where is it?", "class": "card lost", "taken_for": "card <late>", "probability": 0.9}],
+    "classes": [],
+}  # fmt: skip
 OUTSIDE = """[...document.querySelectorAll('body *:not(svg *)')].filter(
     (part) => part.getBoundingClientRect().right > innerWidth + 1 && !part.closest('.scroll, pre, nav') && part.checkVisibility()
 ).map((part) => part.outerHTML.slice(0, 80))"""  # noqa: E501
@@ -39,7 +51,6 @@ if os.environ.get("DISTILVEC_REQUIRE_CHROMIUM") != "1":
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """report.html with report.json and real figures, comparison.html."""
-    from distilvec.report.scores import make_verdict
     from distilvec.report.write import draw_comparison, draw_report
 
     folder, report = tmp_path_factory.mktemp("pages"), as_report(sample_report())
@@ -49,7 +60,34 @@ def folder(tmp_path_factory):
     report.write(run)
     draw_report(run, report)
     draw_comparison(folder / "comparison.html", sample_comparison())
+    for name, job in jobs().items():
+        page = render_page(job, lambda figure: write_figure(figure, None))
+        (folder / f"{name}.html").write_text(page, encoding="utf-8")
     return folder
+
+
+def jobs():
+    """A report of each job but that of a suite, which is `sample_report`."""
+    samples = {name: sample_report() for name in JOBS}
+    index = {"origin": "index", "student": NeighborShares(among=Share(0.9, 0.85, 0.95), among_wider=1.0)}
+    judgement = replace(sample_judgement(), start=None, gain=None, trained=None, sources=(), **index).to_json()
+    samples["index"]["record"]["neighbors"] = samples["index"]["neighbors"] = judgement
+    for part in ("scores", "intervals", "agreement", "compression"):
+        del samples["corpus"][part]
+    scores = {"student": {"accuracy": 0.978}, "teacher": {"accuracy": 0.981}}
+    supervised = {"task": "intents", "type": "classification", "rows": 90, "scores": scores}
+    samples["labels"]["record"]["supervised"] = supervised
+    samples["labels"]["mistakes"] = MISTAKES
+    for part in ("scores", "intervals", "neighbors", "agreement", "compression", "margin"):
+        samples["labels"].pop(part, None)
+        samples["labels"]["record"].pop(part, None)
+    samples["transplant"] = {"name": "turkish", "vocabulary": samples["transplant"]["vocabulary"]}
+    reports = {name: as_report(sample) for name, sample in samples.items()}
+    for name, report in reports.items():
+        report.verdict = make_verdict(report.scores, None, report.speed, report.record, report.vocabulary)
+        if name == "transplant":
+            report.verdict.megabytes = 44.0
+    return reports
 
 
 @pytest.fixture(scope="module")
@@ -95,16 +133,6 @@ def opened(browser, context, folder):
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
 
 
-@pytest.fixture(scope="module")
-def axe():
-    """axe-core's script, as the package axe-playwright-python ships it."""
-    if importlib.util.find_spec("axe_playwright_python") is None:
-        pytest.skip("axe-playwright-python is not installed")
-    return (Path(importlib.util.find_spec("axe_playwright_python").origin).with_name("axe.min.js")).read_text(
-        encoding="utf-8"
-    )
-
-
 def unfold(page):
     page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
 
@@ -122,16 +150,21 @@ def test_it_fits_and_is_legible(opened, name, width, scheme):
     assert (sum(int(part) for part in ground[4:-1].split(",")) > 600) == (scheme == "light")
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_axe_finds_nothing(opened, axe, name):
-    page = opened(name)
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("name", [*PAGES, *JOBS])
+def test_axe_finds_nothing(opened, name, scheme):
+    page = opened(name, scheme=scheme)
     unfold(page)
     page.evaluate("document.querySelectorAll('tr:nth-child(n + 9)').forEach((row) => row.remove())")  # more of the same
-    page.evaluate(axe)
-    # contrast: test_it_fits_and_is_legible; pictures: test_every_picture_has_a_text, their parts take most of the time
-    options = "{ resultTypes: ['violations'], rules: { 'color-contrast': { enabled: false } } }"
-    found = page.evaluate(f"axe.run({{ exclude: ['svg'] }}, {options})")
-    assert [(fault["id"], [node["html"][:120] for node in fault["nodes"]][:5]) for fault in found["violations"]] == []
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_fits_a_phone_and_begins_with_what_it_is_about(opened, name):
+    page = opened(name, width=400)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    assert page.evaluate(OUTSIDE) == []
+    assert page.locator("#verdict dl data").first.get_attribute("data-key") == JOBS[name]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import csr_array
+from scipy.stats import binomtest
 
 from distilvec.core.errors import DistilvecError
 
@@ -23,6 +24,12 @@ Array = np.ndarray[Any, Any]
 Metric = Callable[[Array], Array]  # counts [draws, rows] to values [draws]
 
 _CELLS_AT_ONCE = 1_000_000
+
+
+def share_interval(right: int, rows: int) -> tuple[float, float]:
+    """Return the 95% interval of a share of right rows (Wilson's)."""
+    limits = binomtest(right, rows).proportion_ci(0.95, method="wilson")
+    return float(limits.low), float(limits.high)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ OF_A_SUITE = ("problems", "scores", "neighbors")  # sections that come first
 OF_LABELS = ("problems", "scores", "mistakes", "use")
 TILES = {  # key of the verdict: what follows the number; the first key of a group is its tile, the others its notes
     "task_score": ("", "{task_metric} on {task}"),
+    "teacher_score": ("", "the teacher"),
     "retention": ("%", "of the teacher's average"),
     "asymmetric_retention": ("%", "with the teacher's documents"),
     "retrieval": ("%", "of the teacher's retrieval score"),
@@ -41,6 +42,7 @@ TILES = {  # key of the verdict: what follows the number; the first key of a gro
     "teacher_requests": ("", "requests to the teacher"),
 }
 NOTES = {
+    "teacher_score",
     "asymmetric_retention",
     "asymmetric_retrieval",
     "neighbors_alone",

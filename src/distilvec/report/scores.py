@@ -12,7 +12,7 @@ from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.neighbors import Judgement
-from distilvec.evaluation.significance import significance_mark
+from distilvec.evaluation.significance import share_interval, significance_mark
 from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
 from distilvec.report.neighbors import neighbors_sentence
@@ -273,7 +273,7 @@ def make_verdict(
         tasks=len(shared(student, teacher)[0]) if teacher else len(student),
     )
     by_task = {task: share for task, share in alone.items() if task not in AVERAGES}
-    if by_task:
+    if len(by_task) > 1:
         verdict.worst_task = min(by_task, key=lambda task: by_task[task])
         verdict.worst_change = by_task[verdict.worst_task] - 100
     of_average = (changes or {}).get(AVERAGE)
@@ -301,8 +301,9 @@ def _sentences(verdict: Verdict, student: Sequence[Score], searched: Sequence[Sc
     """Return the parts of the verdict's text, the judgement by neighbours last, of an index first."""
     parts = []
     if verdict.task is not None:
-        parts.append(f"{verdict.task_metric} {verdict.task_score:.1f} on {verdict.task}")
-    if verdict.retention is not None:
+        teacher = "" if verdict.teacher_score is None else f", the teacher's {verdict.teacher_score:.1f}"
+        parts.append(f"{verdict.task_metric} {verdict.task_score:.1f} on {verdict.task}{teacher}")
+    if verdict.retention is not None and (verdict.task is None or verdict.tasks > 1):
         tasks = "1 task" if verdict.tasks == 1 else f"{verdict.tasks} tasks"
         within = " (no measurable difference)" if verdict.within_interval else ""
         parts.append(f"{verdict.retention:.1f}% of the teacher's average on {tasks}{within}")
@@ -319,7 +320,7 @@ def _sentences(verdict: Verdict, student: Sequence[Score], searched: Sequence[Sc
         return parts
     if judgement.origin == "index":
         return [neighbors_sentence(judgement), *index_sentences(searched), *parts]
-    if not student or verdict.task is not None:
+    if not student and verdict.task is None:
         parts.append(neighbors_sentence(judgement))
     return parts
 
@@ -344,10 +345,16 @@ def _add_task_score(verdict: Verdict, supervised: LabelledScores | None) -> None
     value = supervised.scores.get("student", {}).get(metric)
     if value is not None:
         verdict.task_score, verdict.task_metric, verdict.task = 100 * value, metric, supervised.task
+        if metric == "accuracy":
+            low, high = share_interval(round(value * supervised.rows), supervised.rows)
+            verdict.task_score_interval = (100 * low, 100 * high)
+        teacher = supervised.scores.get("teacher", {}).get(metric)
+        if teacher is not None:
+            verdict.teacher_score = 100 * teacher
 
 
 def _add_neighbors(verdict: Verdict, judgement: Judgement | None) -> None:
-    if judgement is None or judgement.share is None:
+    if judgement is None or judgement.share is None or verdict.task is not None:  # labels have another aim
         return
     among, alone = judgement.student.among, judgement.student.alone
     verdict.neighbors = judgement.share.mean

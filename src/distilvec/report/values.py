@@ -207,11 +207,11 @@ class Vocabulary:
 class Verdict:
     """The verdict in one sentence, and its numbers; None where a number is not known.
 
-    task_score, task_metric, task: the student on a labelled task, times 100
+    task_score, task_metric, task: the student on a labelled task, times 100; teacher_score: the teacher
     neighbors, neighbors_alone: the shares of the teacher's ten nearest neighbours that the student finds among the
         teacher's vectors and alone; without a common space `neighbors` is the latter. `neighbors_label` says which.
     of_index: the neighbours are those of an index, and what its owner looks for first
-    neighbors_interval, retention_interval: of `neighbors` and `retention`, at 95%
+    task_score_interval, neighbors_interval, retention_interval: of the numbers of these names, at 95%
     retention, asymmetric_retention: percent of the teacher's average, over the tasks that both were scored on
     retrieval, asymmetric_retrieval: the same over the retrieval tasks, if there are others as well
     tasks: their number
@@ -226,6 +226,8 @@ class Verdict:
 
     text: str = ""
     task_score: float | None = None
+    task_score_interval: tuple[float, float] | None = None
+    teacher_score: float | None = None
     task_metric: str | None = None
     task: str | None = None
     neighbors: float | None = None

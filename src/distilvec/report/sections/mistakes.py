@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from distilvec.report.section import Section, folded, make_section
+from distilvec.report.section import Section, folded, make_section, notes
 from distilvec.report.tables import make_table
 from distilvec.report.values import Report
 
+MOST_CONFUSED = 10  # pairs in sight
 CONFUSED = {"Class → taken for": "classes", "test rows": ("rows", 0)}
 CLASSES = {
     "Class": "name",
@@ -27,10 +28,14 @@ def section(report: Report) -> Section | None:
     if len(mistakes.texts) < mistakes.wrong:
         count = f", {len(mistakes.texts)} of {mistakes.wrong:,}"
     confused = [pair for pair in mistakes.confused if pair.rows > 1]
+    more = confused if len(confused) > MOST_CONFUSED else []
     return make_section(
         "Mistakes",
-        f"The student is wrong on {mistakes.wrong:,} of {mistakes.rows:,} test examples.",
-        make_table("confused-table", "Confused most", confused, CONFUSED),
+        make_table("confused-table", "Confused most", confused[:MOST_CONFUSED], CONFUSED),
+        notes(
+            f"The student is wrong on {mistakes.wrong:,} of {mistakes.rows:,} test examples.",
+            folded(f"All {len(confused)} pairs", make_table("pair-table", "Every pair", more, CONFUSED)),
+            folded("Every class", make_table("class-table", "Every class, times 100", mistakes.classes, CLASSES)),
+        ),
         make_table("wrong-table", f"Wrong test examples, the surest first{count}", mistakes.texts, TEXTS),
-        folded("Every class", make_table("class-table", "Every class, times 100", mistakes.classes, CLASSES)),
     )

@@ -52,13 +52,15 @@ def section(report: Report) -> Section | None:
     every_metric = None
     if any(len(score.metrics) > 1 for column in scores.values() for score in column):
         every_metric = pivot("metric-table", "Every metric, times 100", ["Task", "Metric", "rows"], entries)
+    tasks = {score.task for column in scores.values() for score in column}
     remarks = list(dict.fromkeys(remarks))
     supervised = None if report.record is None else report.record.supervised
     return make_section(
         "Scores",
         task_table(supervised),
         score_table(scores, report.intervals),
-        retention_figure(retained(scores, report.intervals), "teacher" in scores),
+        # a single task is in the table, and is its own average
+        retention_figure(retained(scores, report.intervals), "teacher" in scores) if len(tasks) > 1 else None,
         notes(
             TESTED if scores and any(report.intervals.values()) else "",
             *(note for model, note in NOTES.items() if model in scores),

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
 
 from distilvec.core.batch import Text
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.mistakes import Mistakes
+from distilvec.evaluation.significance import share_interval
 from distilvec.pipeline.opened_run import Run
 from distilvec.report.json_values import to_json
 from distilvec.students.task_head import TaskModel
-
-LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -40,8 +38,7 @@ class Accuracy:
     @property
     def interval(self) -> tuple[float, float]:
         """Its lower and upper limit."""
-        limits = binomtest(self.right, self.rows).proportion_ci(LEVEL, method="wilson")
-        return float(limits.low), float(limits.high)
+        return share_interval(self.right, self.rows)
 
 
 @dataclass(frozen=True, repr=False)

@@ -188,7 +188,8 @@ def vocabulary_report(record: Mapping[str, Any], out: Path) -> Report:
         verdict.text += f", {sizes[0]:,.0f} MB became {sizes[1]:,.0f}"
         verdict.megabytes = sizes[1]
         verdict.smaller = sizes[0] / sizes[1]
-    verdict.advice = [line for line in (distance_line(record), *rows_line(record).split("\n")) if line]
+    lines = [distance_line(record), *rows_line(record).split("\n")]
+    verdict.advice = [f"{line[:1].upper()}{line[1:]}" for line in lines if line]
     report.verdict = verdict
     report.record = RunRecord(teacher=TeacherRecord(name=record["teacher"]))
     return report
@@ -214,7 +215,7 @@ def distance_line(record: Mapping[str, Any]) -> str:
     line = f"distance to the original's vectors: {distance:.4f} on {MEASURED} texts"
     if distance < SAME:
         return f"{line}. No training is needed."
-    return f"{line}. Training brings the model nearer: docs/language.md"
+    return f"{line}. Training brings the model nearer: distilvec distill TEACHER TEXTS --student FOLDER"
 
 
 def _distance(before: SentenceTransformer, after: SentenceTransformer, texts: Mapping[str, Texts]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -114,3 +115,10 @@ def test_a_damaged_copy_of_a_model_is_made_again(tiny_model, tmp_path):
 def test_what_is_no_list_of_texts_is_refused(tmp_path, texts):
     with refused("texts"):
         source_keys(texts, tmp_path)
+
+
+def test_threads_do_not_share_what_they_have_not_finished(tmp_path):
+    lists = [[f"text {number} of {size}" for number in range(size)] for size in range(2000, 2008)]
+    with ThreadPoolExecutor(8) as pool:
+        paths = list(pool.map(lambda texts: source_keys(texts, tmp_path)[0]["path"], lists))
+    assert [stored_texts(path) for path in paths] == lists

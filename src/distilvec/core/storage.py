@@ -183,7 +183,14 @@ class Remote:
             target.parent.mkdir(parents=True, exist_ok=True)
         new = scratch(target)
         try:
-            system.get_file(name, str(new))
+            try:
+                system.get_file(name, str(new))
+            except FileNotFoundError:
+                raise DistilvecError(
+                    self.key,
+                    f"{self.address}: {target.name} is listed there, and cannot be read.",
+                    "It may not be visible yet: run the command again in some minutes.",
+                ) from None
             new_size = new.stat().st_size
             if versions is None:
                 expected, matches = "its size", new_size == size

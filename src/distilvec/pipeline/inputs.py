@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -101,7 +102,7 @@ def _store(root: Path, name: str, write: Callable[[Path], Any], stated: str = ""
     `write` makes the file or folder each time: what is there already is compared with it, since it may be damaged.
     """
     folder = root / "inputs"
-    new = scratch(folder / name)
+    new = scratch(folder / name.format(secrets.token_hex(4)))  # threads of one process may store other content
     with explained("cache.root", folder):
         folder.mkdir(parents=True, exist_ok=True)
         try:

@@ -27,7 +27,7 @@ from distilvec.pipeline.loaded import LoadedModels
 from distilvec.pipeline.precision import hardware_dtype, is_open
 from distilvec.pipeline.student import draw_fitting_texts, load_saved
 from distilvec.report.record import TeacherRecord
-from distilvec.students.build import build_with_notes, dropout_rates
+from distilvec.students.build import build_with_notes, dropout_rates, source_name
 from distilvec.teachers.cache.manifest import Manifest, hash_model, parse_manifest
 from distilvec.teachers.model_embedder import ModelEmbedder, special_tokens
 from distilvec.teachers.teacher import OpenTeacher, open_teacher
@@ -172,9 +172,7 @@ def _student_file(
 
 def _student_folder(section: StudentSection, teacher: TeacherInfo) -> Path | None:
     """Return the folder of the model or, for a fresh one, of the tokenizer that a student is made from."""
-    name, revision = section.model or section.tokenizer, section.revision
-    if section.model == "teacher":
-        name, revision = teacher.model or section.tokenizer, revision or teacher.revision
+    name, revision = source_name(section, teacher)
     if section.config is not None:
         return _folder(name, revision, "student.tokenizer", "tokenizer")
     return _folder(name, revision, "student.model")

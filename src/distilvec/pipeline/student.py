@@ -18,7 +18,7 @@ from distilvec.models.load import load, load_tokenizer
 from distilvec.models.mapped import map_weights
 from distilvec.models.unreadable import readable
 from distilvec.pipeline.job import Job
-from distilvec.students.build import build_student, with_dropout
+from distilvec.students.build import build_student, source_name, with_dropout
 from distilvec.students.encoder import Encoder
 from distilvec.students.factorize import TEXTS
 from distilvec.students.lora import add_adapters
@@ -84,12 +84,8 @@ def student_tokenizer(job: Job) -> PreTrainedTokenizerBase | None:
         tokenizer: PreTrainedTokenizerBase = job.vocabulary
         return tokenizer
     section = job.recipe.student
-    if section.config is not None:
-        name, revision, key = section.tokenizer, section.revision, "student.tokenizer"
-    elif section.model == "teacher":
-        name, revision, key = job.teacher.info.model, section.revision or job.teacher.info.revision, "student.model"
-    else:
-        name, revision, key = section.model, section.revision, "student.model"
+    name, revision = source_name(section, job.teacher.info)
+    key = "student.model" if section.config is None else "student.tokenizer"
     assert name is not None, "resolve has described a student of this model"
     tokenizer = load_tokenizer(name, key, revision=revision, trust_remote_code=section.trust_remote_code)
     tokenizer.truncation_side = "right"  # as a student cuts texts (students/build.py)

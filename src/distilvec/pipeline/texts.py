@@ -38,6 +38,7 @@ from distilvec.evaluation.suite import load_suite, read_suite, suite_texts
 from distilvec.evaluation.tasks import Task
 from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
+from distilvec.students.build import source_name
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.vocabulary.choose import Texts, choose, kept_vocabulary
 from distilvec.vocabulary.load import read_tokenizer
@@ -147,9 +148,7 @@ def load_vocabulary(
 ) -> PreTrainedTokenizerFast | None:
     """Choose or train the tokenizer of `student.vocabulary` on the corpus; None if the backbone keeps its own."""
     vocabulary, key = section.vocabulary, "student.model" if section.model else "student.tokenizer"
-    model, revision = section.model or section.tokenizer, section.revision
-    if model == "teacher":
-        model, revision = teacher.model, revision or teacher.revision
+    model, revision = source_name(section, teacher)
     if vocabulary is None:
         return None
     if model is None:

@@ -169,6 +169,8 @@ texts_case("login.jsonl", LOGIN)
 texts_case("login.parquet", LOGIN)
 texts_case("login.csv", LOGIN, "corpus.sources.0.column")
 texts_case("nothing.parquet", b"")
+for _ending in ("txt", "jsonl", "parquet"):
+    texts_case(f"pointer.{_ending}", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n")
 for _ending in ("jsonl", "csv", "txt.gz"):
     texts_case(f"nothing.{_ending}", b"", "corpus.sources")
 

@@ -129,6 +129,31 @@ def models(world: World) -> None:
     }
 
 
+def pruned(world: World) -> None:
+    """A student cut from the teacher."""
+    models(world)
+    world.tree["student"]["model"] = "teacher"
+
+
+def two(world: World) -> None:
+    """A second teacher."""
+    models(world)
+    model(world.root / "second", seed=2)
+    world.tree["more_teachers"] = [{"model": world.root / "second", "dtype": "float32", "batch_tokens": 1}]
+
+
+def live(world: World) -> None:
+    """A teacher that runs in every step, without a cache."""
+    models(world)
+    world.tree["teacher"]["live"] = True
+
+
+def addressed(world: World) -> None:
+    """Texts behind an address."""
+    models(world)
+    world.tree["corpus"]["sources"][0] = {"url": f"file://{world.root / 'texts'}"}
+
+
 def linked(world: World) -> None:
     """As `models`; the teacher's files, one of its folders and a folder of the corpus lie behind links."""
     models(world)
@@ -332,6 +357,12 @@ CHANGES = {
     "suite: a score": (models, replaced("sts.jsonl", '"score": 5', '"score": 0')),
     "suite: a task": (models, lambda world: (world.root / "suite.yaml").write_text(SUITE)),
     "evaluation.draws": (models, key("evaluation.draws", 50)),
+    "student: the teacher's weights": (pruned, weights("teacher/model.safetensors")),
+    "second teacher: weights": (two, weights("second/model.safetensors")),
+    "second teacher: pooling": (two, replaced("second/1_Pooling/config.json", '"mean"', '"cls"')),
+    "more_teachers.0.weight": (two, key("more_teachers.0.weight", 0.5)),
+    "live teacher: weights": (live, weights("teacher/model.safetensors")),
+    "source by address: a text": (addressed, replaced("texts/a.txt", "river", "zebra")),
     "link to a file": (linked, weights("behind/teacher-model.safetensors")),
     "link to a folder": (linked, replaced("behind/teacher-1_Pooling/config.json", '"mean"', '"cls"')),
     "link to a folder of texts": (linked, replaced("behind/texts-more/b.txt", "river", "zebra")),

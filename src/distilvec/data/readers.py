@@ -39,6 +39,7 @@ Choose = Callable[[list[str]], Collection[str]]  # of the columns, those to read
 TABLES = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 READABLE = (".txt", ".txt.gz", *TABLES)
 MAPPING = ".json"
+_POINTER = b"version https://git-lfs.github.com/spec/"
 _PARQUET_ROWS = 1024
 _LONGEST_FIELD = 1 << 30  # characters; the csv module's own limit of 131072 is below the length of some documents
 _DAMAGE: dict[type[Exception], tuple[str, str]] = {  # problem and fix; the first that fits
@@ -67,7 +68,7 @@ def read_rows(path: Path, key: str, choose: Choose | None = None) -> Rows:
 
 
 def check_readable(path: Path, key: str) -> None:
-    """DistilvecError if there is no such file, or its extension is unknown."""
+    """DistilvecError if there is no such file, its extension is unknown, or it stands for a file that is elsewhere."""
     fix = f"Give a file: {', '.join(READABLE)}."
     if not path.exists():
         raise DistilvecError(key, f"{path}: not found.", how_to_get(path) or fix)
@@ -76,6 +77,9 @@ def check_readable(path: Path, key: str) -> None:
         raise DistilvecError(key, f"{path}: {problem}.", fix)
     if extension(path) not in (*READABLE, MAPPING):
         raise DistilvecError(key, f"{path}: unknown extension '{path.suffix}'.", fix)
+    with explained(key, path), path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:  # its three lines would be texts
+            raise DistilvecError(key, f"{path} is a pointer of Git LFS, not the file.", "Fetch it: git lfs pull.")
 
 
 def extension(path: Path) -> str:

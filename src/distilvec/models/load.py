@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,7 @@ def load_with_settings(name: str, key: str, settings: ModelSettings, device: str
             AutoConfig.from_pretrained(source, **common)  # fails if there is no model at all
             modules = _plain_modules(name, key, settings, {**weights, **common}, common)
             model = SentenceTransformer(modules=modules, device=None if placed else "cpu", model_kwargs=placed)
+            own_weights(model)
         check_model(model, name, key)
     _set_length(model, name, key, settings.max_length)
     backbone = getattr(model[0], "auto_model", model[0])
@@ -287,7 +288,19 @@ def load(path_or_id: str | Path, device: str | None = None, **kwargs: Any) -> Se
                 f"{dim}.",
                 _COPY_AGAIN,
             )
+    own_weights(model)
     return model
+
+
+def own_weights(model: torch.nn.Module) -> None:
+    """Copy a model's weights on the CPU out of their file.
+
+    The libraries map it into memory: where it is written over while the model is in use, vectors are those of other
+    bytes, and a file that becomes shorter ends the process.
+    """
+    for values in chain(model.parameters(), model.buffers()):
+        if values.device.type == "cpu":
+            values.data = values.data.clone()
 
 
 class _SavedExperts(Experts):

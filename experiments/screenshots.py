@@ -29,7 +29,7 @@ from typing import Any
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 CHROMIUM = "/usr/bin/chromium"
-WIDTH, HEIGHT = 1000, 680  # CSS pixels
+WIDTH, HEIGHT = 1280, 860  # CSS pixels
 COLUMNS = 80
 MOST_BYTES = 150_000
 
@@ -64,12 +64,12 @@ def main() -> None:
 
 @contextmanager
 def browser_page() -> Iterator[Any]:
-    """A page in chromium, with two pixels of the screen for each of the page's."""
+    """A page in chromium, sharp enough for a screen of twice the pixels."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=600_000)
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=2)
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=1.5)
         page.set_default_timeout(600_000)  # ms
         yield page
         browser.close()

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from distilvec.cli.terminal import show_table
-from distilvec.core.log import log, progress
+from distilvec.core.log import log, plain_time, progress
 
 
 def test_keys_in_brackets_are_not_taken_for_markup(capsys):
@@ -78,8 +78,8 @@ def test_time_left_is_that_of_the_work_and_not_of_the_items(monkeypatch, capsys)
         advance(300, work=300.0)
         advance(300, work=300.0)
     assert capsys.readouterr().err.splitlines() == [
-        "teacher: 5/300 texts, 10.0/s, 0:00:20 left",
-        "teacher: 300/300 texts, 10.0/s, 0:00:00 left",
+        "teacher: 5/300 texts, 10.0/s, 20 s left",
+        "teacher: 300/300 texts, 10.0/s, in 30 s",
     ]
 
 
@@ -90,7 +90,7 @@ def test_what_was_done_before_is_not_part_of_the_rate(monkeypatch, capsys):
         advance(200)  # nothing is done yet: no line, no division by zero
         clock[0] = 10.0
         advance(220, "note", work=250.0)
-    assert capsys.readouterr().err.splitlines() == ["teacher: 220/300 texts, 5.0/s, 0:00:10 left note"]
+    assert capsys.readouterr().err.splitlines() == ["teacher: 220/300 texts, 5.0/s, 10 s left, note"]
 
 
 def test_a_bar_shows_the_same(monkeypatch, capsys):
@@ -99,9 +99,15 @@ def test_a_bar_shows_the_same(monkeypatch, capsys):
     with progress("teacher", 300, "texts") as advance:
         advance(5, "long ones", work=299.0)
     printed = capsys.readouterr().err
-    assert "5/300 texts" in printed and "0:00:00 left" in printed and "long ones" in printed
+    assert "5/300 texts" in printed and "0 s left" in printed and "long ones" in printed
 
 
 def test_lines_elsewhere(capsys):
     count_to_four()
     assert "counting: 4/4 steps" in capsys.readouterr().err
+
+
+def test_plain_times():
+    assert [plain_time(seconds) for seconds in (0.2, 48, 59.7, 200, 3600, 12000)] == [
+        "0 s", "48 s", "1 min", "3 min", "1 h", "3 h 20 min",
+    ]  # fmt: skip

@@ -5,6 +5,7 @@ Typer's own groups of verbs need its rich output, which takes longer to import t
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -67,6 +68,11 @@ OTHER_WORDS = {  # words that users of other tools type, with our verbs
     "config": ("recipes",),
 }
 EVERYWHERE = frozenset({"--quiet", "--verbose", "--debug"})  # options at any position of the command line
+TYPES = {  # of Python, in the words of a command line
+    "str": "TEXT", "list[str]": "TEXT", "int": "N", "int range": "N", "float": "NUMBER", "float range": "NUMBER",
+    "path": "PATH", "list[path]": "PATH", "list[Path]": "PATH",
+}  # fmt: skip
+_TYPE = re.compile(r"<(" + "|".join(re.escape(name) for name in TYPES) + r")>")
 _WHOLE = 10_000  # characters of a summary: typer shortens longer ones
 
 
@@ -82,8 +88,21 @@ _Context: Any = TyperGroup.context_class  # click's, or typer's copy of it
 _Formatter: Any = _Context.formatter_class
 
 
+def plain_name(name: str) -> str:
+    """Return an argument as "TEACHER" and an option as "--layers N", instead of the names and types of Python."""
+    if _TYPE.search(name) and not name.startswith("-"):
+        return _TYPE.sub("", name).strip().upper()
+    return _TYPE.sub(lambda found: TYPES[found[1]], name)
+
+
 class ColouredFormatter(_Formatter):
-    """Writes titles bold, and the names of verbs and options in colour."""
+    """Writes titles bold, the names of verbs and options in colour, and no types of Python."""
+
+    def write_usage(self, prog: str, args: str = "", *arguments: Any, **options: Any) -> None:
+        """Write the usage with the arguments in capitals."""
+        shown = re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), args)
+        shown = re.sub(r"\[(\w+)\]", lambda found: found[0].upper(), shown)
+        super().write_usage(prog, shown, *arguments, **options)
 
     def write_heading(self, heading: str) -> None:
         """Write the title of a part."""
@@ -91,7 +110,10 @@ class ColouredFormatter(_Formatter):
 
     def write_dl(self, rows: Sequence[tuple[str, str]], *arguments: Any, **options: Any) -> None:
         """Write names with their explanations."""
-        shown = [(coloured(name, CYAN, sys.stdout), text) for name, text in rows]
+        shown = []
+        for name, text in rows:
+            explanation = re.sub(r"\[x>=(\S+)\]", r"[\1 or more]", text)
+            shown.append((coloured(plain_name(name), CYAN, sys.stdout), explanation))
         super().write_dl(shown, *arguments, **options)
 
 

@@ -6,7 +6,6 @@ import importlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
@@ -44,10 +43,22 @@ class Pace:
         """Items of average size a second."""
         return (work - self.start) / max(now - self.began, 1e-9)
 
-    def left(self, work: float, now: float) -> timedelta | None:
-        """Time left; None while nothing is done."""
+    def time_text(self, done: int, work: float, now: float) -> str:
+        """Return "3 min left", of finished work "in 5 min"; empty while nothing is done."""
+        if done >= self.total:
+            return f"in {plain_time(now - self.began)}"
         rate = self.rate(work, now)
-        return timedelta(seconds=round(max(0.0, self.total - work) / rate)) if rate > 0 else None
+        return f"{plain_time(max(0.0, self.total - work) / rate)} left" if rate > 0 else ""
+
+
+def plain_time(seconds: float) -> str:
+    """Return "48 s", "12 min" or "3 h 20 min"."""
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    if not hours:
+        return f"{minutes} min"
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
 @cache
@@ -110,12 +121,12 @@ def _nothing(done: int, note: str = "", work: float | None = None) -> None:
 
 @contextmanager
 def _bar(what: str, total: int, unit: str, start: int) -> Iterator[Advance]:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn
 
     columns = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("count", "rate", "left", "note")]
-    texts = (TextColumn("{task.description}", markup=False), BarColumn(), *columns[:2], TimeElapsedColumn())
+    texts = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=None), *columns)
     pace = Pace(total, start)
-    with Progress(*texts, *columns[2:], console=console()) as bar:
+    with Progress(*texts, console=console()) as bar:
         task = bar.add_task(
             what, total=total, completed=start, count=f"{start:,}/{total:,} {unit}", rate="", left="", note=""
         )
@@ -123,13 +134,12 @@ def _bar(what: str, total: int, unit: str, start: int) -> Iterator[Advance]:
         def advance(done: int, note: str = "", work: float | None = None) -> None:
             now = time.monotonic()
             amount = float(done) if work is None else work
-            left = pace.left(amount, now)
             bar.update(
                 task,
                 completed=amount,
                 count=f"{done:,}/{total:,} {unit}",
                 rate=f"{pace.rate(amount, now):,.1f}/s",
-                left="" if left is None else f"{left} left",
+                left=pace.time_text(done, amount, now),
                 note=one_line(note),
             )
 
@@ -158,9 +168,8 @@ def _lines(what: str, total: int, unit: str, start: int) -> Advance:
         if finished or (now < next_line and done < total):
             return
         next_line, finished = now + LINE_SECONDS[level()], done >= total
-        left = pace.left(amount, now)
-        time_left = "" if left is None else f", {left} left"
-        line = f"{what}: {done:,}/{total:,} {unit}, {pace.rate(amount, now):,.1f}/s{time_left}"
-        log(f"{line} {one_line(note)}".rstrip())
+        parts = [f"{done:,}/{total:,} {unit}", f"{pace.rate(amount, now):,.1f}/s", pace.time_text(done, amount, now)]
+        line = ", ".join(part for part in [*parts, one_line(note)] if part)
+        log(f"{what}: {line}")
 
     return advance

@@ -56,7 +56,7 @@ class Table:
     @property
     def is_stacked(self) -> bool:
         """Whether each row becomes a block on a phone: a table of many columns and not too many rows."""
-        return len(self.header) > 5 and len(self.rows) <= 30
+        return len(self.header) > 4 and len(self.rows) <= 30
 
     @property
     def lines(self) -> list[list[str]]:

@@ -7,7 +7,7 @@
   let frame = 0;
   const mark = () => {
     frame = 0;
-    const above = sections.filter((section) => section.getBoundingClientRect().top < innerHeight / 3);
+    const above = sections.filter((section) => section.getBoundingClientRect().top < 160);
     const current = above.at(-1) ?? sections[0];
     for (const [name, link] of links) {
       if (name === current.id) link.setAttribute("aria-current", "true");

@@ -113,7 +113,7 @@ def terminal_html(arguments: str) -> str:
             theme=MONOKAI,
             inline_styles=True,
             code_format=f'<body style="margin: 0; color: {{foreground}}; background: {{background}}">'
-            f'<pre style="{style}">{{code}}</pre></body>',
+            f'<style>a {{{{ color: inherit }}}}</style><pre style="{style}">{{code}}</pre></body>',
         )
 
 

@@ -109,13 +109,17 @@ def _listed(uri: str, config: Any) -> str:
 
 def on_post_page(html: str, **_: Any) -> str:
     """Name the theme's search dialog and its lists of pages, which it leaves without a name."""
-    titles = dict(re.findall(r'<label class="md-nav__title" for="__nav_([\d_]+)">.*?</span>\s*(.*?)\s*</label>', html, re.S))
+    titles = dict(
+        re.findall(r'<label class="md-nav__title" for="__nav_([\d_]+)">.*?</span>\s*(.*?)\s*</label>', html, re.S)
+    )
 
     def named(match: re.Match[str]) -> str:
         return f'aria-label="{titles[match[1]]}"' if titles.get(match[1]) else match[0]
 
     html = re.sub(r'aria-labelledby="__nav_([\d_]+)_label"', named, html)
-    return html.replace('data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"')
+    return html.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
 
 
 def on_page_content(html: str, page: Any, config: Any, **_: Any) -> str:

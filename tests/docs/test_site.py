@@ -140,4 +140,4 @@ def test_axe_finds_nothing(site, scheme):
             page.goto((site / name).as_uri())
             found[name] = violations(page)
         browser.close()
-    assert found == dict.fromkeys(CHECKED, [])
+    assert {name: faults for name, faults in found.items() if faults} == {}

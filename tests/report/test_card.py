@@ -303,6 +303,17 @@ def test_hostile_names_stay_text(record: Content) -> None:
         token.type == "html_block" for token in tokens
     )
     titles = [tokens[place + 1].content for place, token in enumerate(tokens) if token.type == "heading_open"]
-    assert len(titles) == 10 and "javascript" in titles[0] and titles[1] == "Usage"
+    assert len(titles) == 11 and "javascript" in titles[0] and titles[1] == "Usage"
     assert not any(token.type == "hr" for token in tokens) and "\u202e" not in text
     assert 'model = SentenceTransformer(".")' in text, "code holds no name"
+
+
+def test_limits_and_speed(record: Content) -> None:
+    """The card says which languages, how much of a text, and what was not measured."""
+    record["speed"] = {"milliseconds": 3.96, "tokens": 16, "times_faster": 2.5, "processor": "x86", "threads": 2}
+    text = model_card(record)
+    assert "4.0 ms for one query of 16 tokens, 2.5 times as fast as the teacher (x86, 2 threads)" in text
+    assert "what follows the first 64 tokens of a text is not read" in text
+    assert "- Not measured: the share of the teacher's neighbours that it finds, other languages" in text
+    del record["speed"], record["scores"]
+    assert "Not measured: scores on tasks, the share" in model_card(record)

@@ -336,7 +336,13 @@ def test_a_comparison():
     assert page.headings()[0] == (1, "Comparison of 4 runs")
     assert "english &lt;two&gt;" in text and "english <two>" not in text
     board = text[text.index('id="leaderboard"') : text.index('id="figures-title"')]
-    assert board.count("<tr>") == 10 and "Size, speed and training" in board and "± 0.21" in board and 'class="number best"' in board and "(reference)" in board
+    assert (
+        board.count("<tr>") == 10
+        and "Size, speed and training" in board
+        and "± 0.21" in board
+        and 'class="number best"' in board
+        and "(reference)" in board
+    )
     check(render_comparison(Comparison(comparison.rows[:1]), draw))
     assert "No winner yet: cosine leads english three by 0.5 points [\N{MINUS SIGN}0.2, 1.2]." in unescape(text)
     assert comparison_verdict(Comparison([Row("x")])) == ""

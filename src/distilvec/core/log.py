@@ -136,7 +136,7 @@ def _bar(what: str, total: int, unit: str, start: int) -> Iterator[Advance]:
             amount = float(done) if work is None else work
             bar.update(
                 task,
-                completed=amount,
+                completed=total if done >= total else amount,
                 count=f"{done:,}/{total:,} {unit}",
                 rate=f"{pace.rate(amount, now):,.1f}/s",
                 left=pace.time_text(done, amount, now),

@@ -209,7 +209,7 @@ def _open_student(job: Job, name: str) -> ModelEmbedder:
     """Open the trained "student" of a run, or its "start"."""
     device = pick_device(job.recipe.train.device)
     model = trained_student(job, device) if name == "student" else read_start(job).student(job).to(device)
-    return _embedder(job, model, name)
+    return _embedder(job, model, name if name == "student" else "the student before training")
 
 
 def _embedder(job: Job, model: SentenceTransformer, name: str) -> ModelEmbedder:

@@ -9,6 +9,7 @@ from typing import Any
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
+from distilvec.evaluation.speed import Speed
 from distilvec.formats.sentence_transformers import replace_texts
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.opened_run import Run
@@ -20,7 +21,7 @@ from distilvec.pipeline.train import Training
 from distilvec.report import write
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
-from distilvec.report.record import read_record, write_record
+from distilvec.report.record import SpeedRecord, read_record, write_record
 from distilvec.report.values import Report
 
 
@@ -43,9 +44,27 @@ def publish(job: Job, training: Training, report: Report) -> Run:
         origin = "ridge" if f"student.{layer}" in start.ridge_distances else "random"
         record = replace(record, training=replace(record.training, linear_layer=origin))
 
+    record = replace(record, speed=_speed_record(report.speed))
     card = model_card(record, exports=read_exports(folder))
     replace_texts(folder, record.to_json(), card, student_similarity(job))
     write_record(job.files, record)
     write.write_report(job.files, report, record, recipes.dump(job.recipe))
     write.draw_report(job.files, report)
     return Run(job.folder, record)
+
+
+def _speed_record(speed: Speed | None) -> SpeedRecord | None:
+    """Return the student's time for one query, for its card; None where it was not measured."""
+    if speed is None:
+        return None
+    for row in speed.rows:
+        if (row.model, row.backend, row.role, row.batch_size) == ("student", "pytorch", "query", 1):
+            processor, threads = speed.machine.get("processor"), speed.machine.get("threads")
+            return SpeedRecord(
+                round(row.median_ms, 3),
+                row.tokens,
+                speed.ratio.get("query"),
+                None if processor is None else str(processor),
+                None if threads is None else int(threads),
+            )
+    return None

@@ -67,6 +67,8 @@ def model_card(record: RunRecord, exports: Mapping[str, ExportedForm] | None = N
         prompts={} if student is None else {role: text for role, text in student.prompts.items() if text},
         scores=score_table(record.scores),
         asymmetric=bool(record.scores.get("asymmetric")),
+        languages=languages_of(record),
+        unmeasured=unmeasured(record),
         shorter=shorter_reading(student_length, teacher_length),
         tasks=task_table(record.supervised),
         exports=export_table(exports or {}),
@@ -74,10 +76,25 @@ def model_card(record: RunRecord, exports: Mapping[str, ExportedForm] | None = N
     )
 
 
+def languages_of(record: RunRecord) -> list[str]:
+    """Return the languages that the training texts are stated to be in."""
+    sources = [] if record.data is None else record.data.sources
+    return sorted({source.language for source in sources if source.language})
+
+
+def unmeasured(record: RunRecord) -> list[str]:
+    """Return what nothing in the record speaks of."""
+    gaps = {
+        "scores on tasks": bool(record.scores) or record.supervised is not None,
+        "the share of the teacher's neighbours that it finds": record.neighbors is not None,
+        "speed": record.speed is not None,
+    }
+    return [*(name for name, is_known in gaps.items() if not is_known), "other languages", "biases of its teacher"]
+
+
 def front_matter(record: RunRecord) -> str:
     """Return the card's metadata as YAML; base models, data, languages and license only if they are known."""
-    sources = [] if record.data is None else record.data.sources
-    languages = {source.language for source in sources if source.language}
+    languages = languages_of(record)
     name = record.name or "student"
     return str(card_data(record.hub, ["knowledge-distillation"], languages, name, eval_results(record)).to_yaml())
 

@@ -111,6 +111,17 @@ class CutScore:
 
 
 @dataclass(frozen=True)
+class SpeedRecord:
+    """Median milliseconds of one query in PyTorch, how many times the teacher's speed that is, and where."""
+
+    milliseconds: FiniteFloat
+    tokens: int
+    times_faster: FiniteFloat | None = None
+    processor: str | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
 class SourceRecord:
     """A source of the corpus: the texts that were kept of it, and their role, hence their prompt."""
 
@@ -218,6 +229,7 @@ class RunRecord:
     hub: dict[str, Any] = field(default_factory=dict)
     documents: str | None = None
     cuts: list[CutScore] = field(default_factory=list)
+    speed: SpeedRecord | None = None
 
     @property
     def teachers(self) -> list[TeacherRecord]:

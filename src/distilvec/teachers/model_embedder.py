@@ -345,7 +345,7 @@ def _hashed_settings(model: SentenceTransformer) -> list[Any]:
     first: Any = model[0]
     config = first.auto_model.config.to_diff_dict() if hasattr(first, "auto_model") else {}
     hashed = {name: value for name, value in config.items() if name not in _NOT_HASHED}
-    settings = [getattr(module, "get_config_dict", dict)() for module in model]
+    settings: list[Any] = [getattr(module, "get_config_dict", dict)() for module in model]
     layers = [(name, type(module).__name__, module.extra_repr()) for name, module in model.named_modules()]
     tokenizer = getattr(first, "tokenizer", None)
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer if isinstance(tokenizer, Tokenizer) else None)

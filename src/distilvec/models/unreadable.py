@@ -12,8 +12,11 @@ from typing import Any, Literal
 import torch
 from huggingface_hub.errors import HfHubHTTPError
 from safetensors import SafetensorError
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.errors import UNREADABLE, DistilvecError, explain, explained, first_line
+from distilvec.models.static import text_tokenizer, tokens_without_row
 
 Kind = Literal["model", "tokenizer", "adapter", "causal language model"]
 _MODEL_FILES = {"modules.json", "config.json", "adapter_config.json"}
@@ -61,22 +64,17 @@ def check_model(model: Any, name: str, key: str) -> None:
             "Name one of them, such as its folder query or document.",
         )
     check_weights(model, name, key)
-    backbone: Any = getattr(model[0], "auto_model", None)
-    tokenizer: Any = getattr(model[0], "tokenizer", None)
-    if backbone is None or not hasattr(tokenizer, "get_vocab"):
+    if not isinstance(getattr(model[0], "tokenizer", None), (PreTrainedTokenizerBase, Tokenizer)):
         return
+    tokenizer = text_tokenizer(model)
     check_tokenizer(tokenizer, name, key)
-    try:
-        rows = getattr(backbone.get_input_embeddings(), "num_embeddings", len(tokenizer))
-    except NotImplementedError:  # a model of texts and images, such as CLIP: it embeds texts, see below
-        return
-    added = set(tokenizer.added_tokens_decoder)  # tokens of images have no row in some models
-    beyond = [token for token, number in tokenizer.get_vocab().items() if number >= rows and number not in added]
+    added = tokenizer.added_tokens_decoder  # they may be marks of images, and are refused in a text
+    beyond = [token for number, token in tokens_without_row(model).items() if number not in added]
     if beyond:
         raise DistilvecError(
             key,
-            f"the tokenizer of {name} has {len(tokenizer):,} tokens, its embedding table {rows:,} rows: '{beyond[0]}' "
-            "has none.",
+            f"the tokenizer of {name} has {len(tokenizer):,} tokens, and the model's table has no row for "
+            f"{len(beyond):,} of them, such as '{beyond[0]}'.",
             "Take the tokenizer that belongs to the model.",
         )
 

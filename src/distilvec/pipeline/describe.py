@@ -15,6 +15,7 @@ from distilvec.core.artifacts import ArtifactStore, read_stored, store_json
 from distilvec.core.files import files_below
 from distilvec.core.hashing import hash_files
 from distilvec.core.info import UNLIMITED, StudentInfo, TeacherInfo
+from distilvec.core.log import log
 from distilvec.data.corpus import Corpus
 from distilvec.models.experts import Experts
 from distilvec.models.limits import max_length
@@ -34,7 +35,7 @@ from distilvec.teachers.cache.manifest import Manifest, hash_model, parse_manife
 from distilvec.teachers.model_embedder import ModelEmbedder, special_tokens
 from distilvec.teachers.teacher import OpenTeacher, open_teacher
 
-FORMAT = 4  # raised when the same settings and files would give another description
+FORMAT = 5  # raised when the same settings and files would give another description
 STUDENT_FORMAT = 5
 _READ = (".json", ".txt", ".model")  # endings of settings and tokenizer files
 
@@ -60,9 +61,8 @@ def describe_teacher(
         stored = None if path is None else read_stored(path, "description")
         if stored is not None:
             info = TeacherInfo(**_with_tuples(stored["info"]))
-            return TeacherDescription(info, parse_manifest(stored["manifest"]), stored["parameters"])
-
-        if loaded is None:
+            description = TeacherDescription(info, parse_manifest(stored["manifest"]), stored["parameters"])
+        elif loaded is None:
             with open_teacher(section, device) as teacher:
                 description = describe_open(teacher)
         else:
@@ -73,8 +73,10 @@ def describe_teacher(
             if isinstance(teacher, ModelEmbedder):
                 loaded.teacher, loaded.section = teacher, decided_section
             description = describe_open(teacher)
-        if path is not None:
+        if path is not None and stored is None:
             store_json(path, asdict(description))
+    for note in description.info.notes:
+        log(f"{description.info.name}: {note}.")
     return description
 
 
@@ -158,7 +160,7 @@ def _student_file(
         return None
     files = [path for path in files_below(folder) if path.suffix in _READ]
     unread: Any = {"lora": True, "head": True, "start": True, "dims": True, "experts": {"residual"}}
-    about_teacher = asdict(replace(teacher, name="", weight=1.0, logits=False))
+    about_teacher = asdict(replace(teacher, name="", weight=1.0, logits=False, notes=()))
     for key in ("adapters", "similarity"):  # change no size
         del about_teacher[key]
     fingerprint = recipes.fingerprint(

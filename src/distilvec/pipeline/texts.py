@@ -145,7 +145,9 @@ def load_vocabulary(
         raise DistilvecError(
             "student.model", "is 'teacher', but the teacher is a table of vectors or an API.", "Name a model."
         )
-    pieces = Pieces(load_tokenizer(model, key), "the backbone's tokenizer", key)
+    revision = section.revision or (teacher.revision if section.model == "teacher" else None)
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": section.trust_remote_code}
+    pieces = Pieces(load_tokenizer(model, key, **options), "the backbone's tokenizer", key)
     parts = [
         vocabulary.model_dump(exclude={"compose", "keep_norm"}),
         corpus.fingerprint,

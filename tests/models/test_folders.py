@@ -1,4 +1,4 @@
-"""Odd folders of models: weights, adapters, lengths and tokens that do not fit are refused by name, the rest is read."""
+"""Odd folders of models: weights, adapters, lengths and tokens that do not fit are refused by name."""
 
 from __future__ import annotations
 

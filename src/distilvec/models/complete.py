@@ -34,7 +34,7 @@ def complete_weights(name: str, key: str) -> Iterator[None]:
             reports.append((model, report))
             return (model, report) if asked else model
 
-        PreTrainedModel.from_pretrained = classmethod(from_pretrained)  # type: ignore[method-assign, assignment]
+        PreTrainedModel.from_pretrained = classmethod(from_pretrained)
         try:
             yield
         finally:

@@ -33,7 +33,7 @@ def lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
     if backend is None:
         tokenizer.do_lower_case = True
         return
-    normalizer = backend.normalizer
+    normalizer: Any = backend.normalizer
     parts = [] if normalizer is None else [normalizer]
     if isinstance(normalizer, Normalizers):
         parts = list(normalizer)

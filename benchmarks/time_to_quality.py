@@ -13,13 +13,14 @@ other preparation count. Students are saved on the way, and scored when the cloc
 - neighbours: the share of the teacher's ten nearest neighbours that the student finds, for held-out texts
 - nDCG@10 of each task of the suite, times 100
 
-Jobs: "minilm" trains all layers of --student; "5M" makes a student of about five million parameters. What each side
-does is its own usual way:
+Jobs: "minilm" trains all layers of --student; "5M" makes a student of about five million parameters; "static" a table
+of token vectors. What each side does is its own usual way:
 
-- distilvec: its shortest command, `distilvec distill TEACHER TEXTS --size 5M` or `--student MODEL`, with --epochs.
+- distilvec: its shortest command, `distilvec distill TEACHER TEXTS` with `--size 5M`, `--student MODEL` or
+  `--layers 0`, and --epochs.
 - sentence-transformers: the two ways of its example model_distillation.py, in bf16 where the hardware has it. minilm:
   MSELoss to the teacher's vectors, which PCA cuts to the student's width. 5M: the teacher with four of its layers;
-  there is no way to a smaller vocabulary, so that this student is larger.
+  there is no way to a smaller vocabulary, so that this student is larger. static: nothing.
 - model2vec: static vectors of the same teacher, 256 dims; it reads no texts, and has one point.
 
 The file keeps what other jobs and sides have left there.
@@ -54,7 +55,7 @@ KILL_AFTER = 120  # seconds that a side has to end after it was asked to
 COLOURS = {"distilvec": "#1f6fb2", "sentence-transformers": "#d1701f", "model2vec": "#888888"}
 Vectors = npt.NDArray[np.float32]
 
-JOBS = ("5M", "minilm")
+JOBS = ("5M", "minilm", "static")
 PEER_LAYERS = [1, 4, 7, 10]  # of the teacher, as in the example
 
 
@@ -90,6 +91,8 @@ def main() -> None:
     write_texts(workspace, arguments.texts, arguments.candidates)
     teacher = teacher_quality(workspace, arguments.teacher, arguments.suite)
     for side in arguments.sides:
+        if side == "sentence-transformers" and arguments.job == "static":
+            continue  # it has no way of its own to such a student
         if side == "model2vec" and arguments.model2vec is None:
             print("model2vec: left out, since --model2vec names no folder")
             continue
@@ -215,8 +218,9 @@ def saved_students(folder: Path) -> list[Path]:
 
 def run_distilvec(arguments: argparse.Namespace, workspace: Path, folder: Path) -> None:
     """Become `distilvec distill`, without its evaluation: one code scores the students of all sides later."""
-    student = ["--size", "5M"] if arguments.job == "5M" else ["--student", arguments.student]
-    line = [sys.executable, "-m", "distilvec", "distill", arguments.teacher, str(workspace / "texts.jsonl"), *student]
+    student = {"5M": ["--size", "5M"], "minilm": ["--student", arguments.student], "static": ["--layers", "0"]}
+    line = [sys.executable, "-m", "distilvec", "distill", arguments.teacher, str(workspace / "texts.jsonl")]
+    line += student[arguments.job]
     line += ["--epochs", str(arguments.epochs), "--out", str(folder / "run")]
     line += [f"train.keep_students={arguments.points}", "evaluation.parts=[]"]
     os.execv(sys.executable, line)

@@ -19,7 +19,7 @@ from distilvec.students import attention
 from distilvec.students.encoder import Encoder
 from distilvec.students.pooling import own_saving
 
-NAMES = ["bert", "xlm_roberta", "distilbert", "modernbert", "gemma3", "qwen3", "mistral"]
+NAMES = ["bert", "xlm_roberta", "distilbert", "modernbert", "gemma3", "qwen3", "mistral", "mpnet", "t5"]
 TEXTS = [*make_texts(3), "A"]
 LAYERS = (1, -1)
 
@@ -266,7 +266,7 @@ def test_attention_that_cannot_be_read_is_refused(tmp_path, encoder):
     folder = architectures.sentence_transformer(tmp_path / "model", architectures.mpnet(tmp_path / "backbone"))
     other = load(folder)
     with pytest.raises(DistilvecError, match=r"^\[method.name\] .*\[4\]"):
-        other(batch_of(other.model), OutputSpec(attention_layers=(-1,)))
+        other(batch_of(other.model), OutputSpec(projection_layers=(-1,)))
     with pytest.raises(DistilvecError, match=r"^\[method.name\] .*\[0\]"):
         encoder(batch_of(encoder.model), OutputSpec(projection_layers=(0,)))
 

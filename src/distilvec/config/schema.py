@@ -55,7 +55,7 @@ class TeacherSection(Section):
     one_of = ("model", "vectors")
     model: ModelName | None = key(None, "folder, hub id or 'all-MiniLM-L6-v2'; '{task}' becomes the task's name")
     api: ApiSection | None = key(None, "the model is behind an API, under that name: docs/api_teachers.md")
-    vectors: IndexName | None = key(None, "table or index of texts and vectors: docs/existing_index.md lists the kinds")
+    vectors: IndexName | None = key(None, "table or index of texts and vectors: docs/index_formats.md lists the kinds")
     texts: Path | None = key(None, "texts of an index that has none (.npy, .faiss), one for each row")
     columns: dict[Literal["text", "embedding", "id", "role"], str] | None = key(None, "its names of the columns")
     limit: int | None = key(None, "read n rows of the index, drawn by seed 0", gt=0)

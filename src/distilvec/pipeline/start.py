@@ -9,6 +9,7 @@ finished run fits nothing again.
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -33,7 +34,7 @@ from distilvec.pipeline.job import Job
 from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.pipeline.student import in_teacher_space, untrained_student
 from distilvec.students.encoder import Encoder
-from distilvec.students.layers import best_layers, choose_layers
+from distilvec.students.layers import best_layers, choose_layers, number_of_choices
 from distilvec.students.logistic import logistic
 from distilvec.students.ridge import mean_distance, ridge
 from distilvec.train.checkpoint import read_tensors, with_prefix, write_tensors
@@ -243,7 +244,6 @@ def _chosen(job: Job, data: PreparedData) -> Start:
     required = OutputSpec(embedding=not own_space, pre_dense=own_space)
     read = partial(_vector_pairs, unit=job.teacher.info.normalized)
 
-    @torch.no_grad()
     def distance() -> float:
         outputs = [encoder(batch, required) for batch, _ in batches]
         if not own_space:
@@ -251,7 +251,16 @@ def _chosen(job: Job, data: PreparedData) -> Start:
         pairs = (read(batch, one, teacher) for (batch, teacher), one in zip(batches, outputs, strict=True))
         return ridge(torch.cat([inputs for inputs, _ in pairs]), theirs).distance
 
-    layers, found = best_layers(encoder.backbone, section.layers.count, distance)
+    measured = itertools.count(1)
+    choices = number_of_choices(section.layers.count, encoder.layers)
+    with torch.no_grad(), progress("choosing layers", choices, "choices") as advance:
+
+        def counted() -> float:
+            value = distance()
+            advance(min(next(measured), choices), "")
+            return value
+
+        layers, found = best_layers(encoder.backbone, section.layers.count, counted)
     before = found[tuple(choose_layers(section.layers, encoder.layers))]
     return Start(layers, len(found), (before, found[tuple(layers)]))
 

@@ -3,6 +3,8 @@
 It is registered with transformers under the name `distilvec`, for BERT, XLM-R, ModernBERT, Gemma 3, Qwen 3, Mistral and
 others. Maps are computed again in the requested layers only, and only their requested rows; everything else keeps the
 fused kernel, which returns no maps (transformers 5: `output_attentions` under SDPA gives an empty tuple).
+
+An architecture with an attention of its own (MPNet) returns its maps when asked to; in training they have its dropout.
 """
 
 from __future__ import annotations
@@ -41,6 +43,13 @@ class Recording:
     maps: dict[int, Tensor] = field(default_factory=dict)
     projections: dict[int, Projections] = field(default_factory=dict)
 
+    def keep_returned(self, maps: tuple[Tensor, ...]) -> None:
+        """Keep what an architecture itself returns: the maps [texts, heads, tokens, tokens] of all its layers."""
+        for number in self.attention_layers:
+            if 0 < number <= len(maps):
+                weights = maps[number - 1].mean(1)
+                self.maps[number] = weights if self.rows is None else _chosen_rows(weights, self.rows)
+
 
 _recording: ContextVar[Recording | None] = ContextVar("recording", default=None)
 
@@ -58,28 +67,22 @@ def attention_forward(
 ) -> tuple[Tensor, None]:
     """Scaled dot-product attention: query [batch, heads, tokens, head dim] to [batch, tokens, heads, head dim]."""
     recording = _recording.get()
-    biased = kwargs.get("position_bias") is not None
+    position_bias = kwargs.get("position_bias")
     layer = getattr(module, "layer_idx", None)
     number = 0 if layer is None else layer + 1
     if recording is not None and number in recording.projection_layers:
         recording.projections[number] = Projections(query, key, value)
     whole = False
     if recording is not None and number in recording.attention_layers:
-        if biased:
-            raise DistilvecError(
-                "method.name",
-                f"attention maps of {type(module).__name__} cannot be read: it has a position bias.",
-                "Take another architecture, or a method without attention maps.",
-            )
         whole = recording.rows is None
         if recording.rows is not None:
             arguments = module, query, key, attention_mask, scaling, is_causal
-            recording.maps[number] = attention_rows(*arguments, recording.rows)
-    on_cpu_with_dropout = dropout > 0.0 and query.device.type == "cpu" and not biased
+            recording.maps[number] = attention_rows(*arguments, recording.rows, position_bias)
+    on_cpu_with_dropout = dropout > 0.0 and query.device.type == "cpu"
     if not whole and not on_cpu_with_dropout:
         kwargs |= {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
         return fused_attention(module, query, key, value, attention_mask, **kwargs)
-    weights = attention_weights(module, query, key, attention_mask, scaling, is_causal)
+    weights = attention_weights(module, query, key, attention_mask, scaling, is_causal, position_bias)
     if whole:
         assert recording is not None
         recording.maps[number] = weights.mean(1)
@@ -121,11 +124,22 @@ def _full_precision_bias(bias: Tensor | None) -> Tensor | None:
 
 
 def attention_weights(
-    module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None, is_causal: bool | None
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    is_causal: bool | None,
+    position_bias: Tensor | None = None,
 ) -> Tensor:
-    """softmax(Q K' / sqrt(head dim)) as [batch, heads, tokens, tokens]; masked keys have weight 0."""
+    """softmax(Q K' / sqrt(head dim)) as [batch, heads, tokens, tokens]; masked keys have weight 0.
+
+    `position_bias` [batch or 1, heads, tokens, tokens] is added to the scores.
+    """
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = torch.matmul(query * scaling, repeat_kv(key, query.shape[1] // key.shape[1]).transpose(2, 3))
+    if position_bias is not None:
+        scores = scores + position_bias
     if mask is None and _is_causal(module, is_causal):
         tokens = scores.shape[-1]
         mask = torch.ones(tokens, tokens, dtype=torch.bool, device=scores.device).tril()
@@ -142,6 +156,7 @@ def attention_rows(
     scaling: float | None,
     is_causal: bool | None,
     rows: Tensor,
+    position_bias: Tensor | None = None,
 ) -> Tensor:
     """Rows `rows` [texts, rows] of the head-averaged map as [texts, rows, tokens] in full precision; 0 for a row -1.
 
@@ -159,14 +174,24 @@ def attention_rows(
         # heads that share keys become rows of one product, so that keys are not repeated
         queries = queries.reshape(texts, groups, heads // groups * count, dim)
         scores = full_precision(torch.matmul(queries, key[:texts].transpose(2, 3))).view(texts, heads, count, tokens)
+        numbers = torch.arange(texts, device=rows.device)[:, None]
+        if position_bias is not None:
+            biases = position_bias[:texts].expand(texts, -1, tokens, tokens)
+            scores = scores + biases[numbers, :, positions].transpose(1, 2)
         if mask is not None:
             text_masks = mask[:texts].expand(texts, -1, tokens, tokens)
-            numbers = torch.arange(texts, device=rows.device)[:, None]
             scores = scores + _added(text_masks[numbers, :, positions].transpose(1, 2), scores.dtype)
         elif _is_causal(module, is_causal):
             is_later = torch.arange(tokens, device=rows.device) > positions[..., None]
             scores = scores + _added(~is_later[:, None], scores.dtype)
         return scores.softmax(-1).mean(1) * (rows >= 0)[..., None]
+
+
+def _chosen_rows(weights: Tensor, rows: Tensor) -> Tensor:
+    """Return the rows [texts, rows] of maps [more texts, tokens, tokens]; 0 for a row -1."""
+    texts = len(rows)
+    numbers = torch.arange(texts, device=rows.device)[:, None]
+    return weights[:texts][numbers, rows.clamp_min(0)] * (rows >= 0)[..., None]
 
 
 def _is_causal(module: nn.Module, is_causal: bool | None) -> bool:
@@ -199,8 +224,8 @@ def recording(
     if missing:
         raise DistilvecError(
             "method.name",
-            f"the attention of layers {missing} (numbered from 1) cannot be read: expected transformers' attention "
-            "interface with SDPA.",
+            f"the attention of layers {missing} (numbered from 1) cannot be read: the architecture does not return it, "
+            "and does not have transformers' attention interface with SDPA.",
             "Take another architecture, or a method without attention outputs.",
         )
 
@@ -214,6 +239,11 @@ def attention_mask(**kwargs: Any) -> Tensor | None:
         kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     mask: Tensor | None = sdpa_mask(**kwargs)
     return mask
+
+
+def has_interface(backbone: PreTrainedModel) -> bool:
+    """Return whether the backbone's attention is that of this module, as after `install_attention`."""
+    return getattr(backbone.config, "_attn_implementation", None) == NAME
 
 
 def install_attention(backbone: PreTrainedModel) -> None:

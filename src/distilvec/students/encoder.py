@@ -20,7 +20,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import LayerPooling, ModelOutputs, OutputSpec
 from distilvec.models.experts import Experts
 from distilvec.models.static import is_static
-from distilvec.students.attention import install_attention, recording
+from distilvec.students.attention import has_interface, install_attention, recording
 from distilvec.students.dropout import install_fast_dropout
 from distilvec.students.pooling import KINDS, Pool, full_precision, pool_states, pooling_inputs, pooling_weights
 
@@ -85,7 +85,10 @@ class Encoder(nn.Module):
             recording(tuple(attentions.values()), tuple(projections.values()), attention_rows) as recorded,
             pooling_inputs(self.backbone, {*pooled.values()} - {self.layers}, pool) as vectors,
         ):
-            output = self.backbone(**tokens, output_hidden_states=bool(inner), return_dict=True)
+            asked = {"output_attentions": True} if attentions and not has_interface(self.backbone) else {}
+            output = self.backbone(**tokens, output_hidden_states=bool(inner), return_dict=True, **asked)
+            if asked:
+                recorded.keep_returned(output.attentions or ())
         last = output.last_hidden_state  # after the final norm, if there is one
         if pool is not None and self.layers in pooled.values():
             vectors[self.layers] = pool(last)

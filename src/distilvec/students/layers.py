@@ -75,7 +75,7 @@ def best_layers(
 
     spread = choose_layers(count, total)
     measured(spread)  # always measured, for the report
-    if math.comb(total, count) <= MOST_CHOICES:
+    if _all_compared(count, total):
         choices = [list(keep) for keep in itertools.combinations(range(total), count) if keep[0] in first_layers]
         return min(choices, key=measured), distances
     chosen: list[int] = []
@@ -83,6 +83,17 @@ def best_layers(
         candidates = [sorted([*chosen, layer]) for layer in range(total) if layer not in chosen]
         chosen = min((keep for keep in candidates if keep[0] in first_layers), key=measured)
     return min(chosen, spread, key=measured), distances
+
+
+def number_of_choices(count: int, total: int) -> int:
+    """Return how many choices `best_layers` measures at most."""
+    if _all_compared(count, total):
+        return math.comb(total, count)
+    return 1 + sum(total - chosen for chosen in range(count))
+
+
+def _all_compared(count: int, total: int) -> bool:
+    return math.comb(total, count) <= MOST_CHOICES
 
 
 @contextmanager

@@ -15,7 +15,7 @@ def distill(
     teacher: Annotated[
         str,
         argument(
-            "A model (folder or hub id), a table or index of vectors (docs/existing_index.md), or an API: openai:MODEL "
+            "A model (folder or hub id), a table or index of vectors (docs/index_formats.md), or an API: openai:MODEL "
             "or http://HOST/v1."
         ),
     ],

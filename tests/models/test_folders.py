@@ -85,6 +85,16 @@ def test_weights_that_nothing_reads_may_be_missing_and_prefixes_are_those_of_oth
     np.testing.assert_allclose(open_embedder(str(folder)).embed(TEXTS), expected, atol=1e-5)
 
 
+def test_a_file_that_changes_in_place_changes_no_model_in_use(folder):
+    embedder = open_embedder(str(folder))
+    before = embedder.embed(TEXTS)
+    size = (folder / WEIGHTS).stat().st_size
+    with (folder / WEIGHTS).open("r+b") as file:
+        file.seek(size // 4)
+        file.write(bytes(size // 2))
+    np.testing.assert_array_equal(embedder.embed(TEXTS), before)
+
+
 # -- adapters ----------------------------------------------------------------------------------------------------------
 
 

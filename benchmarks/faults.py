@@ -111,7 +111,7 @@ def prepare(place: Path) -> bytes:
     """Make a run that stopped halfway in `place`; the weights that it would end with."""
     place.mkdir()
     world = harness.World(place)
-    recipe = world.recipe(train__checkpoint_steps=2, train__keep_checkpoint=True)
+    recipe = world.recipe(train__checkpoint_steps=2, train__keep_checkpoint=True, train__epochs=4)
     world.run("run", recipe, "--out", "whole")
     expected = (RunFolder(place / "whole").last / "model.safetensors").read_bytes()
     from distilvec.train.trainer import Trainer

@@ -2,12 +2,17 @@
 
     python -m benchmarks.kills --json FILE [--parts caching,training] [--long 50] [--short 20] [--teacher FOLDER]
 
-| part | what is killed | what must equal an uninterrupted twin | |---|---|---| | caching | `cache fill` | every file of
-the cache | | training | `run` on the CPU in fp32 | weights of last/ and student/; metrics.jsonl but for the throughput
-| | evaluation | `run`, its training finished | report.json but for times, the samples in samples.npz | | saving | `run`
-that keeps a student after every step | weights of every student; after each kill every student there is loads | |
-transplant | `transplant` | every file of the model's folder | | export | `export --to onnx` | the file | | finetune |
-`finetune` with adapters | weights of the model and its head; metrics.jsonl but for the throughput |
+| part | what is killed | what must equal an uninterrupted twin |
+|---|---|---|
+| caching | `cache fill` | every file of the cache |
+| training | `run` on the CPU in fp32 | weights of last/ and student/; metrics.jsonl but for the throughput |
+| evaluation | `run`, its training finished | report.json but for times, the samples in samples.npz |
+| saving | `run` that keeps a student after every step | weights of every student; after each kill every student loads |
+| transplant | `transplant` | every file of the model's folder |
+| export | `export --to onnx` | the file |
+| finetune | `finetune` with adapters | weights of the model and its head; metrics.jsonl but for the throughput |
+| pushing | `cache fill` with `cache.remote` | every file at the address |
+| table | `cache fill` of a table that changes after every kill, and back at the end | every file of the cache |
 
 `--long` kills are shared by caching and training, `--short` ones by the other parts. A killed command is started again
 until it ends; work that ends before it was killed often enough is begun again in another folder. Only kills that hit a
@@ -44,7 +49,7 @@ from distilvec.core.run_folder import RunFolder
 THROUGHPUT = ("train/texts_per_second", "train/tokens_per_second", "train/wait")
 TIMES = ("created", "seconds", SEAL)  # the seal covers the others
 LONG = ("caching", "training")
-SHORT = ("evaluation", "saving", "transplant", "export", "finetune")
+SHORT = ("evaluation", "saving", "transplant", "export", "finetune", "pushing", "table")
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,8 @@ class Work:
     """A command by its output (a folder of its own), what of the output must be the same, what is made before the
     command starts.
 
-    `resumes` is False where a killed command begins again. `whole` looks at an output after a kill.
+    `resumes` is False where a killed command begins again. `whole` looks at an output after a kill. `disturb` changes
+    what the command reads: it gets the number of the kill, and 0 before the last start, which must bring back all.
     """
 
     line: Callable[[Path], list[str]]
@@ -61,6 +67,7 @@ class Work:
     prepare: Callable[[Path], object] = lambda out: None
     resumes: bool = True
     whole: Callable[[Path], bool] = lambda out: True
+    disturb: Callable[[Path, int], object] = lambda out, kill: None
 
 
 def main() -> None:
@@ -131,6 +138,8 @@ def under_fire(work: Work, out: Path, kills: int, seed: int, times: tuple[float,
         if process.wait() != -signal.SIGKILL:
             break
         hits, whole = hits + 1, whole and work.whole(out)
+        work.disturb(out, hits)
+    work.disturb(out, 0)
     run_to_end(work.line(out), work.cache(out))
     return hits, whole
 
@@ -233,6 +242,37 @@ def finetune(folder: Path, teacher: str) -> Work:
     return Work(lambda out: [*line, "--out", str(out)], trained, lambda out: folder / "finetune-cache")
 
 
+def pushing(folder: Path, teacher: str, texts: int = 2000) -> Work:
+    file = write(folder, make_recipe(write_texts(folder, texts), teacher), "pushing")
+    return Work(
+        lambda out: ["cache", "fill", file, f"cache.remote=file://{out / 'remote'}"],
+        lambda out: hashes(out / "remote"),
+        lambda out: out / "cache",
+    )
+
+
+def table(folder: Path, teacher: str, rows: int = 20_000) -> Work:
+    """The vectors of the other table belong to the same texts: rows of both would not be told apart by their text."""
+    texts = write_texts(folder, rows)
+    count = len(texts.read_text(encoding="utf-8").split("\n"))
+    recipe = make_recipe(texts, teacher)
+
+    def put(out: Path, kill: int) -> None:
+        vectors = np.random.default_rng(kill % 2).normal(size=(count, 64)).astype(np.float32)
+        np.save(out / "vectors.npy", vectors)
+
+    def line(out: Path) -> list[str]:
+        section = recipe.teacher.model_copy(update={"model": None, "vectors": out / "vectors.npy", "texts": texts})
+        student = recipe.student.model_copy(update={"model": teacher})
+        return [
+            "cache",
+            "fill",
+            write(out, recipe.model_copy(update={"teacher": section, "student": student}), "table"),
+        ]
+
+    return Work(line, lambda out: hashes(out / "teachers"), lambda out: out, lambda out: put(out, 0), disturb=put)
+
+
 PARTS: dict[str, Callable[[Path, str], Work]] = {
     "caching": caching,
     "training": training,
@@ -241,6 +281,8 @@ PARTS: dict[str, Callable[[Path, str], Work]] = {
     "transplant": transplant,
     "export": export,
     "finetune": finetune,
+    "pushing": pushing,
+    "table": table,
 }
 
 

@@ -7,8 +7,9 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from importlib import import_module
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 import yaml
@@ -25,6 +26,12 @@ from distilvec.config.schema import Recipe
 from distilvec.core.options import in_words
 from experiments.site.links import ROOT
 
+JSON_VALUES = {  # of annotations whose names are no class of a table
+    "ModelScores": "dict[str, list[Score]]",
+    "Changes": "dict[str, [low, high, p]]",
+    "MetricsLine": "dict[str, float | str]",
+    "None": "null",
+}
 PARTS = re.compile(r"\n(Args|Attributes|Returns|Errors|Note):")
 
 
@@ -37,6 +44,7 @@ def pages() -> dict[str, str]:
         "reference/extras.md": extras(),
         "reference/cache.md": cache_format(),
         "reference/recipes.md": recipes(),
+        "reference/report_json.md": report_json(),
     }
 
 
@@ -293,6 +301,49 @@ def cache_format() -> str:
         + table(["field", "type"], fields)
         + "\n"
     )
+
+
+def report_json() -> str:
+    """Return the page with every key of report.json, from the classes that it is read into."""
+    from distilvec.report.values import REPORT_FORMAT, Report
+
+    parts = [
+        "# report.json\n",
+        f"Every number of a run's page, in `RUN/details/report.json`. Format {REPORT_FORMAT}. Scores are times 100; a "
+        "part that was not measured is null or empty. `seal` is a checksum of all other keys: `distilvec compare` "
+        "refuses a file that was changed, and a run measures again. [The report](../report.md) says what the parts "
+        "are for.\n",
+    ]
+    for found in classes_below(Report):
+        text = re.sub(r" \((evaluation|pipeline|vocabulary)/\w+\.py\)", "", inspect.getdoc(found) or "")
+        about = re.sub(r"^([a-z_]+(?:, [a-z_]+)*): ", r"- \1: ", text, flags=re.MULTILINE)
+        rows = [[f"`{known.name}`", value_of(str(known.type))] for known in fields(found) if known.name != "folder"]
+        parts.append(f"## {found.__name__}\n\n{about}\n\n{table(['key', 'value'], rows)}\n")
+    return "\n".join(parts)
+
+
+def value_of(annotation: str) -> str:
+    """Return the value of a key of report.json in words."""
+    for name, meaning in JSON_VALUES.items():
+        annotation = re.sub(rf"\b{name}\b", meaning, annotation)
+    return annotation.replace("Literal", "")
+
+
+def classes_below(found: type[Any]) -> list[type[Any]]:
+    """Return a class of values and all classes that its fields name, each once, in the order of the fields."""
+    known: list[type[Any]] = [found]
+    for one in known:
+        for annotation in get_type_hints(one).values():
+            known += [inner for inner in classes_in(annotation) if inner not in known]
+    return known
+
+
+def classes_in(annotation: Any) -> Iterator[type[Any]]:
+    """Yield the classes of values in an annotation."""
+    if inspect.isclass(annotation) and is_dataclass(annotation):
+        yield annotation
+    for part in get_args(annotation):
+        yield from classes_in(part)
 
 
 def recipes() -> str:

@@ -73,7 +73,7 @@ def load_recipe(recipe: str | Path, variant: str | None = None, overrides: Overr
 def cache_teacher(
     teacher: Model | np.ndarray[Any, Any], texts: Texts, overrides: Overrides | None = None
 ) -> TeacherCache:
-    """Compute the teacher's vectors of the texts, or go on with them; the cache, filled."""
+    """Embed texts with the teacher once and return the cache; the same call resumes."""
     if isinstance(teacher, np.ndarray):
         raise DistilvecError("teacher", "an array of vectors is a cache already.", "Give a model.")
     tree = {**recipe_keys(teacher, texts, "teacher"), "name": "cache", "method": {"name": "redact"}}

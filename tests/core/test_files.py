@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+import pytest
+from refusals import refused
+
+from distilvec.__main__ import run_command
 from distilvec.core import files
-from distilvec.core.files import is_scratch, remove_scratch, scratch
+from distilvec.core.files import check_output_file, is_scratch, remove_scratch, scratch, user_cache
 
 
 def test_processes_of_one_number_share_no_scratch_name(tmp_path, monkeypatch):
@@ -21,3 +28,29 @@ def test_processes_of_one_number_share_no_scratch_name(tmp_path, monkeypatch):
         theirs.write_text("half")
     remove_scratch(tmp_path)
     assert theirs.exists() and not mine.exists()
+
+
+def test_a_user_without_a_home(monkeypatch, capsys):
+    """As in a container whose user id has no entry, which sets no HOME either."""
+
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("DISTILVEC_CACHE", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    with refused("cache.root", "DISTILVEC_CACHE"):
+        user_cache()
+    assert run_command(["cache", "quickstart"]) == 2
+    assert "distilvec: [cache.root]" in capsys.readouterr().err
+    monkeypatch.setattr("distilvec.cli.app.app", None)  # an error of ours
+    monkeypatch.setattr("distilvec.cli.boundary._commands", lambda app: 1 / 0)
+    assert run_command(["runs"]) == 1
+    assert "[internal] unexpected ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_results_are_written_into_files_alone(tmp_path, make):
+    """A pipe that nobody reads would be waited for."""
+    make(tmp_path / "out.json")
+    with refused("--json", "out.json"):
+        check_output_file(tmp_path / "out.json", "--json")

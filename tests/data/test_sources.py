@@ -1,6 +1,7 @@
 """The texts of a corpus source: columns, filters, folders, datasets, built-in texts, and what is refused."""
 
 import json
+import shutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +10,7 @@ from refusals import refused
 
 from distilvec.config.schema import SourceSection
 from distilvec.data import sources
-from distilvec.data.sources import read_source, source_files
+from distilvec.data.sources import read_source, source_content, source_files
 
 
 def read(path, position=0, **options):
@@ -160,7 +161,6 @@ def test_every_token_of_a_tokenizer(tiny_model):
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     texts = list(read_source(source, 0))
     assert len(texts) == len(tokenizer) - len(set(tokenizer.all_special_ids)) and "[CLS]" not in texts
-    assert [file.name for file in source_files(source, 0)].count("tokenizer.json") == 1
 
 
 def test_a_list_of_texts_is_several_texts(tmp_path):
@@ -216,10 +216,25 @@ def test_links_to_folders_are_followed_once(tmp_path):
     assert sorted(file.name for file in source_files(source, 0)) == ["more.jsonl", "some.jsonl"]
 
 
-def test_a_tokenizer_in_a_modules_folder_is_among_the_files(tmp_path):
-    module = tmp_path / "0_Transformer"
-    module.mkdir()
-    for name in ("tokenizer.json", "spiece.model", "emoji.txt", "model.safetensors"):
-        (module / name).write_text("{}")
-    files = source_files(SourceSection(tokenizer=str(tmp_path)), 0)
-    assert {file.name for file in files} == {"tokenizer.json", "spiece.model", "emoji.txt"}
+def test_a_tokenizer_counts_by_its_content_wherever_it_lies(tiny_model, tmp_path, monkeypatch):
+    """In the folder of a model's first module, and in the hub's cache."""
+    inside = tmp_path / "model" / "0_Transformer"
+    snapshot = tmp_path / "hub" / "models--some--tokens" / "snapshots" / ("a" * 40)
+    for folder in (inside, snapshot):
+        folder.mkdir(parents=True)
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(tiny_model / name, folder)
+    (tmp_path / "model" / "modules.json").write_text(json.dumps([{"path": "0_Transformer"}]))
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("a" * 40)
+    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    contents = set()
+    for name, folder in ((str(tmp_path / "model"), inside), ("some/tokens", snapshot)):
+        source = SourceSection(tokenizer=name)
+        contents.add(source_content(source, 0, []))
+        text = (folder / "tokenizer.json").read_text()
+        assert '"##eturn"' in text
+        (folder / "tokenizer.json").write_text(text.replace('"##eturn"', '"##eturns"'))
+        assert any("eturns" in token for token in read_source(source, 0))
+        contents.add(source_content(source, 0, []))
+    assert len(contents) == 2  # the same two in both places

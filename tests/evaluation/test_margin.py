@@ -208,3 +208,9 @@ def test_a_task_some_checkpoints_lack_is_fitted_to_the_others():
         margin_report(points, {"a": 78.0, "c": 70.0})
     with refused("margin"):
         margin_report(points, {})
+
+
+def test_equal_scores_have_a_flat_line_and_no_nan():
+    """JSON has no NaN: a report with one could not be read again."""
+    fit = fit_margin([1.0, 2.0, 3.0], [5.0, 5.0, 5.0], 4.0)
+    assert (fit.slope, fit.r2, fit.p, fit.margin) == (0, 0, 1, None)

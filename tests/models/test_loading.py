@@ -19,7 +19,8 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.experts import Experts
-from distilvec.models.load import EXPERTS_FILE, load
+from distilvec.models.load import EXPERTS_FILE, load, load_with_settings
+from distilvec.models.settings import ModelSettings
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.task_head import predict, save_head
 from distilvec.teachers.cache.manifest import hash_folder
@@ -175,3 +176,22 @@ def test_vectors_do_not_depend_on_the_copied_file(folder: Path) -> None:
 
 def test_load_is_a_function_of_the_package() -> None:
     assert distilvec.load is load and not hasattr(distilvec, "nothing")
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_model_keeps_its_weights_where_their_file_is_written_over(
+    tiny_model: Path, tmp_path: Path, plain: bool
+) -> None:
+    """As `cp new old` does: the file is first cut to nothing, then written."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    settings = ModelSettings(pooling="mean") if plain else ModelSettings()
+    if plain:
+        (folder / "modules.json").unlink()
+    model = load_with_settings(str(folder), "teacher.model", settings, "cpu")
+    before = model.encode(["a text"])
+    weights = (folder / "model.safetensors").read_bytes()
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.truncate(0)
+        file.write(bytes(len(weights)))
+    np.testing.assert_array_equal(model.encode(["a text"]), before)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -303,3 +305,31 @@ def test_a_cache_whose_last_push_was_killed_is_sent_by_the_next_command(tiny_rec
     next(path for path in list_of_files.parent.iterdir() if path.suffix == ".npy").unlink()
     run(recipe, tmp_path / "again")
     assert files_below(place).keys() == whole.keys()
+
+
+def test_a_listed_file_that_is_not_there_is_named(remote, tmp_path):
+    """A store may list an object before others can read it."""
+    write(tmp_path / "here", a="1", b="2")
+    remote.push(tmp_path / "here")
+    Path(remote.address.removeprefix("file://"), "b").unlink()
+    with refused("cache.remote", "b is listed"):
+        remote.pull(tmp_path / "there")
+
+
+def test_a_download_that_is_cut_is_fetched_again(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("one\ntwo\n")
+    remote = Remote(f"file://{path}", "corpus.sources.0.url")
+    (copy,) = remote.download(lambda name: True)
+    copy.write_text("one\n")
+    assert remote.download(lambda name: True) == [copy] and copy.read_text() == "one\ntwo\n"
+
+
+def test_a_file_that_changes_with_its_time_kept_is_sent(remote, tmp_path):
+    folder = write(tmp_path / "here", a="one")
+    remote.push(folder)
+    about = (folder / "a").stat()
+    time.sleep(0.05)
+    (folder / "a").write_text("two")
+    os.utime(folder / "a", ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert remote.push(folder) == 1

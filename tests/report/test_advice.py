@@ -219,7 +219,7 @@ def test_texts_that_were_trained_on_are_nearer():
         record = {"training": {"texts": texts}, "data": {"train_rows": 1000}}
         return {"texts": {"rows": 9, "mean": 0.5, "trained": {"rows": 9, "mean": seen}}, "record": record}
 
-    assert "(0.450) than new ones (0.500)" in more_texts(report(0.45))
+    assert "at distance 0.45, new ones at 0.50" in more_texts(report(0.45))
     assert (
         more_texts(report(0.49))
         == more_texts(report(0.45, texts=999))

@@ -12,8 +12,11 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.record import best_distance
-from distilvec.report.record import parse_record, read_record
-from distilvec.report.values import read_report
+from distilvec.report.exports import export_table, read_exports, write_exports
+from distilvec.report.json_values import from_json
+from distilvec.report.model_card import model_card
+from distilvec.report.record import RunRecord, parse_record, read_record
+from distilvec.report.values import ExportedForm, read_report
 from distilvec.report.write import refresh_report
 from tests.report.report_sample import as_report, sample_report
 
@@ -95,3 +98,30 @@ def test_metrics_without_a_figure(run):
     run.metrics.write_text('{"step": 1, "epoch": 0.1, "train/loss": 0.5}\n')
     with refused("metrics.jsonl"):
         best_distance([run.metrics])
+
+
+FORM = {
+    "file": "onnx/model.onnx", "task": "sts", "queries": 5, "documents": 6, "mean_cosine": 0.9, "min_cosine": 0.8,
+    "similarity_error": 0.1, "overlap": 0.9, "ndcg": 1.0, "pytorch_ndcg": 1.0, "megabytes": 1.0,
+    "pytorch_megabytes": 2.0, "latency_ms": 1.0, "pytorch_latency_ms": 2.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORM)
+def test_any_value_of_a_list_of_exports_is_shown_or_refused(tmp_path, name):
+    """With a right seal, as another version could write it."""
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    write_exports(tmp_path, {"onnx": from_json(ExportedForm, FORM)})
+    content = json.loads((tmp_path / "exports.json").read_text())
+    shown = 0
+    for value in (1.0, 0, -1, None, "x", [], {}, 10**30):
+        write_json(tmp_path / "exports.json", {**content, "forms": {"onnx": {**FORM, name: value}}}, sealed=True)
+        try:
+            exports = read_exports(tmp_path)
+        except DistilvecError as error:
+            assert error.key == "exports.json"
+        else:
+            shown += 1
+            export_table(exports)
+            model_card(RunRecord(name="a"), exports=exports)
+    assert 1 <= shown < 8

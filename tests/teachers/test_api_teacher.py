@@ -18,6 +18,9 @@ from distilvec.config import recipe
 from distilvec.config.api_teacher import ApiSection
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.evaluator import EmbeddingCache
+from distilvec.evaluation.tasks import StsTask
+from distilvec.pipeline.columns import score_columns
 from distilvec.remote.meter import make_batches, read_counts, token_counter
 from distilvec.teachers.api_embedder import _PROBE, AGAIN, ApiEmbedder
 from distilvec.teachers.api_embedder import KEY as SECTION
@@ -418,3 +421,13 @@ def test_a_key_that_cannot_be_sent(value, monkeypatch):
     with refused("teacher.api.key_variable", "SOME_KEY") as found:
         ApiEmbedder(TeacherSection(model="m", api={"key_variable": "SOME_KEY"}))
     assert "schl" not in str(found.value)
+
+
+def test_a_server_that_fails_ends_an_evaluation_at_once():
+    """Not once for every task, with all retries each time."""
+    names = ("first", "second", "third")
+    tasks = [StsTask(name, TEXTS[:20], TEXTS[20:40], np.arange(20.0) % 3) for name in names]
+    with FaultyApi(table_of(TEXTS), faults=lambda request: "500" if request else None) as server:
+        with teacher_of(server, retries=1, concurrency=2) as teacher, refused(SECTION, "500"):
+            score_columns(tasks, {"teacher": (teacher, teacher)}, EmbeddingCache(), [])
+        assert server.requests <= 1 + 2 * 2  # the one that measures, then two at a time, each sent twice

@@ -100,3 +100,19 @@ def test_a_tokenizers_file_of_any_name_counts(tmp_path):
         (tmp_path / name).write_text("other tokens")
         hashes.add(hash_folder(tmp_path))
     assert len(hashes) == 3
+
+
+def test_the_list_of_parts_counts_since_it_names_the_files_that_are_loaded(tmp_path):
+    write(tmp_path, "config.json", "first.safetensors", "second.safetensors", "model.safetensors.index.json")
+    before = hash_folder(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text("second.safetensors")
+    assert hash_folder(tmp_path) != before
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "no such name", "nobody/nothing"])
+def test_a_base_that_is_not_here_counts_by_its_name(tmp_path, name):
+    write(tmp_path, "config.json")
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": name}))
+    before = hash_model(tmp_path, ())
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": f"{name}2"}))
+    assert hash_model(tmp_path, ()) != before

@@ -151,6 +151,14 @@ def test_resumes_from_where_it_was_stopped(rows, tiny_model, tmp_path, monkeypat
     assert np.array_equal(parts.predict_proba(texts), whole.predict_proba(texts))
 
 
+def test_other_rows_are_refused_and_those_that_were_learned_from_are_kept(rows, tiny_model, tmp_path):
+    classify(rows, tiny_model, tmp_path / "run", epochs=1)
+    kept = {path: path.read_bytes() for path in RunFolder(tmp_path / "run").labels.iterdir()}
+    with refused("--out", "--restart"):
+        classify([*rows, {**rows[0], "text": "one more"}], tiny_model, tmp_path / "run", epochs=1)
+    assert {path: path.read_bytes() for path in RunFolder(tmp_path / "run").labels.iterdir()} == kept
+
+
 def test_the_command_prints_the_result_last(rows, tiny_model, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "intents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -170,7 +170,10 @@ def _write_log(error: Exception, arguments: Sequence[str]) -> Path | None:
     """Write the traceback to the cache's root or, failing that, the temporary folder; return the file, if any."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     text = f"{' '.join(map(repr, arguments))}\nPython {sys.version}\n\n{''.join(traceback.format_exception(error))}"
-    for folder in (user_cache() / "logs", Path(tempfile.gettempdir())):
+    folders = [Path(tempfile.gettempdir())]
+    with suppress(DistilvecError):  # a user without a home folder
+        folders.insert(0, user_cache() / "logs")
+    for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")

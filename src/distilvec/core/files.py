@@ -15,7 +15,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -31,12 +31,19 @@ _WAIT = 0.2  # seconds between two tries to get a lock
 
 
 def user_cache() -> Path:
-    """The folder that runs share by default: $DISTILVEC_CACHE, else ~/.cache/distilvec."""
-    return Path(os.environ.get("DISTILVEC_CACHE") or Path.home() / ".cache" / "distilvec")
+    """The folder that runs share by default: $DISTILVEC_CACHE, else ~/.cache/distilvec.
+
+    Errors: DistilvecError for a user without a home folder, as in containers with a user id of their own.
+    """
+    try:
+        return Path(os.environ.get("DISTILVEC_CACHE") or Path.home() / ".cache" / "distilvec")
+    except RuntimeError:
+        problem = "this user has no home folder (HOME is not set)."
+        raise DistilvecError("cache.root", problem, "Set DISTILVEC_CACHE to a folder for stored work.") from None
 
 
-def files_below(folder: Path, ending: str = "") -> list[Path]:
-    """All files with this ending at any depth, sorted.
+def files_below(folder: Path, ending: str = "", accept: Callable[[Path], bool] = Path.is_file) -> list[Path]:
+    """All files with this ending at any depth, sorted; with `accept` other entries as well.
 
     Links to folders are followed, but not one into a folder that it lies in.
     """
@@ -45,7 +52,7 @@ def files_below(folder: Path, ending: str = "") -> list[Path]:
     while pending:
         place, above = pending.pop()
         for path in place.iterdir() if place.is_dir() else ():
-            if path.is_file():
+            if accept(path):
                 files += [path] if path.name.endswith(ending) else []
             elif path.is_dir() and path.resolve() not in above:
                 pending.append((path, above | {path.resolve()}))
@@ -254,8 +261,9 @@ def check_output_file(path: Path | None, key: str) -> None:
     if path is None:
         return
     with explained(key, path):
-        if path.is_dir():
-            raise DistilvecError(key, f"{path} is a folder.", "Give a file.")
+        if path.exists() and not path.is_file():
+            what = "a folder" if path.is_dir() else "not a file"
+            raise DistilvecError(key, f"{path} is {what}.", "Give a file.")
         _try_to_write(path, path.absolute().parent, key)
         if path.exists():
             path.open("ab").close()

@@ -10,7 +10,9 @@ from pathlib import Path
 from distilvec.core.errors import explained
 
 _BLOCK = 1 << 22
-_KNOWN: dict[tuple[int, int, int, int], str] = {}  # checksums by device, inode, size and time of the last change
+# Checksums by device, inode, size, and the times of the last writing and of the last change. Programs can set the first
+# of them, as copies do that keep a file's times; the second is the system's own
+_KNOWN: dict[tuple[int, ...], str] = {}
 
 
 def checksum(path: Path) -> str:
@@ -23,9 +25,9 @@ def checksum(path: Path) -> str:
 
 
 def checksum_once(path: Path) -> str:
-    """The checksum of a file. Each process reads a file once until it changes; a renamed file is not read again."""
+    """The checksum of a file. Each process reads a file once until it changes."""
     about = path.stat()
-    state = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+    state = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
     if state not in _KNOWN:
         _KNOWN[state] = checksum(path)
     return _KNOWN[state]

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.extras import install_command
-from distilvec.core.files import scratch, user_cache, write_json
+from distilvec.core.files import scratch, sync, user_cache, write_json
 from distilvec.core.hashing import checksum_once
 from distilvec.core.log import log
 
@@ -88,8 +88,9 @@ class Remote:
                     continue
                 version = hashlib.blake2b(f"{self.address}\n{name}\n{system.ukey(name)}".encode(), digest_size=8)
                 target = user_cache() / "downloads" / version.hexdigest() / inside.name
-                if not target.exists():
-                    self._fetch(system, name, target, size=system.info(name)["size"])
+                size = system.info(name)["size"]
+                if not target.is_file() or target.stat().st_size != size:
+                    self._fetch(system, name, target, size=size)
                 files.append(target)
         if not files:
             raise DistilvecError(self.key, f"{self.address}: no readable file there.", "Check the address.")
@@ -182,7 +183,14 @@ class Remote:
             target.parent.mkdir(parents=True, exist_ok=True)
         new = scratch(target)
         try:
-            system.get_file(name, str(new))
+            try:
+                system.get_file(name, str(new))
+            except FileNotFoundError:
+                raise DistilvecError(
+                    self.key,
+                    f"{self.address}: {target.name} is listed there, and cannot be read.",
+                    "It may not be visible yet: run the command again in some minutes.",
+                ) from None
             new_size = new.stat().st_size
             if versions is None:
                 expected, matches = "its size", new_size == size
@@ -195,6 +203,7 @@ class Remote:
                     "damaged, or was replaced by hand.",
                     "Upload the right file.",
                 )
+            sync(new)  # a name without its content must not outlast a power cut
             new.replace(target)
         finally:
             new.unlink(missing_ok=True)
@@ -294,7 +303,8 @@ def _measure(folder: Path, state: dict[str, _LocalFile]) -> dict[str, _LocalFile
         if hidden or is_lock or not path.is_file():
             continue
         name = inside.as_posix()
-        size, changed = path.stat().st_size, path.stat().st_mtime_ns
+        about = path.stat()
+        size, changed = about.st_size, max(about.st_mtime_ns, about.st_ctime_ns)  # a copy may keep the first of them
         before = state.get(name)
         if before is not None and (before.version.size, before.changed) == (size, changed):
             files[name] = before

@@ -26,12 +26,11 @@ from distilvec.config.schema import CorpusSection, Role, SourceSection
 from distilvec.core.artifacts import META, Column, open_column, open_or_build
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
-from distilvec.core.hashing import hash_files
 from distilvec.core.log import log
 from distilvec.data import corpus_files
 from distilvec.data.corpus_files import KEY_BYTES, Keys, Mask, Progress, Rows, as_keys, copy_rows, thin, write_rows
 from distilvec.data.pieces import pieces
-from distilvec.data.sources import read_source, source_files
+from distilvec.data.sources import read_source, source_content, source_files
 
 FORMAT = 2
 MIN_VALIDATION = 10  # rows by default: one text in 20
@@ -161,11 +160,11 @@ def corpus_fingerprint(section: CorpusSection, prompts: dict[Role, str], exclude
 def _corpus_fingerprint(
     section: CorpusSection, files: list[list[Path]], prompts: dict[Role, str], excluded_fingerprint: str
 ) -> str:
-    for position, of_source in enumerate(files):  # each file is read once a process
-        hash_files(of_source, key=f"corpus.sources.{position}.path")
     python = sys.version if any(source.builtin for source in section.sources) else None
     settings = section.model_dump(mode="json", exclude={"exclude_evaluation"})
-    content = hash_files(chain.from_iterable(files))
+    content = []
+    for position, (source, of_source) in enumerate(zip(section.sources, files, strict=True)):
+        content.append(source_content(source, position, of_source))
     return fingerprint(FORMAT, settings, content, python, prompts, excluded_fingerprint)
 
 

@@ -125,9 +125,17 @@ def build_examples(section: TaskSection, prompts: Mapping[Role, str], folder: Pa
     needed = 2 * sum(path.stat().st_size for path in _files(section))
 
     def build(new: Path) -> dict[str, Any]:
-        return _write(section, prompts, name, new)
+        content = _write(section, prompts, name, new)
+        check_same_files(section, prompts, name)
+        return content
 
     return open_or_build(folder, name, "task", needed, build, Examples)
+
+
+def check_same_files(section: TaskSection, prompts: Mapping[Role, str], name: str) -> None:
+    """DistilvecError if the files of a task are others than those of the examples with this fingerprint."""
+    if examples_fingerprint(section, prompts) != name:
+        raise DistilvecError("task.path", f"{section.path} changed while it was read.", "Run the command again.")
 
 
 def _write(section: TaskSection, prompts: Mapping[Role, str], name: str, folder: Path) -> dict[str, Any]:

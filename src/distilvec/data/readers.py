@@ -40,6 +40,7 @@ Choose = Callable[[list[str]], Collection[str]]  # of the columns, those to read
 TABLES = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 READABLE = (".txt", ".txt.gz", *TABLES)
 MAPPING = ".json"
+_POINTER = b"version https://git-lfs.github.com/spec/"
 _PARQUET_ROWS = 1024
 _LONGEST_FIELD = 1 << 30  # characters; the csv module's own limit of 131072 is below the length of some documents
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
@@ -75,7 +76,7 @@ def read_lines(path: Path, key: str) -> Iterator[tuple[Location, str]]:
 
 
 def check_readable(path: Path, key: str) -> None:
-    """DistilvecError if there is no such file, or its extension is unknown."""
+    """DistilvecError if there is no such file, its extension is unknown, or it stands for a file that is elsewhere."""
     fix = f"Give a file: {', '.join(READABLE)}."
     if not path.exists():
         raise DistilvecError(key, f"{path}: not found.", how_to_get(path) or fix)
@@ -84,6 +85,9 @@ def check_readable(path: Path, key: str) -> None:
         raise DistilvecError(key, f"{path}: {problem}.", fix)
     if extension(path) not in (*READABLE, MAPPING):
         raise DistilvecError(key, f"{path}: unknown extension '{path.suffix}'.", fix)
+    with explained(key, path), path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:  # its three lines would be texts
+            raise DistilvecError(key, f"{path} is a pointer of Git LFS, not the file.", "Fetch it: git lfs pull.")
 
 
 def extension(path: Path) -> str:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import ColumnError, DistilvecError, nearest
 from distilvec.core.files import files_below
+from distilvec.core.hashing import combine, hash_files
 from distilvec.core.log import log
 from distilvec.core.storage import Remote
 from distilvec.data import docstrings, readers
 from distilvec.data.readers import READABLE, Location, extension, field_of, names_of
 from distilvec.data.task_rows import shown_value
 from distilvec.models.load import load_tokenizer
+from distilvec.models.tokenizers import tokenizer_hash
 
-_WEIGHTS = (".safetensors", ".bin", ".onnx", ".md")  # of a model's folder: what no tokenizer reads
 COLUMNS = (  # the first group of which every column exists gives the texts
     ["text"],
     ["sentence"],
@@ -55,14 +56,13 @@ def read_source(source: SourceSection, position: int) -> Iterator[str]:
 def source_files(source: SourceSection, position: int) -> list[Path]:
     """The local files of a source: the file itself, or a folder's readable files, sorted, at any depth.
 
-    Of an address they are local copies, which are fetched here if they are missing or other than the remote files.
+    Of an address they are local copies, which are fetched here if they are missing or other than the remote files. A
+    tokenizer has none: see `source_content`.
 
     Hidden files and files of other kinds in a folder are passed over. Errors: DistilvecError if there is none.
     """
     if source.dataset is not None:
         return files_below(Path(source.dataset))
-    if source.tokenizer is not None:
-        return [path for path in files_below(Path(source.tokenizer)) if path.suffix not in _WEIGHTS]
     if source.url is not None:
         remote = Remote(source.url, f"corpus.sources.{position}.url")
         return remote.download(lambda path: extension(path) in READABLE)
@@ -75,9 +75,10 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
         readers.check_readable(path, key)
         return [path]
     files = []
-    for file in files_below(path):
+    for file in files_below(path, accept=lambda path: not path.is_dir()):
         is_hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
         if extension(file) in READABLE and not is_hidden:
+            readers.check_readable(file, key)  # links to nothing and pipes are no texts
             files.append(file)
     if not files:
         fix = f"Readable: {', '.join(READABLE)}."
@@ -85,6 +86,18 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
             fix = "Name what save_to_disk wrote with 'dataset'."
         raise DistilvecError(key, f"{path}: no readable file in the folder.", fix)
     return files
+
+
+def source_content(source: SourceSection, position: int, files: Sequence[Path]) -> str:
+    """A hash of what a source's texts are read from: the names and contents of its files, or a tokenizer.
+
+    Docstrings and a data set of the hub have no files: they count by what the section says.
+    """
+    key = f"corpus.sources.{position}"
+    if source.tokenizer is None:
+        return hash_files(files, key=f"{key}.path")
+    tokenizer = load_tokenizer(source.tokenizer, f"{key}.tokenizer", revision=source.revision)
+    return combine([("tokenizer", tokenizer_hash(tokenizer)), ("special", " ".join(tokenizer.all_special_tokens))])
 
 
 def _tokens(name: str, revision: str | None, key: str) -> Iterator[str]:

@@ -110,6 +110,7 @@ def fit_margin(
         crossing_low = meeting(-1)
         crossing_high = meeting(1)
         margin = crossing_high if crossing_high >= 0 else None
+    is_flat = np.ptp(y) == 0  # of equal scores the library has NaN
     ends = x if margin is None else [*x, margin]
     grid = np.linspace(min(ends), max(ends), line_points)
     line, half = fit.intercept + fit.slope * grid, half_band(grid)
@@ -120,8 +121,8 @@ def fit_margin(
         teacher=float(teacher),
         slope=float(fit.slope),
         intercept=float(fit.intercept),
-        r2=float(fit.rvalue**2),
-        p=float(fit.pvalue),
+        r2=0.0 if is_flat else float(fit.rvalue**2),
+        p=1.0 if is_flat else float(fit.pvalue),
         crossing=crossing,
         crossing_low=crossing_low,
         margin=margin,

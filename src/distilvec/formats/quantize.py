@@ -3,7 +3,7 @@
 In an int8 file:
 
 - Linear layers have one scale per output channel and weights of 7 bits: with 8, sums overflow on x86 processors without
-  VNNI (onnxruntime issues 5849, 6004, 14642). docs/export.md has what the eighth bit is worth.
+  VNNI (onnxruntime issues 5849, 6004, 14642).
 - Layers with fewer outputs than inputs (the second one of a feed-forward block) have int8 weights and fp32 activations:
   the outliers among their inputs cause most of the error.
 - Tables of embeddings have one scale per row.

@@ -65,6 +65,16 @@ def checksums(folder: Path) -> dict[str, str]:
     return {name: checksum_once(folder / name) for name in _names(folder) if name != RECORD}
 
 
+def damaged_files(folder: Path) -> list[str]:
+    """Return the files of a saved model that are missing, and those of its content that are not as they were saved."""
+    names = []
+    for name, checksum in ((read_record(folder) or {}).get(FILES) or {}).items():
+        path = folder / name
+        if not path.is_file() or (name.endswith(_CONTENT) and checksum_once(path) != checksum):
+            names.append(name)
+    return names
+
+
 def is_unchanged(folder: Path, record: dict[str, Any]) -> bool:
     """Return whether a save with this record would change nothing: equal record, and no listed file is missing."""
     return read_record(folder) == record and all((folder / name).is_file() for name in record[FILES])

@@ -25,7 +25,9 @@ from distilvec.methods.base.token_or_logit_kd import Form, On, TokenOrLogitKD
 
 
 class Cdm(TokenOrLogitKD):
-    """tokens: squared error of the unit states of paired tokens; sentence: of sentence vectors; kl: of class logits.
+    """Trains the student on tokens that both tokenizers spell alike, or on the teacher's class logits.
+
+    tokens: squared error of the unit states of paired tokens; sentence: of sentence vectors; kl: of class logits.
 
     Squared errors are means over the teacher's dimensions, after a linear layer from the student's.
 

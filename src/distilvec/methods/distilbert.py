@@ -14,7 +14,9 @@ from distilvec.methods.base.terms import bibtex
 
 
 class DistilBert(LayerwiseObjective):
-    """distance: as redact; cosine: 1 - cos of last hidden states, averaged over a text's tokens (eq. 12); weights 1.
+    """Learns the teacher's vector, and the direction of its last hidden state of each token.
+
+    distance: as redact; cosine: 1 - cos of last hidden states, averaged over a text's tokens (eq. 12); weights 1.
 
     Args:
         distance: as redact

@@ -24,7 +24,9 @@ from distilvec.methods.base.terms import bibtex, embeddings
 
 
 class DistilCseCkd(QueueObjective):
-    """ckd: InfoNCE of the projected student with teacher vectors, of the batch and of a queue; mse: weight 0.
+    """Trains the student to tell the teacher's vector of a text from those of other texts.
+
+    ckd: InfoNCE of the projected student with teacher vectors, of the batch and of a queue; mse: weight 0.
 
     The queue's vectors are further negatives, without those of the batch's own texts.
 

@@ -21,7 +21,9 @@ from distilvec.methods.base.terms import bibtex, embeddings, simcse_term
 
 
 class DistillCse(Objective):
-    """distill: cross-entropy of the in-batch similarities, teacher to student (first view); simcse: two dropout views.
+    """Trains the student to find the texts of a batch as similar to each other as the teacher does.
+
+    distill: cross-entropy of the in-batch similarities, teacher to student (first view); simcse: two dropout views.
 
     Args:
         student_temperature, teacher_temperature: of distill

@@ -48,7 +48,9 @@ def distillation_weights(moe: Weights, lambda_: float) -> Weights:
 
 
 class DistillMoE(Objective):
-    """moe, diversity, uniform: the parts of L_MoE (eq. 7); dynamic_cka: L_CKA (eq. 13). Together they are eq. 14.
+    """Learns facets of the teacher's vectors by experts that a gate mixes, and hidden states across tokenizers.
+
+    moe, diversity, uniform: the parts of L_MoE (eq. 7); dynamic_cka: L_CKA (eq. 13). Together they are eq. 14.
 
     Without a task the loss is the second part of eq. 14 alone. w is `distillation_weight`. With several teachers there
     is an expert for each facet of each teacher, the first teacher's first, and one gate. A teacher's weight, relative

@@ -36,7 +36,9 @@ TERMS: dict[Form, tuple[str, ...]] = {
 
 
 class Dskd(TokenOrLogitKD):
-    """On class logits: projected, student_space, teacher_space, probe; on states: sentence and token, both ways.
+    """Learns the teacher's class logits or states in the student's space and in the teacher's, through projections.
+
+    On class logits: projected, student_space, teacher_space, probe; on states: sentence and token, both ways.
 
     - Class logits: the student's tokens attend to the teacher's and take their projected states. The mean goes through
       the student's frozen head: `projected` is its loss on the labels, and where it is right the student's logits

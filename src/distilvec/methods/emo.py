@@ -30,7 +30,9 @@ from distilvec.methods.base.terms import bibtex, task_shares, task_term, task_we
 
 
 class Emo(Objective):
-    """task: labels; ira: 1 - sqrt(CKA) of attention rows, summed over layers (eq. 14); otis: transport cost (eq. 21).
+    """Learns labels, and the teacher's attention and hidden states across tokenizers.
+
+    task: labels; ira: 1 - sqrt(CKA) of attention rows, summed over layers (eq. 14); otis: transport cost (eq. 21).
 
     L = (1 - w) L_task + w (L_IRA + L_OTIS) with w = `distillation_weight` (eq. 22), or L_IRA + L_OTIS without a task.
     The projection P (eq. 17) learns here; the recipe gives it a learning rate of its own.

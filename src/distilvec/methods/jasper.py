@@ -23,7 +23,9 @@ PREFIXES = (256, 512, 1024, 2048, 3584)  # of the public code
 
 
 class Jasper(Objective):
-    """cosine: to the teacher's vector; similarity: squared gaps of in-batch cosines; triplet: their order, by a margin.
+    """Learns the teacher's vector, its similarities between texts, and their order.
+
+    cosine: to the teacher's vector; similarity: squared gaps of in-batch cosines; triplet: their order, by a margin.
 
     simcse, of weight 0 by default: two dropout views, in the second stage of TALAS' comparison (0.4, and 0.6 the rest).
 

@@ -16,7 +16,9 @@ from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD
 
 
 class Mined(TokenOrLogitKD):
-    """mined: KL of class logits, or the distance of the states of paired tokens.
+    """Learns the teacher's class probabilities; without classes, the states of tokens paired by edit distance.
+
+    mined: KL of class logits, or the distance of the states of paired tokens.
 
     Args:
         on: class logits or token states; "auto" takes logits if there are any

@@ -12,7 +12,9 @@ from distilvec.methods.base.terms import bibtex
 
 
 class MiniLm(LayerwiseObjective):
-    """distance: as redact; attention: KL of softmax(Q K') (eq. 7); value: of softmax(V V') (eq. 5), by head; weights 1.
+    """Learns the teacher's vector, and the attention of one of its layers.
+
+    distance: as redact; attention: KL of softmax(Q K') (eq. 7); value: of softmax(V V') (eq. 5), by head; weights 1.
 
     Args:
         distance: as redact

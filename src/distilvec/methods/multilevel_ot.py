@@ -22,7 +22,9 @@ LEVELS = {"absolute": 1.0, "cross_entropy": 0.1, "sinkhorn": 0.1 * 0.001}
 
 
 class MultilevelOt(TokenOrLogitKD):
-    """absolute, cross_entropy, sinkhorn: the three levels, on the most probable classes, as in the official code.
+    """Learns the teacher's class logits in order of size, by optimal transport.
+
+    absolute, cross_entropy, sinkhorn: the three levels, on the most probable classes, as in the official code.
 
     Args:
         on: class logits or token states; "auto" takes logits if there are any

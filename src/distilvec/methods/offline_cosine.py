@@ -16,7 +16,9 @@ from distilvec.methods.base.terms import bibtex
 
 
 class OfflineCosine(EmbeddingRegression):
-    """cosine: 1 - cos of the student's vector and the teacher's (eq. 3); one term per teacher (EmbeddingRegression).
+    """Learns the direction of the teacher's vector.
+
+    cosine: 1 - cos of the student's vector and the teacher's (eq. 3); one term per teacher (EmbeddingRegression).
 
     Args:
         target: "final", the models' embeddings, or "pre_dense", the vectors before their first Dense layer. The

@@ -14,7 +14,7 @@ from distilvec.methods.base.terms import bibtex
 
 
 class Redact(EmbeddingRegression):
-    """The distance of the student's embedding to the teacher's cached one (eq. 3), a term with the distance's name.
+    """Trains the student to give the teacher's vector for every text (eq. 3). The term has the distance's name.
 
     Args:
         distance: "l2", not squared (paper), "mse" or "cosine"

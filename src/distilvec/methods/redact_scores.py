@@ -16,7 +16,9 @@ from distilvec.methods.base.terms import bibtex, embeddings
 
 
 class RedactScores(QueueObjective):
-    """l2 (or another distance), as redact; kl: `score_kl` of student and teacher on a queue of the teacher's vectors.
+    """Learns the teacher's vector, and its scores against documents.
+
+    l2 (or another distance), as redact; kl: `score_kl` of student and teacher on a queue of the teacher's vectors.
 
     kl is 0 until the queue is full or holds the whole corpus. A text's own vector, and those of its batch, are no
     documents: the distance covers them, and a text's score with itself would take the teacher's whole softmax. So the

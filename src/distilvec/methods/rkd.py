@@ -9,7 +9,9 @@ from distilvec.methods.base.terms import bibtex, embeddings
 
 
 class Rkd(Objective):
-    """distance: relative distances of pairs (eq. 5 and 6); angle: cosines of the angles of triplets (eq. 7 and 8).
+    """Learns the relative distances and the angles between texts that the teacher has.
+
+    distance: relative distances of pairs (eq. 5 and 6); angle: cosines of the angles of triplets (eq. 7 and 8).
 
     Weights are 1 and 2, as in the paper. The angle term holds batch_size^3 numbers.
     """

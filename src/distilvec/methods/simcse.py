@@ -16,7 +16,9 @@ from distilvec.methods.base.terms import bibtex
 
 
 class SimCse(Objective):
-    """simcse: InfoNCE between the student's embeddings under two dropout masks (eq. 1 and 4).
+    """Brings two dropout views of a text together and other texts apart; no teacher.
+
+    simcse: InfoNCE between the student's embeddings under two dropout masks (eq. 1 and 4).
 
     Args:
         temperature: of the softmax

@@ -33,7 +33,9 @@ INITIAL_DEVIATION = 1e-3  # of W_l; see Talas
 
 
 class Talas(Objective):
-    """simcse: dropout views (eq. 6); tamd: upper layers to the teacher's vector (eq. 3); lasd: adjacent layers (eq. 5).
+    """Learns the teacher's vector in upper layers, in each lower one the geometry of the next; with SimCSE.
+
+    simcse: dropout views (eq. 6); tamd: upper layers to the teacher's vector (eq. 3); lasd: adjacent layers (eq. 5).
 
     L = 0.001 L_SimCSE + 0.75 L_TAMD + 1.0 L_LASD (eq. 7); the numbers are `default_weights`.
 

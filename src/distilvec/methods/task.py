@@ -9,7 +9,10 @@ from distilvec.methods.base.terms import bibtex, task_term
 
 
 class Task(Objective):
-    """task: cross-entropy of a task's classes, squared error of its scores. Reads nothing of a teacher."""
+    """Learns the labels of a task, without a teacher.
+
+    task: cross-entropy of a task's classes, squared error of its scores. Reads nothing of a teacher.
+    """
 
     in_teacher_space = False
     default_weights = {"task": 1.0}

@@ -16,7 +16,9 @@ from distilvec.methods.base.terms import bibtex
 
 
 class TinyBert(LayerwiseObjective):
-    """distance: as redact; attention: squared gaps of Q K' / sqrt(d) (eq. 10); hidden: of states (eq. 9); weights 1.
+    """Learns the teacher's vector, and its attention and hidden states layer by layer.
+
+    distance: as redact; attention: squared gaps of Q K' / sqrt(d) (eq. 10); hidden: of states (eq. 9); weights 1.
 
     Layer l of the student is compared with g(l) = (L / L') l of the teacher; L' must divide L. One W for all layers.
 

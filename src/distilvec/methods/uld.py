@@ -15,7 +15,9 @@ from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD
 
 
 class Uld(TokenOrLogitKD):
-    """uld: sum over ranks of |sorted p_s - sorted p_t|, with zeros for missing classes.
+    """Learns the teacher's class probabilities, sorted by size.
+
+    uld: sum over ranks of |sorted p_s - sorted p_t|, with zeros for missing classes.
 
     Args:
         on: class logits or token states; "auto" takes logits if there are any

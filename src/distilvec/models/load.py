@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,7 @@ def load_with_settings(name: str, key: str, settings: ModelSettings, device: str
             _expect_plain_model(name, common)
             modules = _plain_modules(name, key, settings, {**weights, **common}, common)
             model = SentenceTransformer(modules=modules, device=None if placed else "cpu", model_kwargs=placed)
+            own_weights(model)
         _refuse_other_modules(model, name, key)
         check_model(model, name, key)
     _set_length(model, name, key, settings.max_length)
@@ -368,7 +369,19 @@ def load(path_or_id: str | Path, device: str | None = None, **kwargs: Any) -> Se
                 f"{dim}.",
                 _COPY_AGAIN,
             )
+    own_weights(model)
     return model
+
+
+def own_weights(model: torch.nn.Module) -> None:
+    """Copy a model's weights on the CPU out of their file.
+
+    The libraries map it into memory: where it is written over while the model is in use, vectors are those of other
+    bytes, and a file that becomes shorter ends the process.
+    """
+    for values in chain(model.parameters(), model.buffers()):
+        if values.device.type == "cpu":
+            values.data = values.data.clone()
 
 
 class _SavedExperts(Experts):

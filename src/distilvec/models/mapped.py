@@ -43,6 +43,6 @@ def map_weights(model: nn.Module, folder: Path) -> None:
 
 
 def load_mapped(model: nn.Module) -> None:
-    """Bring the weights of a mapped model into ordinary memory: for training, or since its file may change."""
+    """Bring the weights of a mapped model back into ordinary memory, for training."""
     for weight in model.parameters():
         weight.data = weight.data.clone()

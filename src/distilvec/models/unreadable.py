@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from huggingface_hub.errors import HfHubHTTPError
-from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.errors import UNREADABLE, DistilvecError, explain, explained, first_line
+from distilvec.core.files import files_below
 from distilvec.models.static import text_tokenizer, tokens_without_row
 
 Kind = Literal["model", "tokenizer", "adapter", "causal language model"]
 _MODEL_FILES = {"modules.json", "config.json", "adapter_config.json"}
-_RAISED = (*UNREADABLE, SafetensorError, *HfHubHTTPError.__bases__)  # the bases are those of the hub's HTTP client
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)  # for these the message names the model, not the missing file
 _LONGEST = 1000  # characters of a name
 PROBE = "a text"
@@ -39,9 +37,7 @@ def readable(name: str, key: str, kind: Kind = "model") -> Iterator[None]:
         if error.key != "model" or key == "model":
             raise
         raise error.renamed(key) from error
-    except Exception as error:
-        if not isinstance(error, _RAISED) and type(error) is not Exception:  # tokenizers raises bare ones
-            raise
+    except Exception as error:  # the libraries raise any kind: ZeroDivisionError for no heads, tokenizers bare ones
         machine = not isinstance(error, UnicodeError) and not (isinstance(error, OSError) and error.errno in _ABSENT)
         explanation = explain(error, key) if machine else None
         untrusted = how_to_trust(key) if "trust_remote_code" in str(error) else None
@@ -64,6 +60,7 @@ def check_model(model: Any, name: str, key: str) -> None:
             "Name one of them, such as its folder query or document.",
         )
     check_weights(model, name, key)
+    _check_numbers(model, name, key)
     if not isinstance(getattr(model[0], "tokenizer", None), (PreTrainedTokenizerBase, Tokenizer)):
         return
     tokenizer = text_tokenizer(model)
@@ -92,6 +89,19 @@ def refuse_several_parts(backbone: Any, name: str, key: str) -> None:
             "from it.",
             "Name a text model to begin with (--student, student.model); this one can teach it.",
         )
+
+
+def _check_numbers(model: Any, name: str, key: str) -> None:
+    """Raise DistilvecError for a length or a width that the model's settings state and that is no number above 0."""
+    sizes = {
+        "max_seq_length": model.max_seq_length,
+        "truncate_dim": model.truncate_dim,
+        "embedding_dimension": _stated_width(model),
+    }
+    for setting, size in sizes.items():
+        if size is not None and (not isinstance(size, int | float) or size < 1):
+            problem = f"{name} states {setting} {size!r}; expected a number of 1 or more."
+            raise DistilvecError(key, problem, "Correct its settings, or save the model again.")
 
 
 def check_weights(model: Any, name: str, key: str) -> None:
@@ -174,7 +184,10 @@ def _no_model(name: str, kind: Kind) -> str | None:
     path = Path(name)
     if path.is_dir():
         found = kind == "tokenizer" or any(entry.name in _MODEL_FILES for entry in path.iterdir())
-        return None if found else f"the folder holds none of {', '.join(sorted(_MODEL_FILES))}"
+        if not found:
+            return f"the folder holds none of {', '.join(sorted(_MODEL_FILES))}"
+        pipes = files_below(path, accept=lambda entry: entry.exists() and not entry.is_file() and not entry.is_dir())
+        return f"{pipes[0]} is not a file" if pipes else None
     if path.is_symlink() and not path.exists():
         return "the link leads nowhere"
     if path.exists():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from distilvec.evaluation.evaluator import (
 from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.tasks import Task, TaskFailure, embedded_texts
 from distilvec.report.values import REPORT_FORMAT, ChangeInterval
+from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.table_embedder import TableEmbedder
 
@@ -107,13 +108,15 @@ def score_columns(
 def embed_ahead(request: Request, cache: EmbeddingCache) -> None:
     """Embed the texts of all tasks with one model, with a bar; what `cache` has is not embedded again.
 
-    Vectors that cannot be used are no error here: scoring a task asks for them again, and names the task.
+    Vectors that cannot be used are no error here: scoring a task asks for them again, and names the task. An API is not
+    asked again: each request is repeated and paid for, and what it refuses once it refuses for every task.
     """
     missing = cache.missing(request)
     if not missing.texts:
         return
     what = f"embedding with {request.embedder.name}"
-    with progress(what, missing.size, "texts") as advance, suppress(DistilvecError):
+    is_api = isinstance(request.embedder, ApiEmbedder)
+    with progress(what, missing.size, "texts") as advance, nullcontext() if is_api else suppress(DistilvecError):
         for step in cache.embed(missing):
             advance(step.texts, work=step.share * missing.size)
 

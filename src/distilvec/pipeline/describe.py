@@ -12,14 +12,12 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.config.student import StudentSection
 from distilvec.core.artifacts import ArtifactStore, read_stored, store_json
-from distilvec.core.files import files_below
-from distilvec.core.hashing import hash_files
 from distilvec.core.info import UNLIMITED, StudentInfo, TeacherInfo
 from distilvec.core.log import log
 from distilvec.data.corpus import Corpus
 from distilvec.models.experts import Experts
 from distilvec.models.limits import max_length
-from distilvec.models.load import folder_of, load, resolve_model
+from distilvec.models.load import folder_of, resolve_model
 from distilvec.models.mapped import map_weights
 from distilvec.models.placement import count_parameters
 from distilvec.models.static import is_static, text_tokenizer
@@ -28,16 +26,15 @@ from distilvec.models.unreadable import Kind, readable
 from distilvec.pipeline.job import errors_of
 from distilvec.pipeline.loaded import LoadedModels
 from distilvec.pipeline.precision import hardware_dtype, is_open
-from distilvec.pipeline.student import draw_fitting_texts
+from distilvec.pipeline.student import draw_fitting_texts, load_saved
 from distilvec.report.record import TeacherRecord
-from distilvec.students.build import build_with_notes, dropout_rates
+from distilvec.students.build import build_with_notes, dropout_rates, source_name
 from distilvec.teachers.cache.manifest import Manifest, hash_model, parse_manifest
 from distilvec.teachers.model_embedder import ModelEmbedder, special_tokens
 from distilvec.teachers.teacher import OpenTeacher, open_teacher
 
 FORMAT = 5  # raised when the same settings and files would give another description
-STUDENT_FORMAT = 5
-_READ = (".json", ".txt", ".model")  # endings of settings and tokenizer files
+STUDENT_FORMAT = 6
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,9 @@ def describe_teacher(
         if stored is not None:
             info = TeacherInfo(**_with_tuples(stored["info"]))
             description = TeacherDescription(info, parse_manifest(stored["manifest"]), stored["parameters"])
-        elif loaded is None:
+            return _with_notes(description)
+
+        if loaded is None or section.local_model is None:
             with open_teacher(section, device) as teacher:
                 description = describe_open(teacher)
         else:
@@ -70,11 +69,18 @@ def describe_teacher(
             dtype = hardware_dtype(device) if is_open(section) else section.dtype
             decided_section = section.model_copy(update={"dtype": dtype})
             teacher = open_teacher(decided_section, device)
-            if isinstance(teacher, ModelEmbedder):
-                loaded.teacher, loaded.section = teacher, decided_section
+            assert isinstance(teacher, ModelEmbedder)
+            loaded.teacher, loaded.section = teacher, decided_section
             description = describe_open(teacher)
-        if path is not None and stored is None:
+        if path is not None and path == _teacher_file(section, store):
             store_json(path, asdict(description))
+        elif path is not None and loaded is not None:  # its files have changed meanwhile: it may be of either
+            loaded.release_untaken()
+    return _with_notes(description)
+
+
+def _with_notes(description: TeacherDescription) -> TeacherDescription:
+    """Log what the teacher states and is not used, and return its description."""
     for note in description.info.notes:
         log(f"{description.info.name}: {note}.")
     return description
@@ -158,7 +164,6 @@ def _student_file(
     folder = _student_folder(section, teacher)
     if folder is None:
         return None
-    files = [path for path in files_below(folder) if path.suffix in _READ]
     unread: Any = {"lora": True, "head": True, "start": True, "dims": True, "experts": {"residual"}}
     about_teacher = asdict(replace(teacher, name="", weight=1.0, logits=False, notes=()))
     for key in ("adapters", "similarity"):  # change no size
@@ -166,7 +171,7 @@ def _student_file(
     fingerprint = recipes.fingerprint(
         STUDENT_FORMAT,
         section.model_dump(mode="json", exclude=unread),
-        hash_files(files, folder, "student.model"),
+        hash_model(folder, (), "student.model"),
         None if vocabulary is None else tokenizer_hash(vocabulary),
         about_teacher,
         in_teacher_space,
@@ -176,9 +181,7 @@ def _student_file(
 
 def _student_folder(section: StudentSection, teacher: TeacherInfo) -> Path | None:
     """Return the folder of the model or, for a fresh one, of the tokenizer that a student is made from."""
-    name, revision = section.model or section.tokenizer, section.revision
-    if section.model == "teacher":
-        name, revision = teacher.model or section.tokenizer, teacher.revision
+    name, revision = source_name(section, teacher)
     if section.config is not None:
         return _folder(name, revision, "student.tokenizer", "tokenizer")
     return _folder(name, revision, "student.model")
@@ -188,13 +191,13 @@ def student_content(section: StudentSection, teacher: TeacherInfo, vocabulary: A
     """Return a hash of the files and tokenizer that the untrained student is made from."""
     folder = _student_folder(section, teacher)
     # Without a folder the student comes from another place than a file: its name is in the recipe
-    content = None if folder is None else hash_model(folder, ())
+    content = None if folder is None else hash_model(folder, (), "student.model")
     return recipes.fingerprint(content, None if vocabulary is None else tokenizer_hash(vocabulary))
 
 
 def describe_saved(folder: Path) -> tuple[StudentInfo, int]:
     """Describe a saved student, with its maximum input in tokens."""
-    model = load(folder, device="cpu")
+    model = load_saved(folder)
     return student_info(model), max_length(model)
 
 

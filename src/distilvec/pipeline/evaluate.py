@@ -25,7 +25,7 @@ from distilvec.pipeline.caches import cached_vectors, open_cache
 from distilvec.pipeline.columns import Samples, change_intervals, intervals, score_columns, write_samples
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.judgement import judge_run
-from distilvec.pipeline.parts import PARTS, Models, SavedStudent
+from distilvec.pipeline.parts import PARTS, Models, SavedStudent, finetuned_model
 from distilvec.pipeline.projected import projected_student, trains_projection
 from distilvec.pipeline.start import read_start
 from distilvec.pipeline.student import trained_student
@@ -33,6 +33,7 @@ from distilvec.pipeline.texts import test_split
 from distilvec.report.values import Report, read_report
 from distilvec.students.task_head import load_head
 from distilvec.teachers.api_embedder import ApiEmbedder
+from distilvec.teachers.cache.manifest import hash_model
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.train.metrics import read_metrics
@@ -91,7 +92,8 @@ def _fingerprint(job: Job) -> str:
         key = fingerprint(job.fingerprint, MEASURED, "supervised")
     key = fingerprint(key, job.teacher.info.similarity)
     if section.finetuned is not None:
-        key = fingerprint(key, str(section.finetuned))
+        folder = finetuned_model(section.finetuned)
+        key = fingerprint(key, hash_model(folder, (), "evaluation.finetuned") if folder.is_dir() else str(folder))
     return key
 
 

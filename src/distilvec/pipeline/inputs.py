@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -12,8 +12,8 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError, explained
-from distilvec.core.files import files_below, remove, scratch, sync, sync_folder
-from distilvec.core.hashing import combine, hash_files
+from distilvec.core.files import files_below, locked, remove, scratch, sync, sync_folder
+from distilvec.core.hashing import checksum_once, combine, hash_files
 from distilvec.teachers.indexes.address import is_index
 
 
@@ -48,10 +48,9 @@ def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path
             "teacher", f"expected vectors [{len(listed)}, dim], one for each text; found shape {list(teacher.shape)}."
         )
     values = np.ascontiguousarray(teacher, dtype=np.float32)
-    name = _digest([values.tobytes(), "\0".join(listed).encode("utf-8", "surrogatepass")])
     column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
     table = pa.table({"text": listed, "teacher_embedding_final": column})
-    return {"vectors": _store(root, f"vectors-{name}.parquet", lambda path: pq.write_table(table, path))}
+    return {"vectors": _store(root, "vectors-{}.parquet", lambda path: pq.write_table(table, path))}
 
 
 def model_name(model: Model, root: Path, key: str) -> str:
@@ -61,21 +60,10 @@ def model_name(model: Model, root: Path, key: str) -> str:
     if not isinstance(model, SentenceTransformer):
         expected = "a model's id, folder or SentenceTransformer"
         raise DistilvecError(key, f"expected {expected}; found {type(model).__name__}.")
-    # Only the saved files have all that changes a vector: each module's settings, the tokenizer, the backbone's heads
-    folder = root / "inputs"
-    new = scratch(folder / "model")
-    with explained("cache.root", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        remove(new)
-        try:
-            model.save_pretrained(str(new), create_model_card=False)
-            files = hash_files(files_below(new), new, "cache.root")
-            # What a saved model does not state, and what a length that was set after loading changes
-            settings = model.prompts, model.max_seq_length, model.truncate_dim
-            name = f"model-{combine([('files', files), ('settings', repr(settings))])[:16]}"
-            return _store(root, name, new.rename)
-        finally:
-            remove(new)
+    # Only the saved files have all that changes a vector: each module's settings, the tokenizer, the backbone's heads.
+    # They do not state prompts, and not a length that was set after loading
+    stated = repr((model.prompts, model.max_seq_length, model.truncate_dim))
+    return _store(root, "model-{}", lambda path: model.save_pretrained(str(path), create_model_card=False), stated)
 
 
 def source_keys(texts: Texts, root: Path) -> list[dict[str, Any]]:
@@ -87,21 +75,20 @@ def source_keys(texts: Texts, root: Path) -> list[dict[str, Any]]:
         return [{"path": str(Path(texts).resolve())}]
     data: Any = texts
     if hasattr(data, "to_parquet"):
-        path = _store(root, f"dataset-{data._fingerprint}.parquet", lambda path: data.to_parquet(str(path)))
+        path = _store(root, "dataset-{}.parquet", lambda path: data.to_parquet(str(path)))
         return [{"path": path, "name": "texts"}]
     listed = _listed(texts)
-    encoded = (text.encode("utf-8", "surrogatepass") for text in listed)
-    name = _digest(part for text in encoded for part in (len(text).to_bytes(8, "little"), text))
 
     def write(path: Path) -> None:
         with path.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps({"text": text}) + "\n" for text in listed)
 
-    return [{"path": _store(root, f"texts-{name}.jsonl", write), "name": "texts"}]
+    return [{"path": _store(root, "texts-{}.jsonl", write), "name": "texts"}]
 
 
 def _listed(texts: Any) -> list[str]:
-    listed = list(texts) if isinstance(texts, Iterable) else [texts]
+    is_listed = isinstance(texts, Iterable) and not isinstance(texts, Mapping)  # of a mapping it would be the keys
+    listed = list(texts) if is_listed else [texts]
     wrong = [type(item).__name__ for item in listed if not isinstance(item, str)]
     if wrong or not listed:
         found = f"{wrong[0]} among them" if wrong else "no texts"
@@ -109,27 +96,31 @@ def _listed(texts: Any) -> list[str]:
     return listed
 
 
-def _digest(parts: Iterable[bytes]) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
+def _store(root: Path, name: str, write: Callable[[Path], Any], stated: str = "") -> str:
+    """Return the path of an input below `root`, with a hash of its content and of `stated` in place of {} in its name.
 
-
-def _store(root: Path, name: str, write: Callable[[Path], Any]) -> str:
-    """Return the path of an input below `root`; `write` makes it, whole or not at all, if it is missing."""
-    path = root / "inputs" / name
-    with explained("cache.root", path):
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            new = scratch(path)
-            try:
-                remove(new)
-                write(new)
-                sync(new)  # a name without its content must not outlast a power cut: it counts as whole
-                if not path.exists():
+    `write` makes the file or folder each time: what is there already is compared with it, since it may be damaged.
+    """
+    folder = root / "inputs"
+    new = scratch(folder / name.format(secrets.token_hex(4)))  # threads of one process may store other content
+    with explained("cache.root", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            remove(new)
+            write(new)
+            content = _content(new)
+            path = folder / name.format(combine([("content", content), ("stated", stated)])[:16])
+            with locked(folder / ".lock", "cache.root", str(path), wait=True):
+                if not path.exists() or _content(path) != content:
+                    sync(new)  # a name without its content must not outlast a power cut
+                    remove(path)
                     new.rename(path)
-                sync_folder(path.parent)
-            finally:
-                remove(new)
+                    sync_folder(folder)
+        finally:
+            remove(new)
     return str(path)
+
+
+def _content(path: Path) -> str:
+    """A hash of a file, or of all files of a folder."""
+    return hash_files(files_below(path), path, "cache.root") if path.is_dir() else checksum_once(path)

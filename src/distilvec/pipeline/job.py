@@ -73,7 +73,12 @@ class Teacher:
         if described is not None and not sharded:
             return described
         with errors_of(self.key):
-            return open_teacher(self.section, device, self.counts, sharded)
+            teacher = open_teacher(self.section, device, self.counts, sharded)
+            if self.section.api is None and teacher.manifest().weights != self.embeddings.weights:
+                name = "model" if self.section.vectors is None else "vectors"
+                problem = f"{self.info.name} was changed after this command had read it."
+                raise DistilvecError(f"teacher.{name}", problem, "Run the command again when nothing writes to it.")
+            return teacher
 
     def record(self, several: bool, unread: bool = False) -> TeacherRecord:
         """Return its part of the run's record; with its weight if there are several teachers."""

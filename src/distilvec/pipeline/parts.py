@@ -248,10 +248,14 @@ def tokens(models: Models) -> list[SeparatePlanes]:
         return []
     shown = {name: model.model for name, model in models.present.items() if not is_static(model.model)}
     if (folder := models.section.finetuned) is not None:
-        student = RunFolder(folder).student
-        model = student if student.is_dir() else folder
-        shown["finetuned"] = load_model(str(model), "evaluation.finetuned")
+        shown["finetuned"] = load_model(str(finetuned_model(folder)), "evaluation.finetuned")
     return project_token_planes(draw_sentences(texts, PLANES), shown)
+
+
+def finetuned_model(folder: Path) -> Path:
+    """Return the model that `evaluation.finetuned` names: the student of a run, or the folder itself."""
+    student = RunFolder(folder).student
+    return student if student.is_dir() else folder
 
 
 def vocabulary(models: Models) -> Vocabulary | None:

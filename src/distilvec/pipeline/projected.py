@@ -12,10 +12,10 @@ from distilvec.core.objective import Objective
 from distilvec.core.registry import method_class
 from distilvec.core.run_folder import RunFolder
 from distilvec.formats.sentence_transformers import save_student
-from distilvec.models.load import load
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import make_objective, reopen
+from distilvec.pipeline.student import load_saved
 from distilvec.report.model_card import model_card
 from distilvec.report.record import RunRecord, describe_student
 from distilvec.students.build import with_projection
@@ -59,7 +59,7 @@ def export_projected(student: Path, out: Path | None) -> Path:
     Errors: DistilvecError for a folder that is no run's student, and for a method without a projection.
     """
     job, record = finished_job(student, "projected")
-    model = projected_student(job, load(student, device="cpu"))
+    model = projected_student(job, load_saved(student))
     if model is None:
         raise DistilvecError(
             "--to",

@@ -7,14 +7,14 @@ from typing import Any
 
 from distilvec.config.recipe import fingerprint
 from distilvec.config.student import StudentSection
-from distilvec.core.artifacts import ArtifactStore
+from distilvec.core.artifacts import ArtifactStore, read_stored, store_json
 from distilvec.core.errors import DistilvecError
-from distilvec.core.files import read_json, write_json
 from distilvec.core.info import TeacherInfo
 from distilvec.data.corpus import Corpus
 from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.texts import texts_by_language
+from distilvec.students.build import source_name
 from distilvec.students.design import describe, design_student, parse_size
 from distilvec.students.shape import count_tokens, read_shape
 
@@ -39,12 +39,12 @@ def size_student(
     Errors: DistilvecError for a size that is too small, with the least one.
     """
     assert section.size is not None
-    model = teacher.model if section.model == "teacher" else section.model
+    model, revision = source_name(section, teacher)
     if model is None:
         raise DistilvecError(
             KEY, "the teacher is no model on this machine, so that it has no layers to take.", "Name student.model."
         )
-    options: dict[str, Any] = {"revision": section.revision, "trust_remote_code": section.trust_remote_code}
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": section.trust_remote_code}
     budget = parse_size(section.size, KEY)
     shape = read_shape(model, "student.model", **options)
     needs_layer = in_teacher_space and (section.dense == "always" or teacher.dim != shape.dim)
@@ -53,13 +53,12 @@ def size_student(
     tokenizer = load_tokenizer(model, "student.model", **options)
     parts = [FORMAT, section.size, section.is_static, repr(shape), corpus.fingerprint, tokenizer_hash(tokenizer)]
     file = store.folder("designs", f"{fingerprint(*parts)}.json")
-    if not file.exists():
+    stored = read_stored(file, "design")
+    if stored is None:
         tokens = count_tokens(tokenizer, texts_by_language(corpus))
         design = design_student(shape, budget, tokens, static=section.is_static, key=KEY)
-        content = {"split": describe(design.split), "keys": design.student_keys(), "notes": list(design.notes)}
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, content, sealed=True)
-    stored = read_json(file, "Delete it and run the same command again.")
+        stored = {"split": describe(design.split), "keys": design.student_keys(), "notes": list(design.notes)}
+        store_json(file, stored)
     return SizedStudent(sized_section(section, stored["keys"]), (stored["split"], *stored["notes"]))
 
 

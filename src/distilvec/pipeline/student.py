@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.config.student import StudentSection
+from distilvec.core.errors import DistilvecError
 from distilvec.core.registry import method_class
 from distilvec.data.corpus import Corpus
+from distilvec.formats.replace import damaged_files
 from distilvec.models.load import load, load_tokenizer
 from distilvec.models.mapped import map_weights
+from distilvec.models.unreadable import readable
 from distilvec.pipeline.job import Job
-from distilvec.students.build import build_student, with_dropout
+from distilvec.students.build import build_student, source_name, with_dropout
 from distilvec.students.encoder import Encoder
 from distilvec.students.factorize import TEXTS
 from distilvec.students.lora import add_adapters
@@ -43,9 +47,22 @@ def trained_student(job: Job, device: str = "cpu") -> SentenceTransformer:
     """Return the student of a finished training; it states how its vectors are compared, as the recipe has it now."""
     student = job.loaded.student
     if student is None:
-        student = job.loaded.student = load(job.files.student, device=device)
+        student = job.loaded.student = load_saved(job.files.student, device)
     student.similarity_fn_name = student_similarity(job)
     return student.to(device)
+
+
+def load_saved(folder: Path, device: str = "cpu") -> SentenceTransformer:
+    """Load a model that a run has saved. Errors: DistilvecError for one that is not as it was saved, or unreadable."""
+    damaged = damaged_files(folder)
+    if damaged:
+        raise DistilvecError(
+            "student",
+            f"{folder / damaged[0]} is missing or damaged: it is not as it was saved.",
+            "Restore it from a copy, or train again with --restart, which moves the run aside.",
+        )
+    with readable(str(folder), "student"):
+        return load(folder, device)
 
 
 def student_similarity(job: Job) -> str:
@@ -67,12 +84,8 @@ def student_tokenizer(job: Job) -> PreTrainedTokenizerBase | None:
         tokenizer: PreTrainedTokenizerBase = job.vocabulary
         return tokenizer
     section = job.recipe.student
-    if section.config is not None:
-        name, revision, key = section.tokenizer, section.revision, "student.tokenizer"
-    elif section.model == "teacher":
-        name, revision, key = job.teacher.info.model, section.revision or job.teacher.info.revision, "student.model"
-    else:
-        name, revision, key = section.model, section.revision, "student.model"
+    name, revision = source_name(section, job.teacher.info)
+    key = "student.model" if section.config is None else "student.tokenizer"
     assert name is not None, "resolve has described a student of this model"
     tokenizer = load_tokenizer(name, key, revision=revision, trust_remote_code=section.trust_remote_code)
     tokenizer.truncation_side = "right"  # as a student cuts texts (students/build.py)

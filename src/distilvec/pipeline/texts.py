@@ -25,12 +25,20 @@ from distilvec.data.corpus import (
     excluded_fingerprint,
     excluded_line,
 )
-from distilvec.data.labeled import Examples, Labelled, build_examples, examples_fingerprint, read_split
+from distilvec.data.labeled import (
+    Examples,
+    Labelled,
+    build_examples,
+    check_same_files,
+    examples_fingerprint,
+    read_split,
+)
 from distilvec.evaluation.stored import stored_tasks
 from distilvec.evaluation.suite import load_suite, read_suite, suite_texts
 from distilvec.evaluation.tasks import Task
 from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
+from distilvec.students.build import source_name
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.vocabulary.choose import Texts, choose, kept_vocabulary
 from distilvec.vocabulary.load import read_tokenizer
@@ -94,8 +102,10 @@ def test_split(recipe: Recipe, examples: Examples) -> Labelled:
     """Read the test rows of the recipe's task."""
     section = recipe.task
     assert section is not None
-    prompt = examples.corpus.prompts.get(section.role, "")
-    return read_split(section, section.test_split, prompt, examples.classes, examples.scale)
+    prompts = examples.corpus.prompts
+    rows = read_split(section, section.test_split, prompts.get(section.role, ""), examples.classes, examples.scale)
+    check_same_files(section, prompts, examples.corpus.fingerprint)
+    return rows
 
 
 def load_corpus(recipe: Recipe, teacher: TeacherInfo, tasks: list[Task], store: ArtifactStore) -> Corpus:
@@ -138,16 +148,15 @@ def load_vocabulary(
 ) -> PreTrainedTokenizerFast | None:
     """Choose or train the tokenizer of `student.vocabulary` on the corpus; None if the backbone keeps its own."""
     vocabulary, key = section.vocabulary, "student.model" if section.model else "student.tokenizer"
-    model = teacher.model if section.model == "teacher" else section.model or section.tokenizer
+    model, revision = source_name(section, teacher)
     if vocabulary is None:
         return None
     if model is None:
         raise DistilvecError(
             "student.model", "is 'teacher', but the teacher is a table of vectors or an API.", "Name a model."
         )
-    revision = section.revision or (teacher.revision if section.model == "teacher" else None)
-    options: dict[str, Any] = {"revision": revision, "trust_remote_code": section.trust_remote_code}
-    pieces = Pieces(load_tokenizer(model, key, **options), "the backbone's tokenizer", key)
+    tokenizer = load_tokenizer(model, key, revision=revision, trust_remote_code=section.trust_remote_code)
+    pieces = Pieces(tokenizer, "the backbone's tokenizer", key)
     parts = [
         vocabulary.model_dump(exclude={"compose", "keep_norm"}),
         corpus.fingerprint,

@@ -239,8 +239,8 @@ def more_texts(report: Report) -> str:
     if seen > (1 - NEARER) * new:
         return ""
     return (
-        f"Texts that were trained on are nearer to the teacher ({number(seen, 3)}) than new ones ({number(new, 3)}): "
-        "add distinct texts, or the long ones in pieces (corpus.sources: pieces)."
+        f"More texts would help: training texts are at distance {number(seen, 2)}, new ones at {number(new, 2)}. Add "
+        "distinct texts, or the long ones in pieces (corpus.sources: pieces)."
     )
 
 

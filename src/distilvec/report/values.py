@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from distilvec.core.escape import visible_tree
 from distilvec.core.files import write_json
@@ -95,7 +95,7 @@ class ExportedForm:
     pytorch_ndcg: float
     megabytes: float
     pytorch_megabytes: float
-    latency_ms: float
+    latency_ms: Annotated[float, Field(gt=0)]
     pytorch_latency_ms: float
     ndcg_low: float | None = None
     ndcg_high: float | None = None

@@ -228,11 +228,16 @@ class PoolingChoice:
     replaced: bool = False
 
 
+def source_name(section: StudentSection, teacher: TeacherInfo) -> tuple[str | None, str | None]:
+    """Return name and revision of the model that a student is made from; of a fresh one those of its tokenizer."""
+    if section.model == "teacher":
+        return teacher.model, section.revision or teacher.revision
+    return section.model or section.tokenizer, section.revision
+
+
 def load_source(section: StudentSection, teacher: TeacherInfo) -> StudentSource:
     """Load the model of `student.model`, in fp32: a SentenceTransformer, or a plain Hugging Face model."""
-    name, revision = section.model, section.revision
-    if name == "teacher":
-        name, revision = teacher.model, revision or teacher.revision
+    name, revision = source_name(section, teacher)
     if name is None:
         raise DistilvecError(
             "student.model", "is 'teacher', but the teacher is a table of vectors or an API.", "Name a model."

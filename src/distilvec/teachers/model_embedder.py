@@ -34,7 +34,6 @@ from distilvec.models.load import (
     role_prompts,
     unused_prompts,
 )
-from distilvec.models.mapped import load_mapped
 from distilvec.models.settings import ModelSettings, setting_key
 from distilvec.models.static import text_tokenizer, tokens_without_row
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
@@ -340,8 +339,6 @@ def load_embedder(
             use_bfloat16(backbone)
     if not placed:
         if target == "cpu" and not sharded:
-            # The library maps the file: what is written over it would change vectors in the middle of a cache
-            load_mapped(loaded)
             pack_linears(backbone)
         loaded.to("cpu" if sharded else target)
     files = ModelFiles(model, settings, *folder_of(resolve_model(model), settings.revision))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -17,7 +18,7 @@ from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.files import files_below
 from distilvec.core.hashing import combine, hash_files
-from distilvec.models.load import folder_of
+from distilvec.models.load import folder_of, resolve_model
 from distilvec.teachers.cache.signals import Signal, TokenSettings
 
 FORMAT = 2
@@ -30,8 +31,6 @@ _IGNORED_FILES = {
     "distilvec_experts.py",
     "distillation.json",
     "exports.json",
-    "model.safetensors.index.json",
-    "pytorch_model.bin.index.json",
     "requirements.txt",
     "training_args.bin",
 }
@@ -168,10 +167,11 @@ def parse_manifest(fields: dict[str, Any]) -> Manifest:
     return Manifest(**{**fields, "tokens": TokenSettings(**{**tokens, **layers})})
 
 
-def hash_folder(folder: Path) -> str:
+def hash_folder(folder: Path, key: str = "teacher.model") -> str:
     """A hash of a model folder's weights, configuration and tokenizer files: their names and contents, streamed.
 
-    A .bin file does not count if a .safetensors file is loaded instead.
+    A .bin file does not count if a .safetensors file is loaded instead. Errors: DistilvecError with `key` for a file
+    that cannot be read.
     """
     paths = []
     for path in files_below(folder):
@@ -185,7 +185,7 @@ def hash_folder(folder: Path) -> str:
     for path in paths:
         if path.suffix != ".bin" or not _is_replaced(path.name, names_by_folder.get(path.parent, set())):
             loaded.append(path)
-    return hash_files(loaded, folder, "teacher.model")
+    return hash_files(loaded, folder, key)
 
 
 def _is_hashed(path: Path) -> bool:
@@ -203,25 +203,30 @@ def _is_replaced(name: str, safetensors: set[str]) -> bool:
     return bool(safetensors)
 
 
-def hash_model(folder: Path, adapters: Sequence[str] | None) -> str:
-    """A hash of a model's folder and of the adapters that are merged into it; those not on this machine by name."""
-    model_hash = hash_folder(folder)
-    names = [*_base_models(folder), *(adapters or ())]
+def hash_model(folder: Path, adapters: Sequence[str] | None, key: str = "teacher.model") -> str:
+    """A hash of a model's folder and of the adapters that are merged into it; those not on this machine by name.
+
+    Errors: as `hash_folder`.
+    """
+    model_hash = hash_folder(folder, key)
+    names = [*_base_models(folder, key), *(adapters or ())]
     if not names:
         return model_hash
     parts = [("model", model_hash)]
     for name in names:
-        adapter_folder = folder_of(name, None)[0]
-        parts.append(("adapter", hash_folder(adapter_folder) if adapter_folder else name))
+        other_folder = None
+        with suppress(OSError):  # no model can have this name: whoever loads it says so
+            other_folder = folder_of(resolve_model(name), None)[0]
+        parts.append(("adapter", hash_folder(other_folder, key) if other_folder else name))
     return combine(parts)
 
 
-def _base_models(folder: Path) -> list[str]:
+def _base_models(folder: Path, key: str) -> list[str]:
     """The models that adapters in a folder are put on: their weights are part of the model, and lie elsewhere."""
     names = []
     for path in files_below(folder):
         if path.name == "adapter_config.json":
-            with explained("teacher.model", path):
+            with explained(key, path):
                 text = path.read_text(encoding="utf-8")
             try:
                 name = json.loads(text).get("base_model_name_or_path")

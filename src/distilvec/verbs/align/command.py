@@ -43,8 +43,8 @@ def align(
 ) -> None:
     """Measure how well two tokenizers line up on texts.
 
-    The share of tokens that can be paired one to one: the mapping rates of EMO's table 6. For each file: the per cent
-    of the teacher's and of the student's tokens in a pair, in brackets with special tokens.
+    The share of tokens that can be paired one to one. For each file: the per cent of the teacher's and of the student's
+    tokens in a pair, in brackets with special tokens.
     """
     from itertools import islice
 

@@ -11,6 +11,7 @@ from distilvec.pipeline.caches import (
     open_cache,
     own_cache,
     pull_cache,
+    push_cache,
     reads_tokens,
     remote_cache,
     show_filling,
@@ -41,6 +42,7 @@ def fill_on_ray(job: Job, teacher: Teacher, options: RayOptions) -> TeacherCache
         )
     cache, corpus = open_cache(job, teacher), teacher.corpus
     if not (missing := count_missing(cache, corpus)):
+        push_cache(job, teacher, cache)
         return cache
     device, rows = job.recipe.train.device, len(corpus)
     with RayWorkers(options, teacher.section, device, cache.manifest, corpus) as workers:

@@ -31,7 +31,7 @@ from distilvec.verbs.classify.recipes import (
 )
 from distilvec.verbs.classify.result import Classifier, read_classifier
 from distilvec.verbs.classify.rows import LabelledTexts, Source
-from distilvec.verbs.classify.split import Split, read_and_split, write_split
+from distilvec.verbs.classify.split import Split, read_and_split, split_files, write_split
 
 
 @quiet_libraries()
@@ -89,7 +89,7 @@ def classify(
     name = model_name(DEFAULT_TEACHER if teacher is None else teacher, cache_root(), "teacher")
     files = RunFolder(folder)
     own_folder(files, restart)
-    write_split(split, data.several, files.labels)
+    write_split(split_files(split, data.several), files)
     labels = describe_labels(data, split, files.labels)
     log(_line(data, split))
     for note in split.notes:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_file
+from distilvec.core.run_folder import RunFolder
 from distilvec.data.task_rows import some_of
+from distilvec.pipeline.claim import has_trained
 from distilvec.verbs.classify.rows import LabelledText, LabelledTexts, Source, read_labelled
 
 VALIDATION_SHARE = 0.1  # of the training rows; on them the best student is chosen
@@ -92,21 +93,39 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
     return split
 
 
-def write_split(split: Split, several: bool, folder: Path) -> None:
-    """Write train.jsonl, validation.jsonl and test.jsonl with the columns of a recipe's task."""
-    folder.mkdir(parents=True, exist_ok=True)
+def split_files(split: Split, several: bool) -> dict[str, str]:
+    """Return train.jsonl, validation.jsonl and test.jsonl by name, with the columns of a recipe's task."""
+    files = {}
     for name, rows in {TRAIN: split.train, VALIDATION: split.validation, TEST: split.test}.items():
-        path = folder / f"{name}.jsonl"
-        if not rows:
-            path.unlink(missing_ok=True)
-            continue
-        columns = ("text",) if len(rows[0].texts) == 1 else ("sentence1", "sentence2")
         lines = []
         for row in rows:
+            columns = ("text",) if len(row.texts) == 1 else ("sentence1", "sentence2")
             label = list(row.labels) if several else row.labels[0]
             content = {**dict(zip(columns, row.texts, strict=True)), "label": label}
             lines.append(json.dumps(content, ensure_ascii=False) + "\n")
-        write_file(path, "".join(lines), "out")
+        if lines:
+            files[f"{name}.jsonl"] = "".join(lines)
+    return files
+
+
+def write_split(files: Mapping[str, str], run: RunFolder) -> None:
+    """Write the files of a split into a run folder.
+
+    Errors: DistilvecError if the run, or its teacher, has learned from other rows: those are kept.
+    """
+    folder = run.labels
+    folder.mkdir(parents=True, exist_ok=True)
+    earlier = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.jsonl")}
+    if earlier not in ({}, files) and (has_trained(run) or has_trained(run.teacher)):
+        raise DistilvecError(
+            "--out",
+            f"{run.path} holds a run on other rows; it is not trained further.",
+            "Choose another folder, or start over with --restart, which moves that run aside.",
+        )
+    for name in earlier.keys() - files.keys():
+        (folder / name).unlink()
+    for name, content in files.items():
+        write_file(folder / name, content, "out")
 
 
 def _draw(

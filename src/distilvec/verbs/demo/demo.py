@@ -37,10 +37,10 @@ from distilvec.evaluation.parity import sample_task
 from distilvec.evaluation.tasks import RetrievalTask
 from distilvec.formats.replace import real
 from distilvec.models.limits import max_length
-from distilvec.models.load import load
 from distilvec.pipeline.local import with_local_tables
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import cache_root
+from distilvec.pipeline.student import load_saved
 from distilvec.pipeline.texts import load_tasks
 from distilvec.report.record import RunRecord
 from distilvec.teachers.teacher import open_teacher
@@ -102,7 +102,7 @@ def write_demo(
             (folder / "vectors.bin").write_bytes(scales.astype("<f4").tobytes() + rows.tobytes())
             beginnings = [shortened(" ".join(text.split()), _SHOWN) for text in shown.documents]
             write_json(folder / "documents.json", beginnings, key="--out")
-            write_json(folder / ABOUT, _about(shown, opened.record, load(model, device="cpu")), key="--out")
+            write_json(folder / ABOUT, _about(shown, opened.record, load_saved(model)), key="--out")
             remove(target)
             folder.rename(target)
     finally:

@@ -12,9 +12,9 @@ from torch import nn
 
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.router import save_router
-from distilvec.models.load import load
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.projected import finished_job, projected_student
+from distilvec.pipeline.student import load_saved
 from distilvec.report.model_card import model_card
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.teacher import load_teacher
@@ -37,7 +37,7 @@ def export_router(student: Path, out: Path | None) -> Path:
             "Use the student alone for queries to the index.",
         )
     compatible = bool(record.teacher_compatible)
-    query = _query_tower(job, load(student, device="cpu"), compatible)
+    query = _query_tower(job, load_saved(student), compatible)
     out = out or job.files.router
     routed = replace(
         record,

@@ -213,12 +213,6 @@ def _set_length(model: SentenceTransformer, name: str, key: str, asked: int | No
         model.max_seq_length = asked
     elif positions is not None:
         model.max_seq_length = max_length(model)
-    if backbone is not None and max_length(model) <= special:
-        raise DistilvecError(
-            key,
-            f"{name} reads {max_length(model)} tokens, of which {special} are special ones: nothing of a text.",
-            "Correct max_seq_length in its sentence_bert_config.json, or model_max_length in tokenizer_config.json.",
-        )
 
 
 def role_prompts(model: SentenceTransformer) -> dict[Role, str]:

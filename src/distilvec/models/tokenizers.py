@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Lowercase
@@ -33,10 +33,10 @@ def lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
     if backend is None:
         tokenizer.do_lower_case = True
         return
-    normalizer: Any = backend.normalizer
+    normalizer = backend.normalizer
     parts = [] if normalizer is None else [normalizer]
     if isinstance(normalizer, Normalizers):
-        parts = list(normalizer)
+        parts = list(cast(Any, normalizer))
     if not any(isinstance(part, Lowercase) for part in parts):
         backend.normalizer = Normalizers([Lowercase(), *parts])
 

@@ -15,7 +15,8 @@ from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.errors import UNREADABLE, DistilvecError, explain, explained, first_line
 from distilvec.core.files import files_below
-from distilvec.models.static import text_tokenizer, tokens_without_row
+from distilvec.models.limits import max_length
+from distilvec.models.static import is_static, text_tokenizer, tokens_without_row
 
 Kind = Literal["model", "tokenizer", "adapter", "causal language model"]
 _MODEL_FILES = {"modules.json", "config.json", "adapter_config.json"}
@@ -52,7 +53,7 @@ def check_place(name: str, key: str, kind: Kind = "model") -> None:
 
 
 def check_model(model: Any, name: str, key: str) -> None:
-    """Raise DistilvecError for non-finite weights, an empty tokenizer, tokens without a row in the table, a Router."""
+    """Raise DistilvecError for a Router, and for weights, sizes, tokens and lengths with which no model can work."""
     if type(model[0]).__name__ == "Router":
         raise DistilvecError(
             key,
@@ -65,6 +66,13 @@ def check_model(model: Any, name: str, key: str) -> None:
         return
     tokenizer = text_tokenizer(model)
     check_tokenizer(tokenizer, name, key)
+    special = 0 if is_static(model) else tokenizer.num_special_tokens_to_add(pair=False)
+    if max_length(model) <= special:
+        raise DistilvecError(
+            key,
+            f"{name} reads {max_length(model)} tokens, of which {special} are special ones: nothing of a text.",
+            "Correct max_seq_length in its sentence_bert_config.json, or model_max_length in tokenizer_config.json.",
+        )
     added = tokenizer.added_tokens_decoder  # they may be marks of images, and are refused in a text
     beyond = [token for number, token in tokens_without_row(model).items() if number not in added]
     if beyond:

@@ -128,6 +128,8 @@ def test_an_adapter_of_another_base(adapter, layers, tmp_path):
     change_json(adapter / "adapter_config.json", base_model_name_or_path=str(other))
     with refused("model", "adapter"):
         open_embedder(str(adapter))
+    with refused("student.model", "is an adapter that does not fit"):
+        load_backbone(str(adapter), "student.model")
 
 
 def test_an_adapter_that_lacks_weights(adapter):

@@ -24,14 +24,15 @@ def complete_weights(name: str, key: str) -> Iterator[None]:
     transformers draws weights that a file lacks at random, and drops layers beyond `num_hidden_layers`; it tells so in
     its log alone, or on request. The request is made here, since sentence-transformers does not hand it on.
     """
-    reports: list[tuple[PreTrainedModel, dict[str, Any]]] = []
+    reports: list[tuple[PreTrainedModel, bool, dict[str, Any]]] = []
     with _LOADING:
         original = PreTrainedModel.__dict__["from_pretrained"]
 
         def from_pretrained(cls: type[PreTrainedModel], *arguments: Any, **options: Any) -> Any:
             asked = options.pop("output_loading_info", False)
             model, report = original.__func__(cls, *arguments, output_loading_info=True, **options)
-            reports.append((model, report))
+            has_adapter = getattr(model, "_hf_peft_config_loaded", False)  # until it is merged
+            reports.append((model, has_adapter, report))
             return (model, report) if asked else model
 
         PreTrainedModel.from_pretrained = classmethod(from_pretrained)
@@ -39,8 +40,8 @@ def complete_weights(name: str, key: str) -> Iterator[None]:
             yield
         finally:
             PreTrainedModel.from_pretrained = original
-    for model, report in reports:
-        if getattr(model, "_hf_peft_config_loaded", False):
+    for model, has_adapter, report in reports:
+        if has_adapter:
             _check_adapter(model, report, name, key)
         else:
             _check_weights(model, report, name, key)

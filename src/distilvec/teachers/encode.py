@@ -63,6 +63,8 @@ class Forward:
         self.backbone: PreTrainedModel = first.auto_model
         pooling = getattr(model[1], "pooling_mode", None) if len(model) > 1 else None
         own_code = not type(self.backbone).__module__.startswith("transformers.")
+        # On the right the positions of a text are those it has alone; code of a model's own may expect the left
+        self.pads_left = own_code and first.tokenizer.padding_side == "left"
         self.keeps_mask = own_code or pooling not in ("mean", "cls") or first.tokenizer.padding_side == "left"
         self.stateless = is_stateless(model)
 
@@ -118,7 +120,7 @@ class Forward:
         lengths = np.array([len(ids[row]) for row in rows])[:, None]
         longest = lengths[0, 0]
         columns = np.arange(longest)
-        real = columns >= longest - lengths if tokenizer.padding_side == "left" else columns < lengths
+        real = columns >= longest - lengths if self.pads_left else columns < lengths
 
         inputs = {}
         for name, values, fill in (("input_ids", ids, tokenizer.pad_token_id or 0), ("token_type_ids", types, 0)):

@@ -146,6 +146,10 @@ def _check(request: Request) -> None:
         raise DistilvecError("minutes", "minutes and epochs both say how long to train.", "Give one of them.")
     if request.api_model is not None and request.kind != "api":
         raise DistilvecError("api_model", f"{request.teacher} is not an API.", "Leave it out.")
+    foreign = [part for part in request.index.columns if part != "text"]
+    if foreign and request.kind != "table":
+        problem = f"found {foreign[0]}={request.index.columns[foreign[0]]}; {_short_name(request.teacher)} is no index."
+        raise DistilvecError("columns", problem, "Give it text=NAME, the column of the texts.")
     if request.queries is not None and request.kind == "array":
         raise DistilvecError("queries", "an array of vectors has none of the queries.", "Leave the queries out.")
     if request.texts is None and request.kind != "table":
@@ -232,6 +236,8 @@ def _sources(request: Request, root: Path) -> list[dict[str, Any]]:
         sources.append({"builtin": "teacher"})
     elif request.texts is not None:
         documents = text_sources(request.texts, root, role="document", language=request.language)
+        if request.kind != "table" and "text" in request.index.columns:
+            documents = [{**source, "column": request.index.columns["text"]} for source in documents]
         # A table has no vectors of pieces, and an array none of other texts than its own
         sources += documents if request.kind in ("table", "array") else with_pieces(documents)
     if request.queries is not None:

@@ -177,7 +177,7 @@ class ModelEmbedder:
         if files.folder is not None:
             weights = hash_model(files.folder, settings.adapters)
         else:
-            weights = hash_modules(self.model, *_hashed_settings(self.model[0]))
+            weights = hash_modules(self.model, *_hashed_settings(self.model))
         return Manifest(
             model=files.model,
             revision=files.commit,
@@ -349,10 +349,13 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int] | None
     return None if plain is None else special_around(plain)
 
 
-def _hashed_settings(first: Any) -> list[Any]:
-    """Configuration and tokenizer of a model in memory."""
+def _hashed_settings(model: SentenceTransformer) -> list[Any]:
+    """Settings of all modules, configuration and tokenizer of a model in memory: what its weights do not show."""
+    first: Any = model[0]
     config = first.auto_model.config.to_diff_dict() if hasattr(first, "auto_model") else {}
     hashed = {name: value for name, value in config.items() if name not in _NOT_HASHED}
+    settings: list[Any] = [getattr(module, "get_config_dict", dict)() for module in model]
+    layers = [(name, type(module).__name__, module.extra_repr()) for name, module in model.named_modules()]
     tokenizer = getattr(first, "tokenizer", None)
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer if isinstance(tokenizer, Tokenizer) else None)
-    return [hashed, backend.to_str() if backend is not None else None]
+    return [hashed, settings, layers, backend.to_str() if backend is not None else None]

@@ -20,6 +20,7 @@ from distilvec.core.info import TeacherInfo
 from distilvec.models.load import load_backbone, load_tokenizer
 from distilvec.students.build import build_student
 from distilvec.students.shape import read_shape
+from distilvec.teachers.graph_embedder import GraphEmbedder
 from distilvec.teachers.open import open_embedder
 
 WEIGHTS = "model.safetensors"
@@ -161,6 +162,10 @@ def test_a_token_without_a_row_is_named_with_its_text(tmp_path):
     np.testing.assert_allclose(embedder.embed(TEXTS), expected, atol=1e-5)
     with refused("--teacher", "[PRODUCT]"):
         embedder.embed([*TEXTS, "a [PRODUCT] here"])
+    exported = GraphEmbedder("model.onnx", embedder.model, None, 64)
+    for embed in (exported.embed, exported.embed_prompted):
+        with refused("model", "[PRODUCT]"):
+            embed(["a [PRODUCT] here"])
 
 
 def test_a_static_table_that_is_too_short_for_its_tokenizer(tmp_path):

@@ -35,7 +35,7 @@ from distilvec.models.load import (
     unused_prompts,
 )
 from distilvec.models.settings import ModelSettings, setting_key
-from distilvec.models.static import text_tokenizer, tokens_without_row
+from distilvec.models.static import tokens_without_row
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.models.unreadable import PROBE, check_vector, vector_expected
 from distilvec.teachers.cache.evaluation_vectors import open_evaluation_cache, stored_batches
@@ -46,6 +46,7 @@ from distilvec.teachers.encode import (
     EmbeddedBatch,
     Forward,
     Vectors,
+    check_tokens,
     collect,
     cut_dimensions,
     plan_batches,
@@ -253,27 +254,11 @@ class ModelEmbedder:
             )
         for start in range(0, len(prompted), _WINDOW):
             texts = prompted[start : start + _WINDOW]
-            self._check_tokens(texts)
+            check_tokens(self.model, self._tokens_without_row, texts, self.name, self._key)
             for batch in self._uncut(texts, pre_dense):
                 vectors = cut_dimensions(batch.embedding, self.dim, self.normalized)
                 signals = {**batch.signals, "embedding": vectors}
                 yield EmbeddedBatch(start + batch.rows, signals, batch.work * len(texts) / len(prompted))
-
-    def _check_tokens(self, prompted: Sequence[Text]) -> None:
-        """Raise DistilvecError for a text with a token that the model's table has no row for."""
-        if not self._tokens_without_row:
-            return
-        tokenizer = text_tokenizer(self.model)
-        for text in prompted:
-            ids = tokenizer([text], truncation=True, max_length=self.max_length)["input_ids"][0]
-            unknown = next((number for number in ids if number in self._tokens_without_row), None)
-            if unknown is not None:
-                raise DistilvecError(
-                    self._key,
-                    f"{self.name} has no vector for the token '{self._tokens_without_row[unknown]}', which is in the "
-                    f"text {str(text)[:80]!r}.",
-                    "Leave such texts out, or give the model's table a row for it (resize_token_embeddings).",
-                )
 
     def lengths(self, prompted: Sequence[Text]) -> npt.NDArray[np.int64]:
         """Tokens of texts with prompts, as the model reads them; a model of its own kind: estimated from characters."""

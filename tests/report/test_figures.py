@@ -165,7 +165,7 @@ def test_small_parts_are_drawn(tmp_path):
         "experts": experts,
         "projections": {"sentences": ONE_MODEL, "tokens": [tokens]},
     }
-    names = ["scores", "compression", "margin", "speed", "experts_training", "experts_gates", "training", "tokens"]
+    names = ["compression", "margin", "speed", "experts_training", "experts_gates", "training", "tokens"]  # one task: no scores
     assert list(draw_all(few, tmp_path)) == names
 
 

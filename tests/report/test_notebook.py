@@ -111,7 +111,7 @@ def test_a_comparison_as_html_frame_and_mapping():
     comparison = sample_comparison()
     found = Reader(comparison._repr_html_())
     assert (
-        found.tags.count("table") == 2
+        found.tags.count("table") == 3
         and "english <two>" in found.texts
         and "Rows have from 1 to 3 seeds." in found.texts
     )
@@ -122,7 +122,7 @@ def test_a_comparison_as_html_frame_and_mapping():
     content = json.loads(json.dumps(comparison.to_json()))
     assert from_json(Comparison, content) == comparison and content["differences"][0]["a"]
     alone = replace(sample_comparison(), differences=[], notes=[])
-    assert Reader(alone._repr_html_()).tags.count("table") == 1 and "note" not in str(alone)
+    assert Reader(alone._repr_html_()).tags.count("table") == 2 and "note" not in str(alone)
 
 
 def test_without_pandas(monkeypatch):

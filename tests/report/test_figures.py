@@ -165,7 +165,8 @@ def test_small_parts_are_drawn(tmp_path):
         "experts": experts,
         "projections": {"sentences": ONE_MODEL, "tokens": [tokens]},
     }
-    names = ["compression", "margin", "speed", "experts_training", "experts_gates", "training", "tokens"]  # one task: no scores
+    # one task: no figure of scores
+    names = ["compression", "margin", "speed", "experts_training", "experts_gates", "training", "tokens"]
     assert list(draw_all(few, tmp_path)) == names
 
 

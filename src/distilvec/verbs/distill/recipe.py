@@ -40,7 +40,7 @@ class IndexOptions:
     """How an index is read, and what its model was given.
 
     Attributes:
-        columns: its names of the columns, by text, embedding, id and role
+        columns: its names of the columns, by text, embedding, id and role; without an index that of the texts
         limit: read n rows, drawn at random
         similarity: how the index compares vectors, where it does not state it
         prompts: what the model that made it was given before texts, by role
@@ -232,11 +232,30 @@ def _sources(request: Request, root: Path) -> list[dict[str, Any]]:
         sources.append({"builtin": "teacher"})
     elif request.texts is not None:
         documents = text_sources(request.texts, root, role="document", language=request.language)
+        if request.kind != "table":
+            documents = _with_column(documents, request.index.columns)
         # A table has no vectors of pieces, and an array none of other texts than its own
         sources += documents if request.kind in ("table", "array") else with_pieces(documents)
     if request.queries is not None:
         sources += request.queries
     return sources
+
+
+def _with_column(sources: list[dict[str, Any]], columns: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the sources with the column of their texts; lists of texts have none.
+
+    Errors: DistilvecError for the parts that only an index has.
+    """
+    for part in columns:
+        if part != "text":
+            raise DistilvecError("columns", f"'{part}' is a part of an index; TEXTS have text alone.", "Leave it out.")
+    if "text" not in columns:
+        return sources
+    return [{**source, "column": columns["text"]} if _has_columns(source) else source for source in sources]
+
+
+def _has_columns(source: Mapping[str, Any]) -> bool:
+    return any(kind in source for kind in ("path", "url", "dataset"))
 
 
 def _training(request: Request) -> dict[str, Any]:

@@ -314,19 +314,29 @@ def report_json() -> str:
         "refuses a file that was changed, and a run measures again. [The report](../report.md) says what the parts "
         "are for.\n",
     ]
-    for found in classes_below(Report):
+    classes = classes_below(Report)
+    names = [found.__name__ for found in classes]
+    for found in classes:
         text = re.sub(r" \((evaluation|pipeline|vocabulary)/\w+\.py\)", "", inspect.getdoc(found) or "")
         about = re.sub(r"^([a-z_]+(?:, [a-z_]+)*): ", r"- \1: ", text, flags=re.MULTILINE)
-        rows = [[f"`{known.name}`", value_of(str(known.type))] for known in fields(found) if known.name != "folder"]
+        rows = [
+            [f"`{known.name}`", value_of(str(known.type), names)] for known in fields(found) if known.name != "folder"
+        ]
         parts.append(f"## {found.__name__}\n\n{about}\n\n{table(['key', 'value'], rows)}\n")
     return "\n".join(parts)
 
 
-def value_of(annotation: str) -> str:
-    """Return the value of a key of report.json in words."""
+def value_of(annotation: str, tables: list[str]) -> str:
+    """Return the value of a key of report.json; the names of `tables` lead to them."""
     for name, meaning in JSON_VALUES.items():
         annotation = re.sub(rf"\b{name}\b", meaning, annotation)
-    return annotation.replace("Literal", "")
+    annotation = annotation.replace("Literal", "")
+    return re.sub(r"\b[A-Z]\w+", lambda match: linked_name(match[0]) if match[0] in tables else match[0], annotation)
+
+
+def linked_name(name: str) -> str:
+    """Return a link to the heading of a class on the same page."""
+    return f"[{name}](#{name.lower()})"
 
 
 def classes_below(found: type[Any]) -> list[type[Any]]:

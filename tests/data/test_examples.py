@@ -19,6 +19,7 @@ from distilvec.core.batch import is_missing
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import hash_files
 from distilvec.core.outputs import ModelOutputs
+from distilvec.data import labeled
 from distilvec.data.corpus import SEPARATOR, text_key
 from distilvec.data.labeled import build_examples, examples_fingerprint, read_split
 from distilvec.data.tokens import build_tokens
@@ -258,3 +259,19 @@ def test_a_file_with_other_names_of_columns(tmp_path):
     assert read_split(section, "test", "", examples.classes, None).inputs == [("where",)]
     plain = TaskSection(type="classification", path=folder)
     assert examples_fingerprint(section, {}) != examples_fingerprint(plain, {})
+
+
+def test_files_that_change_while_they_are_read_are_refused(tmp_path, monkeypatch):
+    """Their rows would be stored under the name of the earlier content."""
+    original = labeled._write
+
+    def write(section, *others):
+        content = original(section, *others)
+        with section.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(SMALL[0]) + "\n")
+        return content
+
+    monkeypatch.setattr(labeled, "_write", write)
+    with refused("task.path", "task.jsonl"):
+        make(tmp_path, SMALL)
+    assert not (tmp_path / "examples").exists()

@@ -55,6 +55,22 @@ def test_txt_keeps_windows_line_ends_apart_and_drops_the_byte_order_mark(tmp_pat
     assert [text.strip() for text in texts_of(tmp_path / "a.txt")] == ["one", "two", "three"]
 
 
+@pytest.mark.parametrize("ending", [".txt", ".jsonl", ".csv", ".tsv"])
+@pytest.mark.parametrize("line_end", [b"\r", b"\r\n"], ids=["cr", "crlf"])
+def test_line_ends_of_other_systems(tmp_path, ending, line_end):
+    path = write(tmp_path / f"a{ending}", ["one", "two", "three"])
+    path.write_bytes(path.read_bytes().replace(b"\r\n", b"\n").replace(b"\n", line_end))
+    assert [text.strip() for text in texts_of(path)] == ["one", "two", "three"]
+    assert [where.place.rpartition(" ")[2] for where, _ in read_rows(path, "key")][-1] in ("3", "4", "5")
+
+
+def test_an_array_of_objects_is_rows(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([{"text": "one"}, {"text": "two"}], indent=2))
+    assert texts_of(tmp_path / "a.json") == ["one", "two"]
+    (tmp_path / "words.json").write_text(json.dumps({"word": ["one", "two"]}))
+    assert texts_of(tmp_path / "words.json") == ["one", "two"]
+
+
 def test_csv_fields_may_hold_line_ends_and_be_long(tmp_path):
     long = "word " * 60_000
     (tmp_path / "a.csv").write_text(f'text,label\n"two\nlines",a\n"{long}",b\n')
@@ -101,6 +117,11 @@ DAMAGED = {
     "fake.parquet": (b"not parquet at all", "not a readable Parquet file"),
     "empty.parquet": (b"", "not a readable Parquet file"),
     "footer.parquet": (b"PAR1" + bytes(100) + b"PAR1", "not a readable Parquet file"),
+    "semicolons.csv": (b"id;text\n1;a, b\n", "line 1: its columns are separated by ';'"),
+    "tabs.csv": (b"id\ttext\n1\ta\n", "line 1: its columns are separated by"),
+    "wide.jsonl": ('{"text": "a"}\n'.encode("utf-16"), "line 1: UTF-16"),
+    "texts.json": (b'["a", "b"]', "row 1: a JSON str"),
+    "number.json": (b"3", "a JSON int"),
     "a.xlsx": (b"text\n", r"unknown extension '.xlsx'.*\.jsonl"),
 }
 

@@ -86,7 +86,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     refuse(key, "not found", path=tmp_path / "none.txt", position=2)
     refuse(key, "'.json5'", ".jsonl", path=write_jsonl(tmp_path / "a.json5", [{}]), position=2)
     lines = write_jsonl(tmp_path / "a.json", [{"text": "a"}, {"text": "b"}])
-    refuse(key, "not JSON", "Name JSON Lines .jsonl", path=lines, position=2)
+    refuse(key, "not JSON", ".jsonl", path=lines, position=2)
     (tmp_path / "empty").mkdir()
     refuse(key, "no readable file", path=tmp_path / "empty", position=2)
     (tmp_path / "broken.jsonl").write_text("{")
@@ -147,7 +147,7 @@ def test_facts_by_word(tmp_path):
     assert read(path) == ["Linking is joining.", "Linking combines code."]
     refuse("corpus.sources.0.path", "no readable file", path=tmp_path)
     path.write_text('["Linking is joining."]')
-    refuse("corpus.sources.0.path", "a JSON list", path=path)
+    refuse("corpus.sources.0.path", "row 1", path=path)
     path.write_text('{"linking": "Linking is joining."}')
     refuse("corpus.sources.0.path", "word 'linking'", path=path)
     path.write_text('{"linking": [')

@@ -132,7 +132,7 @@ def test_retrieval_joins_titles_orders_documents_and_counts_what_it_leaves_out(w
     }
     assert task.warnings == (
         "2 of 6 judgements name ids that are not in corpus or queries; left out",
-        "1 of 3 queries have no relevant document; left out",
+        "1 of 3 judged queries have no relevant document; left out",
     )
     assert {"text", "Other text", "Title and text"} <= set(task_texts(task))
 
@@ -224,3 +224,92 @@ def test_qrels_anywhere(write_jsonl, tmp_path):
 def test_a_labelled_task_has_a_key_of_its_own(write_jsonl):
     with refused("task.path", "line 1"):
         load_labelled(write_jsonl("a.jsonl", [{"text": None, "label": 1}]), "classification", "test")
+
+
+# -- search tasks in their official forms ------------------------------------------------------------------------------
+
+EXPECTED = {("q0", "d1", 1), ("q1", "d2", 2)}
+FORMS = {
+    "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq0\td1\t1\nq1\td2\t2\n",
+    "qrels.tsv": "query_id\tdoc_id\trelevance\nq0\td1\t1\nq1\td2\t2\n",
+    "qrels.txt": "q0 0 d1 1\n\nq1  Q0  d2  2\n",  # TREC
+    "qrels/test.txt": "q0\t0\td1\t1\r\nq1\t0\td2\t2\r\n",
+    "trec/test.qrels": "q0 0 d1 1\rq1 0 d2 2\r",
+    "qrels/test.jsonl": '{"query-id": "q0", "corpus-id": "d1", "score": 1}\n{"qid": "q1", "docid": "d2", "rel": 2}\n',
+    "qrels.json": '[{"query-id": "q0", "corpus-id": "d1", "score": 1}, {"qid": "q1", "docid": "d2", "rel": 2}]',
+    "qrels.csv": "query-id,corpus-id,score\nq0,d1,1.0\nq1,d2,2\n",
+}
+
+
+def triples(task):
+    pairs = zip(task.judged.tolist(), task.gains.tolist(), strict=True)
+    return {(task.query_ids[query], task.document_ids[document], gain) for (query, document), gain in pairs}
+
+
+@pytest.mark.parametrize("place", FORMS)
+def test_judgements_of_every_form(write_jsonl, tmp_path, place):
+    folder = retrieval_folder(write_jsonl, tmp_path, [])
+    (folder / "qrels.tsv").unlink()
+    (folder / place).parent.mkdir(exist_ok=True)
+    (folder / place).write_bytes(FORMS[place].encode())
+    task = load_retrieval("t", folder, qrels=place if place.startswith("trec") else None)
+    assert triples(task) == EXPECTED
+    assert task.warnings == (), "a query of another split is no gap"
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ("q0 Q0 d1 1 12.5 tag\n", "line 1"),
+        ("q0 0 d1 1\nq1 d2 2\n", "line 2"),
+        ("q0 0 d1 high\n", "line 1"),
+        ("", "no judg"),
+    ],
+)
+def test_files_that_hold_no_judgements(write_jsonl, tmp_path, content, word):
+    folder = retrieval_folder(write_jsonl, tmp_path, [])
+    (folder / "qrels.tsv").write_text(content)
+    with refused("suite", word):
+        load_retrieval("t", folder)
+
+
+def test_a_split_that_is_missing_is_told_with_those_that_are_there(write_jsonl, tmp_path):
+    folder = retrieval_folder(write_jsonl, tmp_path, [("q0", "d1", 1)], "qrels/dev.tsv")
+    with refused("suite", "dev.tsv"):
+        load_retrieval("t", folder)
+    assert triples(load_retrieval("t", folder, split="dev")) == {("q0", "d1", 1)}
+
+
+def test_corpora_that_are_arrays_and_ids_that_are_numbers(tmp_path):
+    folder = tmp_path / "r"
+    folder.mkdir()
+    (folder / "corpus.json").write_text(
+        json.dumps([{"id": None, "_id": 1.0, "text": "a"}, {"_id": 2, "text": "b"}], indent=1)
+    )
+    (folder / "queries.jsonl").write_bytes(b'{"_id": 7, "text": "q"}\r{"_id": 8, "text": "r"}\r')
+    (folder / "qrels.tsv").write_text("7 0 1 1\n8 0 2 1\n")
+    assert triples(load_retrieval("t", folder)) == {("7", "1", 1), ("8", "2", 1)}
+
+
+CLAIMS = [{"_id": f"a{number}", "title": "", "text": f"claim {number}"} for number in range(4)]
+
+
+def own_rows(write_jsonl, tmp_path, queries, qrels, mode="same_text"):
+    write_jsonl("r/corpus.jsonl", CLAIMS)
+    write_jsonl("r/queries.jsonl", [{"_id": name, "text": text} for name, text in queries.items()])
+    (tmp_path / "r" / "qrels.tsv").write_text("".join(f"{query} 0 {document} 1\n" for query, document in qrels))
+    task = load_retrieval("t", tmp_path / "r", own_documents=mode)
+    return [task.document_ids[row] if row >= 0 else None for row in task.own], task.notes
+
+
+def test_a_query_that_is_a_document_is_not_searched_for_itself(write_jsonl, tmp_path):
+    """As in ArguAna and Quora. Data that number queries and documents alike are other texts, or the answer is there."""
+    queries = {"a0": "claim 0", "a1": " claim 1\n", "a2": "a question"}
+    qrels = [("a0", "a1"), ("a1", "a2"), ("a2", "a2")]
+    own, notes = own_rows(write_jsonl, tmp_path, queries, qrels)
+    assert own == ["a0", "a1", None] and "2 of 3" in notes[0]
+    assert own_rows(write_jsonl, tmp_path, queries, qrels, "keep") == ([], ())
+    other = [("a0", "a1"), ("a2", "a1")]
+    assert own_rows(write_jsonl, tmp_path, queries, other, "leave_out")[0] == ["a0", "a2"]
+    answer = [("a0", "a0"), ("a1", "a1")]
+    assert own_rows(write_jsonl, tmp_path, queries, answer)[0] == []

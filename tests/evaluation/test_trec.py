@@ -12,6 +12,36 @@ from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import make_retrieval
 
 
+def test_queries_that_are_documents_score_as_in_beir(embedder):
+    """BEIR takes a query's own document out of its results before trec_eval counts them; ids and texts are equal."""
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    rng = np.random.default_rng(0)
+    texts = {f"d{i:02}": f"claim {i}" for i in range(40)}
+    queries = {name: texts[name] for name in list(texts)[:15]} | {"q": "a question"}
+    judged = {(query, str(document)): 1.0 for query in queries for document in rng.choice(list(texts)[20:], 3)}
+    model = embedder(width=4)
+    own = queries.keys() & texts.keys()
+    task = make_retrieval("own", texts, queries, judged, own=own)
+    score, _ = score_task(task, model, model, EmbeddingCache())
+
+    documents, asked = model.embed(task.documents), model.embed(task.queries, "query")
+    rows, similarities = top_k(asked, documents, len(documents))
+    run = {}
+    for place, query in enumerate(task.query_ids):
+        found = {
+            task.document_ids[row]: float(value) for row, value in zip(rows[place], similarities[place], strict=True)
+        }
+        found.pop(query, None)
+        run[query] = found
+    qrels = {query: {d: int(gain) for (q, d), gain in judged.items() if q == query} for query in queries}
+    figures = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recall.100"}).evaluate(run)
+    for name, ours in (("ndcg_cut_10", "ndcg@10"), ("recall_100", "recall@100")):
+        assert score.metrics[ours] == pytest.approx(100 * np.mean([row[name] for row in figures.values()]), abs=1e-4)
+    assert any("documents themselves" in note for note in score.warnings)
+    kept, _ = score_task(make_retrieval("own", texts, queries, judged), model, model, EmbeddingCache())
+    assert kept.value < score.value
+
+
 @pytest.mark.parametrize("levels", [3, 1000], ids=["many ties", "few ties"])
 def test_figures_are_trec_evals(embedder, levels):
     pytrec_eval = pytest.importorskip("pytrec_eval")
@@ -23,7 +53,7 @@ def test_figures_are_trec_evals(embedder, levels):
         for text in (*documents.values(), *queries.values())
     }
     judged = {
-        (q, d): float(rng.integers(0, 4)) for q in queries for d in rng.choice(list(documents), 15, replace=False)
+        (q, d): float(rng.integers(-1, 4)) for q in queries for d in rng.choice(list(documents), 15, replace=False)
     }
     judged |= {(q, "d007"): 1.0 for q in queries}
     model = embedder(width=2, known=known)

@@ -76,6 +76,14 @@ for _name in ("record", "report"):
         made_again(_name, _harm)
 
 
+@case("student-is-a-link-to-nothing", key="--out")
+def _(world: World) -> list[str]:
+    student = RunFolder(world.finished_run()).student
+    student.rename(world.root / "moved")
+    student.symlink_to(world.root / "absent")
+    return RUN
+
+
 @case("training-result-cut", key="training.json")
 def _(world: World) -> list[str]:
     halved(RunFolder(world.finished_run()).training_result)

@@ -82,6 +82,19 @@ def _evil_archive(world: World, folder: Path) -> None:
     torch.save({"weight": Evil(str(world.root / RAN))}, folder / "pytorch_model.bin")
 
 
+def _settings(name: str, **changes: Any) -> Callable[[World, Path], None]:
+    def harm(world: World, folder: Path) -> None:
+        content = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(content | changes))
+
+    return harm
+
+
+def _without_a_layer(found: dict[str, torch.Tensor]) -> None:
+    for name in [name for name in found if ".layer.1." in name]:
+        del found[name]
+
+
 def _without_tokenizer(world: World, folder: Path) -> None:
     for path in folder.glob("tokenizer*"):
         path.unlink()
@@ -134,6 +147,11 @@ DAMAGE: dict[str, Callable[[World, Path], Any]] = {
     "tokenizer-missing": _without_tokenizer,
     "tokenizer-no-json": _write("tokenizer.json", "{"),
     "tokenizer-with-more-ids": _another_token,
+    "weights-without-a-layer": _weights(_without_a_layer),
+    "layers-that-are-left-out": _settings("config.json", num_hidden_layers=1),
+    "layers-without-weights": _settings("config.json", num_hidden_layers=6),
+    "length-without-room-for-a-text": _settings("sentence_bert_config.json", max_seq_length=2),
+    "adapter-without-its-base": _write("adapter_config.json", '{"base_model_name_or_path": "/nowhere/model"}'),
     "weights-nan": _weights(lambda found: found["encoder.layer.0.output.dense.weight"].fill_(float("nan"))),
     "weights-of-other-shape": _weights(
         lambda found: found.update({"encoder.layer.0.output.dense.weight": torch.zeros(3, 3)})

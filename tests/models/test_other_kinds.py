@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import architectures
 import pytest
 from refusals import refused
@@ -49,6 +51,15 @@ def test_another_kind_of_model_is_refused_by_its_name(other_kind):
         load_with_settings(folder, "teacher.model", ModelSettings(), "cpu")
     with refused("student.model", kind):
         load_model(folder, "student.model")
+    with refused("model", kind):
+        open_embedder(folder)
+
+
+def test_another_kind_is_known_by_its_modules_where_the_folder_does_not_state_it(other_kind):
+    kind, folder = other_kind
+    if kind == "CrossEncoder":
+        pytest.skip("its only module is a Transformer: without a statement it is a model without a pooling")
+    (Path(folder) / "config_sentence_transformers.json").unlink()
     with refused("model", kind):
         open_embedder(folder)
 

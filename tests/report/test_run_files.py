@@ -125,3 +125,14 @@ def test_any_value_of_a_list_of_exports_is_shown_or_refused(tmp_path, name):
             export_table(exports)
             model_card(RunRecord(name="a"), exports=exports)
     assert 1 <= shown < 8
+
+
+def test_exports_of_a_model_with_other_settings_are_no_longer_its_own(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
+    write_exports(tmp_path, {"onnx": from_json(ExportedForm, FORM)})
+    (tmp_path / "README.md").write_text("another card")
+    assert read_exports(tmp_path)
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
+    assert not read_exports(tmp_path)

@@ -248,6 +248,32 @@ def test_manifest_names_what_changes_a_vector(tiny_model, tmp_path):
     ]
 
 
+def test_a_model_in_memory_is_told_apart_by_all_that_changes_a_vector(tiny_model):
+    """Its weights are the same each time: stored vectors and scores would be those of the first one."""
+
+    def weights(activation=None, max_length=None, heads=4, lower=True):
+        model = SentenceTransformer(str(tiny_model), device="cpu")
+        torch.manual_seed(0)
+        model.append(Dense(32, 32, activation_function=activation or torch.nn.Tanh()))
+        model[0].auto_model.config.num_attention_heads = heads
+        if max_length is not None:
+            model.max_seq_length = max_length
+        if not lower:
+            model.tokenizer.backend_tokenizer.normalizer = None
+        return ModelEmbedder(model, "a model").manifest().fingerprint
+
+    changes = [
+        {"activation": torch.nn.Identity()},
+        {"activation": torch.nn.LeakyReLU(0.1)},
+        {"activation": torch.nn.LeakyReLU(0.2)},
+        {"max_length": 7},
+        {"heads": 2},
+        {"lower": False},
+    ]
+    assert weights() == weights()
+    assert len({weights(), *(weights(**change) for change in changes)}) == 1 + len(changes)
+
+
 def test_the_same_weights_elsewhere_are_the_same_teacher(tiny_model, tmp_path):
 
     shutil.copytree(tiny_model, tmp_path / "copy")

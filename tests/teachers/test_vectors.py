@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import closing
 
 import numpy as np
@@ -235,3 +236,17 @@ def test_vectors_that_say_nothing_of_a_model_are_not_compared_with_it(tiny_model
     others[1] = np.nan
     with refused("teacher.made_by", "has not made the table"):
         fill("wrong.parquet", others)
+
+
+def test_the_model_that_made_a_table_counts_by_its_content(tiny_model, tmp_path):
+    path = write(tmp_path / "t.parquet", TEXTS[:20], unit(20, 32))
+    maker = tmp_path / "maker"
+    shutil.copytree(tiny_model, maker)
+
+    def weights(name):
+        return TableEmbedder(TeacherSection(vectors=path, made_by=name)).manifest().weights
+
+    before = weights(str(maker))
+    assert weights(str(maker)) == before != weights("openai:some-model") != weights("http://127.0.0.1/v1#m")
+    (maker / "1_Pooling" / "config.json").write_text('{"embedding_dimension": 32, "pooling_mode": "cls"}')
+    assert weights(str(maker)) != before

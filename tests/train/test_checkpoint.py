@@ -70,6 +70,24 @@ def test_comes_back_as_it_was(saved):
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
+class Tied(nn.Module):
+    """One parameter under two names, as the table of T5."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.reader = nn.Embedding(7, 5), nn.Linear(5, 7, bias=False)
+        self.reader.weight = self.table.weight
+
+
+def test_a_weight_of_two_names_comes_back_as_one(tmp_path):
+    path = RunFolder(tmp_path).checkpoint
+    saved, restored = Tied(), Tied()
+    save_checkpoint(path, saved, torch.optim.AdamW(saved.parameters()), Progress(step=1), "mark", {})
+    load_checkpoint(path, restored, torch.optim.AdamW(restored.parameters()), "mark")
+    assert torch.equal(restored.table.weight, saved.table.weight)
+    assert restored.reader.weight is restored.table.weight
+
+
 def test_every_flipped_bit_is_noticed_before_a_weight_changes(saved):
     path, *_ = saved
     good, draw = path.read_bytes(), random.Random(0)

@@ -2,14 +2,17 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from refusals import refused
 
+from distilvec.data.sources import read_source
 from distilvec.evaluation.suite import load_suite
 from distilvec.verbs.distill.evaluation_data import suite_of
 from distilvec.verbs.distill.names import check_texts
+from distilvec.verbs.distill.recipe import IndexOptions, Request, make_recipe
 from distilvec.verbs.distill.texts import text_sources, with_pieces
 
 DOCUMENT = {"role": "document", "language": None}
@@ -176,3 +179,17 @@ def test_unknown_forms_are_refused(rows, tmp_path):
 def test_a_missing_test_is_refused(tmp_path):
     with refused("test", "nowhere"):
         suite_of(tmp_path / "nowhere.csv", tmp_path)
+
+
+# -- columns ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_column_of_the_texts_is_named_where_the_teacher_is_no_index(tmp_path):
+    """The fix that the note on unread columns names; FlagEmbedding's rows have lists of texts."""
+    rows = [{"query": f"q {number}", "pos": [f"p {number}"], "neg": [f"n {number}"]} for number in range(4)]
+    path = write_lines(tmp_path / "rows.jsonl", rows)
+    request = Request("org/teacher", [path], index=IndexOptions({"text": "pos"}))
+    (source,) = make_recipe(request, tmp_path / "cache").corpus.sources
+    assert source.column == "pos" and list(read_source(source, 0)) == [f"p {number}" for number in range(4)]
+    with refused("columns", "embedding=v"):
+        make_recipe(replace(request, index=IndexOptions({"embedding": "v"})), tmp_path / "cache")

@@ -21,7 +21,8 @@ class TeacherInfo:
     `dim` is the dimension of its embeddings, `similarity` how they are compared. `prompts` maps roles (query, document)
     to prefixes. Fields from `hidden_size` on are None if the teacher is a table of vectors or an API. `adapters` are
     merged into `model`. `pooling` is that of its tokens ("mean+max" for both, side by side); `attention` is
-    "bidirectional" for a decoder whose causal mask is lifted.
+    "bidirectional" for a decoder whose causal mask is lifted. `notes` list in words what the model states and is not
+    used: prompts of other names.
     """
 
     dim: int
@@ -43,6 +44,7 @@ class TeacherInfo:
     similarity: Similarity = "cosine"
     pooling: str | None = None
     attention: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

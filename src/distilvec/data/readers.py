@@ -1,7 +1,8 @@
 """Reads files and Hugging Face datasets row by row, each row with its location for messages.
 
 Formats: .txt, .jsonl, .csv and .tsv (each also as .gz), and .parquet. Nothing is read whole: lines stream, Parquet is
-read by record batch. A .json that is named, not found in a folder, maps words to lists of texts; it is read whole.
+read by record batch. A .json that is named, not found in a folder, is an array of rows, or maps words to lists of
+texts; it is read whole.
 Every problem is a DistilvecError with the key of the file, and with the line: "[key] FILE, line N: problem. Fix."
 """
 
@@ -42,14 +43,15 @@ MAPPING = ".json"
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _PARQUET_ROWS = 1024
 _LONGEST_FIELD = 1 << 30  # characters; the csv module's own limit of 131072 is below the length of some documents
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
 _DAMAGE: dict[type[Exception], tuple[str, str]] = {  # problem and fix; the first that fits
     UnicodeDecodeError: ("not UTF-8", "Convert it, for example with iconv -f latin1 -t utf-8."),
     gzip.BadGzipFile: ("not gzip data", "Rename or compress it."),
     EOFError: ("truncated", "Download it again."),
     zlib.error: ("damaged", "Download it again."),
     csv.Error: ("not valid CSV", "Check the quotes."),
-    RecursionError: ("not JSON", "Expected one object a line."),
-    ValueError: ("not JSON", "Expected one object a line."),
+    RecursionError: ("not JSON", "Expected one object a line; name an array of objects .json."),
+    ValueError: ("not JSON", "Expected one object a line; name an array of objects .json."),
 }
 
 
@@ -61,10 +63,16 @@ def read_rows(path: Path, key: str, choose: Choose | None = None) -> Rows:
     check_readable(path, key)
     ending = extension(path)
     if ending == MAPPING:
-        return _mapping_rows(path, key)
+        return _json_file_rows(path, key)
     if ending == ".parquet":
         return _parquet_rows(path, key, choose)
     return _line_rows(path, key, ending.split(".")[1])
+
+
+def read_lines(path: Path, key: str) -> Iterator[tuple[Location, str]]:
+    """The lines of a text file with their line ends and locations, whatever its name ends in; .gz is unpacked."""
+    for where, row in _line_rows(path, key, "txt"):
+        yield where, row["text"]
 
 
 def check_readable(path: Path, key: str) -> None:
@@ -134,11 +142,15 @@ class _Lines:
             lines: Iterable[bytes] = raw
             if self.path.suffix.lower() == ".gz":
                 lines = cast(Iterable[bytes], gzip.GzipFile(fileobj=raw))
-            for self.number, line in enumerate(lines, 1):
-                if b"\0" in line:
-                    raise self.error("NUL bytes: not UTF-8 text.", "Convert it, or name it .gz.")
-                is_first = self.number == 1  # which may begin with a byte order mark
-                yield line.decode("utf-8-sig" if is_first else "utf-8")
+            for block in lines:
+                for line in block.splitlines(keepends=True):  # old Macs end lines with \r alone
+                    self.number += 1
+                    if self.number == 1 and line.startswith(_UTF16):
+                        raise self.error("UTF-16, not UTF-8.", "Convert it: iconv -f utf-16 -t utf-8.")
+                    if b"\0" in line:
+                        raise self.error("NUL bytes: not UTF-8 text.", "Convert it, or name it .gz.")
+                    is_first = self.number == 1  # which may begin with a byte order mark
+                    yield line.decode("utf-8-sig" if is_first else "utf-8")
 
 
 def _line_rows(path: Path, key: str, kind: str) -> Rows:
@@ -165,7 +177,8 @@ def _json_rows(lines: _Lines) -> Iterator[Row]:
         if line.strip():
             row = json.loads(line)
             if not isinstance(row, dict):
-                raise lines.error(f"a JSON {type(row).__name__}. Expected one object a line.")
+                fix = "Expected one object a line; name an array of objects .json."
+                raise lines.error(f"a JSON {type(row).__name__}.", fix)
             yield row
 
 
@@ -201,6 +214,10 @@ def _records(table: Iterator[list[str]], lines: _Lines) -> Iterator[Row]:
     for number, name in enumerate(header):
         if name and name in header[:number]:
             raise lines.error(f"column '{name}' occurs twice.", "Rename or remove one.")
+    separator = next((sign for sign in ";\t|," if len(header) == 1 and sign in header[0]), None)
+    if separator is not None:
+        problem = f"its columns are separated by {separator!r}."
+        raise lines.error(problem, "Separate those of a .csv by commas, and name a file with tabs .tsv.")
     for fields in table:
         if len(fields) != len(header):
             problem = f"{len(fields)} fields, the header has {len(header)} ({', '.join(header)[:200]})"
@@ -208,19 +225,26 @@ def _records(table: Iterator[list[str]], lines: _Lines) -> Iterator[Row]:
         yield dict(zip(header, fields, strict=True))
 
 
-def _mapping_rows(path: Path, key: str) -> Rows:
-    """The texts of {word: [text, ...]}, each with its word."""
-    expected = 'expected {"word": ["text", ...], ...}'
+def _json_file_rows(path: Path, key: str) -> Rows:
+    """The objects of an array; or the texts of {word: [text, ...]}, each with its word."""
+    expected = 'expected [{"text": "..."}, ...] or {"word": ["text", ...], ...}'
     with explained(key, path):
-        content = path.read_text(encoding="utf-8-sig")
-    fix = "Name JSON Lines .jsonl."
+        text = path.read_text(encoding="utf-8-sig")
+    fix = "Save it as an array of objects, or as JSON Lines with the ending .jsonl."
     try:
-        texts_by_word = json.loads(content)
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DistilvecError(key, f"{path}: not JSON ({first_line(error)}); {expected}.", fix) from None
-    if not isinstance(texts_by_word, dict):
-        raise DistilvecError(key, f"{path}: a JSON {type(texts_by_word).__name__}; {expected}.", fix)
-    for word, texts in texts_by_word.items():
+    if isinstance(content, list):
+        for number, row in enumerate(content, 1):
+            where = Location(key, f"{path}, row {number}")
+            if not isinstance(row, dict):
+                raise DistilvecError(key, f"{where.place}: a JSON {type(row).__name__}; {expected}.")
+            yield where, row
+        return
+    if not isinstance(content, dict):
+        raise DistilvecError(key, f"{path}: a JSON {type(content).__name__}; {expected}.", fix)
+    for word, texts in content.items():
         where = Location(key, f"{path}, word {word[:40]!r}")
         if not isinstance(texts, list):
             raise DistilvecError(key, f"{where.place}: a JSON {type(texts).__name__}; {expected}.", fix)

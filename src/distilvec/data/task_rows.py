@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.core.errors import DistilvecError, explained
-from distilvec.data.readers import TABLES, Location, Row, extension, read_rows
+from distilvec.data.readers import MAPPING, TABLES, Location, Row, extension, read_rows
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class TableOptions:
 
 def find_table(folder: Path, stem: str, key: str) -> Path | None:
     """The table `stem` in a folder, None if there is none; DistilvecError if there are several."""
-    paths = [folder / (stem + ending) for ending in TABLES]
+    paths = [folder / (stem + ending) for ending in (*TABLES, MAPPING)]
     tables = [path for path in paths if path.is_file()]
     if len(tables) > 1:
         names = some_of(path.name for path in tables)
@@ -123,6 +123,13 @@ def text_of(value: Any, where: Location, column: str) -> str:
             problem = f"the text in column {column} is not Unicode ({error.reason} at {error.start})"
             raise DistilvecError(where.key, f"{where.place}: {problem}.", "Fix the text.") from None
     return value
+
+
+def id_text(value: object) -> str:
+    """An id as text: 3, 3.0 and "3" are the same id, as the file formats write them differently."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).strip()
 
 
 def number_of(value: Any, where: Location, column: str) -> float:

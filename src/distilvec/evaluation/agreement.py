@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from scipy.stats import kendalltau
 from distilvec.core.errors import DistilvecError
 from distilvec.core.escape import shortened
 from distilvec.evaluation import metrics
-from distilvec.evaluation.evaluator import EmbeddingCache, retrieval_vectors, score_task
+from distilvec.evaluation.evaluator import EmbeddingCache, ranked_documents, retrieval_vectors, score_task
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import RetrievalTask
 from distilvec.teachers.embedder import Embedder
@@ -104,15 +105,15 @@ def ranking_agreement(
         vectors[name] = left, right, filled
     top = {}
     for name, (left, right, filled) in vectors.items():
-        top[name] = top_k(left, right, DEPTH, ~filled, similarity="dot")[0]
+        top[name] = ranked_documents(task, left, right, filled, DEPTH, partial(top_k, similarity="dot"))
     asked = np.concatenate([top[name] for name in others], axis=1)
-    ranks = np.split(_ranks(vectors["teacher"], top["teacher"], asked), len(others), axis=1)
+    ranks = np.split(_ranks(vectors["teacher"], top["teacher"], asked, task.own), len(others), axis=1)
     agreement = {}
     overlap = {}
     for name, theirs in zip(others, ranks, strict=True):
         shared = (top[name][:, :, None] == top["teacher"][:, None, :]).any(axis=2)
         overlap[name] = shared.mean(axis=1)
-        tau = _union_tau(_ranks(vectors[name], top[name], top["teacher"]), theirs, shared)
+        tau = _union_tau(_ranks(vectors[name], top[name], top["teacher"], task.own), theirs, shared)
         means = float(overlap[name].mean()), float(tau.mean())
         agreement[name] = RankingAgreement(*means, float(overlap[name].std()), float(tau.std()))
     values = {name: score_task(task, *pair, memo)[1].predicted for name, pair in models.items()}
@@ -147,7 +148,7 @@ def _listed(
     return RankedQueries(len(task.queries), rows, texts)
 
 
-def _ranks(vectors: Vectors, top: Array, asked: Array) -> Array:
+def _ranks(vectors: Vectors, top: Array, asked: Array, own: Sequence[int]) -> Array:
     """Ranks from 1 of the `asked` documents [queries, asked] in the model's full ranking, which starts with its `top`.
 
     Queries are taken in blocks of four million scores; only documents outside `top` are counted up to.
@@ -161,6 +162,8 @@ def _ranks(vectors: Vectors, top: Array, asked: Array) -> Array:
         scores[:, ~filled] = -np.inf
         for query, ranking in enumerate(scores, start=start):
             ranking[top[query]] = np.nan  # compares as neither better nor equal
+            if own and own[query] >= 0:
+                ranking[own[query]] = np.nan
             for slot in np.flatnonzero(ranks[query] == 0):
                 document = asked[query, slot]
                 before = np.sum(ranking > ranking[document]) + np.sum(ranking[:document] == ranking[document])

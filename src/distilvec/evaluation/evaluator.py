@@ -32,7 +32,7 @@ from sklearn.metrics import average_precision_score, f1_score
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import metrics
-from distilvec.evaluation.search import Search, top_k
+from distilvec.evaluation.search import Search, top_k, without_own
 from distilvec.evaluation.tasks import (
     ClassificationTask,
     PairTask,
@@ -317,8 +317,10 @@ def _score_retrieval(
 ) -> Result:
     """Search, scored query by query. Note: a document without text is not embedded and ranks last."""
     queries, documents, filled = retrieval_vectors(task, query, document, memo)
-    ranked, _ = search(queries, documents, 100, ~filled)
+    ranked = ranked_documents(task, queries, documents, filled, 100, search)
     gains = metrics.found_gains(ranked, len(documents), task.judged, task.gains)
+    if task.own:
+        gains[ranked == np.asarray(task.own)[:, None]] = 0
     judged_gains: list[list[float]] = [[] for _ in task.queries]
     for row, gain in zip(task.judged[:, 0].tolist(), task.gains.tolist(), strict=True):
         judged_gains[row].append(gain)
@@ -328,12 +330,21 @@ def _score_retrieval(
         "recall@100": metrics.recall(gains, ideal, 100),
         "mrr@10": metrics.reciprocal_rank(gains, 10),
     }
-    notes = list(task.warnings)
+    notes = [*task.warnings, *task.notes]
     empty = int(np.sum(~filled))
     if empty:
         notes.append(f"{empty} of {len(filled)} documents are empty and rank last")
     means = {name: float(by_query.mean()) for name, by_query in values.items()}
     return means, tuple(notes), values["ndcg@10"], np.ones(len(queries))
+
+
+def ranked_documents(
+    task: RetrievalTask, queries: Array, documents: Array, filled: Array, count: int, search: Search
+) -> Array:
+    """Rows of the first documents of every query, int64 [queries, count]; a query does not find itself."""
+    if not task.own:
+        return search(queries, documents, count, ~filled)[0]
+    return without_own(search(queries, documents, count + 1, ~filled)[0], task.own, count)
 
 
 def retrieval_vectors(

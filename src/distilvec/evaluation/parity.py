@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.evaluation.evaluator import EmbeddingCache, retrieval_vectors, score_task
+from distilvec.evaluation.evaluator import EmbeddingCache, ranked_documents, retrieval_vectors, score_task
 from distilvec.evaluation.memory import random_tokens
 from distilvec.evaluation.metrics import cosine_pairs, unit
 from distilvec.evaluation.search import top_k
@@ -104,8 +104,9 @@ def measure_parity(
     )
     expected_similarities = unit(expected_queries) @ unit(expected_documents).T
     similarities = unit(queries) @ unit(documents).T
-    expected_top, _ = top_k(expected_queries, expected_documents, 10, ~filled, similarity=export.similarity)
-    top, _ = top_k(queries, documents, 10, ~filled, similarity=export.similarity)
+    search = partial(top_k, similarity=export.similarity)
+    expected_top = ranked_documents(task, expected_queries, expected_documents, filled, 10, search)
+    top = ranked_documents(task, queries, documents, filled, 10, search)
     overlap = float((top[:, :, None] == expected_top[:, None]).any(axis=2).mean())
 
     pytorch_score, pytorch_sample = score_task(task, pytorch, pytorch, memo)
@@ -153,6 +154,7 @@ def sample_task(task: RetrievalTask, queries: int = QUERIES, documents: int = DO
         {task.document_ids[row]: task.documents[row] for row in sorted(rows)},
         {task.query_ids[row]: task.queries[row] for row in sorted(kept)},
         {(task.query_ids[q], task.document_ids[d]): gain for (q, d), gain in judged.items() if d in rows},
+        own=[task.query_ids[query] for query, row in enumerate(task.own) if row in rows],
     )
     return replace(made, domain=task.domain)
 

@@ -8,7 +8,7 @@ documents tie across the limit, and their vectors are not whole numbers, may oth
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -47,6 +47,17 @@ def top_k(
     queries = np.asarray(queries, dtype=np.float32)
     rows = _candidates(queries, documents, _floats, count + SPARE, last, similarity, block)[0]
     return _score_again(queries, documents, _floats, rows, count, last, similarity)
+
+
+def without_own(ranked: Array, own: Sequence[int], count: int) -> Array:
+    """The first `count` documents of every query, of rankings `ranked` [queries, ranks] with one document to spare.
+
+    The document that is the query itself, of the row in `own` (-1: none), goes to the end: it is among the results only
+    where there are not enough others.
+    """
+    is_own = ranked == np.asarray(own)[:, None]
+    order = np.argsort(is_own, axis=1, kind="stable")
+    return np.take_along_axis(ranked, order, axis=1)[:, :count]
 
 
 def hamming_top_k(

@@ -26,7 +26,14 @@ from distilvec.config.yaml_dialect import read_yaml
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.data.task_rows import TableOptions
 from distilvec.evaluation.aggregate import AVERAGES
-from distilvec.evaluation.task_files import Titles, load_classification, load_pairs, load_retrieval, load_sts
+from distilvec.evaluation.task_files import (
+    OwnDocuments,
+    Titles,
+    load_classification,
+    load_pairs,
+    load_retrieval,
+    load_sts,
+)
 from distilvec.evaluation.tasks import RetrievalTask, StoredTask, Task, TaskFailure, task_texts
 
 
@@ -86,6 +93,11 @@ class RetrievalSection(TaskSection):
     type: Literal["retrieval"]
     qrels: str | None = Field(None, description="file of judgements inside the folder; qrels.tsv by default")
     titles: Titles = Field("always", description="whether titles are prepended to the texts of documents")
+    own_documents: OwnDocuments = Field(
+        "same_text",
+        description="a query that is a document itself is not searched for it: if id and text are equal, if the id is "
+        "('leave_out', as in BEIR and MTEB), or never ('keep')",
+    )
     gaps: Literal["refuse", "accept"] = Field(
         "refuse",
         description="'accept': leave out judgements of unknown ids and queries without a relevant document",
@@ -114,7 +126,8 @@ def load_suite(path: Path, problems: list[TaskFailure] | None = None) -> list[Ta
         try:
             task = load_task(section, path.parent)
         except DistilvecError as error:
-            found.append(TaskFailure(section.name, f"{number}.path: {error}"))
+            problem = error.problem if error.key == "suite" else str(error)
+            found.append(TaskFailure(section.name, f"{number}.path: {problem} {error.fix}".rstrip()))
             continue
         tasks.append(task)
         notes = getattr(task, "warnings", ())

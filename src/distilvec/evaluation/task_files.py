@@ -15,13 +15,14 @@ import numpy as np
 
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, explained
+from distilvec.data.judgements import read_judgements
 from distilvec.data.public.table import how_to_get
 from distilvec.data.readers import TABLES, read_rows
 from distilvec.data.task_rows import (
     TableOptions,
     find_table,
+    id_text,
     label_of,
-    need_columns,
     number_of,
     shown_value,
     some_of,
@@ -33,6 +34,7 @@ from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTa
 
 KEY = "suite"
 Titles = Literal["always", "unless_repeated", "never"]
+OwnDocuments = Literal["same_text", "leave_out", "keep"]
 TEST_SPLIT = TableOptions()
 
 
@@ -114,39 +116,66 @@ def load_classification(
 
 
 def load_retrieval(
-    name: str, path: Path, split: str = "test", qrels: str | None = None, titles: Titles = "always"
+    name: str,
+    path: Path,
+    split: str = "test",
+    qrels: str | None = None,
+    titles: Titles = "always",
+    own_documents: OwnDocuments = "same_text",
 ) -> RetrievalTask:
-    """Retrieval task from a folder: corpus, queries (id or _id, text, title), qrels.tsv (query-id, corpus-id, score).
+    """Retrieval task from a folder: corpus, queries (id or _id, text, title), judgements (`read_judgements`).
 
-    `titles`: see `join_title`. Judgements come from the file `qrels`, else `qrels.tsv`, else `qrels/<split>.tsv`
-    (BEIR).
+    `titles`: see `join_title`. Judgements come from the file `qrels`, else from the table `qrels`, else from
+    `qrels/<split>` (BEIR). `own_documents`: whether a query that is a document itself (ArguAna, Quora) is searched for
+    that document: not if id and text are equal ("same_text"), not if the id is ("leave_out", as in BEIR and MTEB), or
+    always ("keep"). A document that is judged relevant to the query of its id is never left out: files that number
+    queries and documents alike have other queries than documents.
     """
     with explained(KEY, path):
         if not path.is_dir():
             fix = how_to_get(path) or "Expected a folder with corpus, queries and qrels.tsv."
             raise DistilvecError(KEY, f"folder not found: {path}.", fix)
         corpus, queries = _texts_by_id(path, "corpus"), _texts_by_id(path, "queries")
-        files = [path / qrels] if qrels else [path / "qrels.tsv", path / "qrels" / f"{split}.tsv"]
-        file = next((candidate for candidate in files if candidate.is_file()), None)
-        if file is None:
-            expected = " or ".join(os.path.relpath(candidate, path) for candidate in files)
-            raise DistilvecError(KEY, f"{path} has no judgements. Expected {expected}.")
+        file = _judgements_file(path, split, qrels)
         judgements: dict[tuple[str, str], float] = {}
         differing = set()
-        for line, row in read_rows(file, KEY):
-            need_columns(row, ("query-id", "corpus-id", "score"), line)
-            pair, score = (str(row["query-id"]), str(row["corpus-id"])), number_of(row["score"], line, "score")
+        for pair, score in read_judgements(file, KEY):
             if judgements.setdefault(pair, score) != score:
                 differing.add(pair)
             judgements[pair] = max(judgements[pair], score)
         documents = {key: join_title(title, text, titles) for key, (title, text) in corpus.items()}
         untitled = [text for key, (_, text) in corpus.items() if text != documents[key]]
         texts = {key: text for key, (_, text) in queries.items()}
-        task = make_retrieval(name, documents, texts, judgements, untitled, str(file))
+        own = set()
+        for key in texts.keys() & corpus.keys():
+            same_text = texts[key].strip() in (corpus[key][1].strip(), documents[key].strip())
+            is_answer = judgements.get((key, key), 0) > 0
+            if not is_answer and (own_documents == "leave_out" or (own_documents == "same_text" and same_text)):
+                own.add(key)
+        task = make_retrieval(name, documents, texts, judgements, untitled, str(file), own)
     if differing:
         note = f"{len(differing)} of {len(judgements)} judgements repeat with different scores; the highest counts"
         task = replace(task, warnings=(*task.warnings, note))
     return task
+
+
+def _judgements_file(folder: Path, split: str, qrels: str | None) -> Path:
+    """The file of a folder's judgements: the one that is named, else the table `qrels`, else that of the split."""
+    if qrels is not None:
+        if (folder / qrels).is_file():
+            return folder / qrels
+        raise DistilvecError(KEY, f"{folder} has no judgements. Expected {os.path.relpath(folder / qrels, folder)}.")
+    for place, stem in ((folder, "qrels"), (folder / "qrels", split)):
+        file = find_table(place, stem, KEY) or place / f"{stem}.txt"
+        if file.is_file():
+            return file
+    splits = sorted(path.name for path in (folder / "qrels").glob("*"))
+    found = f"; found {some_of(f'qrels/{name}' for name in splits)}" if splits else ""
+    raise DistilvecError(
+        KEY,
+        f"{folder} has no judgements: expected qrels.tsv or qrels/{split}.tsv{found}.",
+        "Name the split, or the file with qrels.",
+    )
 
 
 def join_title(title: str, text: str, titles: Titles = "always") -> str:
@@ -187,17 +216,18 @@ def _texts_by_id(folder: Path, stem: str) -> dict[str, tuple[str, str]]:
         )
     texts: dict[str, tuple[str, str]] = {}
     for line, row in read_rows(file, KEY):
-        key, title = row.get("id", row.get("_id")), row.get("title")
+        key, title = row.get("id") if row.get("id") is not None else row.get("_id"), row.get("title")
         if not isinstance(key, (str, int, float)) or "text" not in row:
             raise DistilvecError(
                 KEY, f"{line.place} needs columns id (or _id) and text; found {some_of(row)}.", "Add them."
             )
         if isinstance(title, (dict, list)):
             raise DistilvecError(KEY, f"{line.place} has {shown_value(title)} in column title. Expected a text.")
-        if str(key) in texts:
+        key = id_text(key)
+        if key in texts:
             raise DistilvecError(KEY, f"{line.place} repeats the id '{key}'. Ids must be distinct.")
         title, text = text_of(str(title or ""), line, "title"), text_of(row["text"], line, "text")
-        texts[text_of(str(key), line, "id")] = (title, text)
+        texts[text_of(key, line, "id")] = (title, text)
     if not texts:
         raise DistilvecError(KEY, f"{file} holds no rows. Expected one a line.")
     return texts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -76,7 +76,9 @@ class RetrievalTask:
 
     Documents are in descending order of their ids, trec_eval's order of equal scores. `judged` is int64 [pairs, 2],
     distinct (query row, document row); `gains` float64 [pairs], above 0 = relevant. `untitled` has the texts of
-    documents that are embedded with their title.
+    documents that are embedded with their title. `own` has for each query the row of the document that is the query
+    itself, which is not among its results; -1 for a query without one, nothing if no query has one.
+    `warnings` are gaps in the judgements, `notes` what else a reader of the score should know.
     """
 
     type: ClassVar[str] = "retrieval"
@@ -90,6 +92,8 @@ class RetrievalTask:
     gains: Array
     untitled: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    own: tuple[int, ...] = ()
     domain: str | None = None
 
 
@@ -129,16 +133,24 @@ def make_retrieval(
     judgements: Mapping[tuple[str, str], float],
     untitled: Sequence[str] = (),
     origin: str = "",
+    own: Collection[str] = (),
 ) -> RetrievalTask:
     """Retrieval task from texts by id and gains by (query id, document id).
 
-    Queries without a relevant document (gain above 0) are left out: they have no nDCG. Judgements of unknown ids are
-    left out and counted in the task's `warnings`. Errors: DistilvecError if none is left, or all documents are empty.
+    Queries without a relevant document (gain above 0) are left out: they have no nDCG. Those that are judged at all are
+    counted in the task's `warnings`; the others belong to another split, whose queries are in the same file (BEIR).
+    Judgements of unknown ids are left out and counted. `own`: ids of queries that are documents themselves.
+    Errors: DistilvecError if none is left, or all documents are empty.
     """
     known = {pair: gain for pair, gain in judgements.items() if pair[0] in queries and pair[1] in documents}
     relevant = {query for (query, _), gain in known.items() if gain > 0}
     if not relevant:
-        reason = "no pair has a score above 0" if known else f"none of {len(judgements)} pairs names known ids"
+        if known:
+            reason = "no pair has a score above 0"
+        elif judgements:
+            reason = f"none of {len(judgements)} pairs names known ids"
+        else:
+            reason = "there are no judgements"
         example = f" (first pair: {next(iter(judgements))})" if judgements else ""
         raise DistilvecError(
             "suite",
@@ -152,11 +164,15 @@ def make_retrieval(
     document_ids, query_ids = sorted(documents, reverse=True), [query for query in queries if query in relevant]
     document_rows, query_rows = ({key: row for row, key in enumerate(keys)} for keys in (document_ids, query_ids))
     pairs = [pair for pair in known if pair[0] in relevant]
-    unknown, idle = len(judgements) - len(known), len(queries) - len(query_ids)
-    notes = {
+    judged_queries = {query for query, _ in judgements} & queries.keys()
+    unknown, idle = len(judgements) - len(known), len(judged_queries - relevant)
+    warnings = {
         f"{unknown} of {len(judgements)} judgements name ids that are not in corpus or queries; left out": unknown,
-        f"{idle} of {len(queries)} queries have no relevant document; left out": idle,
+        f"{idle} of {len(judged_queries)} judged queries have no relevant document; left out": idle,
     }
+    own_rows = tuple(document_rows[query] if query in own else -1 for query in query_ids)
+    own_count = sum(row >= 0 for row in own_rows)
+    note = f"{own_count} of {len(query_ids)} queries are documents themselves, which are not among their results"
     return RetrievalTask(
         name,
         document_ids,
@@ -166,5 +182,7 @@ def make_retrieval(
         np.array([(query_rows[query], document_rows[document]) for query, document in pairs], dtype=np.int64),
         np.array([known[pair] for pair in pairs], dtype=np.float64),
         tuple(untitled),
-        tuple(note for note, count in notes.items() if count),
+        tuple(warning for warning, count in warnings.items() if count),
+        (note,) if own_count else (),
+        own_rows if own_count else (),
     )

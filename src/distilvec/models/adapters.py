@@ -2,15 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from torch import nn
 from transformers import PreTrainedModel
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
-from distilvec.models.unreadable import readable
+from distilvec.models.unreadable import check_place, readable
 
 KEY = "teacher.adapters"
+CONFIG = "adapter_config.json"
+
+
+def check_base(settings: Mapping[str, Any], name: str, key: str) -> None:
+    """Raise DistilvecError for an adapter whose base is not where its adapter_config.json says, or not said at all."""
+    base = settings.get("base_model_name_or_path")
+    fix = f"Correct base_model_name_or_path in {CONFIG}."
+    if not isinstance(base, str) or not base:
+        raise DistilvecError(key, f"{name} is an adapter that does not say which model it belongs to.", fix)
+    try:
+        check_place(base, key)
+    except DistilvecError as error:
+        raise DistilvecError(key, f"{name} is an adapter, and its base is missing: {error.problem}", fix) from error
+
+
+def merge_own_adapters(backbone: nn.Module) -> None:
+    """Merge the adapters that a backbone has been loaded with into its weights, in place.
+
+    What comes out is a plain network, which can be pruned, trained and saved.
+    """
+    if not getattr(backbone, "_hf_peft_config_loaded", False):
+        return
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils import ModulesToSaveWrapper
+
+    for name, module in list(backbone.named_modules()):
+        if isinstance(module, BaseTunerLayer):
+            module.merge(safe_merge=True)
+            backbone.set_submodule(name, module.get_base_layer())
+        elif isinstance(module, ModulesToSaveWrapper):
+            backbone.set_submodule(name, module.modules_to_save[module.active_adapter])
+    backbone._hf_peft_config_loaded = False  # type: ignore[assignment]
+    vars(backbone).pop("peft_config", None)
+    backbone.requires_grad_(True)
 
 
 def merge_adapters(backbone: PreTrainedModel, names: Sequence[str]) -> None:

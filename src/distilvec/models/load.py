@@ -7,9 +7,8 @@ DistilvecError with a key.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,15 @@ from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
 from distilvec.core.info import Role
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.similarity import Similarity, read_similarity
-from distilvec.models.adapters import merge_adapters
+from distilvec.models.adapters import CONFIG as ADAPTER
+from distilvec.models.adapters import check_base, merge_adapters, merge_own_adapters
 from distilvec.models.bidirectional import lift_causal_mask
+from distilvec.models.complete import complete_weights
 from distilvec.models.experts import CONFIG, WEIGHTS, Experts
 from distilvec.models.limits import max_length, position_limit
 from distilvec.models.placement import placement
 from distilvec.models.settings import ModelSettings, setting_key
+from distilvec.models.tokenizers import lower_case
 from distilvec.models.unreadable import (
     PROBE,
     check_model,
@@ -47,6 +49,12 @@ OURS = (EXPERTS_TYPE, "distilvec.models.experts.Experts")
 BUILTIN = "all-MiniLM-L6-v2"
 SETTINGS = "config_sentence_transformers.json"
 _PROMPT_NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
+_KINDS = {  # packages of modules that a model with one dense vector for each text does not have
+    "sentence_transformers.sparse_encoder": "SparseEncoder",
+    "sentence_transformers.cross_encoder": "CrossEncoder",
+    "sentence_transformers.multi_vector_encoder": "MultiVectorEncoder",
+}
+MOST_PROMPTS = 5  # shown
 _COPY_AGAIN = "Copy the whole model again, or save it again from its run."
 
 
@@ -58,10 +66,10 @@ def load_model(
     `kwargs` are those of `load`. Errors: DistilvecError with the key for a model that cannot be read, has code of its
     own without `trust_remote_code`, or is a plain Hugging Face model, which defines no pooling.
     """
-    source = resolve_model(name)
     with readable(name, key):
-        if not is_sentence_transformer_model(with_owner(source), revision=revision):
-            AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)  # absent: raises
+        check_kind(name, key, revision)
+        if not is_sentence_transformer_model(with_owner(resolve_model(name)), revision=revision):
+            _expect_plain_model(name, {"revision": revision, "trust_remote_code": trust_remote_code})
             raise no_pooling(name, key)
     model = load_backbone(name, key, revision=revision, trust_remote_code=trust_remote_code, **kwargs)
     if len({values.dtype for values in model.parameters() if values.is_floating_point()}) == 1:  # mixed: no CPU kernels
@@ -79,20 +87,21 @@ def load_with_settings(name: str, key: str, settings: ModelSettings, device: str
     keys are those next to `key`, such as teacher.max_length for teacher.model.
     """
     source = resolve_model(name)
-    with readable(name, key):
+    with readable(name, key), complete_weights(name, key):
         placed = placement(settings, device, key)
         # 'auto' keeps a checkpoint's own precision: linear weights go to bf16 from there, the rest to fp32
         weights: dict[str, Any] = {"dtype": "auto" if settings.dtype == "bfloat16" else torch.float32, **placed}
         common: dict[str, Any] = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
+        check_kind(name, key, settings.revision)
         if is_sentence_transformer_model(with_owner(source), revision=settings.revision):
-            _refuse_other_kinds(name, key, settings.revision)
             _refuse_pooling(name, key, settings)
             model = load(source, None if placed else "cpu", model_kwargs=weights, **common)
         else:
-            AutoConfig.from_pretrained(source, **common)  # fails if there is no model at all
+            _expect_plain_model(name, common)
             modules = _plain_modules(name, key, settings, {**weights, **common}, common)
             model = SentenceTransformer(modules=modules, device=None if placed else "cpu", model_kwargs=placed)
             own_weights(model)
+        _refuse_other_modules(model, name, key)
         check_model(model, name, key)
     _set_length(model, name, key, settings.max_length)
     backbone = getattr(model[0], "auto_model", model[0])
@@ -102,24 +111,57 @@ def load_with_settings(name: str, key: str, settings: ModelSettings, device: str
     return model
 
 
-def _refuse_other_kinds(name: str, key: str, revision: str | None) -> None:
-    """Raise DistilvecError for a folder that sentence-transformers has saved as another kind of model.
+def check_kind(name: str, key: str, revision: str | None) -> None:
+    """Raise DistilvecError for a folder that holds another kind of model, or an adapter without its base.
 
-    The library would load a SparseEncoder or a CrossEncoder as a backbone with a new mean pooling, whose vectors mean
-    nothing.
+    sentence-transformers would load a SparseEncoder, a CrossEncoder or a ColBERT as a backbone with a new mean pooling,
+    whose vectors mean nothing.
     """
-    options: dict[str, Any] = {"revision": revision, "_raise_exceptions_for_missing_entries": False}
-    file = cached_file(with_owner(resolve_model(name)), SETTINGS, **options)
-    if file is None:
-        return
-    settings = json.loads(Path(file).read_text(encoding="utf-8"))
+    settings = read_settings(name, SETTINGS, revision)
     kind = settings.get("model_type") if isinstance(settings, dict) else None
     if kind not in (None, "SentenceTransformer"):
-        raise DistilvecError(
-            key,
-            f"{name} is a {kind}; expected a SentenceTransformer, which gives each text one dense vector.",
-            "Name another model.",
-        )
+        raise _other_kind(name, key, kind)
+    adapter = adapter_settings(name, revision)
+    if adapter is not None:
+        check_base(adapter, name, key)
+
+
+def _refuse_other_modules(model: SentenceTransformer, name: str, key: str) -> None:
+    """Raise DistilvecError for modules of another kind of model, whose folder does not state its kind."""
+    for module in model:
+        kind = _KINDS.get(".".join(type(module).__module__.split(".")[:2]))
+        if kind is not None:
+            raise _other_kind(name, key, kind)
+
+
+def _other_kind(name: str, key: str, kind: str) -> DistilvecError:
+    return DistilvecError(
+        key,
+        f"{name} is a {kind}; expected a SentenceTransformer, which gives each text one dense vector.",
+        "Name another model.",
+    )
+
+
+def adapter_settings(name: str, revision: str | None) -> dict[str, Any] | None:
+    """Return the content of an adapter's adapter_config.json, in the folder of the first module; None for a model."""
+    modules = read_settings(name, "modules.json", revision)
+    first = modules[0] if isinstance(modules, list) and modules else {}
+    folder = first.get("path", "") if isinstance(first, dict) else ""
+    settings = read_settings(name, f"{folder}/{ADAPTER}".lstrip("/"), revision)
+    return {} if settings is not None and not isinstance(settings, dict) else settings
+
+
+def read_settings(name: str, file: str, revision: str | None) -> Any:
+    """Return the content of a JSON file of a model, a folder's or the hub's; None without the file."""
+    options: dict[str, Any] = {"revision": revision, "_raise_exceptions_for_missing_entries": False}
+    path = cached_file(with_owner(resolve_model(name)), file, **options)
+    return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def _expect_plain_model(name: str, options: dict[str, Any]) -> None:
+    """Raise the library's error for a name without a model. An adapter has the configuration of its base."""
+    if adapter_settings(name, options["revision"]) is None:
+        AutoConfig.from_pretrained(resolve_model(name), **options)
 
 
 def _refuse_pooling(name: str, key: str, settings: ModelSettings) -> None:
@@ -183,6 +225,24 @@ def role_prompts(model: SentenceTransformer) -> dict[Role, str]:
     return prompts
 
 
+def unused_prompts(model: SentenceTransformer, used: Mapping[Role, str]) -> tuple[str, ...]:
+    """Say in words which prompts of a model no role finds, where a role has none, or the model's default is among them.
+
+    Names of prompts are free: search_query, s2p_query, retrieval.query.
+    """
+    others = {name: prompt for name, prompt in (model.prompts or {}).items() if prompt and prompt not in used.values()}
+    default = model.default_prompt_name
+    if not others or (all(used.values()) and default not in others):
+        return ()
+    listed = ", ".join(f"{name} {prompt!r}" for name, prompt in list(others.items())[:MOST_PROMPTS])
+    more = ", ..." if len(others) > MOST_PROMPTS else ""
+    by_default = f" ('{default}' is its default)" if default in others else ""
+    return (
+        f"prompts that are not used: {listed}{more}{by_default}. Set teacher.prompts in a recipe, or name those that "
+        "count query and document in config_sentence_transformers.json",
+    )
+
+
 def model_similarity(model: SentenceTransformer, name: str, key: str) -> Similarity:
     """Return how a model's vectors are compared, as it states; cosine by default, as in sentence-transformers.
 
@@ -194,10 +254,12 @@ def model_similarity(model: SentenceTransformer, name: str, key: str) -> Similar
 
 def load_backbone(name: str, key: str, **kwargs: Any) -> SentenceTransformer:
     """Load a model as `load_model` does. Accept plain Hugging Face models too, and compute no vector."""
-    with readable(name, key):
-        _refuse_other_kinds(name, key, kwargs.get("revision"))
+    with readable(name, key), complete_weights(name, key):
+        check_kind(name, key, kwargs.get("revision"))
         model = load(name, "cpu", **kwargs)
+        _refuse_other_modules(model, name, key)
         check_model(model, name, key)
+        merge_own_adapters(getattr(model[0], "auto_model", model[0]))
     return model
 
 
@@ -209,16 +271,29 @@ def load_tokenizer(
     Errors: DistilvecError with the key if there is none.
     """
     source = resolve_model(name)
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     with readable(name, key, "tokenizer"):
-        source = str(_first_module(Path(source))) if Path(source).is_dir() else source
-        read = partial(AutoTokenizer.from_pretrained, revision=revision, trust_remote_code=trust_remote_code)
+        if Path(source).is_dir():
+            source = str(_first_module(Path(source)))
         try:
-            tokenizer: PreTrainedTokenizerBase = read(source)
+            tokenizer = _read_tokenizer(source, options)
         except (OSError, ValueError):
             if with_owner(source) == source:
                 raise
-            tokenizer = read(with_owner(source))
+            tokenizer = _read_tokenizer(with_owner(source), options)
         check_tokenizer(tokenizer, name, key)
+    return tokenizer
+
+
+def _read_tokenizer(source: str, options: dict[str, Any]) -> PreTrainedTokenizerBase:
+    """Read a tokenizer with the settings that sentence-transformers gives it: its arguments, lower case, length."""
+    settings = Transformer.load_config(source, revision=options["revision"])
+    arguments = settings.get("processor_kwargs") or settings.get("tokenizer_args") or {}
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, **{**arguments, **options})
+    if settings.get("max_seq_length") is not None:
+        tokenizer.model_max_length = settings["max_seq_length"]
+    if settings.get("do_lower_case"):
+        lower_case(tokenizer)
     return tokenizer
 
 

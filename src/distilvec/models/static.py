@@ -39,3 +39,21 @@ def static_limit(model: SentenceTransformer) -> int | None:
     """Return the maximum length of a static model, which its tokenizer states; None if it reads whole texts."""
     truncation = model[0].tokenizer.truncation
     return None if truncation is None else int(truncation["max_length"])
+
+
+def tokens_without_row(model: SentenceTransformer) -> dict[int, str]:
+    """Return the tokens, by id, that a model's table has no row for; most models have none such.
+
+    Usual are marks of images, which the backbone never reads. In a text such a token is an error of the index, which on
+    a GPU ends the work of the whole process.
+    """
+    tokenizer: Any = getattr(model[0], "tokenizer", None)
+    if not hasattr(tokenizer, "get_vocab"):
+        return {}
+    try:
+        rows = getattr(token_table(model), "num_embeddings", None)
+    except (AttributeError, NotImplementedError):  # a model of texts and images, or one with code of its own
+        return {}
+    if rows is None:
+        return {}
+    return {number: token for token, number in tokenizer.get_vocab().items() if number >= rows}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from tokenizers import Tokenizer
+from tokenizers.normalizers import Lowercase
+from tokenizers.normalizers import Sequence as Normalizers
 from transformers import PreTrainedTokenizerBase
 
 
@@ -23,6 +25,20 @@ def plain_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
     copy.no_padding()
     copy.no_truncation()
     return copy
+
+
+def lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Make a tokenizer lower-case its texts first, as sentence-transformers does for `do_lower_case`, in place."""
+    backend = getattr(tokenizer, "backend_tokenizer", None) if tokenizer.is_fast else None
+    if backend is None:
+        tokenizer.do_lower_case = True
+        return
+    normalizer = backend.normalizer
+    parts = [] if normalizer is None else [normalizer]
+    if isinstance(normalizer, Normalizers):
+        parts = list(cast(Any, normalizer))
+    if not any(isinstance(part, Lowercase) for part in parts):
+        backend.normalizer = Normalizers([Lowercase(), *parts])
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.errors import UNREADABLE, DistilvecError, explain, explained, first_line
 from distilvec.core.files import files_below
+from distilvec.models.limits import max_length
+from distilvec.models.static import is_static, text_tokenizer, tokens_without_row
 
 Kind = Literal["model", "tokenizer", "adapter", "causal language model"]
 _MODEL_FILES = {"modules.json", "config.json", "adapter_config.json"}
@@ -49,7 +53,7 @@ def check_place(name: str, key: str, kind: Kind = "model") -> None:
 
 
 def check_model(model: Any, name: str, key: str) -> None:
-    """Raise DistilvecError for non-finite weights, an empty tokenizer, tokens without a row in the table, a Router."""
+    """Raise DistilvecError for a Router, and for weights, sizes, tokens and lengths with which no model can work."""
     if type(model[0]).__name__ == "Router":
         raise DistilvecError(
             key,
@@ -58,22 +62,24 @@ def check_model(model: Any, name: str, key: str) -> None:
         )
     check_weights(model, name, key)
     _check_numbers(model, name, key)
-    backbone: Any = getattr(model[0], "auto_model", None)
-    tokenizer: Any = getattr(model[0], "tokenizer", None)
-    if backbone is None or not hasattr(tokenizer, "get_vocab"):
+    if not isinstance(getattr(model[0], "tokenizer", None), (PreTrainedTokenizerBase, Tokenizer)):
         return
+    tokenizer = text_tokenizer(model)
     check_tokenizer(tokenizer, name, key)
-    try:
-        rows = getattr(backbone.get_input_embeddings(), "num_embeddings", len(tokenizer))
-    except NotImplementedError:  # a model of texts and images, such as CLIP: it embeds texts, see below
-        return
-    added = set(tokenizer.added_tokens_decoder)  # tokens of images have no row in some models
-    beyond = [token for token, number in tokenizer.get_vocab().items() if number >= rows and number not in added]
+    special = 0 if is_static(model) else tokenizer.num_special_tokens_to_add(pair=False)
+    if max_length(model) <= special:
+        raise DistilvecError(
+            key,
+            f"{name} reads {max_length(model)} tokens, of which {special} are special ones: nothing of a text.",
+            "Correct max_seq_length in its sentence_bert_config.json, or model_max_length in tokenizer_config.json.",
+        )
+    added = tokenizer.added_tokens_decoder  # they may be marks of images, and are refused in a text
+    beyond = [token for number, token in tokens_without_row(model).items() if number not in added]
     if beyond:
         raise DistilvecError(
             key,
-            f"the tokenizer of {name} has {len(tokenizer):,} tokens, its embedding table {rows:,} rows: '{beyond[0]}' "
-            "has none.",
+            f"the tokenizer of {name} has {len(tokenizer):,} tokens, and the model's table has no row for "
+            f"{len(beyond):,} of them, such as '{beyond[0]}'.",
             "Take the tokenizer that belongs to the model.",
         )
 

@@ -103,6 +103,7 @@ def claim_folder(run: RunFolder, recipe: Section, fingerprint: str, restart: boo
     with locked(run.lock, "--out", str(run.path), wait=False):
         for model in (run.student, run.last):
             recover_student(model, in_run=True)
+            check_output_folder(model, "--out")  # a link to nothing, say: before the training writes other files
         is_changed = run.fingerprint.exists() and run.fingerprint.read_text().strip() != fingerprint
         if is_changed and has_trained(run):
             changed = ", ".join(_changed_keys(run.recipe, recipe)) or _changed_files(recipe)

@@ -13,6 +13,7 @@ from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.config.student import StudentSection
 from distilvec.core.artifacts import ArtifactStore, read_stored, store_json
 from distilvec.core.info import UNLIMITED, StudentInfo, TeacherInfo
+from distilvec.core.log import log
 from distilvec.data.corpus import Corpus
 from distilvec.models.experts import Experts
 from distilvec.models.limits import max_length
@@ -32,7 +33,7 @@ from distilvec.teachers.cache.manifest import Manifest, hash_model, parse_manife
 from distilvec.teachers.model_embedder import ModelEmbedder, special_tokens
 from distilvec.teachers.teacher import OpenTeacher, open_teacher
 
-FORMAT = 4  # raised when the same settings and files would give another description
+FORMAT = 5  # raised when the same settings and files would give another description
 STUDENT_FORMAT = 6
 
 
@@ -57,7 +58,8 @@ def describe_teacher(
         stored = None if path is None else read_stored(path, "description")
         if stored is not None:
             info = TeacherInfo(**_with_tuples(stored["info"]))
-            return TeacherDescription(info, parse_manifest(stored["manifest"]), stored["parameters"])
+            description = TeacherDescription(info, parse_manifest(stored["manifest"]), stored["parameters"])
+            return _with_notes(description)
 
         if loaded is None or section.local_model is None:
             with open_teacher(section, device) as teacher:
@@ -74,6 +76,13 @@ def describe_teacher(
             store_json(path, asdict(description))
         elif path is not None and loaded is not None:  # its files have changed meanwhile: it may be of either
             loaded.release_untaken()
+    return _with_notes(description)
+
+
+def _with_notes(description: TeacherDescription) -> TeacherDescription:
+    """Log what the teacher states and is not used, and return its description."""
+    for note in description.info.notes:
+        log(f"{description.info.name}: {note}.")
     return description
 
 
@@ -156,7 +165,7 @@ def _student_file(
     if folder is None:
         return None
     unread: Any = {"lora": True, "head": True, "start": True, "dims": True, "experts": {"residual"}}
-    about_teacher = asdict(replace(teacher, name="", weight=1.0, logits=False))
+    about_teacher = asdict(replace(teacher, name="", weight=1.0, logits=False, notes=()))
     for key in ("adapters", "similarity"):  # change no size
         del about_teacher[key]
     fingerprint = recipes.fingerprint(

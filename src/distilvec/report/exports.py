@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distilvec.core.files import write_json
-from distilvec.core.hashing import hash_files
 from distilvec.report.json_values import read_value, to_json
 from distilvec.report.tables import Table, make_table
 from distilvec.report.values import ExportedForm
+from distilvec.teachers.cache.manifest import hash_folder
 
 EXPORTS = "exports.json"
 _AGAIN = "Delete it and export again."
@@ -25,7 +25,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class ExportsFile:
-    """exports.json: the exported files by form, and a hash of the weights that were exported."""
+    """exports.json: the exported files by form, and a hash of the model that was exported: its settings count, too."""
 
     weights: str | None = None
     forms: dict[str, ExportedForm] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class _Column:
 
 
 def read_exports(folder: Path) -> dict[str, ExportedForm]:
-    """Return exported files by form; empty without exports.json, or if the weights are others than those exported.
+    """Return exported files by form; empty without exports.json, or if the model is another than the one exported.
 
     Errors: DistilvecError for a file that is damaged or was changed by hand.
     """
@@ -50,12 +50,12 @@ def read_exports(folder: Path) -> dict[str, ExportedForm]:
     if not path.is_file():
         return {}
     exports = read_value(ExportsFile, path, _AGAIN)
-    return exports.forms if exports.weights == _weights(folder) else {}
+    return exports.forms if exports.weights == hash_folder(folder, EXPORTS) else {}
 
 
 def write_exports(folder: Path, forms: dict[str, ExportedForm]) -> None:
     """Write exports.json with the exported files by form and a hash of the model's weights."""
-    content = to_json(ExportsFile(_weights(folder), forms))
+    content = to_json(ExportsFile(hash_folder(folder, EXPORTS), forms))
     write_json(folder / EXPORTS, content, sealed=True, key=EXPORTS)
 
 
@@ -79,7 +79,3 @@ def export_note(forms: Mapping[str, ExportedForm]) -> str:
         f"{row.task}; latency of one text of 16 tokens, median, {threads} of {row.processor}. int8 and fp16 mean "
         "weights; vectors are float32."
     )
-
-
-def _weights(folder: Path) -> str:
-    return hash_files(sorted(folder.rglob("*.safetensors")), folder, EXPORTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,16 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import cached_file
 
 from distilvec.core.errors import DistilvecError
-from distilvec.models.load import load_tokenizer, resolve_model, with_owner
+from distilvec.models.load import (
+    adapter_settings,
+    check_kind,
+    load_tokenizer,
+    read_settings,
+    resolve_model,
+    with_owner,
+)
 from distilvec.models.tokenizers import plain_copy
 from distilvec.models.unreadable import readable, refuse_several_parts
 from distilvec.students.design import ModelShape, TokensUsed
@@ -43,16 +48,20 @@ def read_shape(
     Errors: DistilvecError with the key for a model that cannot be read.
     """
     source = with_owner(resolve_model(name))
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     with readable(name, key):
-        modules = _read_json(source, "modules.json", revision) or []
-        subfolder = modules[0]["path"] if modules else ""
-        config = AutoConfig.from_pretrained(
-            source, subfolder=subfolder, revision=revision, trust_remote_code=trust_remote_code
-        )
+        check_kind(name, key, revision)
+        modules = read_settings(name, "modules.json", revision) or []
+        adapter = adapter_settings(name, revision)
+        if adapter is None:
+            config = AutoConfig.from_pretrained(source, subfolder=modules[0]["path"] if modules else "", **options)
+        else:  # of the adapter's base, whose revision is its own
+            base = adapter["base_model_name_or_path"]
+            config = AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
         backbone = _without_weights(config, trust_remote_code)
         refuse_several_parts(backbone, name, key)
-        widths = _dense_widths(source, modules, revision)
-    tokenizer = load_tokenizer(name, key, revision=revision, trust_remote_code=trust_remote_code)
+        widths = _dense_widths(name, modules, revision)
+    tokenizer = load_tokenizer(name, key, **options)
     no_trimming = "" if plain_copy(tokenizer) else "its tokenizer has no fast form (tokenizer.json)."
 
     hidden_size = backbone.config.get_text_config().hidden_size
@@ -147,20 +156,14 @@ def _without_weights(config: PretrainedConfig, trust_remote_code: bool) -> PreTr
     return backbone
 
 
-def _dense_widths(source: str, modules: list[dict[str, Any]], revision: str | None) -> list[tuple[int, int, bool]]:
+def _dense_widths(name: str, modules: list[dict[str, Any]], revision: str | None) -> list[tuple[int, int, bool]]:
     """Return inputs, outputs and whether there is a bias of a model's linear layers behind the pooling."""
     widths = []
     for module in modules:
         if module["type"].rpartition(".")[2] == "Dense":
-            settings = _read_json(source, f"{module['path']}/config.json", revision) or {}
+            settings = read_settings(name, f"{module['path']}/config.json", revision) or {}
             widths.append((settings["in_features"], settings["out_features"], bool(settings.get("bias", True))))
     return widths
-
-
-def _read_json(source: str, name: str, revision: str | None) -> Any:
-    """Return the content of a model's file, None if it has no such file."""
-    path = cached_file(source, name, revision=revision, _raise_exceptions_for_missing_entries=False)
-    return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
 
 
 def _refusal(check: Callable[[], Any]) -> str:

@@ -6,7 +6,7 @@ short texts with a long tail). Batches here are cut by exact length, and have no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -20,8 +20,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from distilvec.core.batch import Text
+from distilvec.core.errors import DistilvecError
 from distilvec.core.threads import map_on_threads
+from distilvec.models.limits import max_length
 from distilvec.models.load import evaluating
+from distilvec.models.static import text_tokenizer
 
 # Tokens a second of all-MiniLM-L6-v2 on one core (AVX2), by tokens in a batch: 256: 2,400, 512: 2,850, 1,024: 3,000,
 # 2,048: 2,700. all-mpnet-base-v2 differs by 3% from 512 tokens on.
@@ -63,6 +66,8 @@ class Forward:
         self.backbone: PreTrainedModel = first.auto_model
         pooling = getattr(model[1], "pooling_mode", None) if len(model) > 1 else None
         own_code = not type(self.backbone).__module__.startswith("transformers.")
+        # On the right the positions of a text are those it has alone; code of a model's own may expect the left
+        self.pads_left = own_code and first.tokenizer.padding_side == "left"
         self.keeps_mask = own_code or pooling not in ("mean", "cls") or first.tokenizer.padding_side == "left"
         self.stateless = is_stateless(model)
 
@@ -118,7 +123,7 @@ class Forward:
         lengths = np.array([len(ids[row]) for row in rows])[:, None]
         longest = lengths[0, 0]
         columns = np.arange(longest)
-        real = columns >= longest - lengths if tokenizer.padding_side == "left" else columns < lengths
+        real = columns >= longest - lengths if self.pads_left else columns < lengths
 
         inputs = {}
         for name, values, fill in (("input_ids", ids, tokenizer.pad_token_id or 0), ("token_type_ids", types, 0)):
@@ -137,6 +142,25 @@ class Forward:
                 signals["pre_dense"] = features["sentence_embedding"]
             features = module(features)
         return {"embedding": features["sentence_embedding"].float(), **signals}
+
+
+def check_tokens(
+    model: SentenceTransformer, without_row: Mapping[int, str], prompted: Sequence[Text], name: str, key: str
+) -> None:
+    """Raise DistilvecError for a text with one of the tokens, by id, that the model's table has no row for."""
+    if not without_row:
+        return
+    tokenizer = text_tokenizer(model)
+    limit = max_length(model)
+    for text in prompted:
+        ids = tokenizer([text], truncation=True, max_length=limit)["input_ids"][0]
+        unknown = next((number for number in ids if number in without_row), None)
+        if unknown is not None:
+            raise DistilvecError(
+                key,
+                f"{name} has no vector for the token '{without_row[unknown]}' of the text {str(text)[:80]!r}.",
+                "Leave such texts out, or give the model's table a row for it (resize_token_embeddings).",
+            )
 
 
 def collect(batches: Iterable[EmbeddedBatch], texts: int, dim: int) -> npt.NDArray[np.float32]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +19,8 @@ from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, tokenize
 from distilvec.formats.openvino import OpenvinoEmbedder
 from distilvec.models.limits import max_length
 from distilvec.models.load import load_model, model_similarity, role_prompts
-from distilvec.teachers.encode import EmbeddedBatch, collect, cut_dimensions
+from distilvec.models.static import tokens_without_row
+from distilvec.teachers.encode import EmbeddedBatch, check_tokens, collect, cut_dimensions
 
 BATCH = 8
 Array = np.ndarray[Any, Any]
@@ -72,6 +74,10 @@ class GraphEmbedder:
         """The longest input in tokens."""
         return max_length(self.model)
 
+    @cached_property
+    def _tokens_without_row(self) -> dict[int, str]:
+        return tokens_without_row(self.model)
+
     def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
         """Return vectors, float32 [texts, dim], with the prompt of the role prepended."""
         return collect(self.embed_batches(texts, role), len(texts), self.dim)
@@ -84,6 +90,7 @@ class GraphEmbedder:
 
     def embed_prompted(self, prompted: Sequence[str]) -> Array:
         """Return float32 [texts, dim] of texts that have their prompts, each run alone: in int8 batches change them."""
+        check_tokens(self.model, self._tokens_without_row, prompted, self.name, "model")
         vectors = []
         for text in prompted:
             vectors += self.runnable.run(tokenize(self.model, [text], self.most_tokens), OUTPUTS[:1])
@@ -98,6 +105,7 @@ class GraphEmbedder:
     def _batches(self, texts: Sequence[str], role: Role, name: str) -> Iterator[EmbeddedBatch]:
         """Compute one output of the texts, as "embedding"; the shortest are run first."""
         prompt = self.prompts[role]
+        check_tokens(self.model, self._tokens_without_row, [prompt + text for text in texts], self.name, "model")
         order = np.array(sorted(range(len(texts)), key=lambda row: len(texts[row])), dtype=np.int64)
         can_pad = self.model[0].tokenizer.pad_token is not None
         batch_size = BATCH if role == "document" and can_pad else 1

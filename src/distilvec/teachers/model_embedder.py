@@ -32,8 +32,10 @@ from distilvec.models.load import (
     model_similarity,
     resolve_model,
     role_prompts,
+    unused_prompts,
 )
 from distilvec.models.settings import ModelSettings, setting_key
+from distilvec.models.static import tokens_without_row
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.models.unreadable import PROBE, check_vector, vector_expected
 from distilvec.teachers.cache.evaluation_vectors import open_evaluation_cache, stored_batches
@@ -44,6 +46,7 @@ from distilvec.teachers.encode import (
     EmbeddedBatch,
     Forward,
     Vectors,
+    check_tokens,
     collect,
     cut_dimensions,
     plan_batches,
@@ -100,12 +103,14 @@ class ModelEmbedder:
         self.batch_tokens = batch_tokens
         self.files = files or ModelFiles(name)
         self.prompts: dict[Role, str] = role_prompts(model) | (prompts or {})
+        self.notes = () if prompts is not None else unused_prompts(model, self.prompts)
         ignores_prompts = any(getattr(module, "include_prompt", True) is False for module in modules)
         if ignores_prompts and any(self.prompts.values()):
             raise DistilvecError(
                 setting_key(key, "prompts"),
                 f"found {self.prompts}; {name} leaves the prompt's tokens out of its pooling (include_prompt false).",
-                "Set both prompts to '' or choose another teacher.",
+                "Remove the prompts (teacher.prompts in a recipe, else config_sentence_transformers.json), or set "
+                "include_prompt to true in the config.json of its pooling.",
             )
         self.normalized = type(modules[-1]).__name__ == "Normalize"
         self.similarity: Similarity = similarity or model_similarity(model, name, setting_key(key, "similarity"))
@@ -118,6 +123,8 @@ class ModelEmbedder:
         bfloat16 = self.settings.dtype == "bfloat16"
         self._forward = Forward(model, batch_tokens, self.max_length, bfloat16) if runs_directly(model) else None
         self._evaluation_cache: TeacherCache | None = None  # of evaluation texts: keep_in
+        self._key = key
+        self._tokens_without_row = tokens_without_row(model)
 
     def __enter__(self) -> ModelEmbedder:
         return self
@@ -150,6 +157,7 @@ class ModelEmbedder:
             similarity=self.similarity,
             pooling=self._pooling(),
             attention=self.settings.lifted,
+            notes=self.notes,
         )
         if not hasattr(self.model[0], "auto_model"):
             return info
@@ -169,7 +177,7 @@ class ModelEmbedder:
         if files.folder is not None:
             weights = hash_model(files.folder, settings.adapters)
         else:
-            weights = hash_modules(self.model, *_hashed_settings(self.model[0]))
+            weights = hash_modules(self.model, *_hashed_settings(self.model))
         return Manifest(
             model=files.model,
             revision=files.commit,
@@ -246,6 +254,7 @@ class ModelEmbedder:
             )
         for start in range(0, len(prompted), _WINDOW):
             texts = prompted[start : start + _WINDOW]
+            check_tokens(self.model, self._tokens_without_row, texts, self.name, self._key)
             for batch in self._uncut(texts, pre_dense):
                 vectors = cut_dimensions(batch.embedding, self.dim, self.normalized)
                 signals = {**batch.signals, "embedding": vectors}
@@ -340,10 +349,13 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int] | None
     return None if plain is None else special_around(plain)
 
 
-def _hashed_settings(first: Any) -> list[Any]:
-    """Configuration and tokenizer of a model in memory."""
+def _hashed_settings(model: SentenceTransformer) -> list[Any]:
+    """Settings of all modules, configuration and tokenizer of a model in memory: what its weights do not show."""
+    first: Any = model[0]
     config = first.auto_model.config.to_diff_dict() if hasattr(first, "auto_model") else {}
     hashed = {name: value for name, value in config.items() if name not in _NOT_HASHED}
+    settings: list[Any] = [getattr(module, "get_config_dict", dict)() for module in model]
+    layers = [(name, type(module).__name__, module.extra_repr()) for name, module in model.named_modules()]
     tokenizer = getattr(first, "tokenizer", None)
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer if isinstance(tokenizer, Tokenizer) else None)
-    return [hashed, backend.to_str() if backend is not None else None]
+    return [hashed, settings, layers, backend.to_str() if backend is not None else None]

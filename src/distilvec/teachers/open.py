@@ -15,6 +15,7 @@ from distilvec.config.recipe import section_of
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import user_cache
+from distilvec.core.log import log
 from distilvec.models.settings import ModelSettings
 from distilvec.teachers.api_embedder import ApiEmbedder, named_api
 from distilvec.teachers.embedder import Embedder
@@ -73,7 +74,10 @@ def open_model(
     preset = PRESETS.get(find_preset(None, name) or "")
     settings = ModelSettings(trust_remote_code=trust_remote_code, plain=plain_settings(preset))
     prompts: Any = None if preset is None else dict(preset.prompts)
-    return load_embedder(name, key, device, settings, prompts=prompts)
+    embedder = load_embedder(name, key, device, settings, prompts=prompts)
+    for note in embedder.notes:
+        log(f"{embedder.name}: {note}.")
+    return embedder
 
 
 def open_table(section: TeacherSection, key: str = "teacher.vectors", refresh: bool = False) -> TableEmbedder:

@@ -19,7 +19,7 @@ from distilvec.data.corpus import Corpus, text_key
 from distilvec.data.corpus_files import as_keys
 from distilvec.teachers.cache.fill import FillStep, FillSteps, compute_vectors, count_missing, fill_steps, key_chunks
 from distilvec.teachers.cache.index import KeyIndex
-from distilvec.teachers.cache.manifest import Manifest
+from distilvec.teachers.cache.manifest import Manifest, hash_named
 from distilvec.teachers.cache.parquet import TableRows, VectorTable, append_rows
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
@@ -111,7 +111,7 @@ class TableEmbedder:
         if self.section.columns:
             parts += sorted(self.table.names.items())
         if made_by is not None:
-            parts.append(("made by", made_by))
+            parts.append(("made by", hash_named(made_by, "teacher.made_by")))
         return combine(parts)
 
     def fill_steps(self, cache: TeacherCache, corpus: Corpus) -> FillSteps:

@@ -73,11 +73,12 @@ def save_checkpoint(
 ) -> None:
     """Write module, optimizer, progress, and `memory`, the state of the loop.
 
-    The base weights of adapters never change and are left out. All processes call this; the main one writes.
+    The base weights of adapters never change and are left out, as are further names of a weight that is used twice.
+    All processes call this; the main one writes.
     Errors: DistilvecError if the file cannot be written; the previous checkpoint stays.
     """
-    unchanged = base_weights(module)
-    tensors = {f"model/{name}": value for name, value in module.state_dict().items() if name not in unchanged}
+    left_out = base_weights(module) | repeated_weights(module)
+    tensors = {f"model/{name}": value for name, value in module.state_dict().items() if name not in left_out}
     tensors |= {f"optimizer/{name}": value for name, value in optimizer_tensors(optimizer, module).items()}
     tensors = gathered(tensors) | {f"loop/{name}": value for name, value in memory.items()}
     if is_main():
@@ -109,12 +110,21 @@ def fitting(path: Path, key: str = KEY, fix: str = FIX) -> Iterator[None]:
 
 
 def restore(module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Load a checkpoint's weights into the module; base weights of adapters stay."""
+    """Load a checkpoint's weights into the module; base weights of adapters stay.
+
+    A weight that is used twice is loaded by its first name, and stays one parameter.
+    """
     state = module.state_dict()
-    weights = {name: state[name] for name in base_weights(module) if name in state}
+    weights = {name: state[name] for name in base_weights(module) | repeated_weights(module) if name in state}
     for name, value in tensors.items():
         weights[name] = like(value, state[name]) if name in state else value  # torch names the ones that do not fit
     module.load_state_dict(weights)
+
+
+def repeated_weights(module: nn.Module) -> set[str]:
+    """Return the further names of parameters that a module has under several, such as T5's table of tokens."""
+    every_name = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    return every_name - {name for name, _ in module.named_parameters()}
 
 
 def read_checkpoint(

@@ -212,13 +212,15 @@ def hash_model(folder: Path, adapters: Sequence[str] | None, key: str = "teacher
     names = [*_base_models(folder, key), *(adapters or ())]
     if not names:
         return model_hash
-    parts = [("model", model_hash)]
-    for name in names:
-        other_folder = None
-        with suppress(OSError):  # no model can have this name: whoever loads it says so
-            other_folder = folder_of(resolve_model(name), None)[0]
-        parts.append(("adapter", hash_folder(other_folder, key) if other_folder else name))
-    return combine(parts)
+    return combine([("model", model_hash), *(("adapter", hash_named(name, key)) for name in names)])
+
+
+def hash_named(name: str, key: str) -> str:
+    """A hash of the folder of a model or an adapter; its name if it is not on this machine, or behind an API."""
+    folder = None
+    with suppress(OSError, ValueError):  # no model can have this name: whoever loads it says so
+        folder = folder_of(resolve_model(name), None)[0]
+    return name if folder is None else hash_folder(folder, key)
 
 
 def _base_models(folder: Path, key: str) -> list[str]:

@@ -83,7 +83,8 @@ def distill(
         method: A method's name (`distilvec recipes`), or a path to a .py file.
         out: The run folder. None: runs/TEACHER-SIZE.
         api_model: The model of an API that offers several.
-        columns: Names of columns: {"text": NAME} of the texts, of an index also those of embedding, id and role.
+        columns: An index's names of its columns, by text, embedding, id and role; with another teacher "text" is the
+            column of the texts.
         limit: Read so many rows of an index, drawn at random.
         similarity: How an index compares vectors, where it does not say.
         repeats: Take the "first" of an index's rows of one text with different vectors, or "drop" them.

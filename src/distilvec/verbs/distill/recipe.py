@@ -40,7 +40,7 @@ class IndexOptions:
     """How an index is read, and what its model was given.
 
     Attributes:
-        columns: its names of the columns, by text, embedding, id and role; without an index that of the texts
+        columns: its names of the columns, by text, embedding, id and role
         limit: read n rows, drawn at random
         similarity: how the index compares vectors, where it does not state it
         prompts: what the model that made it was given before texts, by role
@@ -146,6 +146,10 @@ def _check(request: Request) -> None:
         raise DistilvecError("minutes", "minutes and epochs both say how long to train.", "Give one of them.")
     if request.api_model is not None and request.kind != "api":
         raise DistilvecError("api_model", f"{request.teacher} is not an API.", "Leave it out.")
+    foreign = [part for part in request.index.columns if part != "text"]
+    if foreign and request.kind != "table":
+        problem = f"found {foreign[0]}={request.index.columns[foreign[0]]}; {_short_name(request.teacher)} is no index."
+        raise DistilvecError("columns", problem, "Give it text=NAME, the column of the texts.")
     if request.queries is not None and request.kind == "array":
         raise DistilvecError("queries", "an array of vectors has none of the queries.", "Leave the queries out.")
     if request.texts is None and request.kind != "table":
@@ -232,30 +236,13 @@ def _sources(request: Request, root: Path) -> list[dict[str, Any]]:
         sources.append({"builtin": "teacher"})
     elif request.texts is not None:
         documents = text_sources(request.texts, root, role="document", language=request.language)
-        if request.kind != "table":
-            documents = _with_column(documents, request.index.columns)
+        if request.kind != "table" and "text" in request.index.columns:
+            documents = [{**source, "column": request.index.columns["text"]} for source in documents]
         # A table has no vectors of pieces, and an array none of other texts than its own
         sources += documents if request.kind in ("table", "array") else with_pieces(documents)
     if request.queries is not None:
         sources += request.queries
     return sources
-
-
-def _with_column(sources: list[dict[str, Any]], columns: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the sources with the column of their texts; lists of texts have none.
-
-    Errors: DistilvecError for the parts that only an index has.
-    """
-    for part in columns:
-        if part != "text":
-            raise DistilvecError("columns", f"'{part}' is a part of an index; TEXTS have text alone.", "Leave it out.")
-    if "text" not in columns:
-        return sources
-    return [{**source, "column": columns["text"]} if _has_columns(source) else source for source in sources]
-
-
-def _has_columns(source: Mapping[str, Any]) -> bool:
-    return any(kind in source for kind in ("path", "url", "dataset"))
 
 
 def _training(request: Request) -> dict[str, Any]:

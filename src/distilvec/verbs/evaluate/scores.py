@@ -11,6 +11,7 @@ from typing import Any
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.extras import require_extra
 from distilvec.core.files import user_cache
+from distilvec.core.log import log
 from distilvec.evaluation.aggregate import ALSO, PROTOCOLS, averages, type_averages, with_protocol
 from distilvec.evaluation.evaluator import MIXED, EmbeddingCache, Score
 from distilvec.evaluation.mteb import find_tasks, import_mteb, mteb_scores
@@ -112,6 +113,9 @@ def score_on_suite(model: Source, teacher: Source | None, suite: str | os.PathLi
     tasks = load_suite(Path(suite), problems)
     if problems and not tasks:
         return Scores({}, problems)
+    for task in tasks:
+        for note in getattr(task, "notes", ()):
+            log(f"{task.name}: {note}.")
     columns = open_columns(model, teacher, mixed, problems)
     _keep_vectors(columns)
     scores, _ = score_columns(tasks, columns, EmbeddingCache(), problems)

@@ -276,6 +276,7 @@ def _teacher_lines(job: Job, teacher: Teacher) -> Lines:
         lines.append(["  preset", preset])
     limit = "none known" if info.max_length >= UNLIMITED else f"{info.max_length:,} tokens"
     lines += _reading_lines(info.pooling, info.prompts, limit)
+    lines += [["  note", note] for note in info.notes]
     if teacher.section.local_model is not None:
         lines.append(["  precision", teacher.section.dtype])
     return lines

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.models.load import model_name
-from distilvec.models.static import is_static, text_tokenizer, token_table
+from distilvec.models.static import is_static, text_tokenizer, tokens_without_row
 from distilvec.teachers.graph_embedder import GraphEmbedder, model_folder
 from distilvec.teachers.model_embedder import CHARACTERS_A_TOKEN, ModelEmbedder
 from distilvec.teachers.open import expect_kind, open_embedder
@@ -47,7 +47,7 @@ class ServedModel:
         tokenizer = getattr(embedder.model[0], "tokenizer", None)
         self._from_left = getattr(tokenizer, "truncation_side", "right") == "left"
         self._token_ids = _tokenizer(embedder)
-        self._tokens_without_vector = _tokens_without_vector(embedder)
+        self._tokens_without_vector = tokens_without_row(embedder.model)
 
     def embed(self, prompted: Sequence[str]) -> Vectors:
         """Return float32 [n, dim] of texts that have their prompts; longer ones are cut."""
@@ -78,23 +78,6 @@ class ServedModel:
         for number, token in self._tokens_without_vector.items():
             if number in ids:
                 raise TokenWithoutVector(token)
-
-
-def _tokens_without_vector(embedder: ModelEmbedder | GraphEmbedder) -> dict[int, str]:
-    """Return the tokens, by id, that the table of the model has no row for; most models have none such.
-
-    On a GPU one of them would end the whole process' work, not only its request.
-    """
-    tokenizer: Any = getattr(embedder.model[0], "tokenizer", None)
-    if not hasattr(tokenizer, "get_vocab"):
-        return {}
-    try:
-        rows = getattr(token_table(embedder.model), "num_embeddings", None)
-    except (AttributeError, NotImplementedError):  # a model of texts and images, or one with code of its own
-        return {}
-    if rows is None:
-        return {}
-    return {number: token for token, number in tokenizer.get_vocab().items() if number >= rows}
 
 
 def _tokenizer(embedder: ModelEmbedder | GraphEmbedder) -> Callable[[str], Sequence[int]] | None:

@@ -1,0 +1,225 @@
+"""Odd folders of models: weights, adapters, lengths and tokens that do not fit are refused by name."""
+
+from __future__ import annotations
+
+import json
+
+import architectures
+import numpy as np
+import pytest
+from architectures import TEXTS
+from peft import LoraConfig
+from refusals import refused
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, StaticEmbedding, Transformer
+from transformers import AutoModel, AutoTokenizer
+
+from distilvec.config.student import StudentSection
+from distilvec.core.info import TeacherInfo
+from distilvec.models.load import load_backbone, load_tokenizer
+from distilvec.students.build import build_student
+from distilvec.students.shape import read_shape
+from distilvec.teachers.graph_embedder import GraphEmbedder
+from distilvec.teachers.open import open_embedder
+
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The folder of a small model: BERT of four layers, mean, length 1."""
+    return architectures.sentence_transformer(tmp_path / "model", architectures.bert(tmp_path / "backbone"))
+
+
+def change_json(path, **settings):
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(content | settings))
+
+
+def change_weights(folder, change):
+    weights = {}
+    for name, value in load_file(folder / WEIGHTS).items():
+        changed = change(name)
+        if changed:
+            weights[changed] = value
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+GAPS = {
+    "a layer": lambda folder: change_weights(folder, lambda name: name if ".layer.3." not in name else None),
+    "a bias": lambda folder: change_weights(
+        folder, lambda name: name if "layer.1.output.dense.bias" not in name else None
+    ),
+    "all of other names": lambda folder: change_weights(folder, lambda name: f"net.{name}"),
+    "layers of the configuration": lambda folder: change_json(folder / "config.json", num_hidden_layers=6),
+    "layers that it leaves out": lambda folder: change_json(folder / "config.json", num_hidden_layers=2),
+}
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_weights_and_layers_must_meet(folder, gap):
+    GAPS[gap](folder)
+    with refused("model", "weights"):
+        open_embedder(str(folder))
+    with refused("student.model", "weights"):
+        load_backbone(str(folder), "student.model")
+
+
+def test_a_shard_that_the_index_does_not_name_is_missed(folder):
+    backbone = AutoModel.from_pretrained(folder)
+    (folder / WEIGHTS).unlink()
+    backbone.save_pretrained(folder, max_shard_size="60KB")
+    index = folder / f"{WEIGHTS}.index.json"
+    places = json.loads(index.read_text())["weight_map"]
+    lost = places["encoder.layer.0.intermediate.dense.weight"]
+    change_json(index, weight_map={name: place for name, place in places.items() if place != lost})
+    with refused("model", "weights"):
+        open_embedder(str(folder))
+
+
+def test_weights_that_nothing_reads_may_be_missing_and_prefixes_are_those_of_other_tasks(folder):
+    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    change_weights(folder, lambda name: None if "pooler" in name else f"bert.{name}")
+    np.testing.assert_allclose(open_embedder(str(folder)).embed(TEXTS), expected, atol=1e-5)
+
+
+# -- adapters ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def adapter(folder, tmp_path):
+    """The folder that sentence-transformers saves of a model with an adapter: its base is the backbone's folder."""
+    model = SentenceTransformer(str(folder), device="cpu")
+    model.add_adapter(LoraConfig(r=4, target_modules=["query", "value"], init_lora_weights=False))
+    model.save_pretrained(str(tmp_path / "adapter"))
+    return tmp_path / "adapter"
+
+
+def test_an_adapter_is_merged_and_its_student_is_a_plain_model(adapter):
+    expected = SentenceTransformer(str(adapter), device="cpu").encode(TEXTS)
+    merged = load_backbone(str(adapter), "student.model")
+    assert not [name for name, _ in merged.named_parameters() if "lora" in name]
+    assert all(weight.requires_grad for weight in merged.parameters())
+    np.testing.assert_allclose(merged.encode(TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(open_embedder(str(adapter)).embed(TEXTS), expected, atol=1e-5)
+    assert read_shape(str(adapter)).layers == 4
+    info = TeacherInfo(dim=32, max_length=128)
+    whole = build_student(StudentSection(model=str(adapter)), info, seed=0)
+    np.testing.assert_allclose(whole.encode(TEXTS), expected, atol=1e-5)
+    assert (
+        len(build_student(StudentSection(model=str(adapter), layers=2), info, seed=0)[0].auto_model.encoder.layer) == 2
+    )
+
+
+@pytest.mark.parametrize("base", ["/nowhere/model", "", None, 3])
+def test_an_adapter_without_its_base(adapter, base):
+    change_json(adapter / "adapter_config.json", base_model_name_or_path=base)
+    with refused("model", "base_model_name_or_path"):
+        open_embedder(str(adapter))
+    with refused("student.model", "base_model_name_or_path"):
+        read_shape(str(adapter), "student.model")
+
+
+@pytest.mark.parametrize("layers", [2, 6])
+def test_an_adapter_of_another_base(adapter, layers, tmp_path):
+    other = architectures.bert(tmp_path / "other", num_hidden_layers=layers)
+    change_json(adapter / "adapter_config.json", base_model_name_or_path=str(other))
+    with refused("model", "adapter"):
+        open_embedder(str(adapter))
+    with refused("student.model", "is an adapter that does not fit"):
+        load_backbone(str(adapter), "student.model")
+
+
+def test_an_adapter_that_lacks_weights(adapter):
+    weights = load_file(adapter / "adapter_model.safetensors")
+    some = {name: value for name, value in weights.items() if ".layer.1." not in name}
+    save_file(some, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
+    with refused("model", "adapter"):
+        open_embedder(str(adapter))
+
+
+# -- tokens and lengths ------------------------------------------------------------------------------------------------
+
+
+def save(folder, backbone, *later, **settings):
+    SentenceTransformer(modules=[Transformer(str(backbone)), *later], device="cpu", **settings).save_pretrained(
+        str(folder)
+    )
+    return folder
+
+
+def test_a_token_without_a_row_is_named_with_its_text(tmp_path):
+    backbone = architectures.bert(tmp_path / "backbone")
+    tokenizer = AutoTokenizer.from_pretrained(backbone)
+    tokenizer.add_tokens(["[PRODUCT]"], special_tokens=True)
+    tokenizer.save_pretrained(backbone)
+    folder = save(tmp_path / "model", backbone, Pooling(32, "mean"))
+    embedder = open_embedder(str(folder), key="--teacher")
+    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(embedder.embed(TEXTS), expected, atol=1e-5)
+    with refused("--teacher", "[PRODUCT]"):
+        embedder.embed([*TEXTS, "a [PRODUCT] here"])
+    exported = GraphEmbedder("model.onnx", embedder.model, None, 64)
+    for embed in (exported.embed, exported.embed_prompted):
+        with refused("model", "[PRODUCT]"):
+            embed(["a [PRODUCT] here"])
+
+
+def test_a_static_table_that_is_too_short_for_its_tokenizer(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(architectures.bert(tmp_path / "backbone"))
+    table = StaticEmbedding(tokenizer, embedding_weights=np.ones((50, 8), dtype=np.float32))
+    SentenceTransformer(modules=[table], device="cpu").save_pretrained(str(tmp_path / "static"))
+    with refused("model", "no row"):
+        open_embedder(str(tmp_path / "static"))
+
+
+@pytest.mark.parametrize("length", [0, 2, -1])
+def test_a_length_without_room_for_a_text(folder, length):
+    change_json(folder / "sentence_bert_config.json", max_seq_length=length)
+    with refused("model", str(length)):
+        open_embedder(str(folder))
+
+
+def test_lower_case_is_a_setting_of_the_tokenizer_too(tmp_path):
+    folder = save(tmp_path / "model", architectures.xlm_roberta(tmp_path / "backbone"), Pooling(32, "mean"))
+    change_json(folder / "sentence_bert_config.json", do_lower_case=True, max_seq_length=9)
+    expected = SentenceTransformer(str(folder), device="cpu").tokenizer
+    tokenizer = load_tokenizer(str(folder), "model")
+    for text in [text.upper() for text in TEXTS]:
+        assert tokenizer.tokenize(text) == expected.tokenize(text) == tokenizer.tokenize(text.lower())
+    assert tokenizer.model_max_length == expected.model_max_length == 9
+
+
+def test_padding_on_the_left_does_not_move_the_positions_of_a_text(folder):
+    change_json(folder / "tokenizer_config.json", padding_side="left")
+    model = SentenceTransformer(str(folder), device="cpu")
+    alone = np.concatenate([model.encode([text]) for text in TEXTS])
+    np.testing.assert_allclose(open_embedder(str(folder)).embed(TEXTS), alone, atol=1e-5)
+
+
+# -- prompts -----------------------------------------------------------------------------------------------------------
+
+
+def notes(tmp_path, **settings):
+    folder = save(tmp_path / "model", architectures.bert(tmp_path / "b"), Pooling(32, "mean"), Normalize(), **settings)
+    return open_embedder(str(folder)).notes
+
+
+def test_prompts_that_no_role_finds_are_named(tmp_path, capfd):
+    (note,) = notes(tmp_path, prompts={"search_query": "find: ", "search_document": "text: "})
+    assert "search_query 'find: '" in note and "teacher.prompts" in note
+    assert "search_query 'find: '" in capfd.readouterr().err
+
+
+def test_a_default_prompt_that_is_not_used_is_named(tmp_path):
+    prompts = {"query": "q: ", "document": "d: ", "topic": "t: "}
+    (note,) = notes(tmp_path, prompts=prompts, default_prompt_name="topic")
+    assert "'topic' is its default" in note
+
+
+@pytest.mark.parametrize("prompts", [{}, {"query": "q: "}, {"query": "q: ", "passage": "p: ", "topic": "t: "}])
+def test_prompts_that_are_used_need_no_note(tmp_path, prompts):
+    assert notes(tmp_path, prompts=prompts) == ()

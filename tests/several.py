@@ -124,8 +124,8 @@ def held(loop) -> list[list[int]]:
 def gradients(model: str) -> None:
     """Print each method whose loss and gradients are those of one process, to 1e-6."""
     from distilvec.core.errors import DistilvecError
+    from distilvec.core.method_file import method_names
     from distilvec.core.processes import average_gradients, close, is_sharded, join, world_size
-    from distilvec.core.registry import method_names
     from distilvec.core.task_head import TaskInfo
     from distilvec.train.sharding import shard
 

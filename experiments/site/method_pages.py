@@ -14,9 +14,10 @@ from typing import Any, get_type_hints
 from benchmarks.step_cost_table import precisions
 from distilvec.config.builtin import recipe_files
 from distilvec.config.recipe import read_tree
+from distilvec.core.method_file import method_names
 from distilvec.core.objective import Objective
 from distilvec.core.options import in_words
-from distilvec.core.registry import method_class, method_names
+from distilvec.core.registry import method_class
 from experiments.readme import read, students
 from experiments.sentence_level import STUDENTS, averages, by_name
 from experiments.shootout import spread

@@ -15,10 +15,10 @@ from refusals import refused
 
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
-from distilvec.core.method_file import method_code, method_files
+from distilvec.core.method_file import method_code, method_files, method_names
 from distilvec.core.objective import check_terms
 from distilvec.core.options import check_options
-from distilvec.core.registry import build_objective, method_class, method_names
+from distilvec.core.registry import build_objective, method_class
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.job import training_fingerprint
 from distilvec.pipeline.resolve import resolve

@@ -6,6 +6,7 @@ rates and the optimizer's steps are transformers and plain torch. Dropout is so 
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -157,7 +158,7 @@ def talas_loss(hand, anchors, rows):
         tamd += (1 - F.cosine_similarity(vectors[number - 1] @ weight.T, hand.vectors[rows])).mean() / len(anchors)
     relations = [F.normalize(vector, dim=-1) @ F.normalize(vector, dim=-1).T for vector in vectors]
     lasd = 0
-    for lower, upper in zip(relations[:-1], relations[1:], strict=True):
+    for lower, upper in itertools.pairwise(relations):
         lasd += (upper - lower).square().sum() / len(rows) ** 2 / (len(relations) - 1)
     return 0.001 * simcse + 0.75 * tamd + 1.0 * lasd
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.registry import method_names
+from distilvec.core.method_file import method_names
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.evaluate import saved_students
 from distilvec.pipeline.opened_run import Run

@@ -13,9 +13,10 @@ from sentence_transformers import SentenceTransformer
 from signals import OPTIONS, ROWS, STUDENTS, labelled_batch, make_student, teacher_signals
 
 from distilvec.core.errors import DistilvecError
+from distilvec.core.method_file import method_names
 from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import OutputSpec
-from distilvec.core.registry import build_objective, method_class, method_names
+from distilvec.core.registry import build_objective, method_class
 from distilvec.core.task_head import TaskInfo
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.encoder import Encoder

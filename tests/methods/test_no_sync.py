@@ -19,8 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
+from distilvec.core.method_file import method_names
 from distilvec.core.objective import weighted_loss
-from distilvec.core.registry import build_objective, method_names
+from distilvec.core.registry import build_objective
 from distilvec.core.task_head import TaskInfo
 from distilvec.students.encoder import Encoder
 from distilvec.train.distillation import Distillation

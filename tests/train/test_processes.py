@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from several import finish, start, train_alone_and_in_two
 
 from distilvec.config import recipe as recipes
-from distilvec.core.registry import method_names
+from distilvec.core.method_file import method_names
 from distilvec.core.run_folder import RunFolder
 from distilvec.train.metrics import read_metrics
 

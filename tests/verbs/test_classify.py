@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import architectures
 import numpy as np
 import pytest
 from labelled import MARKS
@@ -121,6 +122,18 @@ def test_a_size_says_how_small_the_student_is(rows, tiny_model, tmp_path, capsys
     (tmp_path / "intents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert run_command(["classify", "intents.jsonl", "--teacher", str(tiny_model), "--size", "wide"]) == 2
     assert "[--size]" in capsys.readouterr().err
+
+
+def test_a_student_of_another_family(rows, tiny_model, tmp_path, capsys, monkeypatch):
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "num_hidden_layers": 2}
+    small = architectures.sentence_transformer(tmp_path / "small", architectures.bert(tmp_path / "backbone", **sizes))
+    classifier = classify(rows, tiny_model, tmp_path / "run", layers=None, student=str(small))
+    assert classifier.result.record.student.layers == 2 and classifier.parameters < classifier.teacher_parameters / 2
+    assert classifier.accuracy.value > 0.5
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "intents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run_command(["classify", "intents.jsonl", "--teacher", str(tiny_model), "--student", "./absent"]) == 2
+    assert "[--student]" in capsys.readouterr().err
 
 
 def test_pairs(tiny_model, tmp_path):

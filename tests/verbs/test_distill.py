@@ -1,6 +1,8 @@
 """The verb `distill`: one function for the command line and Python, from a teacher and texts to a judged student."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import architectures
@@ -13,6 +15,7 @@ from sentence_transformers import SentenceTransformer
 import distilvec
 from distilvec.__main__ import run_command
 from distilvec.config.recipe import override
+from distilvec.data.sources import read_source
 from distilvec.models.placement import count_parameters
 from distilvec.verbs.distill import distill as distill_module
 from distilvec.verbs.distill.recipe import QUARTER, IndexOptions, Request, make_recipe
@@ -136,6 +139,52 @@ def test_an_address_on_the_command_line_stays_one(option, tiny_model, capsys):
 def test_arguments_that_cannot_be_used_are_refused_by_their_name(options, key):
     with refused(key):
         recipe_of("./model", **{"texts": "texts.txt", **options})
+
+
+def sources_of(*words):
+    """What a command with these texts would train on."""
+    texts, *options = words
+    columns = dict(word.split("=") for word in options)
+    recipe = recipe_of("./model", Path(texts), index=IndexOptions(columns))
+    return [list(read_source(source, row)) for row, source in enumerate(recipe.corpus.sources)]
+
+
+@pytest.mark.parametrize("name", ["Text", "SENTENCE", "content", "page_content", "Body", "chunk"])
+def test_usual_names_of_texts_are_found_in_small_and_capital_letters(name):
+    Path("rows.csv").write_text(f"id,{name}\n1,first\n2,second\n")
+    assert sources_of("rows.csv") == [["first", "second"]]
+
+
+def test_text_is_taken_where_there_are_others():
+    Path("rows.csv").write_text("content,Text,text\na,b,c\n")
+    assert sources_of("rows.csv") == [["c"]]
+
+
+def test_a_column_of_the_texts_is_named(tiny_model, capsys):
+    Path("rows.csv").write_text("utterance,kind\nfirst,a\nsecond,b\n")
+    assert run_command(["distill", str(tiny_model), "rows.csv", "--layers", "2", "--dry-run", *WORDS]) == 2
+    message = capsys.readouterr().err
+    assert "--column text=NAME" in message and "utterance" in message
+    assert sources_of("rows.csv", "text=utterance") == [["first", "second"]]
+
+
+def test_a_part_of_an_index_is_none_of_texts(tiny_model, capsys):
+    words = ["--layers", "2", "--column", "embedding=vec", "--dry-run", *WORDS]
+    assert run_command(["distill", str(tiny_model), "texts.txt", *words]) == 2
+    assert "[--column]" in capsys.readouterr().err
+
+
+def test_wrong_options_are_refused_before_torch_is_imported():
+    cases = {"--size": ["--size", "five"], "--method": ["--method", "redakt"], "TEXTS": ["absent.txt"]}
+    code = (
+        "import json, sys\nfrom distilvec.__main__ import run_command\n"
+        "found = [run_command(['distill', './', 'texts.txt', *words]) for words in json.loads(sys.argv[1])]\n"
+        "print(found, 'torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, json.dumps(list(cases.values()))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [*str([2] * len(cases)).split(), "False"]
+    assert [line.partition("[")[2].partition("]")[0] for line in done.stderr.splitlines()] == list(cases)
 
 
 # -- whole runs ------------------------------------------------------------------------------------------------------

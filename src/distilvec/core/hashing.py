@@ -26,11 +26,20 @@ def checksum(path: Path) -> str:
 
 def checksum_once(path: Path) -> str:
     """The checksum of a file. Each process reads a file once until it changes."""
-    about = path.stat()
-    state = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+    state = _state(path)
     if state not in _KNOWN:
         _KNOWN[state] = checksum(path)
     return _KNOWN[state]
+
+
+def remember(path: Path, checksum: str) -> None:
+    """Note the checksum of a file that has just got this name from its writer, which changes the file's time."""
+    _KNOWN[_state(path)] = checksum
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    about = path.stat()
+    return (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
 
 
 def hash_files(paths: Iterable[Path], folder: Path | None = None, key: str = "path") -> str:

@@ -1,4 +1,4 @@
-"""Methods in the user's own files: find their local imports, load them, and name file and line in errors."""
+"""Names of methods, and methods in the user's own files: their local imports, loading, file and line in errors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from distilvec.core.errors import DistilvecError, explain, explained, first_line
+from distilvec.core.errors import DistilvecError, explain, explained, first_line, nearest
 from distilvec.core.hashing import checksum, combine
 
 PACKAGE = Path(__file__).parents[1]
 _loaded: dict[Path, tuple[str, ModuleType]] = {}  # by method file: the hash it was loaded at, and the module
 _sources: set[str] = set()  # all files of loaded method files
+
+
+def method_names() -> list[str]:
+    """Return the methods that ship with distilvec: the files in methods/."""
+    return sorted(path.stem for path in (PACKAGE / "methods").glob("*.py") if path.stem != "__init__")
+
+
+def check_method_name(name: str) -> None:
+    """Refuse a name that is neither a method of the package nor a file."""
+    if is_file(name):
+        method_path(name)
+        return
+    names = method_names()
+    if name not in names:
+        hint = nearest(name, names) or "."
+        problem = f"no method '{name}'{hint} Known: {', '.join(names)}, or a path to a .py file."
+        raise DistilvecError("method.name", problem)
 
 
 def is_file(name: str) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from distilvec.core.errors import DistilvecError, nearest
-from distilvec.core.method_file import attribute_errors_to, is_file, load_method_file, method_path
+from distilvec.core.errors import DistilvecError
+from distilvec.core.method_file import attribute_errors_to, check_method_name, is_file, load_method_file, method_path
 from distilvec.core.objective import Objective, ObjectiveContext, Weights
 from distilvec.core.options import check_options
 
@@ -44,11 +43,7 @@ def method_class(name: str) -> type[Objective]:
     if is_file(name):
         module = load_method_file(name)
     else:
-        names = method_names()
-        if name not in names:
-            hint = nearest(name, names) or "."
-            problem = f"no method '{name}'{hint} Known: {', '.join(names)}, or a path to a .py file."
-            raise DistilvecError("method.name", problem)
+        check_method_name(name)
         module = importlib.import_module(f"distilvec.methods.{name}")
 
     objectives = []
@@ -61,9 +56,3 @@ def method_class(name: str) -> type[Objective]:
         problem = f"{name}: a method's file defines exactly one Objective; found {class_names}."
         raise DistilvecError("method.name", problem)
     return objectives[0]
-
-
-def method_names() -> list[str]:
-    """Return the methods that ship with distilvec: the files in methods/."""
-    folder = Path(__file__).parents[1] / "methods"
-    return sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")

@@ -18,7 +18,7 @@ from distilvec.data.task_rows import shown_value
 from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
 
-COLUMNS = (  # the first group of which every column exists gives the texts
+COLUMNS = (  # the first group of which every column exists, in small or capital letters, gives the texts
     ["text"],
     ["sentence"],
     ["query"],
@@ -26,6 +26,11 @@ COLUMNS = (  # the first group of which every column exists gives the texts
     ["question"],
     ["anchor", "positive"],
     ["sentence1", "sentence2"],
+    ["content"],
+    ["page_content"],
+    ["body"],
+    ["passage"],
+    ["chunk"],
 )
 
 # Further columns that hold texts in public data sets, such as those of FlagEmbedding
@@ -124,9 +129,12 @@ def text_columns(names: list[str], source: SourceSection, key: str, place: str) 
             if _top_column(name, names) is None:
                 raise DistilvecError(f"{key}.column", f"{place} has no column '{name}'; {_names_line(name, names)}")
         return chosen
+    by_usual_name = {name.lower(): name for name in reversed(names)}  # of Text and TEXT the first
+    by_usual_name |= {name: name for name in names}
     for group in COLUMNS:
-        if all(name in names for name in group):
-            return [source.role] if group == ["query"] and source.role in names else group
+        if all(name in by_usual_name for name in group):
+            chosen_group = [source.role] if group == ["query"] and source.role in by_usual_name else group
+            return [by_usual_name[name] for name in chosen_group]
 
     hints = [nearest(name, names) for name in ("text", "sentence")]
     hint = next((hint for hint in hints if hint), ".")
@@ -136,7 +144,7 @@ def text_columns(names: list[str], source: SourceSection, key: str, place: str) 
         f"{key}.column",
         f"{place} has {problem}.",
         f"Name the right one with 'column'{hint}",
-        f"Name the right one with --column{hint}",
+        f"Name the right one with --column text=NAME{hint}",
     )
 
 

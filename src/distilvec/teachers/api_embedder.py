@@ -371,8 +371,9 @@ class ApiEmbedder:
 def named_api(source: str, key: str) -> TeacherSection:
     """Return the section of an API that is named by `openai:MODEL`, or by a URL with #MODEL behind it.
 
-    A URL without a path gets /v1. Without #MODEL the server is asked for its models. Errors: DistilvecError with `key`
-    for what is no address, for a server that does not list its models, and for one that lists several: they are named.
+    A URL without a path gets /v1, and one of the endpoint is that of its server. Without #MODEL the server is asked for
+    its models. Errors: DistilvecError with `key` for what is no address, for a server that does not list its models,
+    and for one that lists several: they are named.
     """
     if source.startswith(OPENAI):
         model = source.removeprefix(OPENAI)
@@ -380,6 +381,7 @@ def named_api(source: str, key: str) -> TeacherSection:
             raise DistilvecError(key, f"{source} names no model.", "Name one: openai:text-embedding-3-small.")
         return section_of(TeacherSection, "teacher", {"model": model, "api": {"key_variable": "OPENAI_API_KEY"}})
     address, _, model = source.partition("#")
+    address = address.rstrip("/").removesuffix("/embeddings")  # what a server prints is often its endpoint
     if not address.partition("://")[2].partition("/")[2]:
         address = f"{address.rstrip('/')}/v1"
     api: dict[str, Any] = {"base_url": address}

@@ -29,7 +29,7 @@ from distilvec.core.files import (
     sync_folder,
     write_file,
 )
-from distilvec.core.hashing import checksum_once
+from distilvec.core.hashing import checksum_once, remember
 from distilvec.teachers.cache.signals import Array
 
 JOURNAL = "shards.jsonl"
@@ -156,6 +156,7 @@ def write_shard(folder: Path, shard: Shard, arrays: dict[str, Array], journal_si
     for name in arrays:
         path = shard.path(folder, name)
         scratch(path).replace(path)
+        remember(path, shard.files[name][1])
     return _add_line(folder, shard, journal_size)
 
 

@@ -11,6 +11,7 @@ from distilvec.cli.options import (
     Restart,
     TrustRemoteCode,
     argument,
+    check_model_path,
     check_outputs,
     named_options,
     option,
@@ -26,7 +27,8 @@ _OPTIONS = {
     "out": "--out",
     "teacher": "--teacher",
     "teacher.model": "--teacher",
-    "student.model": "--teacher",
+    "student": "--student",
+    "student.model": "--student",
     "student.layers": "--layers",
     "student.size": "--size",
     "layers": "--layers",
@@ -42,6 +44,9 @@ def classify(
     label: Annotated[str | None, option("The column of labels; may hold JSON lists.")] = None,
     teacher: Annotated[
         str | None, option("A model to learn from; all-MiniLM-L6-v2 by default.", metavar="MODEL")
+    ] = None,
+    student: Annotated[
+        str | None, option("A smaller model that learns from it; some of its own layers by default.", metavar="MODEL")
     ] = None,
     size: Annotated[str | None, option("Parameters of the student: 5M, 20M, 25%; see distill --size.")] = None,
     layers: Annotated[
@@ -62,12 +67,16 @@ def classify(
 
     It is tested on rows that were held out; the same command again resumes.
     """
+    for option_name, model in (("--teacher", teacher), ("--student", student)):
+        if model is not None:
+            check_model_path(model, option_name)
     inputs = [file, test] if test is not None else [file]
     check_outputs([("--json", json_file)], inputs)
 
     from distilvec.config.recipe import read_overrides
     from distilvec.core.files import check_output_folder
     from distilvec.core.run_folder import RunFolder
+    from distilvec.students.design import parse_size
     from distilvec.verbs.classify.recipes import (
         DEFAULT_TEACHER,
         check_cut,
@@ -82,6 +91,8 @@ def classify(
         changes = read_overrides(overrides or [])
         check_overrides(changes)
         check_cut(size, layers)
+        if size is not None:
+            parse_size(size, "size")
         data, split = read_and_split(file, text or [], label, test, test_size, seed)
         folder = out or Path("runs") / data.name
         check_output_folder(folder, "out")
@@ -96,6 +107,7 @@ def classify(
             text=text,
             label=label,
             teacher=teacher,
+            student=student,
             size=size,
             layers=layers,
             test=test,

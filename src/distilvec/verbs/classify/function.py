@@ -41,6 +41,7 @@ def classify(
     text: str | Sequence[str] | None = None,
     label: str | None = None,
     teacher: Model | None = None,
+    student: Model | None = None,
     size: str | int | None = None,
     layers: int | None = None,
     test: Source | None = None,
@@ -66,8 +67,9 @@ def classify(
         label: The column of labels; usual names are found. A list of labels gives a text any number of them.
         teacher: A model that fits on this machine; all-MiniLM-L6-v2 by default. One that has learned the same labels
             is taken as it is.
+        student: A smaller model that learns from the teacher; by default some of the teacher's own layers.
         size: Parameters of the student: "5M", "25%" of the teacher's, as in `distilvec.distill` (docs/sizes.md).
-        layers: Layers of the student instead of a size; by default a third of the teacher's.
+        layers: Layers of the student instead of a size; by default a third of the teacher's, all of a `student`'s.
         test: Test rows with the same columns; by default `test_size` of every label's rows, drawn by seed.
         test_size: The share of test rows.
         epochs: Passes over the training rows; by default five, more for few rows, fewer for many.
@@ -83,6 +85,8 @@ def classify(
     """
     check_overrides(overrides or {})
     cut = check_cut(size, layers)
+    if student is not None:
+        cut["model"] = model_name(student, cache_root(), "student")
     columns = [text] if isinstance(text, str) else list(text or ())
     data, split = read_and_split(file, columns, label, test, test_size, seed)
     folder = Path(output_dir) if output_dir is not None else Path("runs") / data.name
@@ -100,25 +104,36 @@ def classify(
     knows_labels = has_learned(Path(name), labels, split.classes)
     log(f"first the teacher: {name} {'has learned these labels' if knows_labels else 'learns the labels'}")
     whole = resolve(recipe, files.teacher.path).student  # the teacher, as a student with all of its layers
-    if cut is not None and "size" in cut:
-        check_size(recipe, cut["size"], files.teacher.path)
+    if "size" in cut:
+        check_size(recipe, cut, files.teacher.path)
     teacher_folder = Path(name)
     if not knows_labels:
         run(with_rate(recipe, whole.hidden_size), files.teacher.path)
         teacher_folder = files.teacher.student
 
-    cut = cut or {"layers": default_layers(whole.layers)}
-    kept = f"{cut['layers']} of the teacher's {whole.layers} layers" if "layers" in cut else f"{size} parameters"
-    log(f"then the student: {kept}, from the labels and the teacher's answers")
+    if not cut:
+        cut["layers"] = default_layers(whole.layers)
+    log(f"then the student: {_student_line(cut, whole.layers)}, from the labels and the teacher's answers")
     recipe = student_recipe(teacher_folder, Path(name).name, cut, labels, *options)
-    result = run(with_rate(recipe, whole.hidden_size, STUDENT_FACTOR), folder, callbacks=callbacks)
+    width = whole.hidden_size if student is None else resolve(recipe, folder).student.hidden_size
+    result = run(with_rate(recipe, width, STUDENT_FACTOR), folder, callbacks=callbacks)
     assert result is not None  # None in other processes than the main one, and this is one process
     return read_classifier(result, split.notes)
 
 
-def check_size(recipe: Recipe, size: str, folder: Path) -> None:
-    """Raise DistilvecError for a size that the teacher of this recipe cannot be cut to, before it learns anything."""
-    student = recipe.student.model_copy(update={"size": size})
+def _student_line(cut: Mapping[str, Any], teacher_layers: int) -> str:
+    """Say what the student is, from its keys of the recipe."""
+    owner = f"of {Path(cut['model']).name}" if "model" in cut else f"of the teacher's {teacher_layers} layers"
+    if "layers" in cut:
+        return f"{cut['layers']} {owner}" if "model" not in cut else f"{cut['layers']} layers {owner}"
+    if "size" in cut:
+        return f"{cut['size']} parameters {owner}" if "model" in cut else f"{cut['size']} parameters"
+    return Path(cut["model"]).name
+
+
+def check_size(recipe: Recipe, cut: Mapping[str, Any], folder: Path) -> None:
+    """Raise DistilvecError for a size that the model cannot be cut to, before the teacher learns anything."""
+    student = recipe.student.model_copy(update=cut)
     try:
         resolve(recipe.model_copy(update={"student": student}), folder)
     except DistilvecError as error:

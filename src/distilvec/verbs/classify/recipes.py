@@ -82,7 +82,7 @@ def student_recipe(
 ) -> Recipe:
     """The teacher in `teacher`, cut to layers or a size, trained on the labels and on the teacher's probabilities.
 
-    `cut` is the key of the section `student` that says so, with its value.
+    `cut` has the keys of the section `student` that say so: layers or size, and the model where it is not the teacher.
     """
     trusted = {"trust_remote_code": True} if trust_remote_code else {}
     tree = {
@@ -126,8 +126,8 @@ def default_layers(layers: int) -> int:
     return max(1, math.ceil(layers / 3))
 
 
-def check_cut(size: str | int | None, layers: int | None) -> dict[str, Any] | None:
-    """Return the key of the section `student` that says how small the student is; None where neither is stated.
+def check_cut(size: str | int | None, layers: int | None) -> dict[str, Any]:
+    """Return the key of the section `student` that says how small the student is; none where neither is stated.
 
     Errors: DistilvecError for both.
     """
@@ -135,7 +135,7 @@ def check_cut(size: str | int | None, layers: int | None) -> dict[str, Any] | No
         raise DistilvecError("size", "size and layers both say how small the student is.", "Give one of them.")
     if size is not None:
         return {"size": str(size)}
-    return None if layers is None else {"layers": layers}
+    return {} if layers is None else {"layers": layers}
 
 
 def check_overrides(overrides: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from distilvec.cli.options import JsonFile, Restart, argument, check_input, check_model_path, check_outputs, option
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError
-from distilvec.verbs.distill.arguments import options_named
+from distilvec.verbs.distill.arguments import arguments_named, options_named
 
 
 def distill(
@@ -54,7 +54,8 @@ def distill(
     restart: Restart = False,
     api_model: Annotated[str | None, option("The model of an API that offers several.")] = None,
     column: Annotated[
-        list[str] | None, option("PART=NAME of text, embedding, id, role: text=content. May be repeated.")
+        list[str] | None,
+        option("text=NAME, the column of the texts. Of an index also embedding=, id= and role=. May be repeated."),
     ] = None,
     limit: Annotated[int | None, option("Read n rows of an index, drawn at random.", min=1)] = None,
     similarity: Annotated[
@@ -78,6 +79,8 @@ def distill(
     The same command again resumes. It ends with the share of the teacher's ten nearest neighbours that the student
     finds, and with a page.
     """
+    from distilvec.core.method_file import check_method_name
+    from distilvec.students.design import parse_size
     from distilvec.verbs.distill.names import TextName, check_texts
 
     words = texts or []
@@ -87,10 +90,13 @@ def distill(
     if student is not None:
         check_model_path(student, "--student")
     check_input(test, "--test")
-    with options_named():
+    with options_named(), arguments_named():
         check_teacher(teacher)
         check_texts(names)
         check_texts(query_names, key="queries")
+        if size is not None:
+            parse_size(size, "size")
+        check_method_name(method)
     check_outputs([("--json", json_file)], [test])
 
     from distilvec.config.recipe import read_overrides

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from distilvec.cli.colour import BOLD
 from distilvec.cli.terminal import print_result, show_problems, show_scores, show_table
 from distilvec.pipeline.job import Job
@@ -53,6 +55,12 @@ def numbers(run: Run) -> list[str]:
 def next_command(run: Run) -> str:
     """Return the command that a user wants next: a check with the own index, else a smaller and faster file."""
     section = run.recipe.teacher
-    if section.vectors is not None:
-        return f"distilvec check {run.student_folder} {section.vectors}"
-    return f"distilvec export {run.student_folder} --to onnx-int8"
+    if section.vectors is None:
+        return shlex.join(["distilvec", "export", str(run.student_folder), "--to", "onnx-int8"])
+    words = ["distilvec", "check", str(run.student_folder), str(section.vectors)]
+    for part, name in (section.columns or {}).items():
+        words += ["--column", f"{part}={name}"]
+    for option, value in (("texts", section.texts), ("similarity", section.similarity), ("repeats", section.repeats)):
+        if value is not None:
+            words += [f"--{option}", str(value)]
+    return shlex.join(words)

@@ -183,6 +183,35 @@ def test_names_with_markup_stay_text(tmp_path):
     assert '<b>"& $x$' in texts(write_figure(retention_figure(comparison_of(rows), "parameters"), tmp_path))
 
 
+def test_a_page_as_large_as_the_quickstarts_is_below_400_kb():
+    """Two tasks with 300 queries each, whose rankings name 300 documents, and 150 texts in the plane."""
+    report = sample_report()
+    for part in ("experts", "tokens", "margin", "vocabulary"):
+        del report[part]
+    report["history"] = [
+        {key: value for key, value in line.items() if not key.startswith(("train/gate", "train/facet"))}
+        for line in report["history"]
+    ]
+    report["speed"]["rows"] = [row for row in report["speed"]["rows"] if row["batch_size"] in (1, 8)]
+    documents = {f"d{number}": "a document of some length " * 6 for number in range(300)}
+    models = ("teacher", "student", "asymmetric")
+    rows = []
+    for number in range(300):
+        found = {model: [f"d{(number + place) % 300}" for place in range(10)] for model in models}
+        scores = {"teacher": 90.0, "student": 80.0 - 0.1 * number, "asymmetric": 85.0}
+        rows.append({"query": f"query {number} of some words", "scores": scores, "overlap": {}, "found": found})
+    queries = {"count": 300, "rows": rows, "documents": documents}
+    for task in report["agreement"].values():
+        task["queries"] = queries
+    sentences = report["projections"]["sentences"]
+    for points in sentences["points"].values():
+        points[:] = (points * 50)[:150]
+    for part in ("labels", "groups"):
+        sentences[part] = (sentences[part] * 50)[:150]
+    page = render_page(as_report(report), lambda figure: write_figure(figure, None))
+    assert 100_000 < len(page.encode()) < 400_000
+
+
 # -- what they show ---------------------------------------------------------------------------------------------------
 
 

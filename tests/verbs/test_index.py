@@ -112,7 +112,9 @@ def test_documents_that_the_index_lacks_do_not_cost_the_score(tmp_path, table, n
     found = check_index(near_teacher, section, suite).scores["asymmetric"][0]
     wanted = check_index(near_teacher, section, expected).scores["asymmetric"][0]
     assert (found.task, found.metrics, found.rows) == ("judged", wanted.metrics, 12)
-    assert any("2 of 42 documents are not in the index" in note and "1 of 13 queries" in note for note in found.warnings)
+    assert any(
+        "2 of 42 documents are not in the index" in note and "1 of 13 queries" in note for note in found.warnings
+    )
 
 
 def test_a_task_of_another_index_has_no_score(tmp_path, table, near_teacher):

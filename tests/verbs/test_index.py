@@ -82,6 +82,48 @@ def near(model, folder, change=0.01):
     return folder
 
 
+def write_judged(folder, documents, judged):
+    """A suite with these documents by id, and queries by id with their text and relevant documents."""
+    task = folder / "judged"
+    task.mkdir()
+    rows = {"corpus": documents, "queries": {name: text for name, (text, _) in judged.items()}}
+    for name, texts in rows.items():
+        lines = [json.dumps({"_id": key, "text": text}) + "\n" for key, text in texts.items()]
+        (task / f"{name}.jsonl").write_text("".join(lines))
+    pairs = [f"{query}\t{document}\t1\n" for query, (_, relevant) in judged.items() for document in relevant]
+    (task / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(pairs))
+    (folder / "judged.yaml").write_text("- {name: judged, type: retrieval, path: judged}\n")
+    return folder / "judged.yaml"
+
+
+def test_documents_that_the_index_lacks_do_not_cost_the_score(tmp_path, table, near_teacher):
+    """The score is that of the same task without them; queries with nothing else to find are left out."""
+    documents = {f"d{row}": TEXTS[row] for row in range(40)}
+    judged = {f"q{row}": (NEW[row], [f"d{row}"]) for row in range(12)}
+    judged["q3"] = (NEW[3], ["d3", "gone-1"])
+    judged["lost"] = (NEW[50], ["gone-2"])
+    suite = write_judged(tmp_path, {**documents, "gone-1": NEW[60], "gone-2": NEW[61]}, judged)
+    (tmp_path / "expected").mkdir()
+    del judged["lost"]
+    judged["q3"] = (NEW[3], ["d3"])
+    expected = write_judged(tmp_path / "expected", documents, judged)
+
+    section = TeacherSection(vectors=str(table))
+    found = check_index(near_teacher, section, suite).scores["asymmetric"][0]
+    wanted = check_index(near_teacher, section, expected).scores["asymmetric"][0]
+    assert (found.task, found.metrics, found.rows) == ("judged", wanted.metrics, 12)
+    assert any(
+        "2 of 42 documents are not in the index" in note and "1 of 13 queries" in note for note in found.warnings
+    )
+
+
+def test_a_task_of_another_index_has_no_score(tmp_path, table, near_teacher):
+    documents = {f"d{row}": NEW[row] for row in range(30)} | {"known": TEXTS[0]}
+    suite = write_judged(tmp_path, documents, {"q": (NEW[40], ["known"])})
+    scores = check_index(near_teacher, TeacherSection(vectors=str(table)), suite).scores
+    assert "judged" not in {score.task for score in scores["asymmetric"]}
+
+
 def write_suite(folder, queries):
     """A retrieval task whose documents are stored texts; query n is for document n."""
     (folder / "task").mkdir()

@@ -9,6 +9,7 @@ Queries are stored texts that the student is not trained on, with the role of do
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ Array = np.ndarray[Any, Any]
 DEPTH = 10
 FEWEST = 50  # texts of a table that tasks are made from
 LARGEST_SHARE = 5  # at most a fifth of the texts are queries
+LEAST_HELD = 0.5  # of a task's documents, for a score among those that a table holds
 
 
 def stored_tasks(teacher: TableEmbedder, count: int) -> list[RetrievalTask]:
@@ -65,3 +67,42 @@ def draw_stored(texts: Sequence[str], count: int, path: str) -> tuple[Array, Arr
     order = sorted(range(len(texts)), key=lambda row: text_key("stored", texts[row]))
     count = min(count, len(texts) // LARGEST_SHARE)
     return np.array(order[:count]), np.sort(order[count:])
+
+
+def held_part(task: RetrievalTask, table: TableEmbedder) -> RetrievalTask:
+    """Return the task among the documents that a table holds, with a note, if it holds at least half of them.
+
+    Queries whose relevant documents are all missing are left out. An index changes after its queries were judged: a few
+    deleted documents should not cost the score.
+    """
+    held = table.holds(task.documents)
+    if held.all() or held.mean() < LEAST_HELD:
+        return task
+    judged, gains = task.judged, task.gains
+    remaining = held[judged[:, 1]]
+    lost = np.setdiff1d(judged[gains > 0, 0], judged[remaining & (gains > 0), 0])
+    kept_queries = np.setdiff1d(np.arange(len(task.queries)), lost)
+    if not len(kept_queries):
+        return task
+
+    remaining &= ~np.isin(judged[:, 0], lost)
+    document_rows, query_rows = np.cumsum(held) - 1, np.full(len(task.queries), -1)
+    query_rows[kept_queries] = np.arange(len(kept_queries))
+    missing = np.flatnonzero(~held)
+    note = (
+        f"{len(missing):,} of {len(held):,} documents are not in the index, such as '{task.document_ids[missing[0]]}'"
+    )
+    if len(lost):
+        note += f", nor is anything that is relevant to {len(lost):,} of {len(task.queries):,} queries"
+    own = [task.own[row] for row in kept_queries] if task.own else []
+    return replace(
+        task,
+        document_ids=[task.document_ids[row] for row in np.flatnonzero(held)],
+        documents=[task.documents[row] for row in np.flatnonzero(held)],
+        query_ids=[task.query_ids[row] for row in kept_queries],
+        queries=[task.queries[row] for row in kept_queries],
+        judged=np.stack([query_rows[judged[remaining, 0]], document_rows[judged[remaining, 1]]], axis=1),
+        gains=gains[remaining],
+        own=tuple(int(document_rows[row]) if row >= 0 and held[row] else -1 for row in own),
+        notes=(*task.notes, f"{note}; left out"),
+    )

@@ -25,7 +25,8 @@ from distilvec.evaluation.evaluator import (
     score_task,
 )
 from distilvec.evaluation.significance import average_interval
-from distilvec.evaluation.tasks import Task, TaskFailure, embedded_texts
+from distilvec.evaluation.stored import held_part
+from distilvec.evaluation.tasks import RetrievalTask, Task, TaskFailure, embedded_texts
 from distilvec.report.values import REPORT_FORMAT, ChangeInterval
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.embedder import Embedder
@@ -77,10 +78,14 @@ def score_columns(
 ) -> tuple[dict[str, list[Score]], Samples]:
     """Score every model; failures are added to `problems` with the model's name.
 
-    With a table of vectors a model is scored on the tasks whose texts the table holds, and left out without any.
+    With a table of vectors a model is scored on the tasks whose texts the table holds, and left out without any. Every
+    model searches among the documents that the table holds.
     """
     scores: dict[str, list[Score]] = {}
     samples: Samples = {}
+    tables = [document for _, document in columns.values() if isinstance(document, TableEmbedder)]
+    if tables:  # all of them are the teacher
+        tasks = [held_part(task, tables[0]) if isinstance(task, RetrievalTask) else task for task in tasks]
     tasks_by_model = {name: answered(tasks, name, *pair) for name, pair in columns.items()}
     for name, pair in columns.items():
         for request in requests(tasks_by_model[name], *pair, mixed=name == MIXED):

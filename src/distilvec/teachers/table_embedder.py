@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.errors import DistilvecError
@@ -199,7 +200,12 @@ class TableEmbedder:
 
     def lacking(self, texts: Sequence[str], role: Role = "document") -> int:
         """Count the texts that have no vector in the table."""
-        return int((self._index.positions(self._keys_of(texts, role)) < 0).sum())
+        return int((~self.holds(texts, role)).sum())
+
+    def holds(self, texts: Sequence[str], role: Role = "document") -> npt.NDArray[np.bool_]:
+        """Say for each text whether it has a vector in the table."""
+        present: npt.NDArray[np.bool_] = self._index.positions(self._keys_of(texts, role)) >= 0
+        return present
 
     def documents(self) -> tuple[list[str], Array]:
         """The table's distinct texts with the role of documents, in order, and their vectors float32 [n, dim]."""

@@ -107,7 +107,9 @@ def test_rows_without_texts_are_named(tmp_path):
     path, key = tmp_path / "a.jsonl", "corpus.sources.0"
     refuse(f"{key}.path", "line 2", "'text'", "did you mean", path=write_jsonl(path, [{"text": "a"}, {"txt": "b"}]))
     refuse(f"{key}.column", "line 2", "'text' holds 5", path=write_jsonl(path, [{"text": "a"}, {"text": 5}]))
-    refuse(f"{key}.column", "body, texts", "did you mean 'texts'", path=write_jsonl(path, [{"body": "", "texts": ""}]))
+    refuse(
+        f"{key}.column", "bodies, texts", "did you mean 'texts'", path=write_jsonl(path, [{"bodies": "", "texts": ""}])
+    )
     pq.write_table(pa.table({"text": [["a"], ["b"]]}), tmp_path / "lists.parquet")
     refuse(f"{key}.column", "row 1", "'text' holds ['a']", path=tmp_path / "lists.parquet")
 

@@ -82,6 +82,20 @@ def test_training_that_helps_is_left_alone(tiny_recipe, tmp_path):
     assert state.returns == 0 and state.best_step > 0 and state.best_distance < state.start_distance
 
 
+def test_a_student_that_knows_its_texts_is_not_trained(tiny_recipe, tmp_path, capsys):
+    """All layers, and all tokens of the texts: nothing can be learned from them. Stated epochs train all the same."""
+    trimmed = {**WHOLE, "student__vocabulary": {"kind": "trim"}}
+    result = run(tiny_recipe(train__epochs="auto", **trimmed), tmp_path / "run")
+    record = result.record
+    assert record.training.steps == 0 and record.training.best_step == 0
+    assert "nothing to learn" in record.training.shipped and "nothing to learn" in capsys.readouterr().err
+    assert record.neighbors.student == record.neighbors.start and record.neighbors.student.among.mean > 0.9
+    again = run(tiny_recipe(train__epochs="auto", **trimmed), tmp_path / "run")
+    assert again.record.training.steps == 0 and "nothing to learn" not in capsys.readouterr().err
+    stated = run(tiny_recipe(train__epochs=1, **trimmed), tmp_path / "stated")
+    assert stated.record.training.steps > 0
+
+
 def test_the_rate_follows_from_the_start(tiny_recipe, tmp_path):
     rates = {}
     for name, changes in {"near": WHOLE, "far": {"student__layers": 1}, "apart": {"method__name": "simcse"}}.items():

@@ -39,6 +39,7 @@ from distilvec.pipeline.job import Job
 from distilvec.pipeline.prepare import tokenize
 from distilvec.pipeline.start import read_start
 from distilvec.pipeline.student import trained_student
+from distilvec.pipeline.train import finished_training
 from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
@@ -166,7 +167,12 @@ def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
     teacher = _teacher_vectors(job, rows.candidates)
     expected = nearest(teacher[:count], teacher, DEPTH, own, similarity)
     shares, cosine, trained = dict[str, QueryShares](), None, None
+    training = finished_training(job)
+    ships_start = training is not None and training.state.best_step == 0
     for name in ("start", "student"):
+        if name == "student" and ships_start:
+            shares[name] = shares["start"]  # the same weights give the same vectors
+            continue
         vectors = embed_rows(job.corpus, rows.candidates, _open_student(job, name))
         common_space = job.in_teacher_space and vectors.shape == teacher.shape
         shares[name] = find_neighbors(expected, teacher, similarity, vectors[:count], vectors, own, common_space)

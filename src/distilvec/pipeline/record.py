@@ -148,8 +148,13 @@ def training_length(stage: Stage) -> str | None:
 
 def shipped_start(state: Progress, labelled: bool) -> str | None:
     """Return the sentence for a run whose training has not improved on its start; the start ships then."""
-    if state.best_step != 0 or state.step == 0:
+    if state.best_step != 0:
         return None
+    if state.step == 0:
+        return (
+            "The student gave the teacher's vectors of the training texts from the start: there was nothing to learn "
+            "from them, and it ships untrained. New words are all that it may lack."
+        )
     if labelled:
         scores = f"{1 - state.start_distance:.4f} before, {1 - state.last_distance:.4f} after"
         return (

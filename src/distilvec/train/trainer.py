@@ -7,7 +7,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from distilvec.data.sampler import Batches, epoch_batches
 from distilvec.students.encoder import Encoder
 from distilvec.train.accelerator import make_accelerator
 from distilvec.train.checkpoint import Progress, load_checkpoint, save_checkpoint, with_prefix
-from distilvec.train.dataset import TrainingRows
+from distilvec.train.dataset import TrainingData, TrainingRows
 from distilvec.train.distillation import StepGradients, prepare
 from distilvec.train.length import CLOSEST_JUDGED, FLAT, FLAT_VALIDATIONS, decay_steps
 from distilvec.train.metrics import Callback, MetricsLog, RunningMeans
@@ -44,9 +44,11 @@ from distilvec.train.start import (
     BEHIND,
     HIGHEST_RATE,
     RETURNS,
+    SAME_VECTORS,
     SHARE_OF_A_RETURN,
     SLOWER,
     STEPS_OF_A_RETURN,
+    TEXTS_AT_START,
     StartWeights,
     suitable_rate,
     validation_interval,
@@ -308,6 +310,29 @@ class Trainer:
             rate = suitable_rate(metrics.get("cosine"), self.hooks.highest_rate)
             log(f"learning rate: {rate:.1e}, for a student that begins {self._start_text(metrics)}")
         self._set_schedule(rate)
+        if self.ends_early and self._knows_its_texts():
+            self.state.finished = True
+            self._checkpoint()
+
+    def _knows_its_texts(self) -> bool:
+        """Whether the student gives the teacher's vectors of the training texts already; training ends then.
+
+        So does a student with all of the teacher's layers, and all tokens of these texts. It differs on new words only,
+        of which these texts say nothing.
+        """
+        rows = np.random.Generator(np.random.PCG64(0)).permutation(self.data.train_rows)[:TEXTS_AT_START]
+        assert isinstance(self.data, TrainingData)
+        sample = replace(self.data, holdout_rows=np.sort(rows))
+        module = self.module
+        _, distance = validate(module.encoder, module.objective, sample, self.accelerator, self.train.batch_size)
+        if distance is None or distance > SAME_VECTORS:
+            return False
+        log(
+            f"the student gives the teacher's vectors of the training texts already (distance {distance:.3f}): there "
+            "is nothing to learn from them, so it ships as it is. New words are all that it may lack. train.epochs "
+            "trains it anyway."
+        )
+        return True
 
     def _start_text(self, metrics: dict[str, float]) -> str:
         if "distance" in metrics:

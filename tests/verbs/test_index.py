@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 import tempfile
 from html import escape, unescape
 from pathlib import Path
@@ -38,6 +39,7 @@ from distilvec.teachers.open import open_table
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.verbs.check.check import check_index
 from distilvec.verbs.distill.maker import recognize
+from distilvec.verbs.distill.screens import next_command
 from distilvec.verbs.evaluate.scores import score_models
 from distilvec.verbs.export.export import parity_task
 
@@ -267,7 +269,9 @@ def test_an_index_becomes_a_judged_encoder(kind, folder, tmp_path, many, capsys,
         assert run_command([*words, *index.distill_words]) == 0
         mean, low, high = map(float, LINE.search(" ".join(capsys.readouterr().out.split())).groups())
         assert "secret" not in (out / "recipe.yaml").read_text()
-        check = ["check", str(out / "student"), index.address, *index.words]
+        printed, check = next_command(distilvec.result(out)), ["check", str(out / "student"), index.address]
+        assert shlex.split(printed)[:4] == ["distilvec", *check]
+        check = shlex.split(printed)[1:]  # reads the index as the training did
         assert run_command([*check, "--json", str(tmp_path / "check.json")]) in (0, 1)  # 1: a switch is not advised
         judgement = json.loads((tmp_path / "check.json").read_text())["judgement"]
         assert judgement["student"]["among"]["mean"] == pytest.approx(mean, abs=0.006)

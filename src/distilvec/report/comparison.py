@@ -333,7 +333,9 @@ def comparison_verdict(comparison: Comparison) -> str:
         return f"No winner yet: {lead.run} leads {lead.over} by {points}, which cannot be tested."
     points += f" [{number(lead.low, 1)}, {number(lead.high, 1)}]"
     if not lead.clear:
-        return f"No winner yet: {lead.run} leads {lead.over} by {points}."
+        is_clear_alone = lead.low > 0 or lead.high < 0
+        reason = ", which is not certain among so many comparisons (p in the table)" if is_clear_alone else ""
+        return f"No winner yet: {lead.run} leads {lead.over} by {points}{reason}."
     if len(comparison.rows) == 2:
         return f"{lead.run} leads {lead.over} by {points}."
     return f"{lead.run} leads every other run; the next one, {lead.over}, by {points}."

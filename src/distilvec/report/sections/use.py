@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from distilvec.config.yaml_dialect import load_yaml
 from distilvec.core.errors import DistilvecError
@@ -21,6 +23,13 @@ student = {call}({folder})
 queries = student.encode_query(["a text to search for"])
 documents = student.encode_document(["a text", "another one"])
 print(student.similarity(queries, documents))
+"""
+SEARCHING = """{imported}
+
+student = {call}({folder})
+# search your index with these vectors; its documents stay as they are
+queries = student.encode_query(["a text to search for"])
+print(queries.shape)
 """
 PREDICTING = """from distilvec import TaskModel
 
@@ -40,11 +49,12 @@ def section(report: Report) -> Section | None:
     imported, call = loading_call(record.student)
     teacher_length = None if record.teacher is None else record.teacher.max_length
     shorter = shorter_reading(record.student.max_length, teacher_length)
+    loading = SEARCHING if lookup(read_recipe(report), "teacher.vectors") else LOADING
     return make_section(
         "Use the student",
         f"The student reads {shorter}." if shorter else "",
         Block("code", prediction(record.supervised, folder), "Predict"),
-        Block("code", LOADING.format(imported=imported, call=call, folder=quoted(str(folder))), "Load the student"),
+        Block("code", loading.format(imported=imported, call=call, folder=quoted(str(folder))), "Load the student"),
         Block("code", "\n".join(next_commands(report, folder)) + "\n", "Next"),
     )
 
@@ -60,12 +70,7 @@ def prediction(supervised: LabelledScores | None, student: Path) -> str:
 
 def next_commands(report: Report, student: Path) -> list[str]:
     """Return commands for the student, with the paths of this run."""
-    try:
-        recipe = load_yaml(report.recipe or "{}", "recipe", "the report's recipe")
-    except DistilvecError:
-        recipe = {}
-    if not isinstance(recipe, dict):  # neither is a recipe that distilvec wrote
-        recipe = {}
+    recipe = read_recipe(report)
     teacher = None
     if report.record is not None and report.record.teacher is not None and report.record.teacher.parameters:
         teacher = lookup(recipe, "teacher.model")
@@ -74,9 +79,28 @@ def next_commands(report: Report, student: Path) -> list[str]:
     commands: list[list[object]] = []
     if suite:
         commands.append(["evaluate", student, "--suite", suite, *(["--teacher", teacher] if teacher else [])])
-    vectors = lookup(recipe, "teacher.vectors")
-    if vectors:
-        commands.append(["check", student, vectors])
+    if lookup(recipe, "teacher.vectors"):
+        commands.append(check_words(student, lookup(recipe, "teacher")))
     commands.append(["speed", *([teacher] if teacher else []), student])
     commands.append(["export", student, "--to", "onnx-int8"])
     return [shlex.join(["distilvec", *map(str, words)]) for words in commands]
+
+
+def check_words(student: Path, teacher: Mapping[str, Any]) -> list[object]:
+    """Return the words of a check against the index of a recipe's section `teacher`, read as for the training."""
+    words: list[object] = ["check", student, teacher["vectors"]]
+    for part, name in (teacher.get("columns") or {}).items():
+        words += ["--column", f"{part}={name}"]
+    for key in ("texts", "similarity", "repeats"):
+        if teacher.get(key) is not None:
+            words += [f"--{key}", teacher[key]]
+    return words
+
+
+def read_recipe(report: Report) -> dict[str, Any]:
+    """Return the report's recipe; empty where it is none that distilvec wrote."""
+    try:
+        recipe = load_yaml(report.recipe or "{}", "recipe", "the report's recipe")
+    except DistilvecError:
+        return {}
+    return recipe if isinstance(recipe, dict) else {}

@@ -8,6 +8,7 @@ from distilvec.cli.colour import BOLD
 from distilvec.cli.terminal import print_result, show_problems, show_scores, show_table
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.opened_run import Run
+from distilvec.report.sections.use import check_words
 from distilvec.verbs.plan.plan import make_plan
 
 
@@ -57,10 +58,5 @@ def next_command(run: Run) -> str:
     section = run.recipe.teacher
     if section.vectors is None:
         return shlex.join(["distilvec", "export", str(run.student_folder), "--to", "onnx-int8"])
-    words = ["distilvec", "check", str(run.student_folder), str(section.vectors)]
-    for part, name in (section.columns or {}).items():
-        words += ["--column", f"{part}={name}"]
-    for option, value in (("texts", section.texts), ("similarity", section.similarity), ("repeats", section.repeats)):
-        if value is not None:
-            words += [f"--{option}", str(value)]
-    return shlex.join(words)
+    words = check_words(run.student_folder, section.model_dump(mode="json"))
+    return shlex.join(["distilvec", *map(str, words)])

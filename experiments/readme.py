@@ -62,6 +62,7 @@ from experiments.ten_languages import table as languages_table
 from experiments.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
 
 ROOT = Path(__file__).parents[1]
+KILLED = {"pushing": "pushing to an address", "table": "a table that changed in between"}  # parts of kills.json
 
 
 def main() -> None:
@@ -334,7 +335,7 @@ def speed() -> str:
         )
         text += " (`python -m benchmarks.search --json FILE`)."
     if kills:
-        counts = ", ".join(f"{part} {found['kills']}" for part, found in kills.items())
+        counts = ", ".join(f"{KILLED.get(part, part)} {found['kills']}" for part, found in kills.items())
         same = all(found["same"] for found in kills.values())
         text += (
             f"\n\nKilled with `kill -9` while working ({counts} times), everything ended with "

@@ -31,6 +31,7 @@ from starlette.requests import Request
 from benchmarks.serve import measure
 from distilvec.__main__ import run_command
 from distilvec.formats.onnx import export_onnx
+from distilvec.teachers.api_embedder import named_api
 from distilvec.verbs.serve.model import ServedModel
 from distilvec.verbs.serve.requests import Limits, RequestError, read_body
 from distilvec.verbs.serve.server import TimedProtocol, take_address
@@ -54,6 +55,24 @@ def expected(tiny_model):
 def client(served):
     with serving(served) as address, httpx.Client(base_url=address) as client:
         yield client
+
+
+@pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/", "/v1/embeddings", "/v1/embeddings/"])
+def test_a_server_is_a_teacher_by_its_address_or_that_of_its_endpoint(served, path):
+    with serving(served) as address:
+        section = named_api(f"{address}{path}", "teacher")
+    assert (section.model, section.api.base_url) == ("tiny", f"{address}/v1")
+
+
+def test_a_server_with_a_key_says_where_the_key_belongs(served, monkeypatch):
+    with serving(served, key="secret") as address:
+        with refused("teacher", "Put the server's key into DISTILVEC_API_KEY"):
+            named_api(address, "teacher")
+        monkeypatch.setenv("DISTILVEC_API_KEY", "another")
+        with refused("teacher", "Check the key in DISTILVEC_API_KEY"):
+            named_api(address, "teacher")
+        monkeypatch.setenv("DISTILVEC_API_KEY", "secret")
+        assert named_api(address, "teacher").model == "tiny"
 
 
 def test_openai_s_client_gets_encode_s_vectors(served, expected):

@@ -28,6 +28,7 @@ from distilvec.core.log import log
 from distilvec.remote.meter import BYTES, Batch, Ended, Meter
 from distilvec.remote.secret import check_destination, hide
 
+KEY_VARIABLE = "DISTILVEC_API_KEY"  # of a server that is named by its address alone
 _REPEATED = (408, 409, 425, 429)  # statuses of requests that are repeated, besides those from 500 on
 _LONGEST_PAUSE = 600.0  # seconds that a server may ask for
 _LONGEST_RETRY = 60.0  # seconds between two tries
@@ -120,8 +121,12 @@ class Client:
             raise DistilvecError(self.key, f"{place}: {error}.", "Check the address, or name the model.") from None
         text = self.shown(_decoded(content))
         if response.status_code != 200:
-            problem = f"{place} answers with status {response.status_code}: {text}"
-            raise DistilvecError(self.key, problem, "Check the address and the key, or name the model.")
+            problem = f"{place} answers with status {response.status_code}{f': {text}' if text else '.'}"
+            fix = "Check the address, or name the model."
+            if response.status_code in (401, 403):
+                variable = self.section.key_variable
+                fix = f"Check the key in {variable}." if variable else f"Put the server's key into {KEY_VARIABLE}."
+            raise DistilvecError(self.key, problem, fix)
         try:
             return [one_line(hide(str(entry["id"]), self._secret)) for entry in json.loads(content)["data"]]
         except (LookupError, TypeError, ValueError, RecursionError):

@@ -28,7 +28,7 @@ from distilvec.core.info import TeacherInfo
 from distilvec.core.log import log
 from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus
-from distilvec.remote.client import MOST_BYTES, BatchRefused, Client
+from distilvec.remote.client import KEY_VARIABLE, MOST_BYTES, BatchRefused, Client
 from distilvec.remote.meter import Batch, make_batches, one_batch, token_counter
 from distilvec.teachers.cache.evaluation_vectors import PromptedTexts
 from distilvec.teachers.cache.fill import (
@@ -48,7 +48,6 @@ from distilvec.teachers.encode import EmbeddedBatch, Vectors, collect, cut_dimen
 from distilvec.teachers.sources import OPENAI
 
 KEY = "teacher.api"  # of the recipe, in messages
-KEY_VARIABLE = "DISTILVEC_API_KEY"  # of a server that is named by its address alone
 TRUSTED = "DISTILVEC_API_TRUSTED"  # allows that key over http to another machine
 MOST_LISTED = 20  # models in an error
 SAMPLE = 512  # texts of an estimate

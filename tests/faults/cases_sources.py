@@ -53,4 +53,4 @@ def _(world: World) -> list[str]:
 
 @case("source-without-a-column", key="corpus.sources.0.column")
 def _(world: World) -> list[str]:
-    return ["cache", world.recipe(corpus__sources=[{"path": world.file("a.csv", "body,title\na,b\n")}])]
+    return ["cache", world.recipe(corpus__sources=[{"path": world.file("a.csv", "bodies,title\na,b\n")}])]

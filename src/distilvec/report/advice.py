@@ -222,9 +222,9 @@ def overfits(report: Report) -> str:
     if before is not None and new.mean <= before.mean:
         return ""  # training changed nothing: a start is nearer to its texts where their tokens alone were kept
     return (
-        f"The student has learned its texts by heart: it finds {seen.mean:.2f} of the teacher's top 10 for texts that "
-        f"it was trained on, {new.mean:.2f} for new ones. Add distinct texts, or the long ones in pieces "
-        "(corpus.sources: pieces), or train fewer passes (train.epochs)."
+        f"More texts would help: the student finds {seen.mean:.2f} of the teacher's top 10 for texts that it was "
+        f"trained on, {new.mean:.2f} for new ones. Add distinct texts, or the long ones in pieces (corpus.sources: "
+        "pieces)."
     )
 
 

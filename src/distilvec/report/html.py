@@ -63,7 +63,7 @@ GRADES = {  # from which lower end of the interval a number is good, and from wh
 }
 MARKS = {
     "good": "good: from {good:g}{unit} on",
-    "fair": "fair: good from {good:g}{unit} on",
+    "fair": "fair: good where the interval is above {good:g}{unit}",
     "poor": "poor: fair from {fair:g}{unit} on",
 }
 

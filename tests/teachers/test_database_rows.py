@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from interrupted import kill_copy
 from refusals import refused
 from samples import make_texts
 
@@ -39,22 +40,6 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(copy, "_ROWS", 10)
     monkeypatch.setattr("distilvec.teachers.indexes.qdrant._POINTS", 10)
     monkeypatch.setattr("distilvec.teachers.indexes.postgres._BLOCKS", 1)
-
-
-def kill(section, folder, monkeypatch):
-    """Kill the copy when it writes its second part."""
-    write, written = copy._write, []
-
-    def killed(path, table):
-        if written:
-            raise KeyboardInterrupt
-        written.append(path)
-        write(path, table)
-
-    with monkeypatch.context() as context:
-        context.setattr(copy, "_write", killed)
-        with pytest.raises(KeyboardInterrupt):
-            local_table(section, folder / "cache")
 
 
 # -- Qdrant ----------------------------------------------------------------------------------------------------------
@@ -147,7 +132,7 @@ def test_a_server_that_cannot_tell_its_state_is_read_from_the_first_row(tmp_path
     monkeypatch.setattr(QdrantCollection, "version", lambda self: None)
     monkeypatch.setattr(copy, "_content", lambda section, address: "")
     section = collection(tmp_path, points())
-    kill(section, tmp_path, monkeypatch)
+    kill_copy(section, tmp_path / "cache", monkeypatch)
     collection(tmp_path, points(payload=lambda row: {"content": TEXTS[59 - row]}))
     rows = read(section, tmp_path)
     assert len(rows) == 60 and "begins again" in capsys.readouterr().err
@@ -249,7 +234,7 @@ def test_a_table_that_has_changed_since_a_kill_is_read_from_the_first_row(change
     """Else the copy would have rows of two states, and rows twice."""
     long = [(row, f"{TEXTS[row]} {'x' * 1000}", str(VECTORS[row].tolist())) for row in range(60)]
     section = table("snap", "id int, text text, vector vector(8)", long)
-    kill(section, tmp_path, monkeypatch)
+    kill_copy(section, tmp_path / "cache", monkeypatch)
     with connect() as connection:
         connection.execute(change)
         expected = [row[0] for row in connection.execute("SELECT text FROM snap").fetchall()]
@@ -259,7 +244,7 @@ def test_a_table_that_has_changed_since_a_kill_is_read_from_the_first_row(change
 def test_a_table_that_has_not_changed_goes_on_after_a_kill(tmp_path, monkeypatch, small_parts):
     long = [(row, f"{TEXTS[row]} {'x' * 1000}", str(VECTORS[row].tolist())) for row in range(60)]
     section = table("same", "id int, text text, vector vector(8)", long)
-    kill(section, tmp_path, monkeypatch)
+    kill_copy(section, tmp_path / "cache", monkeypatch)
     (first,) = (tmp_path / "cache" / "indexes").glob("*/part-*.parquet")
     written = first.stat().st_mtime_ns
     assert len(read(section, tmp_path)) == 60 and first.stat().st_mtime_ns == written

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+from interrupted import kill_copy
 from refusals import refused
 from samples import make_texts
 
@@ -342,30 +343,13 @@ def small_parts(monkeypatch):
     monkeypatch.setattr("distilvec.teachers.indexes.postgres._BLOCKS", 1)
 
 
-def killed_after(parts, section, folder, monkeypatch):
-    """Kill the copy when it writes another part."""
-    write, written = copy._write, []
-
-    def killed(path, table):
-        if len(written) == parts:
-            raise KeyboardInterrupt
-        written.append(path)
-        write(path, table)
-
-    with monkeypatch.context() as context:
-        context.setattr(copy, "_write", killed)
-        with pytest.raises(KeyboardInterrupt):
-            local_table(section, folder)
-    return written
-
-
 @pytest.mark.parametrize("damage", ["flip", "empty", "missing"])
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_damaged_part_of_an_unfinished_copy_is_read_again(damage, number, tmp_path, monkeypatch, small_parts):
     texts, vectors = with_bad_rows()
     section = table_of("arrow", tmp_path, {"text": texts, "vector": lists(vectors)})
     whole = [path.read_bytes() for path in parts_of(local_table(section, tmp_path / "whole"))]
-    written = killed_after(3, section, tmp_path / "killed", monkeypatch)
+    written = kill_copy(section, tmp_path / "killed", monkeypatch, parts=3)
     if damage == "missing":
         written[number].unlink()
     elif damage == "empty":
@@ -384,7 +368,7 @@ def test_dropped_texts_after_a_kill_are_the_same(tmp_path, monkeypatch, small_pa
     section = table_of("arrow", tmp_path, {"text": texts, "vector": lists(vectors)})
     section = section.model_copy(update={"repeats": "drop"})
     whole = [path.read_bytes() for path in parts_of(local_table(section, tmp_path / "whole"))]
-    killed_after(8, section, tmp_path / "killed", monkeypatch)  # seven parts are written, then one without the text
+    kill_copy(section, tmp_path / "killed", monkeypatch, parts=8)  # seven parts are written, then one without the text
     table = local_table(section, tmp_path / "killed")
     assert [path.read_bytes() for path in parts_of(table)] == whole
 

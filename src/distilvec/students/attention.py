@@ -29,6 +29,36 @@ from distilvec.students.pooling import full_precision, own_saving
 NAME = "distilvec"
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What the weights of an attention follow from.
+
+    query: [batch, heads, tokens, head dim]; key: the same, or with fewer heads that several queries share
+    mask: booleans, or numbers that are added to the scores; None: all tokens, or the earlier ones if `is_causal`
+    scaling: of the scores; None: 1 / sqrt(head dim)
+    is_causal: None: as the module says
+    position_bias: [batch or 1, heads, tokens, tokens], added to the scores (T5)
+    """
+
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    mask: Tensor | None = None
+    scaling: float | None = None
+    is_causal: bool | None = None
+    position_bias: Tensor | None = None
+
+    @property
+    def scale(self) -> float:
+        """The factor of the scores."""
+        return self.query.shape[-1] ** -0.5 if self.scaling is None else self.scaling
+
+    @property
+    def sees_earlier_tokens_only(self) -> bool:
+        """Whether attention without a mask sees earlier tokens only."""
+        return bool(getattr(self.module, "is_causal", False) if self.is_causal is None else self.is_causal)
+
+
 @dataclass
 class Recording:
     """Attention to keep of a forward pass, by layers numbered from 1, and the kept maps and projections.
@@ -67,7 +97,7 @@ def attention_forward(
 ) -> tuple[Tensor, None]:
     """Scaled dot-product attention: query [batch, heads, tokens, head dim] to [batch, tokens, heads, head dim]."""
     recording = _recording.get()
-    position_bias = kwargs.get("position_bias")
+    inputs = Inputs(module, query, key, attention_mask, scaling, is_causal, kwargs.get("position_bias"))
     layer = getattr(module, "layer_idx", None)
     number = 0 if layer is None else layer + 1
     if recording is not None and number in recording.projection_layers:
@@ -76,13 +106,12 @@ def attention_forward(
     if recording is not None and number in recording.attention_layers:
         whole = recording.rows is None
         if recording.rows is not None:
-            arguments = module, query, key, attention_mask, scaling, is_causal
-            recording.maps[number] = attention_rows(*arguments, recording.rows, position_bias)
+            recording.maps[number] = attention_rows(inputs, recording.rows)
     on_cpu_with_dropout = dropout > 0.0 and query.device.type == "cpu"
     if not whole and not on_cpu_with_dropout:
         kwargs |= {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
         return fused_attention(module, query, key, value, attention_mask, **kwargs)
-    weights = attention_weights(module, query, key, attention_mask, scaling, is_causal, position_bias)
+    weights = attention_weights(inputs)
     if whole:
         assert recording is not None
         recording.maps[number] = weights.mean(1)
@@ -123,24 +152,13 @@ def _full_precision_bias(bias: Tensor | None) -> Tensor | None:
     return full_precision(bias)
 
 
-def attention_weights(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    mask: Tensor | None,
-    scaling: float | None,
-    is_causal: bool | None,
-    position_bias: Tensor | None = None,
-) -> Tensor:
-    """softmax(Q K' / sqrt(head dim)) as [batch, heads, tokens, tokens]; masked keys have weight 0.
-
-    `position_bias` [batch or 1, heads, tokens, tokens] is added to the scores.
-    """
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    scores = torch.matmul(query * scaling, repeat_kv(key, query.shape[1] // key.shape[1]).transpose(2, 3))
-    if position_bias is not None:
-        scores = scores + position_bias
-    if mask is None and _is_causal(module, is_causal):
+def attention_weights(inputs: Inputs) -> Tensor:
+    """softmax(Q K' / sqrt(head dim)) as [batch, heads, tokens, tokens]; masked keys have weight 0."""
+    query, key, mask = inputs.query, inputs.key, inputs.mask
+    scores = torch.matmul(query * inputs.scale, repeat_kv(key, query.shape[1] // key.shape[1]).transpose(2, 3))
+    if inputs.position_bias is not None:
+        scores = scores + inputs.position_bias
+    if mask is None and inputs.sees_earlier_tokens_only:
         tokens = scores.shape[-1]
         mask = torch.ones(tokens, tokens, dtype=torch.bool, device=scores.device).tril()
     if mask is not None:
@@ -148,40 +166,31 @@ def attention_weights(
     return scores.softmax(-1)
 
 
-def attention_rows(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    mask: Tensor | None,
-    scaling: float | None,
-    is_causal: bool | None,
-    rows: Tensor,
-    position_bias: Tensor | None = None,
-) -> Tensor:
+def attention_rows(inputs: Inputs, rows: Tensor) -> Tensor:
     """Rows `rows` [texts, rows] of the head-averaged map as [texts, rows, tokens] in full precision; 0 for a row -1.
 
     Only these rows are computed, for the first `len(rows)` texts. Tensors saved for the gradient are hidden from
     gradient checkpointing, which would count them with its layer's own and miss them when it runs the layer again.
     """
+    query, key = inputs.query, inputs.key
     texts, count = rows.shape
     heads, tokens, dim = query.shape[1:]
     groups = key.shape[1]
     positions = rows.clamp_min(0)
-    scaling = dim**-0.5 if scaling is None else scaling
     with own_saving():
         index = positions[:, None, :, None].expand(texts, heads, count, dim)
-        queries = query[:texts].gather(2, index) * scaling
+        queries = query[:texts].gather(2, index) * inputs.scale
         # heads that share keys become rows of one product, so that keys are not repeated
         queries = queries.reshape(texts, groups, heads // groups * count, dim)
         scores = full_precision(torch.matmul(queries, key[:texts].transpose(2, 3))).view(texts, heads, count, tokens)
         numbers = torch.arange(texts, device=rows.device)[:, None]
-        if position_bias is not None:
-            biases = position_bias[:texts].expand(texts, -1, tokens, tokens)
+        if inputs.position_bias is not None:
+            biases = inputs.position_bias[:texts].expand(texts, -1, tokens, tokens)
             scores = scores + biases[numbers, :, positions].transpose(1, 2)
-        if mask is not None:
-            text_masks = mask[:texts].expand(texts, -1, tokens, tokens)
+        if inputs.mask is not None:
+            text_masks = inputs.mask[:texts].expand(texts, -1, tokens, tokens)
             scores = scores + _added(text_masks[numbers, :, positions].transpose(1, 2), scores.dtype)
-        elif _is_causal(module, is_causal):
+        elif inputs.sees_earlier_tokens_only:
             is_later = torch.arange(tokens, device=rows.device) > positions[..., None]
             scores = scores + _added(~is_later[:, None], scores.dtype)
         return scores.softmax(-1).mean(1) * (rows >= 0)[..., None]
@@ -192,11 +201,6 @@ def _chosen_rows(weights: Tensor, rows: Tensor) -> Tensor:
     texts = len(rows)
     numbers = torch.arange(texts, device=rows.device)[:, None]
     return weights[:texts][numbers, rows.clamp_min(0)] * (rows >= 0)[..., None]
-
-
-def _is_causal(module: nn.Module, is_causal: bool | None) -> bool:
-    """True if attention without a mask sees earlier tokens only."""
-    return bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:

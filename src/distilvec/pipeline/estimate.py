@@ -57,7 +57,18 @@ def _training_time(job: Job) -> str | None:
         texts += seen if train.max_steps is None else min(seen, train.max_steps * train.batch_size)
     embedder = ModelEmbedder(student, "student", job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
     seconds = _seconds_of(job, embedder, texts)
-    return None if seconds is None else f"about {duration(STEP_FORWARDS * seconds)} for the training"
+    if seconds is None:
+        return None
+    unless = " unless the student knows its texts from the start" if _may_know_its_texts(job) else ""
+    return f"about {duration(STEP_FORWARDS * seconds)} for the training{unless}"
+
+
+def _may_know_its_texts(job: Job) -> bool:
+    """Whether the student has all of the teacher's layers, so that a training may end at once (train/trainer.py)."""
+    section = job.recipe.student
+    is_whole = section.intermediate_size is None and section.embedding is None
+    takes_all_layers = section.model == "teacher" and job.student.layers == job.teacher.info.layers
+    return is_whole and takes_all_layers and job.stages[-1].automatic is not None
 
 
 def _seconds_of(job: Job, model: ModelEmbedder, texts: int) -> float | None:

@@ -4,6 +4,8 @@ file and line.
 
 from __future__ import annotations
 
+import os
+import py_compile
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -127,6 +129,27 @@ def test_local_imports_work_from_any_folder_and_edits_are_loaded(tmp_path, monke
     (tmp_path / "one" / "helper.py").write_text("SCALE = 5.25\n")
     assert build_objective(str(tmp_path / "one" / "mine.py"), {}, {}, CONTEXT).weights["mine"] == 5.25
     assert method_class(str(tmp_path / "one" / "mine.py")) is method_class(str(tmp_path / "one" / "mine.py"))
+
+
+@pytest.mark.parametrize("edited", ["mine.py", "helper.py", "package/part.py"])
+def test_an_edit_within_a_second_is_loaded(tmp_path, monkeypatch, edited):
+    """Kept byte code is told from other code by the size and the whole second of its source."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    name = write(tmp_path / "mine.py", "import helper\nfrom package import part\nOWN = 1.0\n")
+    (tmp_path / "package").mkdir()
+    for path in ("helper.py", "package/__init__.py", "package/part.py"):
+        (tmp_path / path).write_text("OWN = 1.0\n")
+    source = (tmp_path / "mine.py").read_text()
+    (tmp_path / "mine.py").write_text(source.replace("= 2.0", "= 100 * OWN + 10 * helper.OWN + part.OWN"))
+    for file in tmp_path.rglob("*.py"):
+        os.utime(file, (1e9, 1e9))
+        py_compile.compile(str(file))
+    assert build_objective(name, {}, {}, CONTEXT).weights["mine"] == 111
+    path = tmp_path / edited
+    path.write_text(path.read_text().replace("OWN = 1.0", "OWN = 2.0"))
+    os.utime(path, (1e9, 1e9))
+    expected = {"mine.py": 211, "helper.py": 121, "package/part.py": 112}
+    assert build_objective(name, {}, {}, CONTEXT).weights["mine"] == expected[edited]
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,9 @@ def test_mistakes_by_hand():
         ("a", "b", 1),
         ("b", "c", 1),
     }
-    shown = page_section.section(Report(mistakes=found))
-    assert shown.blocks[0].content == "The student is wrong on 2 of 5 test examples."
-    assert shown.blocks[1].content.lines[0] == ["four", "b", "c", "80.0"]
+    told, texts = page_section.section(Report(mistakes=found)).blocks
+    assert told.content[0].content == "The student is wrong on 2 of 5 test examples."
+    assert texts.content.lines[0] == ["four", "b", "c", "80.0"]
     right = find_mistakes(logits[[0, 2]], Labelled([("one",), ("three",)], np.array([0, 1])), ["a", "b", "c", "d"])
     assert right.wrong == 0 and right.confused == right.texts == []
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from distilvec.core.errors import DistilvecError, explain, explained, first_line, nearest
 from distilvec.core.hashing import checksum, combine
@@ -95,17 +96,49 @@ def load_method_file(name: str) -> ModuleType:
     for module_name in list(sys.modules):
         if module_name.split(".")[0] in imported:
             del sys.modules[module_name]  # may be another method file's, or an earlier version of this one's
-    spec = importlib.util.spec_from_file_location(f"distilvec_method_{path.stem}", path)
-    assert spec is not None and spec.loader is not None, "a file that ends in .py has a loader"
+    loader = _SourceLoader(f"distilvec_method_{path.stem}", str(path))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None, "a loader of files has a specification"
     module = importlib.util.module_from_spec(spec)
+    finder = _SourceFinder(imported)
     sys.path.append(str(path.parent))
+    sys.meta_path.insert(0, finder)
     try:
         with attribute_errors_to(path):
-            spec.loader.exec_module(module)
+            loader.exec_module(module)
     finally:
+        sys.meta_path.remove(finder)
         sys.path.remove(str(path.parent))
     _loaded[path] = code, module
     return module
+
+
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    """Compiles a module's source each time.
+
+    Python keeps byte code by the size of the source and the whole second of its change: code that changed twice within
+    a second would count as the new version, and run as the old one.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+class _SourceFinder(importlib.abc.MetaPathFinder):
+    """Finds the modules that lie beside a method file, to be compiled from their source."""
+
+    def __init__(self, modules: set[str]) -> None:
+        self.modules = modules
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname.split(".")[0] not in self.modules:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+            spec.loader = _SourceLoader(fullname, spec.loader.path)
+        return spec
 
 
 @contextmanager

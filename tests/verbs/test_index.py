@@ -155,10 +155,10 @@ def test_tasks_are_made_from_the_table_itself(table, vectors):
 
 def test_the_teacher_itself_overlaps_fully_and_another_model_does_not(table, tiny_model, near_teacher):
     section = TeacherSection(vectors=table)
-    same = check_index(tiny_model, section, queries=50)
+    same = check_index(tiny_model, section, sample=50)
     whole = same.judgement.student.among
     assert whole.mean > 0.99 and same.fits and same.judgement.cosine > 0.999
-    part = check_index(near_teacher, section, queries=50).judgement.student.among
+    part = check_index(near_teacher, section, sample=50).judgement.student.among
     assert part.mean < whole.mean and part.low <= part.mean <= part.high
 
 
@@ -171,16 +171,27 @@ def test_the_api_that_made_an_index_is_its_own_query_encoder(tmp_path):
     columns = {"text": TEXTS, "embedding": list(vectors[: len(TEXTS)])}
     pq.write_table(pa.table(columns), tmp_path / "api.parquet")
     with FaultyApi(dict(zip(texts, vectors, strict=True))) as server:
-        check = check_index(server.address, TeacherSection(vectors=tmp_path / "api.parquet"), queries=50)
+        check = check_index(server.address, TeacherSection(vectors=tmp_path / "api.parquet"), sample=50)
         assert sum(len(body["input"]) for body in server.bodies) < 150  # no document is embedded again
     assert check.judgement.student.among.mean == 1 and check.fits
     with refused("model", "api.parquet"):
         check_index(tmp_path / "api.parquet", TeacherSection(vectors=tmp_path / "api.parquet"))
 
 
+def test_a_check_searches_for_a_sample_and_takes_no_file_of_queries(table, tiny_model, tmp_path, capsys):
+    """--queries is a file of texts wherever it is an option; the number of stored texts has a name of its own."""
+    words = ["check", str(tiny_model), str(table), "--json", str(tmp_path / "check.json")]
+    assert run_command([*words, "--sample", "20"]) == 0
+    assert json.loads((tmp_path / "check.json").read_text())["judgement"]["queries"] == 20
+    capsys.readouterr()
+    assert run_command([*words, "--queries", "20"]) == 2
+    assert "--queries" in capsys.readouterr().err
+    assert run_command([*words, "--sample", "0"]) == 2
+
+
 def test_the_expected_overlap_agrees_with_new_texts(table, teacher, vectors, near_teacher):
     """Texts that were never stored: the overlap of two exact searches is inside the interval, widened by its own."""
-    expected = check_index(near_teacher, TeacherSection(vectors=table), queries=60).judgement.student.among
+    expected = check_index(near_teacher, TeacherSection(vectors=table), sample=60).judgement.student.among
     ours, theirs = load(near_teacher, device="cpu").encode(NEW), teacher.encode(NEW)
     top = [np.argsort(-(queries @ vectors.T), axis=1)[:, :10] for queries in (ours, theirs)]
     measured = np.array([len(set(one) & set(other)) / 10 for one, other in zip(*top, strict=True)])
@@ -200,7 +211,7 @@ def test_an_index_of_vectors_of_any_length_is_judged_by_its_own_metric(
     faiss.write_index(index, str(tmp_path / "table.faiss"))
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     section = TeacherSection(vectors=tmp_path / "table.faiss", texts=tmp_path / "texts.txt")
-    check = check_index(near_teacher, section, queries=60)
+    check = check_index(near_teacher, section, sample=60)
     assert check.judgement.similarity == similarity
     table = open_table(section)
     texts, stored_vectors = table.documents()
@@ -211,21 +222,21 @@ def test_an_index_of_vectors_of_any_length_is_judged_by_its_own_metric(
     found, right = (searched.search(np.ascontiguousarray(q), 10)[1] for q in (ours, stored_vectors[asked]))
     truth = np.mean([len({*a} & {*b}) / 10 for a, b in zip(found, right, strict=True)])
     assert check.judgement.student.among.mean == pytest.approx(truth, abs=1e-9)
-    by_cosine = check_index(near_teacher, section.model_copy(update={"similarity": "cosine"}), queries=60)
+    by_cosine = check_index(near_teacher, section.model_copy(update={"similarity": "cosine"}), sample=60)
     assert abs(by_cosine.judgement.student.among.mean - truth) > 0.1
 
 
 def test_a_table_that_states_no_similarity_is_read_by_cosine_with_a_line(table, near_teacher, vectors, capsys):
     section = TeacherSection(vectors=table)
-    check_index(near_teacher, section, queries=50)
+    check_index(near_teacher, section, sample=50)
     assert "no similarity is stated" not in capsys.readouterr().err  # of length 1: every similarity ranks alike
     columns = pq.read_table(table)
     longer = [(vector * (1.5 + row % 5)).tolist() for row, vector in enumerate(vectors)]
     pq.write_table(columns.set_column(2, "vector", pa.array(longer)), table)
-    found = check_index(near_teacher, section, queries=50)
+    found = check_index(near_teacher, section, sample=50)
     printed = capsys.readouterr().err
     assert "no similarity is stated" in printed and "compared by cosine" in printed and "--similarity" in printed
-    words = ["check", str(near_teacher), str(table), "--queries", "50", "--similarity", "dot"]
+    words = ["check", str(near_teacher), str(table), "--sample", "50", "--similarity", "dot"]
     assert run_command(words) in (0, 1)
     printed = capsys.readouterr()
     assert "no similarity is stated" not in printed.err
@@ -308,7 +319,7 @@ def test_an_encoder_is_judged_once_with_one_sentence(table, near_teacher, tmp_pa
     page, first = (out / "report.html").read_text(), sentence.partition(";")[0]
     assert escape(sentence[1:], quote=False) in unescape(page).replace("&", "&amp;") and "Not evaluated" not in page
     assert f"It {first}" in (out / "student" / "README.md").read_text()
-    assert run_command(["check", str(out / "student"), str(table), "--queries", "60",
+    assert run_command(["check", str(out / "student"), str(table), "--sample", "60",
                         "--json", str(tmp_path / "check.json")]) in (0, 1)  # fmt: skip
     distilled = json.loads((tmp_path / "distill.json").read_text())["verdict"]["text"]
     checked = json.loads((tmp_path / "check.json").read_text())["line"].replace("[", "(").partition("(")[0]
@@ -454,12 +465,12 @@ def test_a_shortened_index_is_searched_by_the_first_dims_of_its_model(
     vectors, tiny_model, near_teacher, tmp_path, capsys
 ):
     index = shortened_index(tmp_path / "short.parquet", vectors, 24)
-    check = check_index(tiny_model, TeacherSection(vectors=index), queries=50)
+    check = check_index(tiny_model, TeacherSection(vectors=index), sample=50)
     assert check.judgement.cosine > 0.9999 and check.judgement.student.among.mean > 0.99
     assert check.advice.endswith("Cut its vectors to the first 24 of 32 dimensions.")
     assert check.scores["asymmetric"][1].value == pytest.approx(check.scores["teacher"][1].value, abs=0.01)
     assert "the first 24 are compared" in " ".join(capsys.readouterr().err.split())
-    not_cut = check_index(near_teacher, TeacherSection(vectors=index), queries=50)
+    not_cut = check_index(near_teacher, TeacherSection(vectors=index), sample=50)
     assert not_cut.judgement.cosine < check.judgement.cosine
     (best,) = recognize(TableEmbedder(TeacherSection(vectors=index)), [str(tiny_model)])
     assert best.same and "of its first 24 of 32 dimensions" in best.result(24)
@@ -482,7 +493,7 @@ def test_lengths_of_bfloat16_are_1(vectors, tiny_model, tmp_path):
     pq.write_table(pa.table({"text": TEXTS, "vector": list(rounded)}), tmp_path / "t.parquet")
     lengths = np.linalg.norm(rounded, axis=1)
     assert np.abs(lengths - 1).max() > 1e-3
-    check = check_index(tiny_model, TeacherSection(vectors=tmp_path / "t.parquet"), queries=50)
+    check = check_index(tiny_model, TeacherSection(vectors=tmp_path / "t.parquet"), sample=50)
     assert check.judgement.cosine > 0.999 and check.fits
     assert TableEmbedder(TeacherSection(vectors=tmp_path / "t.parquet")).normalized
 
@@ -497,14 +508,14 @@ def test_one_text_with_several_vectors_by_one_rule_for_both_commands(
         columns = {"text": [*TEXTS, TEXTS[7]], "vector": [*vectors, row]}
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
     asked = {"student": near_teacher, "overrides": FAST}
-    assert distilvec.check(tiny_model, tmp_path / "noisy.parquet", queries=50).fits
+    assert distilvec.check(tiny_model, tmp_path / "noisy.parquet", sample=50).fits
     distilvec.distill(tmp_path / "noisy.parquet", out=tmp_path / "run", **asked)
     with refused("teacher.vectors", TEXTS[7]):
-        distilvec.check(tiny_model, tmp_path / "other.parquet", queries=50)
+        distilvec.check(tiny_model, tmp_path / "other.parquet", sample=50)
     with refused("teacher", TEXTS[7]):
         distilvec.distill(tmp_path / "other.parquet", out=tmp_path / "other", **asked)
     for repeats, count in (("first", len(TEXTS)), ("drop", len(TEXTS) - 1)):
-        check = distilvec.check(tiny_model, tmp_path / "other.parquet", queries=50, repeats=repeats)
+        check = distilvec.check(tiny_model, tmp_path / "other.parquet", sample=50, repeats=repeats)
         assert check.judgement.texts == count
         run = distilvec.distill(tmp_path / "other.parquet", repeats=repeats, out=tmp_path / repeats, **asked)
         trained = cached(run)
@@ -523,7 +534,7 @@ def test_bad_rows_of_an_index_stop_no_command(limit, vectors, tiny_model, near_t
     columns = {"id": [f"r{row}" for row in range(len(TEXTS))], "text": pa.array(texts, pa.binary()),
                "vector": stored_vectors}  # fmt: skip
     pq.write_table(pa.table(columns), tmp_path / "t.parquet")
-    check = distilvec.check(tiny_model, tmp_path / "t.parquet", queries=50, limit=limit)
+    check = distilvec.check(tiny_model, tmp_path / "t.parquet", sample=50, limit=limit)
     assert check.judgement.student.among.mean > 0.99 and check.judgement.texts == len(TEXTS) - 4
     told = " ".join(capsys.readouterr().err.split())
     for reason in ("a text (first id r3)", "a vector (first id r4)", "zeros (first id r5)", "infinity (first id r6)"):
@@ -570,7 +581,7 @@ def test_column_errors_name_the_option_that_was_typed(table, tiny_model, tmp_pat
     """A table without known names: the message has all names that were tried, and options that then work."""
     odd = tmp_path / "odd.parquet"
     pq.write_table(pq.read_table(table).rename_columns(["chunk_id", "chunk_text", "dense"]), odd)
-    command = ["check", str(tiny_model), str(odd), "--queries", "20"]
+    command = ["check", str(tiny_model), str(odd), "--sample", "20"]
     assert run_command(command) == 2
     problem = " ".join(capsys.readouterr().err.split())
     assert f"[index] {odd} has the columns chunk_id, chunk_text, dense;" in problem

@@ -74,7 +74,7 @@ def check(
     index: str | Path,
     *,
     test: str | Path | None = None,
-    queries: int = 500,
+    sample: int = 500,
     columns: Mapping[str, str] | None = None,
     texts: str | Path | None = None,
     limit: int | None = None,
@@ -89,7 +89,7 @@ def check(
         index: A table or index of vectors, by path or address.
         test: Your own judged queries: rows of query and document, a folder in BEIR's form, or a suite. Tasks whose
             documents the index holds are scored, too.
-        queries: Stored texts that are searched for, at most a fifth of the index.
+        sample: Number of stored texts that are searched for, at most a fifth of the index.
         columns: The index's names of its columns, by text, embedding, id and role.
         texts: The file of the texts of a .npy or .faiss index.
         limit: Read so many rows of the index, drawn at random.
@@ -102,17 +102,16 @@ def check(
     keys = index_keys(index, "index", columns=columns, texts=texts, limit=limit, similarity=similarity, repeats=repeats)
     section = section_of(TeacherSection, "teacher", keys)
     suite = None if test is None else suite_of(Path(test), user_cache())
-    return check_index(model, section, suite, queries, refresh)
+    return check_index(model, section, suite, sample, refresh)
 
 
 def check_index(
-    model: Source, section: TeacherSection, suite: Path | None = None, queries: int = 500, refresh: bool = False
+    model: Source, section: TeacherSection, suite: Path | None = None, sample: int = 500, refresh: bool = False
 ) -> IndexCheck:
     """Judge a model as the query encoder of an index; nothing is trained, and no document is embedded again.
 
     With a suite the tasks whose documents the index holds are scored, too. Errors: DistilvecError for a model or index
-    that cannot be used, or a model of fewer dims than the
-    index.
+    that cannot be used, or a model of fewer dims than the index.
     """
     problems: list[TaskFailure] = []
     tasks = load_suite(suite, problems) if suite is not None else []
@@ -134,7 +133,7 @@ def check_index(
             "Train one that can: distilvec distill INDEX.",
         )
     log_similarity(index.section, index.normalized)
-    judgement = judge_encoder(student, index, queries)
+    judgement = judge_encoder(student, index, sample)
     columns: Columns = {"teacher": (index, index), "asymmetric": (student, index)}
-    scores, _ = score_columns([*tasks, *stored_tasks(index, queries)], columns, EmbeddingCache(), problems)
+    scores, _ = score_columns([*tasks, *stored_tasks(index, sample)], columns, EmbeddingCache(), problems)
     return IndexCheck(index.name, judgement, scores, problems, index.dim, cut_from)

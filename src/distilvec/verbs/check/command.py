@@ -26,7 +26,7 @@ _KEYS = {
     "teacher.limit": "--limit",
     "teacher.similarity": "--similarity",
     "teacher.repeats": "--repeats",
-    "evaluation.stored": "--queries",
+    "evaluation.stored": "--sample",
     "test": "--test",
 }
 
@@ -39,7 +39,9 @@ def check(
     test: Annotated[
         Path | None, option("Your own judged queries: rows of query and document, a folder or a suite.")
     ] = None,
-    queries: Annotated[int, option("Stored texts that are searched for, at most a fifth of the index.", min=1)] = 500,
+    sample: Annotated[
+        int, option("Search for n stored texts, drawn at random; at most a fifth of the index.", min=1)
+    ] = 500,
     column: Annotated[
         list[str] | None, option("PART=NAME of text, embedding, id, role: text=content. May be repeated.")
     ] = None,
@@ -81,7 +83,7 @@ def check(
             model,
             index,
             test=test,
-            queries=queries,
+            sample=sample,
             columns=columns,
             texts=texts,
             limit=limit,

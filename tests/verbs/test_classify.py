@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import subprocess
 import sys
 
@@ -170,6 +172,34 @@ def test_other_rows_are_refused_and_those_that_were_learned_from_are_kept(rows, 
     with refused("--out", "--restart"):
         classify([*rows, {**rows[0], "text": "one more"}], tiny_model, tmp_path / "run", epochs=1)
     assert {path: path.read_bytes() for path in RunFolder(tmp_path / "run").labels.iterdir()} == kept
+
+
+def test_a_dry_run_shows_rows_models_and_time_and_trains_nothing(rows, tiny_model, tmp_path, capsys):
+    def plan(folder, **changes):
+        assert classify(rows, tiny_model, tmp_path / folder, epochs=2, dry_run=True, **changes) is None
+        assert not (tmp_path / folder).exists()
+        lines = [line.split("│") for line in capsys.readouterr().out.splitlines() if "│" in line]
+        return {name.strip(): text.strip() for name, text in lines}
+
+    shown = plan("run")
+    training, validation = map(int, re.findall(r"[0-9]+", shown["training rows"]))
+    assert training + validation == 120 and shown["test rows"] == "30" and shown["labels"].startswith("3 (label)")
+    assert "4 layers" in shown["teacher"] and "1 layer" in shown["student"]
+    steps = f"{2 * math.ceil(training / 16)} steps of 16 texts: about"
+    assert shown["training"].startswith(steps) and shown["test of both"].startswith("about")
+    assert "parameters, 2 layers" in plan("two", layers=2)["student"]
+    assert plan("size", layers=None, size="60%")["student"] != shown["student"]
+    with refused("size"):
+        plan("small", layers=None, size="10")
+
+
+def test_long_work_of_a_classifier_says_how_far_it_is(rows, tiny_model, tmp_path, capsys):
+    """Test rows as well, which the teacher and the student read one after the other."""
+    classify(rows, tiny_model, tmp_path / "run", epochs=1)
+    printed = " ".join(capsys.readouterr().err.split())
+    for name in ("teacher", "student"):
+        assert re.search(rf"test rows of rows by the {name}: 30/30 examples", printed)
+    assert "the test split of rows; neighbours of held-out texts" in printed
 
 
 def test_the_command_prints_the_result_last(rows, tiny_model, tmp_path, capsys, monkeypatch):

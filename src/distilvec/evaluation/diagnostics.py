@@ -20,6 +20,7 @@ from torch import Tensor
 from distilvec.config.schema import Role
 from distilvec.core.batch import Text
 from distilvec.core.info import UNLIMITED
+from distilvec.core.log import progress
 from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples, Labelled
@@ -263,7 +264,8 @@ def supervised_report(
     gold = np.asarray(test.labels, dtype=np.float64 if kind == "sts" else np.int64)  # multilabel: [rows, classes]
     scores, samples = {}, {}
     for model_name, (model, head) in models.items():
-        logits = predict_logits(model, head, test.inputs).numpy()
+        with progress(f"test rows of {name} by the {model_name}", len(test.inputs), "examples") as advance:
+            logits = predict_logits(model, head, test.inputs, advance).numpy()
         if kind == "sts":
             scores[model_name] = score_metrics(logits[:, 0], test.labels)
             sample = Sample("sts", "spearman", logits[:, 0].astype(np.float64), gold)

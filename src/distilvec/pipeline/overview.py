@@ -56,12 +56,16 @@ def _texts(job: Job) -> str:
 
 
 def _test(job: Job) -> str:
-    tasks = ", ".join(task.name for task in job.tasks)
+    parts = []
+    if job.examples is not None:
+        parts.append(f"the test split of {job.examples.name}")
     if job.recipe.evaluation.stored is not None:
-        held_out = f"{job.recipe.evaluation.stored:,} texts of the index"
-    else:
-        held_out = "neighbours of held-out texts"
-    return f"{held_out}; {tasks}" if tasks else held_out
+        parts.append(f"{job.recipe.evaluation.stored:,} texts of the index")
+    elif job.required != OutputSpec():  # on labels alone there is no teacher whose neighbours could be found
+        parts.append("neighbours of held-out texts")
+    if job.tasks:
+        parts.append(", ".join(task.name for task in job.tasks))
+    return "; ".join(parts)
 
 
 def _size(parameters: int) -> str:

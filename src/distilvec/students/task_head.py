@@ -19,6 +19,7 @@ from torch import Tensor
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import read_json
+from distilvec.core.log import Advance
 from distilvec.core.task_head import PAIRS, HeadInfo, TaskHead, TaskInfo, TaskKind
 from distilvec.models.load import evaluating, load_model
 
@@ -172,10 +173,19 @@ def with_prompt(prompt: str, text: Text) -> Text:
 
 
 def predict_logits(
-    model: SentenceTransformer, head: TaskHead, inputs: Sequence[tuple[Text, ...]]
+    model: SentenceTransformer,
+    head: TaskHead,
+    inputs: Sequence[tuple[Text, ...]],
+    advance: Advance | None = None,
 ) -> Float[Tensor, "examples classes"]:
-    """The head's outputs for inputs that hold their prompts, on the CPU; shortest inputs first."""
-    order = sorted(range(len(inputs)), key=lambda number: len(str(inputs[number])))
+    """The head's outputs for inputs that hold their prompts, on the CPU; shortest inputs first.
+
+    `advance` is told after every batch how many inputs are done.
+    """
+    sizes = [len(str(texts)) for texts in inputs]
+    order = sorted(range(len(inputs)), key=lambda number: sizes[number])
+    mean_size = sum(sizes) / max(1, len(sizes))
+    done, work = 0, 0.0
     logits = torch.empty(len(inputs), head.task.classes)
     head = head.to(model.device).eval()
     with evaluating(model):
@@ -191,4 +201,8 @@ def predict_logits(
                     break
                 features = module(features)
             logits[numbers] = head(features["sentence_embedding"].float()).cpu()
+            done += len(numbers)
+            work += sum(sizes[number] for number in numbers) / mean_size
+            if advance is not None:
+                advance(done, work=work)
     return logits

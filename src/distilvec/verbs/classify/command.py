@@ -59,6 +59,7 @@ def classify(
     ] = None,
     seed: Annotated[int, option("Of the split and the trainings.", min=0)] = 0,
     out: Annotated[Path | None, option("The run folder; runs/<FILE's name> by default.")] = None,
+    dry_run: Annotated[bool, option("Show what would be done and how long it takes, then stop.", "--dry-run")] = False,
     restart: Restart = False,
     trust_remote_code: TrustRemoteCode = False,
     json_file: JsonFile = None,
@@ -116,9 +117,12 @@ def classify(
             seed=seed,
             output_dir=folder,
             restart=restart,
+            dry_run=dry_run,
             trust_remote_code=trust_remote_code,
             overrides=changes,
         )
+    if classifier is None:  # a dry run
+        return
     write_result(json_file, classifier.to_json())
     for line in classifier.confused():
         print_result(f"mistakes  {line}")

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distilvec.config.schema import Recipe
-from distilvec.core.errors import DistilvecError
+from distilvec.cli.terminal import show_table
 from distilvec.core.log import log
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.verbosity import quiet_libraries
@@ -17,6 +16,7 @@ from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run
 from distilvec.students.task_head import head_info
 from distilvec.train.metrics import Callback
+from distilvec.verbs.classify.plan import check_size, make_plan
 from distilvec.verbs.classify.recipes import (
     DEFAULT_TEACHER,
     STUDENT_FACTOR,
@@ -50,10 +50,11 @@ def classify(
     seed: int = 0,
     output_dir: str | Path | None = None,
     restart: bool = False,
+    dry_run: bool = False,
     trust_remote_code: bool = False,
     overrides: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
-) -> Classifier:
+) -> Classifier | None:
     """Train a small classifier on labelled texts; the same call resumes, or opens the classifier where all is done.
 
     The teacher learns the labels first: a logistic regression on its vectors, then all of its weights. Some of its
@@ -76,10 +77,14 @@ def classify(
         seed: Of the split and of both trainings.
         output_dir: The run folder; by default runs/<name of the file>. The teacher is in its `details/teacher/`.
         restart: Move an earlier run in the folder aside and start over.
+        dry_run: Show the plan, then return None.
         trust_remote_code: Run code that comes with the teacher.
         overrides: Keys of the recipes: `teacher.` for the teacher's training, `student.` for the student's, others
             for both, such as {"train.batch_size": 8}.
         callbacks: Called as `callback(step, metrics)` for every logged line of the student's training.
+
+    Returns:
+        The classifier; None after a dry run.
 
     Errors: DistilvecError with the argument's name as key.
     """
@@ -92,16 +97,20 @@ def classify(
     folder = Path(output_dir) if output_dir is not None else Path("runs") / data.name
     name = model_name(DEFAULT_TEACHER if teacher is None else teacher, cache_root(), "teacher")
     files = RunFolder(folder)
+    labels = describe_labels(data, split, files.labels)
+    knows_labels = has_learned(Path(name), labels, split.classes)
+    options = (epochs, seed, trust_remote_code, overrides or {})
+    if dry_run:
+        show_table(["", data.name], make_plan(data, split, name, knows_labels, cut, folder, options))
+        return None
+
     own_folder(files, restart)
     write_split(split_files(split, data.several), files)
-    labels = describe_labels(data, split, files.labels)
     log(_line(data, split))
     for note in split.notes:
         log(f"note: {note}")
 
-    options = (epochs, seed, trust_remote_code, overrides or {})
     recipe = teacher_recipe(name, labels, *options)
-    knows_labels = has_learned(Path(name), labels, split.classes)
     log(f"first the teacher: {name} {'has learned these labels' if knows_labels else 'learns the labels'}")
     whole = resolve(recipe, files.teacher.path).student  # the teacher, as a student with all of its layers
     if "size" in cut:
@@ -129,15 +138,6 @@ def _student_line(cut: Mapping[str, Any], teacher_layers: int) -> str:
     if "size" in cut:
         return f"{cut['size']} parameters {owner}" if "model" in cut else f"{cut['size']} parameters"
     return Path(cut["model"]).name
-
-
-def check_size(recipe: Recipe, cut: Mapping[str, Any], folder: Path) -> None:
-    """Raise DistilvecError for a size that the model cannot be cut to, before the teacher learns anything."""
-    student = recipe.student.model_copy(update=cut)
-    try:
-        resolve(recipe.model_copy(update={"student": student}), folder)
-    except DistilvecError as error:
-        raise error.renamed("size") if error.key == "student.size" else error from error
 
 
 def has_learned(folder: Path, labels: Labels, classes: Sequence[str]) -> bool:

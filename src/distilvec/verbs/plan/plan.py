@@ -108,7 +108,7 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
     teachers = [_plan_teacher(job, teacher, student, fleet, tokens) for teacher in job.teachers]
     sources_of_outputs = [teacher.source for teacher in teachers]
     alignment = next((teacher.alignment for teacher in teachers if teacher.alignment is not None), None)
-    costs = [_measure_stage(job, stage, tokens, alignment, sources_of_outputs) for stage in job.stages]
+    costs = [measure_stage(job, stage, tokens, alignment, sources_of_outputs) for stage in job.stages]
     judgement = plan_line(job, tokens, student)
 
     lines = _corpus_lines(job, tokens)
@@ -358,15 +358,24 @@ class StageCost:
     texts_a_step: int
     seconds: float
 
+    @property
+    def line(self) -> str:
+        """The steps and their time in words."""
+        return f"{self.steps:,} steps of {self.texts_a_step} texts: about {duration(self.seconds)}"
 
-def _measure_stage(
+
+def measure_stage(
     job: Job,
     stage: Stage,
     tokens: TokenStore,
     alignment: AlignmentStore | None,
     teachers: Sequence[ReadyTeacher | SampleTeacher],
 ) -> StageCost:
-    """Measure a stage by a few real steps on a copy of the untrained student."""
+    """Measure a stage by a few real steps on a copy of the untrained student.
+
+    `alignment`: the teacher's tokens beside the student's, None for a method that reads none. `teachers` give the
+    outputs in these steps.
+    """
     train = stage.recipe.train
     encoder = trainable(job, untrained_student(job))
     objective = make_objective(stage, job.context)
@@ -385,8 +394,7 @@ def _training_lines(stages: Sequence[Stage], costs: Sequence[StageCost]) -> Line
     """Describe the training as a whole, then stage by stage."""
     stage_lines = []
     for stage, cost in zip(stages, costs, strict=True):
-        text = f"{cost.steps:,} steps of {cost.texts_a_step} texts: about {duration(cost.seconds)}"
-        stage_lines.append([f"  {stage.name}", text])
+        stage_lines.append([f"  {stage.name}", cost.line])
     if len(stages) == 1:
         return [["training", stage_lines[0][1]]]
     steps = sum(cost.steps for cost in costs)

@@ -6,6 +6,10 @@ import base64
 import gzip
 import html
 import json
+import shutil
+import socket
+import ssl
+import subprocess
 import threading
 import time
 from contextlib import contextmanager
@@ -16,6 +20,7 @@ import numpy as np
 import pytest
 from refusals import refused
 
+from distilvec.config.endpoint import EndpointSection
 from distilvec.config.schema import TeacherSection
 from distilvec.remote.secret import hide
 from distilvec.teachers.api_embedder import ApiEmbedder
@@ -243,6 +248,84 @@ def test_a_pause_that_is_none_is_passed_over(pause):
     with server_of(reply) as (address, bodies), embedder(address, retries=1) as teacher:
         teacher.info()
         assert len(bodies) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "retries", "word"),
+    [(socket.EAI_NONAME, 0, "not known"), (socket.EAI_AGAIN, 2, "2 retries"), (socket.EAI_FAIL, 2, "2 retries")],
+)
+def test_a_name_that_the_resolver_does_not_know_is_refused_at_once(code, retries, word, monkeypatch):
+    """A resolver that has no answer for now is asked again a little: a machine without a network has none either."""
+
+    def resolve(*_, **__):
+        raise socket.gaierror(code, "from the resolver")
+
+    monkeypatch.setattr(socket, "create_connection", resolve)
+    with embedder("https://api.opnai.example/v1", retries=8) as teacher:
+        with refused("teacher.api", word) as found:
+            teacher.info()
+        assert "api.opnai.example" in str(found.value)
+        assert teacher.meter.counts["retries"] == retries
+        with refused("teacher.api", "api.opnai.example"):
+            teacher.client.models()
+
+
+def test_a_server_that_has_answered_may_be_away_for_a_moment(monkeypatch):
+    """A port that is closed after an answer is a server that starts again: such requests are repeated."""
+    with server_of(lambda body: ok(answer(body["input"]))) as (address, _), embedder(address, retries=3) as teacher:
+        teacher.info()
+        connect, refusals = socket.create_connection, []
+
+        def restarting(*arguments, **options):
+            if len(refusals) < 2:
+                refusals.append(arguments)
+                raise ConnectionRefusedError(111, "Connection refused")
+            return connect(*arguments, **options)
+
+        monkeypatch.setattr(socket, "create_connection", restarting)
+        np.testing.assert_allclose(teacher.embed(TEXTS), [vector(text) for text in TEXTS])
+        assert len(refusals) == teacher.meter.counts["retries"] == 2
+
+
+def test_a_certificate_that_nobody_trusts_and_a_port_without_tls_are_refused_at_once(tmp_path, monkeypatch):
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed")
+    words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=elsewhere", "-keyout", "key", "-out", "pem"]
+    subprocess.run([openssl, *words], cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "pem", tmp_path / "key")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        with embedder(f"https://127.0.0.1:{server.server_address[1]}/v1", retries=8) as teacher:
+            with refused("teacher.api", "certificate"):
+                teacher.info()
+            assert teacher.meter.counts["retries"] == 0
+    finally:
+        server.shutdown()
+        server.server_close()
+    with (
+        server_of(lambda body: ok(answer(body["input"]))) as (address, _),
+        embedder(address.replace("http:", "https:"), retries=8) as teacher,
+    ):
+        with refused("teacher.api", "TLS"):
+            teacher.info()
+        assert teacher.meter.counts["retries"] == 0
+
+
+@pytest.mark.parametrize("proxy", ["socks9://127.0.0.1:1", "ftp://127.0.0.1:1"])
+def test_a_proxy_of_no_known_kind_is_refused(proxy, monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with refused("teacher.api", "proxy"):
+        embedder("https://far.example/v1")
+
+
+@pytest.mark.parametrize("address", ["ftp://far.example/v1", "http://far..example/v1", f"http://{'a' * 64}.example/v1"])
+def test_what_is_no_address_of_a_server_is_refused_with_the_recipe(address):
+    with pytest.raises(ValueError, match="expected an address"):
+        EndpointSection(base_url=address)
 
 
 def test_what_goes_to_this_machine_goes_to_no_proxy(monkeypatch):

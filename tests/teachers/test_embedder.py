@@ -128,7 +128,7 @@ def test_servers_that_cannot_be_used(api, monkeypatch):
     api.refusal = 400
     with refused("model", "status 400"):
         open_embedder(f"{api.address}#served")
-    with refused("model", "cannot be reached"):
+    with refused("model", "refuses the connection"):
         open_embedder("http://127.0.0.1:9")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with refused("model", "OPENAI_API_KEY"):

@@ -30,6 +30,12 @@ def is_this_machine(host: str) -> bool:
         return False
 
 
+def _is_host(name: str | None) -> bool:
+    """Whether text can be a host's name or address: no part of a name is empty, or longer than 63 letters."""
+    labels = (name or "").removesuffix(".").split(".")
+    return all(0 < len(label) < 64 and not label.isspace() for label in labels)
+
+
 def check_endpoint(address: str) -> str:
     """Return the address of an API without a final slash.
 
@@ -37,7 +43,7 @@ def check_endpoint(address: str) -> str:
     """
     try:
         parts = urlsplit(address)
-        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        sound = parts.scheme in ("http", "https") and _is_host(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         sound = False
     if not sound:

@@ -8,30 +8,38 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
+import ssl
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from email.utils import parsedate_to_datetime
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import httpx2
 
 from distilvec.config.endpoint import EndpointSection, is_this_machine
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.escape import one_line
 from distilvec.core.extras import require_extra
 from distilvec.core.log import log
 from distilvec.remote.meter import BYTES, Batch, Ended, Meter
 from distilvec.remote.secret import check_destination, hide
 
+if TYPE_CHECKING:
+    import tenacity
+
 KEY_VARIABLE = "DISTILVEC_API_KEY"  # of a server that is named by its address alone
 _REPEATED = (408, 409, 425, 429)  # statuses of requests that are repeated, besides those from 500 on
 _LONGEST_PAUSE = 600.0  # seconds that a server may ask for
 _LONGEST_RETRY = 60.0  # seconds between two tries
+_NAME_RETRIES = 2  # where the resolver has no answer for now; a machine without a network says the same
+_UNKNOWN_NAME = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 _ERROR_BYTES = 100_000  # of an answer that is not 200
 _MOST_READ = 20_000  # characters of a server's message; fewer than an error of _ERROR_BYTES has in UTF-8
 _MOST_SPELLED = 20  # characters in which hide() knows a letter of a key
@@ -49,7 +57,11 @@ Answer = TypeVar("Answer")
 
 
 class _Again(Exception):
-    """A request that may be repeated."""
+    """A request that may be repeated, as often as the section says or `most_retries` times if that is less."""
+
+    def __init__(self, problem: str, most_retries: int | None = None) -> None:
+        super().__init__(problem)
+        self.most_retries = most_retries
 
 
 class BatchRefused(DistilvecError):
@@ -83,13 +95,21 @@ class Client:
         check_destination(section, key)
         self._secret = _secret(section.key_variable, key)
         self._announced = False
+        self._has_answered = False
         self._lock = Lock()
         headers = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
         limits = httpx2.Limits(max_connections=section.concurrency)
         # A transport that is passed ignores HTTP_PROXY and its kind, which would get what goes to this machine, the key
         # too. SSL_CERT_FILE is read all the same.
         direct = httpx2.HTTPTransport(limits=limits) if is_this_machine(section.host) else None
-        self._client = httpx2.Client(headers=headers, timeout=section.timeout, limits=limits, transport=direct)
+        try:
+            self._client = httpx2.Client(headers=headers, timeout=section.timeout, limits=limits, transport=direct)
+        except (ImportError, ValueError) as error:  # a kind of proxy that needs another package, or that there is not
+            raise DistilvecError(
+                key,
+                f"the proxy that the environment names cannot be used: {first_line(error)}",
+                "Correct HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, or name this host in NO_PROXY.",
+            ) from None
 
     def close(self) -> None:
         """Close the connections."""
@@ -151,7 +171,7 @@ class Client:
         stopping = self.meter.stopping
         attempts = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(_Again),
-            stop=tenacity.stop_after_attempt(self.section.retries + 1) | tenacity.stop_when_event_set(stopping),
+            stop=tenacity.stop_any(self._is_last, tenacity.stop_when_event_set(stopping)),
             wait=tenacity.wait_random_exponential(multiplier=self.section.retry_seconds, max=_LONGEST_RETRY),
             sleep=tenacity.sleep_using_event(stopping),
             before_sleep=lambda state: self.meter.add(retries=1),
@@ -165,11 +185,12 @@ class Client:
             stopping.set()  # before this thread takes another batch
             if isinstance(error, DistilvecError):
                 raise
-            failed = Ended if attempts.statistics["attempt_number"] <= self.section.retries else DistilvecError
+            retries = attempts.statistics["attempt_number"] - 1
+            failed = Ended if retries < self._most_retries(error) else DistilvecError
             raise failed(
                 self.key,
-                f"{self.section.host} has not answered in full after {self.section.retries} retries; the last time: "
-                f"{error}. All answers until now are kept.",
+                f"{self.section.host} has not answered in full after {retries} retries; the last time: {error}. All "
+                "answers until now are kept.",
                 "Run the same command again to go on.",
             ) from None
 
@@ -210,6 +231,17 @@ class Client:
                         keep(job, future.result())
                 raise error
 
+    def _most_retries(self, error: BaseException | None) -> int:
+        """How often a request that failed with this error is repeated."""
+        if isinstance(error, _Again) and error.most_retries is not None:
+            return min(error.most_retries, self.section.retries)
+        return self.section.retries
+
+    def _is_last(self, state: tenacity.RetryCallState) -> bool:
+        """Whether no retry is left after a try."""
+        error = None if state.outcome is None else state.outcome.exception()
+        return state.attempt_number > self._most_retries(error)
+
     def _ask(
         self, path: str, asked: dict[str, Any], batch: Batch, read: Callable[[Any], Answer], most_bytes: int
     ) -> Answer:
@@ -219,7 +251,9 @@ class Client:
             try:
                 response, content = self._exchange("POST", f"{self.section.base_url}{path}", asked, most_bytes)
             except httpx2.RequestError as error:
-                raise _Again(self.shown(f"{type(error).__name__}: {error}")) from None
+                is_unresolved = any(isinstance(cause, socket.gaierror) for cause in _causes(error))
+                most_retries = _NAME_RETRIES if is_unresolved and not self._has_answered else None
+                raise _Again(self.shown(f"{type(error).__name__}: {error}"), most_retries) from None
             if response.status_code != 200:
                 raise self._refusal(response, content, batch)
             try:
@@ -234,11 +268,24 @@ class Client:
     ) -> tuple[httpx2.Response, bytes]:
         """The answer and its content, decompressed, read in pieces: for `timeout` seconds and `most_bytes` at most.
 
-        Of an error the beginning is enough. Errors: _Again for an answer that is too long; httpx2.RequestError.
+        Of an error the beginning is enough. Errors: _Again for an answer that is too long; DistilvecError for an
+        address that has never answered and will not; httpx2.RequestError.
         """
+        try:
+            return self._read(method, place, asked, most_bytes)
+        except httpx2.RequestError as error:
+            # A server that has answered before may be restarting: then the request is worth repeating
+            if not self._has_answered:
+                self._refuse_wrong_address(error)
+            raise
+
+    def _read(
+        self, method: str, place: str, asked: dict[str, Any] | None, most_bytes: int
+    ) -> tuple[httpx2.Response, bytes]:
         deadline = time.monotonic() + self.section.timeout
         content = bytearray()
         with self._client.stream(method, place, json=asked) as response:
+            self._has_answered = True
             for piece in response.iter_bytes():
                 content += piece
                 if response.status_code != 200 and len(content) > _ERROR_BYTES:
@@ -248,6 +295,26 @@ class Client:
                 if time.monotonic() > deadline and not _is_whole(response):
                     raise _Again(f"timed out: the answer has no end after {self.section.timeout:g} seconds")
         return response, bytes(content)
+
+    def _refuse_wrong_address(self, error: httpx2.RequestError) -> None:
+        """Raise DistilvecError for what waiting does not change: an unknown name, a closed port, a bad certificate."""
+        section = self.section
+        goes_direct = is_this_machine(section.host) or not getproxies()
+        place = section.host if goes_direct else f"{section.host} or its proxy"
+        for cause in _causes(error):
+            if isinstance(cause, socket.gaierror) and cause.errno in _UNKNOWN_NAME:
+                fix = f"Check the address ({section.base_url}) and the network."
+                raise DistilvecError(self.key, f"the name of {place} is not known.", fix) from None
+            if isinstance(cause, ConnectionRefusedError):
+                problem = f"{place} refuses the connection ({section.base_url})."
+                raise DistilvecError(self.key, problem, "Start the server, or check the address.") from None
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                problem = f"the certificate of {section.host} is not valid: {self.shown(cause.verify_message)}."
+                fix = "Check the address. Authorities of your own are read from SSL_CERT_FILE."
+                raise DistilvecError(self.key, problem, fix) from None
+            if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
+                problem = f"{section.base_url} does not answer with TLS."
+                raise DistilvecError(self.key, problem, "Check the port, or begin the address with http://.") from None
 
     def _refusal(self, response: httpx2.Response, content: bytes, batch: Batch) -> Exception:
         """The error for another status than 200; pauses all requests if the server asks for it."""
@@ -289,6 +356,14 @@ class Client:
             hidden = hidden[: -_MOST_SPELLED * len(self._secret) or None]
         text = one_line(hidden)
         return text if len(text) <= 200 else text[:200] + "…"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and those that it was raised from."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _decoded(content: bytes) -> str:

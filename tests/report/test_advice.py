@@ -24,6 +24,7 @@ def of_json(rule):
 
 advice = of_json(rules.advice)
 confused_classes = of_json(rules.confused_classes)
+far_below_the_teacher = of_json(rules.far_below_the_teacher)
 far_from_the_space = of_json(rules.far_from_the_space)
 more_texts = of_json(rules.more_texts)
 overfits = of_json(rules.overfits)
@@ -181,6 +182,14 @@ def test_a_teacher_below_its_student_and_confused_classes():
     assert "(89.9) is below its student (95.4)" in text and "--learning-rate" in text
     assert teacher_below(report(EITHER, teacher=0.8988, student=0.9538)) == ""
     assert teacher_below(report(teacher=0.95, student=0.955)) == teacher_below(report(student=0.9)) == ""
+    far = report(LOST, teacher=0.76, student=0.538)
+    smaller = {"verdict": {"smaller": 1.6}}
+    assert "(53.8) is far below its teacher (76.0): take a larger one" in far_below_the_teacher(far | smaller)
+    assert far_below_the_teacher(far | {"verdict": {"smaller": 1.0}}).endswith("(76.0): label more rows.")
+    assert advice(far | smaller) == [far_below_the_teacher(far | smaller)]  # nothing about texts or spaces of vectors
+    near = report(LOST, teacher=0.76, student=0.70)
+    for silent in (near, report(EITHER, teacher=0.76, student=0.538), report(LOST, student=0.538)):
+        assert far_below_the_teacher(silent | smaller) == ""
     pairs = [{"class": "card", "taken_for": "cash", "rows": 7}, {"class": "cash", "taken_for": "card", "rows": 1}]
     assert "card for cash (7 test rows)." in confused_classes({"mistakes": {"rows": 9, "wrong": 8, "confused": pairs}})
     assert confused_classes({"mistakes": {"rows": 9, "wrong": 1, "confused": pairs[1:]}}) == confused_classes({}) == ""

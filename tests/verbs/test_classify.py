@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import subprocess
 import sys
 
@@ -212,6 +213,30 @@ def test_the_command_prints_the_result_last(rows, tiny_model, tmp_path, capsys, 
     assert status == 0 and printed[-2] == result["sentence"]
     assert printed[-1] == "next: distilvec export runs/intents/student --to onnx-int8"
     assert result["test_rows"] == 30 and result["folder"] == "runs/intents"
+
+
+@pytest.mark.parametrize(
+    ("words", "larger"), [(["--layers", "1"], ["--layers", "3"]), (["--layers", "1", "--seed", "3"], ["--seed", "3"])]
+)
+def test_a_student_far_below_its_teacher_is_told_how_to_a_larger_one(
+    words, larger, rows, tiny_model, tmp_path, capsys, monkeypatch
+):
+    """The printed command takes the same rows and the teacher that has learned them, and runs as it is printed."""
+    monkeypatch.setattr("distilvec.verbs.classify.result.far_below_the_teacher", lambda report: "It is far below.")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    changes = [f"{key}={value}" for key, value in FAST.items()]
+    words = ["classify", "my rows.jsonl", "--teacher", str(tiny_model), *words, "--epochs", "1", "--out", "run"]
+    assert run_command([*words, *changes]) == 0
+    *_, advice, last = capsys.readouterr().out.splitlines()
+    command = shlex.split(last.removeprefix("next: "))
+    assert advice == "It is far below." and command[:3] == ["distilvec", "classify", "my rows.jsonl"]
+    assert " ".join(larger) in last and "--epochs" not in last
+    assert run_command([*command[1:], "--epochs", "1"]) == 0
+    second = RunFolder(tmp_path / "run-larger")
+    assert not second.teacher.path.exists() and len(list(second.labels.iterdir())) == 3
+    first_rows = (RunFolder(tmp_path / "run").labels / "test.jsonl").read_text()
+    assert (second.labels / "test.jsonl").read_text() == first_rows
 
 
 def test_the_command_names_what_is_wrong_without_torch(rows, tmp_path):

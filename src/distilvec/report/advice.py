@@ -11,6 +11,7 @@ from pathlib import Path
 
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL, average
+from distilvec.evaluation.diagnostics import as_scores
 from distilvec.evaluation.neighbors import DOUBTFUL, Judgement, NeighborShares, Share
 from distilvec.report.neighbors import wider_text
 from distilvec.report.record import TrainingRecord
@@ -25,6 +26,7 @@ FALLS = 3.0  # percent of the teacher's score that retrieval keeps less than the
 HELPS = 1.0  # percent that the teacher's documents add
 FAR = 10.0  # percent of the teacher's score that its documents cost
 LOWER = 1.0  # points that a teacher may be below its student
+FAR_BELOW = 10.0  # points that a student is below its teacher on labels, from which a larger one is worth its size
 STILL = 0.005  # share by which the last validation was better than the one before
 NEARER = 0.04  # share by which texts that were trained on are nearer to the teacher than new ones
 KEPT = 99.0  # percent of the student's own score that a smaller vector keeps
@@ -143,6 +145,24 @@ def teacher_below(report: Report) -> str:
     )
 
 
+def far_below_the_teacher(report: Report) -> str:
+    """A student that is far below its teacher on the labelled task."""
+    supervised = None if report.record is None else report.record.supervised
+    if supervised is None:
+        return ""
+    scores = as_scores(supervised)
+    change = report.intervals.get("student", {}).get(supervised.task)
+    if "student" not in scores or "teacher" not in scores or change is None or not change.is_loss:
+        return ""
+    student, teacher = scores["student"][0].value, scores["teacher"][0].value
+    if teacher - student < FAR_BELOW:
+        return ""
+    ways = "label more rows"
+    if report.verdict is not None and report.verdict.smaller is not None and report.verdict.smaller > 1:
+        ways = "take a larger one (student.layers), or label more rows"
+    return f"The student ({number(student, 1)}) is far below its teacher ({number(teacher, 1)}): {ways}."
+
+
 def confused_classes(report: Report) -> str:
     """The classes that a classifier confuses most."""
     confused = [] if report.mistakes is None else report.mistakes.confused
@@ -205,7 +225,7 @@ def still_better(report: Report) -> str:
     if best_step < 0.7 * last_step and sign * (last - best) > STILL * abs(best):
         return (
             f"The validation {title} was best at step {best_step:,} of {last_step:,}: lower train.learning_rate, or "
-            "add texts."
+            f"add {'labelled rows' if name in SCORES else 'texts'}."
         )
     return ""
 
@@ -273,8 +293,9 @@ def smaller_weights(report: Report) -> str:
 
 
 RULES: Sequence[Callable[[Report], str]] = (
-    fits_the_index, training_lowers, far_from_the_space, random_layer, teacher_below, retrieval_falls, overfits,
-    still_better, more_texts, confused_classes, teachers_documents, smaller_vectors, smaller_weights,
+    fits_the_index, training_lowers, far_from_the_space, random_layer, teacher_below, far_below_the_teacher,
+    retrieval_falls, overfits, still_better, more_texts, confused_classes, teachers_documents, smaller_vectors,
+    smaller_weights,
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +36,8 @@ _OPTIONS = {
     "size": "--size",
     "train.epochs": "--epochs",
 }
+_SIZES = ("student.layers", "student.size")
+TEST_SIZE = 0.2
 
 
 def classify(
@@ -53,7 +56,7 @@ def classify(
         int | None, option("Layers of the student instead; a third of the teacher's by default.", min=1)
     ] = None,
     test: Annotated[Path | None, option("A file of test rows, instead of a share of FILE's.")] = None,
-    test_size: Annotated[float, option("The share of every label's rows that is for the test.")] = 0.2,
+    test_size: Annotated[float, option("The share of every label's rows that is for the test.")] = TEST_SIZE,
     epochs: Annotated[
         int | None, option("Passes over the training rows; 5 by default, more for few rows.", min=1)
     ] = None,
@@ -80,10 +83,12 @@ def classify(
     from distilvec.students.design import parse_size
     from distilvec.verbs.classify.recipes import (
         DEFAULT_TEACHER,
+        STUDENT_STEPS,
         check_cut,
         check_overrides,
         describe_labels,
         teacher_recipe,
+        training,
     )
     from distilvec.verbs.classify.split import read_and_split
 
@@ -129,5 +134,30 @@ def classify(
     if classifier.page is not None:
         print_result(f"report    {classifier.page}", link=classifier.page)
     print_result(f"\n{classifier.sentence}")
-    print_result(f"next: distilvec export {classifier.model_folder} --to onnx-int8")
+    next_words = ["export", str(classifier.model_folder), "--to", "onnx-int8"]
+    if classifier.advice:
+        print_result(classifier.advice)
+    if classifier.advice and classifier.larger:
+        next_words = ["classify", str(file)]
+        next_words += [word for word in overrides or [] if word.partition("=")[0] not in _SIZES]
+        for column in text or []:
+            next_words += ["--text", column]
+        # Fewer passes than by default were a first look
+        usual_epochs = training(len(split.train), None, STUDENT_STEPS, seed)["epochs"]
+        stated = {
+            "--label": label,
+            "--test": test,
+            "--test-size": None if test_size == TEST_SIZE else test_size,
+            "--epochs": None if epochs is None or epochs < usual_epochs else epochs,
+            "--seed": seed or None,
+            "--teacher": classifier.teacher_folder,
+            **{f"--{name}": value for name, value in classifier.larger.items()},
+            "--out": f"{classifier.folder}-larger",
+        }
+        for name, value in stated.items():
+            if value is not None:
+                next_words += [name, str(value)]
+        if trust_remote_code:
+            next_words.append("--trust-remote-code")
+    print_result(f"next: {shlex.join(['distilvec', *next_words])}")
     show_problems(classifier.result.problems)

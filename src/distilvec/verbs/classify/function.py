@@ -127,7 +127,7 @@ def classify(
     width = whole.hidden_size if student is None else resolve(recipe, folder).student.hidden_size
     result = run(with_rate(recipe, width, STUDENT_FACTOR), folder, callbacks=callbacks)
     assert result is not None  # None in other processes than the main one, and this is one process
-    return read_classifier(result, split.notes)
+    return read_classifier(result, split.notes, teacher_folder, whole.layers)
 
 
 def _student_line(cut: Mapping[str, Any], teacher_layers: int) -> str:

@@ -15,6 +15,7 @@ from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.mistakes import Mistakes
 from distilvec.evaluation.significance import share_interval
 from distilvec.pipeline.opened_run import Run
+from distilvec.report.advice import far_below_the_teacher
 from distilvec.report.json_values import to_json
 from distilvec.students.task_head import TaskModel
 
@@ -46,7 +47,8 @@ class Classifier:
     """A trained classifier: `predict` and `predict_proba` take texts, or pairs of texts.
 
     `folder` is the run folder, `student` in it the model; `distilvec.TaskModel(model_folder)` opens it again. `page` is
-    the report. `parameters` and `teacher_parameters` are those of the models. `notes` say what the split did.
+    the report. `parameters` and `teacher_parameters` are those of the models. `teacher_folder` is the teacher that has
+    learned the labels, of `teacher_layers` layers. `notes` say what the split did.
     """
 
     folder: Path
@@ -54,6 +56,8 @@ class Classifier:
     teacher_accuracy: Accuracy
     parameters: int
     teacher_parameters: int | None
+    teacher_folder: Path
+    teacher_layers: int
     mistakes: Mistakes
     page: Path | None
     result: Run
@@ -95,6 +99,26 @@ class Classifier:
             teacher += f" with {_millions(self.teacher_parameters)}"
         return f"{found}, with {_millions(self.parameters)} parameters; the teacher has {teacher}."
 
+    @property
+    def advice(self) -> str:
+        """What to do about a student that is far below its teacher; empty for others."""
+        return far_below_the_teacher(self.result.report)
+
+    @property
+    def larger(self) -> dict[str, str | int]:
+        """The argument of `classify` for a larger student of the same teacher; empty if there is none.
+
+        Twice the size where a size was stated, else layers halfway to the teacher's.
+        """
+        section, record = self.result.recipe.student, self.result.record.student
+        assert record is not None and record.layers is not None
+        if section.size is not None and self.teacher_parameters and 2 * self.parameters < self.teacher_parameters:
+            return {"size": f"{2 * self.parameters / 1e6:.3g}M"}
+        layers = record.layers if section.model == "teacher" else 0  # those of another model are no part of the teacher
+        if layers >= self.teacher_layers:
+            return {}
+        return {"layers": (layers + self.teacher_layers + 1) // 2}
+
     def confused(self, count: int = 3) -> list[str]:
         """The labels most often taken for another one, as sentences."""
         lines = []
@@ -124,7 +148,7 @@ class Classifier:
         return f"Classifier({str(self.model_folder)!r}): {self.sentence}"
 
 
-def read_classifier(result: Run, notes: list[str]) -> Classifier:
+def read_classifier(result: Run, notes: list[str], teacher_folder: Path, teacher_layers: int) -> Classifier:
     """Make the classifier of a finished run from its record and its report."""
     record, report = result.record, result.report
     assert record.supervised is not None and report.mistakes is not None
@@ -135,6 +159,8 @@ def read_classifier(result: Run, notes: list[str]) -> Classifier:
         teacher_accuracy=_accuracy(record.supervised, "teacher"),
         parameters=record.student.parameters,
         teacher_parameters=None if record.teacher is None else record.teacher.parameters,
+        teacher_folder=teacher_folder,
+        teacher_layers=teacher_layers,
         mistakes=report.mistakes,
         page=result.page,
         result=result,

@@ -82,13 +82,6 @@ def test_leaderboard(comparison):
     assert base[0] == "base (reference)" and base[3] == "80.00" and odd[7] == ABSENT
 
 
-@pytest.mark.parametrize("path", ["/home/me/my_loss.py", "C:\\me\\my_loss.py"])
-def test_a_method_of_ones_own_is_named_by_its_file(comparison, path):
-    comparison.rows[0].method = path
-    (row, *_) = csv.DictReader(io.StringIO(comparison_csv(comparison)))
-    assert row["method"] == "my_loss.py" == leaderboard(comparison).rows[0][1].text
-
-
 def test_csv_reads_back(comparison):
     rows = list(csv.DictReader(io.StringIO(comparison_csv(comparison))))
     assert [row["run"] for row in rows] == ["50%_mix|b,c", "base", "{odd}\\~^&#$"] and [

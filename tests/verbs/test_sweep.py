@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import yaml
 from refusals import refused
 
 from distilvec.config import recipe as recipes
@@ -240,6 +241,44 @@ def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkey
     assert {row.run: row.seeds for row in comparison.rows} == {"pooling=mean": 2, "pooling=cls": 2}
     assert all(row.distance_std > 0 and row.steps == 4 for row in comparison.rows)
     assert comparison.tasks == [] and "No run was evaluated" in comparison.notes[0]
+
+
+OWN_METHOD = """
+from distilvec import Objective
+from distilvec.losses.distance import l2_distance
+
+
+class Mine(Objective):
+    \"\"\"l2: distance to the teacher.\"\"\"
+
+    default_weights = {"l2": 1.0}
+    needs_fixed_batch = True
+
+    def forward(self, batch, student, teacher):
+        return self.weighted_terms(l2=lambda: l2_distance(student.embedding, teacher.embedding))
+"""
+
+
+def test_a_method_of_ones_own_in_a_sweep_is_named_by_its_file(tiny_recipe, tmp_path, shared_cache):
+    """As a variant beside others, and as the method of a second sweep; the paths begin at the recipe."""
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "mine.py").write_text(OWN_METHOD)
+    tree = tiny_recipe(corpus__validation_rows=27).model_dump(mode="json", exclude_unset=True)
+    tree["variants"] = {"redact": {}, "mine": {"method.name": "./mine.py"}}
+    tree["sweep"] = {"variants": ["redact", "mine"]}
+    recipe = tmp_path / "recipes" / "methods.yaml"
+    recipe.write_text(yaml.safe_dump(tree))
+    run_sweep(expand(recipe), tmp_path / "methods")
+    second = ["sweep.variants=[redact]", f"method.name={tmp_path / 'recipes' / 'mine.py'}"]
+    run_sweep(expand(recipe, second), tmp_path / "own")
+    compared = compare_runs([tmp_path / "methods"])
+    assert {row.run: row.method for row in compared.rows} == {"redact": "redact", "mine": "mine"}
+    steps = {row.run: row.steps for row in compared.rows}
+    assert steps == {"redact": 11, "mine": 10} and any("not full" in note for note in compared.notes)
+    joined = compare_runs([tmp_path / "methods" / "redact", tmp_path / "own"])
+    assert {row.run for row in joined.rows} == {"redact", "mine"}
+    card = (tmp_path / "own" / "redact" / "student" / "README.md").read_text()
+    assert "method `mine`" in card and str(tmp_path) not in card.replace(str(tmp_path / "own"), "")
 
 
 @pytest.mark.slow

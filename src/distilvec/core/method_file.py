@@ -44,6 +44,17 @@ def is_file(name: str) -> bool:
     return name.endswith(".py")
 
 
+def short_name(name: str) -> str:
+    """Return the name that tables and cards show: of a user's file its stem, without the folders of this machine.
+
+    A file that is called like a method of the package keeps its ending.
+    """
+    if not is_file(name):
+        return name
+    path = Path(name)
+    return path.name if path.stem in method_names() else path.stem
+
+
 def method_path(name: str) -> Path:
     """Return the file that method.name leads to; DistilvecError if there is none."""
     path = Path(name).expanduser().absolute()

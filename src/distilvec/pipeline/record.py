@@ -18,6 +18,7 @@ import distilvec
 from distilvec.config.schema import Recipe
 from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError
+from distilvec.core.method_file import short_name
 from distilvec.core.objective import Objective
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.evaluator import Score
@@ -80,7 +81,7 @@ def run_record(
         student=replace(about, settings=recipe.student.model_dump(mode="json", exclude_defaults=True)),
         data=data_record(corpus),
         method=MethodRecord(
-            name=recipe.method.name,
+            name=short_name(recipe.method.name),
             summary=" ".join((objective.__doc__ or "").strip().split("\n\n")[0].split()),
             options=recipe.method.options,
             weights=dict(objective.weights),
@@ -184,7 +185,7 @@ def stage_record(stage: Stage, state: Progress) -> StageRecord:
     """Describe a stage: trained parameters, method and cost."""
     return StageRecord(
         name=stage.name,
-        method=stage.recipe.method.name,
+        method=short_name(stage.recipe.method.name),
         trained=stage.trained,
         learning_rate=state.learning_rate,
         steps=state.step,

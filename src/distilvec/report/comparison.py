@@ -6,7 +6,6 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import PureWindowsPath
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -116,13 +115,6 @@ class Row:
     distance_std: Number = None
     folders: list[str] = field(default_factory=list)
 
-    @property
-    def method_name(self) -> str | None:
-        """The method's name; of a user's own file the file's name, not the folders of this machine."""
-        if self.method is not None and self.method.endswith(".py"):
-            return PureWindowsPath(self.method).name
-        return self.method
-
 
 @dataclass
 class Difference:
@@ -209,7 +201,7 @@ def leaderboard(comparison: Comparison) -> Table:
     rows = comparison.rows
     about = {
         "Run": words(*(_run_title(comparison, row) for row in rows)),
-        "Method": words(*(row.method_name for row in rows)),
+        "Method": words(*(row.method for row in rows)),
         "Seeds": [number_cell(row.seeds, 0) for row in rows],
     }
     columns: dict[str, list[Cell]] = {}
@@ -383,7 +375,7 @@ def flat_rows(comparison: Comparison) -> list[list[Any]]:
         header += [task, f"{task} std", f"{task} mark", f"{task} % of teacher"]
     lines: list[list[Any]] = [[*header, *PLAIN]]
     for row in comparison.rows:
-        line: list[Any] = [row.run, row.method_name, row.seeds, int(row.run == comparison.reference)]
+        line: list[Any] = [row.run, row.method, row.seeds, int(row.run == comparison.reference)]
         for task in tasks:
             line += [row.mean.get(task), row.std.get(task), row.marks.get(task), row.retention.get(task)]
         line += [getattr(row, key) for key in PLAIN]

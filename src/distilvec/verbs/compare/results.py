@@ -83,8 +83,11 @@ def unfinished(folders: Sequence[Path]) -> list[str]:
 
 
 def distinct_names(runs: Sequence[SeedRun]) -> list[str]:
-    """Return the runs' names, with their folders if several runs share a name."""
-    names = [run.name for run in runs]
+    """Return the runs' names, with their methods or folders if several runs share a name.
+
+    In two sweeps a variant may have one name and two methods: it is then named by its method.
+    """
+    names = _by_method(runs)
     folders = [run.run.folder.resolve().name for run in runs]
     if len(set(folders)) < len(folders):
         folders = [str(run.run.folder) for run in runs]
@@ -92,6 +95,26 @@ def distinct_names(runs: Sequence[SeedRun]) -> list[str]:
     for name, folder in zip(names, folders, strict=True):
         distinct.append(name if names.count(name) == 1 else f"{name} ({folder})")
     return distinct
+
+
+def _by_method(runs: Sequence[SeedRun]) -> list[str]:
+    """Return the runs' names; runs of one name whose methods all differ are told apart by these."""
+    methods = [_method(run) for run in runs]
+    names = []
+    for run, method in zip(runs, methods, strict=True):
+        rivals = [other for other_run, other in zip(runs, methods, strict=True) if other_run.name == run.name]
+        if len(rivals) == 1 or len(set(rivals)) < len(rivals):
+            names.append(run.name)
+        elif run.name in rivals:
+            names.append(method)
+        else:
+            names.append(f"{run.name}, {method}")
+    return names
+
+
+def _method(run: SeedRun) -> str:
+    method = run.run.record.method
+    return "" if method is None else method.name or ""
 
 
 def _is_missing(sweep: Path, member: Mapping[str, Any]) -> bool:

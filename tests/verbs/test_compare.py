@@ -191,6 +191,40 @@ def test_what_is_not_one_group(write_run):
     )
 
 
+def set_record(folder, section, **values):
+    """Change values of a section of a run's record."""
+    record = json.loads(RunFolder(folder).record.read_text())
+    record[section] = record.get(section, {}) | values
+    write_json(RunFolder(folder).record, record, sealed=True)
+    return folder
+
+
+def test_runs_of_one_name_are_told_apart_by_their_methods(write_run):
+    """A variant of two sweeps, once with a method of one's own."""
+    shared = {"name": "redact", "recipe": {"x": "same"}}
+    first = write_run("methods/redact", {"a": sts(1)}, **shared)
+    own = set_record(write_run("own/redact", {"a": sts(0.9)}, name="redact"), "method", name="mine")
+    assert {row.run for row in compare_runs([first, own]).rows} == {"redact", "mine"}
+    short = set_record(write_run("a/short", {"a": sts(1)}), "method", name="mine")
+    other = write_run("b/short", {"a": sts(0.9)})
+    assert {row.run for row in compare_runs([short, other]).rows} == {"short, mine", "short, redact"}
+    third = write_run("c/redact", {"a": sts(0.8)}, name="redact")  # the same method in another recipe
+    assert {row.run for row in compare_runs([first, own, third]).rows} == {
+        f"redact ({folder})" for folder in (first, own, third)
+    }
+
+
+@pytest.mark.parametrize(("steps", "words"), [((18, 17), "not full"), ((18, 40), "18 to 40 steps"), ((18, 18), None)])
+def test_different_numbers_of_steps_are_stated(write_run, steps, words):
+    folders = [write_run(f"run{number}", {"a": sts(1)}) for number in range(2)]
+    for folder, count in zip(folders, steps, strict=True):
+        set_record(folder, "training", steps=count, epochs=1)
+    notes = [note for note in compare_runs(folders).notes if "steps" in note]
+    assert len(notes) == (0 if words is None else 1)
+    if words is not None:
+        assert words in notes[0] and ("not full" in notes[0]) == (words == "not full")
+
+
 def test_scores_of_the_record_serve_where_there_is_no_report(write_run):
     folder = write_run("run", {"a": sts(1)})
     scores = json.loads(RunFolder(folder).report.read_text())["scores"]

@@ -347,8 +347,24 @@ def _cautions(runs: Sequence[Run], groups: Groups) -> list[str]:
         cautions.append("One seed a row: the spread over seeds is not known.")
     if len(seeds) > 1:
         cautions.append(f"Rows have from {min(seeds)} to {max(seeds)} seeds.")
+    different_steps = _different_steps(runs)
+    if different_steps:
+        cautions.append(different_steps)
     if len(teachers) > 1:
         cautions.append("Different teachers: retention is of each run's own; distances are not comparable.")
     if len(corpora) > 1:
         cautions.append("Different corpora: distances may be measured on different validation texts.")
     return cautions
+
+
+def _different_steps(runs: Sequence[Run]) -> str:
+    """Say that the runs have different numbers of steps, and why where the last batches of a pass can be the reason."""
+    trainings = [run.record.training for run in runs if run.record.training is not None]
+    steps = [training.steps for training in trainings if training.steps is not None]
+    if len(set(steps)) < 2:
+        return ""
+    note = f"Runs have from {min(steps):,} to {max(steps):,} steps."
+    passes = max(float(training.epochs or 0) for training in trainings)
+    if max(steps) - min(steps) <= passes:
+        note += " A method that compares the texts of a batch leaves out the last one of a pass if it is not full."
+    return note

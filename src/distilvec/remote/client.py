@@ -171,7 +171,7 @@ class Client:
         stopping = self.meter.stopping
         attempts = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(_Again),
-            stop=tenacity.stop_any(self._is_last, tenacity.stop_when_event_set(stopping)),
+            stop=lambda state: self._is_last(state) or stopping.is_set(),
             wait=tenacity.wait_random_exponential(multiplier=self.section.retry_seconds, max=_LONGEST_RETRY),
             sleep=tenacity.sleep_using_event(stopping),
             before_sleep=lambda state: self.meter.add(retries=1),

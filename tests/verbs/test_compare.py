@@ -199,6 +199,36 @@ def set_record(folder, section, **values):
     return folder
 
 
+def add_column(folder, column, **values):
+    """Score a further model of a run on its tasks."""
+    report = json.loads(RunFolder(folder).report.read_text())
+    report["scores"][column] = [
+        {**score, "value": values[score["task"]]} for score in report["scores"]["student"] if score["task"] in values
+    ]
+    write_json(RunFolder(folder).report, report, sealed=True)
+    return folder
+
+
+def test_the_teacher_and_the_students_before_training_stand_below_the_runs(write_run):
+    folders = [write_run(name, {"a": sts(1), "b": classes(0.8)}) for name in ("first", "second", "third")]
+    for folder in folders[:2]:
+        add_column(folder, "untrained", a=40.0, b=20.0)
+    comparison = compare_runs(folders)
+    rows = {row.run: (row.mean["average"], row.retention["average"]) for row in comparison.baselines}
+    assert rows == {"big (teacher)": (80.0, 100.0), "before training": (30.0, 37.5)}
+    table = leaderboard(comparison)
+    assert [line[0] for line in table.lines][3:] == ["big (teacher)", "before training"]
+    assert len(table.rows) == 3 and len(table.foot) == 2 and all(cell.kind != "best" for cell in table.foot[0])
+
+    add_column(folders[1], "untrained", a=40.0, b=30.0)  # students of two kinds
+    names = [row.run for row in compare_runs(folders).baselines]
+    assert names == ["big (teacher)", "first: before training", "second: before training"]
+    add_column(folders[1], "untrained", a=40.0)  # not scored on every task
+    assert [row.run for row in compare_runs(folders).baselines] == ["big (teacher)", "before training"]
+    assert [row.run for row in compare_runs(folders[:1], column="untrained").baselines] == ["big (teacher)"]
+    assert [row.run for row in compare_runs(folders[:1], column="teacher").baselines] == []
+
+
 def test_runs_of_one_name_are_told_apart_by_their_methods(write_run):
     """A variant of two sweeps, once with a method of one's own."""
     shared = {"name": "redact", "recipe": {"x": "same"}}

@@ -98,7 +98,7 @@ class Row:
 
     run: str
     method: str | None = None
-    seeds: int = 1
+    seeds: int | None = 1
     mean: dict[str, float] = field(default_factory=dict)
     std: dict[str, float | None] = field(default_factory=dict)
     retention: dict[str, float | None] = field(default_factory=dict)
@@ -151,9 +151,12 @@ class Comparison:
 
     column: the model that is compared
     leads: by task and average
+    baselines: teachers, and students before training, where they were scored on every shared task; nothing is tested
+        against them
     """
 
     rows: list[Row]
+    baselines: list[Row] = field(default_factory=list)
     tasks: list[str] = field(default_factory=list)
     reference: str | None = None
     column: str = "student"
@@ -194,17 +197,29 @@ class Comparison:
 
 
 def leaderboard(comparison: Comparison) -> Table:
-    """Return one row per run: mean, stars against the reference, ± standard deviation over seeds.
+    """Return one row per run: mean, stars against the reference, ± standard deviation over seeds; baselines below.
 
     A score is bold if its lead over every other run is outside the interval, a cost if it is the best.
     """
-    rows = comparison.rows
-    about = {
+    columns = _columns(comparison, comparison.rows)
+    numbers = list(columns)[3:]
+    shown = [title for title in numbers if any(cell.value is not None for cell in columns[title])]
+    header = [*list(columns)[:3], *shown]
+    body = list(zip(*(columns[title] for title in header), strict=True))
+    foot = []
+    if comparison.baselines:
+        of_baselines = _columns(comparison, comparison.baselines)
+        foot = list(zip(*(of_baselines[title] for title in header), strict=True))
+    return Table("leaderboard", "Runs, best average first", header, body, foot, words=2)
+
+
+def _columns(comparison: Comparison, rows: Sequence[Row]) -> dict[str, list[Cell]]:
+    """Return all columns of the leaderboard by title; the first three say what a row is."""
+    columns: dict[str, list[Cell]] = {
         "Run": words(*(_run_title(comparison, row) for row in rows)),
         "Method": words(*(row.method for row in rows)),
         "Seeds": [number_cell(row.seeds, 0) for row in rows],
     }
-    columns: dict[str, list[Cell]] = {}
     for task in (*comparison.tasks, *comparison.averages):
         cells = []
         for row in rows:
@@ -219,11 +234,8 @@ def leaderboard(comparison: Comparison) -> Table:
     for average, title in ((AVERAGE, "% of teacher"), (RETRIEVAL, "retrieval, %")):
         columns[f"{title}, asymmetric"] = [_mean_cell(row.asymmetric.get(average), None, 1) for row in rows]
     for cost in COSTS:
-        columns[cost.title] = _cost_cells(rows, cost)
-    known = {title: cells for title, cells in columns.items() if any(cell.value is not None for cell in cells)}
-    shown = about | known
-    body = list(zip(*shown.values(), strict=True))
-    return Table("leaderboard", "Runs, best average first", list(shown), body, words=2)
+        columns[cost.title] = _cost_cells(rows, cost, is_ranked=rows is comparison.rows)
+    return columns
 
 
 def overview(comparison: Comparison) -> list[Table]:
@@ -254,12 +266,15 @@ def _mean_cell(value: Number, deviation: Number, digits: int, is_best: bool = Fa
     return Cell(shown.text, shown.value, note, "best" if is_best else "")
 
 
-def _cost_cells(rows: Sequence[Row], cost: Cost) -> list[Cell]:
-    """Return a column of costs; the best is bold unless all are the same, or nothing makes a cost better."""
+def _cost_cells(rows: Sequence[Row], cost: Cost, is_ranked: bool) -> list[Cell]:
+    """Return a column of costs.
+
+    The best of rows that are ranked is bold unless all are the same, or nothing makes a cost better.
+    """
     values = [getattr(row, cost.key) for row in rows]
     known = [value for value in values if value is not None]
     best = None
-    if cost.better and len(set(known)) > 1:
+    if cost.better and len(set(known)) > 1 and is_ranked:
         best = max(known) if cost.better > 0 else min(known)
     digits = _digits([cost.factor * value for value in known], cost.digits)
     cells = []

@@ -36,6 +36,7 @@ from distilvec.verbs.compare.results import SeedRun, distinct_names, load_runs, 
 Groups = Mapping[str, Sequence[Run]]  # the seeds of a row by its name
 Drawn = dict[str, np.ndarray[Any, Any]]  # points on every resample, float64 [draws], by row
 LEVEL = 0.95
+START_OF = {"student": "untrained", "asymmetric": "untrained_asymmetric"}  # the same model before its training
 
 
 def compare_runs(
@@ -73,7 +74,16 @@ def compare_runs(
 
     notes += [*_cautions(runs, groups), *unfinished(folders)]
     best_first = sorted(rows.values(), key=lambda row: (-row.mean.get(AVERAGE, -np.inf), row.distance or np.inf))
-    return Comparison(best_first, tasks, reference, column, differences, leads, notes)
+    return Comparison(
+        rows=best_first,
+        baselines=_baselines(groups, column, tasks),
+        tasks=tasks,
+        reference=reference,
+        column=column,
+        differences=differences,
+        leads=leads,
+        notes=notes,
+    )
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
@@ -162,6 +172,43 @@ def _row(name: str, group: Sequence[Run], column: str, tasks: Sequence[str]) -> 
         distance_std=seed_summary(known_distances)[1] if known_distances else None,
         folders=[str(run.folder) for run in group],
     )
+
+
+def _baselines(groups: Groups, column: str, tasks: Sequence[str]) -> list[Row]:
+    """Return a row for every teacher, then for every student before its training, that was scored on all tasks.
+
+    Runs of one teacher, or of equal starts, share a row.
+    """
+    baselines: dict[str, Row] = {}
+    for group in groups.values():
+        teacher = group[0].record.teacher
+        name = "teacher" if teacher is None or teacher.name is None else f"{teacher.name} (teacher)"
+        row = _baseline(name, group, "teacher", tasks)
+        if row is not None and column != "teacher":
+            row.parameters = None if teacher is None else teacher.parameters
+            baselines.setdefault(f"{name} {row.mean}", row)
+
+    starts: dict[str, list[str]] = {}  # rows of runs by the scores of their start
+    for name, group in groups.items():
+        row = _baseline(name, group, START_OF.get(column, ""), tasks)
+        if row is not None:
+            start = f"start {row.mean}"
+            starts.setdefault(start, []).append(name)
+            baselines.setdefault(start, row)
+    for start, names in starts.items():
+        baselines[start].run = "before training" if len(starts) == 1 else f"{', '.join(names)}: before training"
+    return list(baselines.values())
+
+
+def _baseline(name: str, group: Sequence[Run], column: str, tasks: Sequence[str]) -> Row | None:
+    """Return a row with the means over the seeds of a model that the runs began with; None without its scores."""
+    if not tasks or not all(_shared_scores(run, column, tasks) for run in group):
+        return None
+    values = [_with_averages(run, column, tasks) for run in group]
+    means = {task: float(np.mean([of_seed[task] for of_seed in values])) for task in values[0]}
+    first = group[0].record
+    parameters = None if first.student is None else first.student.parameters
+    return Row(name, seeds=None, mean=means, retention=_retention(group, column, tasks), parameters=parameters)
 
 
 def _scores(run: Run, column: str) -> dict[str, Score]:

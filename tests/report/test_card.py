@@ -204,7 +204,7 @@ def test_evaluation_table(record: Content) -> None:
         "| stsb | spearman | 82.00 | 60.00 | 81.50 | – |",  # noqa: RUF001
         "| cranfield | ndcg@10 | 51.25 | 12.50 | 47.50 | 49.20 |",
         "| average |  | 66.62 | 36.25 | 64.50 | – |",  # noqa: RUF001
-        "| % of teacher |  | 100.0 | 54.4 | 96.8 | 96.0 |",
+        "| % of teacher |  | 100.0 | 54.4 | 96.8 | – |",  # noqa: RUF001
     ]
 
 

@@ -13,7 +13,8 @@ from distilvec.evaluation.memory import ModelSize
 from distilvec.evaluation.neighbors import NeighborShares, Share
 from distilvec.evaluation.speed import Speed
 from distilvec.report.record import RunRecord, StudentRecord, TeacherRecord
-from distilvec.report.scores import make_verdict, score_table
+from distilvec.report.scores import complete_averages, make_verdict, score_table
+from distilvec.report.sections.scores import retained
 from distilvec.report.values import ChangeInterval
 from tests.report.report_sample import as_report, sample_judgement, sample_report
 
@@ -57,6 +58,26 @@ def test_unknown_numbers_are_none():
     assert unusable.speedup is unusable.document_speedup is None
 
 
+def test_an_average_over_fewer_tasks_is_compared_with_no_other():
+    """A task that one model could not be scored on: no average of it in the table, the figure, or the list of runs."""
+    teacher, untrained = column(a=80.0, b=60.0, c=40.0), column(a=40.0, b=30.0, c=20.0)
+    scores = {"teacher": teacher, "untrained": untrained, "student": column(a=79.0)}
+    table = score_table(scores)
+    average_row, share_row = table.foot
+    assert [cell.value for cell in average_row[2:]] == [pytest.approx(60.0), pytest.approx(30.0), None]
+    assert [cell.value for cell in share_row[2:]] == [pytest.approx(100.0), pytest.approx(50.0), None]
+    assert [(row.model, row.task) for row in retained(scores, {}) if row.task == "average"] == [
+        ("untrained", "average")
+    ]
+    assert complete_averages(scores) == {"teacher": {"all": 60.0}, "untrained": {"all": 30.0}, "student": {}}
+    verdict = make_verdict(scores)
+    assert verdict.text.startswith("98.8% of the teacher's average on 1 of 3 tasks")
+    alone = make_verdict({"untrained": untrained, "student": column(a=79.0)})
+    assert alone.text.startswith("79.0 on average on 1 of 3 tasks")
+    whole = make_verdict({"teacher": teacher, "student": column(a=79.0, b=60.0, c=40.0)})
+    assert whole.coverage == "" and "on 3 tasks" in whole.text
+
+
 def test_no_teacher_and_a_worthless_teacher():
     student = column(stsb=76.0, cranfield=49.0)
     for columns in ({"student": student}, {"student": student, "teacher": column(stsb=-3.0, cranfield=0.0)}):
@@ -74,7 +95,7 @@ def test_the_interval_of_the_average(interval):
 
 def test_tasks_that_only_one_was_scored_on_are_left_out():
     verdict = make_verdict({"teacher": TEACHER, "student": column(stsb=76.0)})
-    assert (verdict.retention, verdict.tasks) == (95.0, 1) and verdict.text.endswith("on 1 task")
+    assert (verdict.retention, verdict.tasks) == (95.0, 1) and verdict.text.endswith("on 1 of 2 tasks")
 
 
 SENTENCE = "finds 0.71 of the teacher's top 10 among the teacher's vectors [0.69, 0.73], 0.58 alone [0.56, 0.60]; "

@@ -14,7 +14,6 @@ from distilvec.config.schema import START_COLUMNS
 from distilvec.core.device import release_memory
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
-from distilvec.evaluation.aggregate import averages
 from distilvec.evaluation.diagnostics import as_scores, labelled_groups, supervised_report
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.margin import in_first_epoch
@@ -30,6 +29,7 @@ from distilvec.pipeline.projected import projected_student, trains_projection
 from distilvec.pipeline.start import read_start
 from distilvec.pipeline.student import trained_student
 from distilvec.pipeline.texts import test_split
+from distilvec.report.scores import complete_averages
 from distilvec.report.values import Report, read_report
 from distilvec.students.task_head import load_head
 from distilvec.teachers.api_embedder import ApiEmbedder
@@ -199,7 +199,7 @@ def _add_scores(
     """Add scores, averages, intervals of differences from the teacher and of changes; write samples.npz."""
     write_samples(job.files.samples, samples)
     report.scores = scores
-    report.averages = {name: averages(column) for name, column in scores.items() if column}
+    report.averages = {name: means for name, means in complete_averages(scores).items() if means}
     report.intervals = intervals(samples, job.recipe.evaluation.draws, problems)
     report.changes = change_intervals(samples, job.recipe.evaluation.draws)
     report.failures += problems

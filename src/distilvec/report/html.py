@@ -24,7 +24,7 @@ OF_LABELS = ("problems", "scores", "mistakes", "use")
 TILES = {  # key of the verdict: what follows the number; the first key of a group is its tile, the others its notes
     "task_score": ("", "{task_metric} on {task}"),
     "teacher_score": ("", "the teacher"),
-    "retention": ("%", "of the teacher's average"),
+    "retention": ("%", "of the teacher's average{coverage}"),
     "asymmetric_retention": ("%", "with the teacher's documents"),
     "retrieval": ("%", "of the teacher's retrieval score"),
     "asymmetric_retrieval": ("%", "with the teacher's documents"),

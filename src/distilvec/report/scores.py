@@ -65,7 +65,7 @@ class TaskScore:
 class AverageRow:
     """An average by model; None where a model lacks a task.
 
-    shares: in percent of the teacher's, over the tasks that both have
+    shares: in percent of the teacher's, over the teacher's tasks; None where a model lacks one of them
     name: in the changes against the teacher; None for an average that is not tested
     """
 
@@ -174,13 +174,33 @@ def average_rows(scores: Scores) -> list[AverageRow]:
     return [row for row in rows if row is not None]
 
 
+def complete_averages(scores: Scores) -> dict[str, dict[str, float]]:
+    """Return the averages by model, of models with a score on every task that some model has; {} for the others.
+
+    An average over fewer tasks would be compared with the others. Tasks that are made of an index itself do not count.
+    """
+    counted = {model: without_index_tasks(column) for model, column in scores.items()}
+    tasks = {(score.task, score.metric) for column in counted.values() for score in column}
+    by_model = {}
+    for model, column in counted.items():
+        by_model[model] = averages(column) if len(column) == len(tasks) else {}
+    return by_model
+
+
 def _average_row(label: str, name: str, scores: Scores, tasks: int, is_tested: bool) -> AverageRow | None:
     """Return an average of models with `tasks` scores; None where no model has this average at all."""
     means = {model: averages(column).get(AVERAGES[name]) for model, column in scores.items()}
     if all(mean is None for mean in means.values()):
         return None
     values = {model: mean if len(scores[model]) == tasks else None for model, mean in means.items()}
-    shares = {model: retention(column, scores.get("teacher", ())).get(name) for model, column in scores.items()}
+    teacher = scores.get("teacher", ())
+    shares = {}
+    for model, column in scores.items():
+        missing = len(teacher) - len(shared(column, teacher)[0])
+        if name == RETRIEVAL:
+            of_teacher = [score for score in teacher if score.type == "retrieval"]
+            missing = len(of_teacher) - len(shared(column, of_teacher)[0])
+        shares[model] = None if missing else retention(column, teacher).get(name)
     return AverageRow(label, name if is_tested else None, values, shares)
 
 
@@ -265,13 +285,19 @@ def make_verdict(
     alone = retention(student, teacher)
     with_documents = retention(asymmetric, teacher)
 
+    judged = shared(student, teacher)[0] if teacher else student
+    suite_tasks = {score.task for column in scores.values() for score in without_index_tasks(column)}
     verdict = Verdict(
         retention=alone.get(AVERAGE),
         asymmetric_retention=with_documents.get(AVERAGE),
         retrieval=alone.get(RETRIEVAL),
         asymmetric_retrieval=with_documents.get(RETRIEVAL),
-        tasks=len(shared(student, teacher)[0]) if teacher else len(student),
+        tasks=len(judged),
     )
+    if len(shared(asymmetric, teacher)[0]) < len(judged):
+        verdict.asymmetric_retention = None  # over fewer tasks than the student's own
+    if judged and len(judged) < len(suite_tasks):
+        verdict.coverage = f" on {len(judged)} of {len(suite_tasks)} tasks"
     by_task = {task: share for task, share in alone.items() if task not in AVERAGES}
     if len(by_task) > 1:
         verdict.worst_task = min(by_task, key=lambda task: by_task[task])
@@ -304,16 +330,16 @@ def _sentences(verdict: Verdict, student: Sequence[Score], searched: Sequence[Sc
         teacher = "" if verdict.teacher_score is None else f", the teacher's {verdict.teacher_score:.1f}"
         parts.append(f"{verdict.task_metric} {verdict.task_score:.1f} on {verdict.task}{teacher}")
     if verdict.retention is not None and (verdict.task is None or verdict.tasks > 1):
-        tasks = "1 task" if verdict.tasks == 1 else f"{verdict.tasks} tasks"
+        tasks = verdict.coverage or (" on 1 task" if verdict.tasks == 1 else f" on {verdict.tasks} tasks")
         within = " (no measurable difference)" if verdict.within_interval else ""
-        parts.append(f"{verdict.retention:.1f}% of the teacher's average on {tasks}{within}")
+        parts.append(f"{verdict.retention:.1f}% of the teacher's average{tasks}{within}")
         if verdict.retrieval is not None:
             more = ""
             if verdict.asymmetric_retrieval is not None:
                 more = f", {verdict.asymmetric_retrieval:.1f}% with the teacher's documents"
             parts.append(f"{verdict.retrieval:.1f}% on retrieval{more}")
     elif student and record.supervised is None:
-        parts.append(f"{average(student):.1f} on average over {verdict.tasks} tasks")
+        parts.append(f"{average(student):.1f} on average{verdict.coverage or f' over {verdict.tasks} tasks'}")
 
     judgement = record.neighbors
     if judgement is None:

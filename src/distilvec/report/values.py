@@ -214,7 +214,7 @@ class Verdict:
     task_score_interval, neighbors_interval, retention_interval: of the numbers of these names, at 95%
     retention, asymmetric_retention: percent of the teacher's average, over the tasks that both were scored on
     retrieval, asymmetric_retrieval: the same over the retrieval tasks, if there are others as well
-    tasks: their number
+    tasks: their number; coverage: " on 1 of 3 tasks" where they are fewer than were scored for some model
     worst_task, worst_change: the lowest retention, as a change in percent
     speedup, document_speedup: the teacher's time over the student's, for queries and for documents
     smaller: the teacher's parameters over the student's, unless they are about as many
@@ -253,6 +253,7 @@ class Verdict:
     worst_change: float | None = None
     within_interval: bool | None = None
     tasks: int = 0
+    coverage: str = ""
     advice: list[str] = field(default_factory=list)
 
 

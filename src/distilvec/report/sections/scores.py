@@ -9,7 +9,7 @@ from distilvec.config.schema import START_COLUMNS
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, averages, retention
 from distilvec.evaluation.evaluator import Score
 from distilvec.report.figures import DotPoint, dots_figure
-from distilvec.report.scores import Scores, in_order, score_table, shared, task_table
+from distilvec.report.scores import Scores, in_order, score_table, shared, task_table, without_index_tasks
 from distilvec.report.section import Block, Figure, Section, folded, make_section, notes
 from distilvec.report.tables import make_table, number_cell, pivot
 from distilvec.report.values import Changes, Report
@@ -87,8 +87,11 @@ def retained(scores: Scores, intervals: Mapping[str, Changes]) -> list[Retained]
             rows += [Retained(model, task, value) for task, value in _with_averages(column).items()]
             continue
         of_model, of_teacher = shared(column, teacher)
+        has_all = len(without_index_tasks(of_teacher)) == len(without_index_tasks(teacher))
         wholes = _with_averages(of_teacher)
         for task, value in retention(of_model, of_teacher).items():
+            if task in AVERAGES and not has_all:  # an average over fewer tasks would be compared with the others
+                continue
             change = intervals.get(model, {}).get(task)
             if change is None:
                 rows.append(Retained(model, task, value))

@@ -12,14 +12,14 @@ from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.extras import require_extra
 from distilvec.core.files import user_cache
 from distilvec.core.log import log
-from distilvec.evaluation.aggregate import ALSO, PROTOCOLS, averages, type_averages, with_protocol
+from distilvec.evaluation.aggregate import ALSO, PROTOCOLS, type_averages, with_protocol
 from distilvec.evaluation.evaluator import MIXED, EmbeddingCache, Score
 from distilvec.evaluation.mteb import find_tasks, import_mteb, mteb_scores
 from distilvec.evaluation.stored import stored_tasks
 from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline.columns import Columns, make_columns, score_columns
-from distilvec.report.scores import problem_text, score_frame, score_table
+from distilvec.report.scores import complete_averages, problem_text, score_frame, score_table
 from distilvec.report.tables import html_list, to_html, to_text
 from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
@@ -42,10 +42,13 @@ class Scores:
     also: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def averages(self) -> dict[str, dict[str, Any]]:
-        """Return the averages by model: all, by_type, retrieval, in and out of domain, and the mean of each type."""
+        """Return the averages by model: all, by_type, retrieval, in and out of domain, and the mean of each type.
+
+        {} of a model that lacks a score on some task.
+        """
         by_model: dict[str, dict[str, Any]] = {}
-        for name, scores in self.columns.items():
-            by_model[name] = {**averages(scores), "types": type_averages(scores)}
+        for name, means in complete_averages(self.columns).items():
+            by_model[name] = {**means, "types": type_averages(self.columns[name])} if means else {}
         return by_model
 
     def __repr__(self) -> str:

@@ -103,7 +103,7 @@ def read_run(folder: Path) -> RunInfo:
         size,
         parameters=None if record.student is None else record.student.parameters,
         score=report.averages.get("student", {}).get(AVERAGE),
-        retention=verdict.retention,
+        retention=None if verdict.coverage else verdict.retention,
         neighbors=verdict.neighbors,
     )
 

@@ -36,6 +36,7 @@ from experiments.distillmoe_tables import (
     routing_table,
 )
 from experiments.hardware import hardware_table
+from experiments.headlines import headlines_table
 from experiments.intents import intents_table
 from experiments.levers import levers_table
 from experiments.linear_layer import layers_table
@@ -106,6 +107,7 @@ def pages() -> dict[str, dict[str, str]]:
         },
         "docs/results.md": {
             "summary": summary_table(main_students()),
+            "headlines": headlines(),
             "results": results(),
             "small": surgery_part("students", students_table),
             "tasks": surgery_part("students", tasks_table),
@@ -213,6 +215,12 @@ def talas_part() -> str:
     """The sentence-level methods on both students."""
     found = [read(name) for name in ("shootout_sentence_level", "shootout_sentence_level_cut", "step_cost")]
     return talas_summary(*found) if all(found) else ""
+
+
+def headlines() -> str:
+    """The papers' figures beside those here."""
+    three_layers = read("english-three-layers")
+    return headlines_table(read, three_layers) if three_layers else ""
 
 
 def emo_part() -> str:

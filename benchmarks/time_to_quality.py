@@ -4,7 +4,8 @@
     python -m benchmarks.time_to_quality WORKSPACE --teacher all-mpnet-base-v2 --job 5M --minutes 60 --model2vec M2V \\
         --json results/time_to_quality.json [--sides distilvec sentence-transformers model2vec]
     python -m benchmarks.time_to_quality WORKSPACE --job minilm ...          the second job, into the same file
-    python -m benchmarks.time_to_quality WORKSPACE --json FILE --figure FILE.svg
+
+`python -m experiments.readme` makes the table and the picture of docs/speed.md.
 
 Every side gets the same teacher and the same texts and runs in a process of its own, one after the other, until it is
 done or its minutes are over. The clock starts before Python does, so that imports, the teacher's vectors and every
@@ -36,7 +37,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,6 @@ QUERY_SHARE = 0.25  # of the training texts
 QUERIES, CANDIDATES, DEPTH = 500, 5000, 10
 STATIC_DIM = 256
 KILL_AFTER = 120  # seconds that a side has to end after it was asked to
-COLOURS = {"distilvec": "#1f6fb2", "sentence-transformers": "#d1701f", "model2vec": "#888888"}
 Vectors = npt.NDArray[np.float32]
 
 JOBS = ("5M", "minilm", "static")
@@ -63,7 +63,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workspace", type=Path, help="a folder for texts, vectors and students; used again")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--figure", type=Path, help="only draw what the file has")
     parser.add_argument("--job", choices=JOBS, default="5M")
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
     parser.add_argument("--teacher", default="sentence-transformers/all-mpnet-base-v2")
@@ -84,9 +83,6 @@ def main() -> None:
         return
     if arguments.json is None:
         parser.error("--json is needed")
-    if arguments.figure:
-        draw(json.loads(arguments.json.read_text(encoding="utf-8")), arguments.figure)
-        return
 
     write_texts(workspace, arguments.texts, arguments.candidates)
     teacher = teacher_quality(workspace, arguments.teacher, arguments.suite)
@@ -342,37 +338,6 @@ def suite_scores(model: str, suite: Path) -> dict[str, float]:
 
     (scores,) = distilvec.evaluate(model, suite).columns.values()
     return {score.task: round(score.value, 3) for score in scores}
-
-
-# -- the figure --------------------------------------------------------------------------------------------------------
-
-
-def draw(report: Mapping[str, Any], path: Path) -> None:
-    """Draw a row of panels for each job: neighbours kept, then the tasks, against minutes; the teacher as a line."""
-    from matplotlib import pyplot
-
-    measures = list(next(iter(report.values()))["teacher"])
-    size = (4 * len(measures), 3.2 * len(report))
-    figure, grid = pyplot.subplots(len(report), len(measures), figsize=size, layout="constrained", squeeze=False)
-    for row, (name, job) in zip(grid, report.items(), strict=True):
-        for axes, measure in zip(row, measures, strict=True):
-            draw_panel(axes, job, measure)
-            axes.set(title=f"{name}: {measure}", xlabel="minutes since the first command")
-        row[0].legend(fontsize=8, frameon=False)  # of each job its own: the sizes differ
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
-
-
-def draw_panel(axes: Any, job: Mapping[str, Any], measure: str) -> None:
-    """Draw one measure of every side."""
-    for side, result in job["sides"].items():
-        minutes = [point["minutes"] for point in result["points"]]
-        values = [point[measure] for point in result["points"]]
-        label = f"{side}, {result['parameters'] / 1e6:.1f} M" if values else f"{side}: no student in time"
-        axes.plot(minutes, values, marker="o", markersize=4, color=COLOURS[side], label=label)
-    axes.axhline(job["teacher"][measure], color="#222222", linewidth=0.8, linestyle="--", label="teacher")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.3)
 
 
 if __name__ == "__main__":

@@ -36,15 +36,18 @@ from experiments.distillmoe_tables import (
     routing_table,
 )
 from experiments.hardware import hardware_table
+from experiments.headlines import headlines_table
 from experiments.intents import intents_table
 from experiments.levers import levers_table
 from experiments.linear_layer import layers_table
+from experiments.quality_over_time import draw_quality, quality_table
 from experiments.real_teachers import STARTS, TURKISH
 from experiments.real_teachers import table as teachers_table
 from experiments.score_table import distance_table, modes_table, retained, score_table, summary_table
 from experiments.sentence_level import ablation_tables, methods_tables, sharpness_table
 from experiments.sentence_level import summary_table as talas_summary
 from experiments.site.figures import figures
+from experiments.size_figure import draw_sizes
 from experiments.students_figure import draw_students, student_points
 from experiments.surgery_tables import (
     by_short_name,
@@ -77,8 +80,19 @@ def main() -> None:
         path.write_text(text, encoding="utf-8")
     others = (read(name) or {} for name in ("alternatives", "int8_scores", "exports"))
     draw_students(ROOT / "docs" / "figures" / "students.svg", student_points(main_students(), *others))
+    for name, file, draw in (
+        ("time-to-quality", "time_to_quality", draw_quality),
+        ("sizes", "sizes", draw_sizes),
+    ):
+        if (found := read(file)) is not None:
+            write_figure(name, draw(found))
     for name, picture in figures().items():
-        (ROOT / "docs" / "figures" / f"{name}.svg").write_text(picture, encoding="utf-8")
+        write_figure(name, picture)
+
+
+def write_figure(name: str, picture: str) -> None:
+    """Write a picture of the pages."""
+    (ROOT / "docs" / "figures" / f"{name}.svg").write_text(picture, encoding="utf-8")
 
 
 def pages() -> dict[str, dict[str, str]]:
@@ -93,12 +107,13 @@ def pages() -> dict[str, dict[str, str]]:
         },
         "docs/results.md": {
             "summary": summary_table(main_students()),
+            "headlines": headlines(),
             "results": results(),
             "small": surgery_part("students", students_table),
             "tasks": surgery_part("students", tasks_table),
             "alternatives": tables(("alternatives", alternatives_line), ("latency", latency_line)),
         },
-        "docs/speed.md": {"speed": speed()},
+        "docs/speed.md": {"speed": speed(), "quality": tables(("time_to_quality", quality_table))},
         "docs/levers.md": {"levers": tables(("levers", levers_table))},
         "docs/language.md": {
             "turkish": tables(("real_teachers_turkish", partial(teachers_table, names=TURKISH))),
@@ -200,6 +215,12 @@ def talas_part() -> str:
     """The sentence-level methods on both students."""
     found = [read(name) for name in ("shootout_sentence_level", "shootout_sentence_level_cut", "step_cost")]
     return talas_summary(*found) if all(found) else ""
+
+
+def headlines() -> str:
+    """The papers' figures beside those here."""
+    three_layers = read("english-three-layers")
+    return headlines_table(read, three_layers) if three_layers else ""
 
 
 def emo_part() -> str:

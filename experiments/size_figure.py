@@ -74,8 +74,8 @@ def parameters(model: str) -> int:
     return sum(weight.numel() for weight in distilvec.load(model, device="cpu").parameters())
 
 
-def draw_sizes(path: Path, found: dict[str, Any]) -> None:
-    """Draw the share of neighbours against both costs, a line of its own for each teacher and its texts."""
+def draw_sizes(found: dict[str, Any]) -> str:
+    """Return the picture: neighbours against both costs, a line for each teacher and kind of texts."""
     parts: list[str] = []
     for axis, (left, right, (first, last)) in PANELS.items():
         parts += plane(axis)
@@ -93,7 +93,7 @@ def draw_sizes(path: Path, found: dict[str, Any]) -> None:
         x = 60 + 225 * number
         parts.append(f'<circle cx="{x}" cy="{BOTTOM + 76}" r="4.5" fill="{colour}"/>')
         parts.append(text(x + 12, BOTTOM + 80, NAMES[name], "start"))
-    path.write_text(svg(WIDTH, HEIGHT, *parts), encoding="utf-8")
+    return svg(WIDTH, HEIGHT, *parts)
 
 
 def lines_of(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.time_to_quality`: the clock, the neighbours, the students that count, the figure."""
+"""`python -m benchmarks.time_to_quality`: the clock, the neighbours, the students that count, the table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import sys
 import numpy as np
 
 from benchmarks import time_to_quality
-from benchmarks.time_to_quality import draw, nearest, saved_students, wait
+from benchmarks.time_to_quality import nearest, saved_students, wait
+from experiments.quality_over_time import draw_quality, quality_table
 
 
 def test_a_process_that_is_late_is_ended():
@@ -41,12 +42,19 @@ def test_students_without_weights_do_not_count(tmp_path):
     assert {path.name for path in saved_students(tmp_path)} == {"step-20", "checkpoint-10"}
 
 
-def test_a_figure_of_two_jobs_and_a_side_without_students(tmp_path):
-    points = [{"minutes": 1.0, "neighbors": 0.4, "find": 30.0}, {"minutes": 2.0, "neighbors": 0.5, "find": 35.0}]
+def test_the_table_says_when_each_best_is_reached_and_leaves_out_sides_without_students():
+    def point(minutes: float, neighbors: float, cranfield: float) -> dict[str, float]:
+        return {"minutes": minutes, "neighbors": neighbors, "cranfield": cranfield, "xquad-en": 80.0}
+
     sides = {
-        "distilvec": {"parameters": 4_800_000, "points": points},
+        "distilvec": {"parameters": 4_800_000, "points": [point(1, 0.4, 30), point(2, 0.5, 35)]},
+        "sentence-transformers": {"parameters": 22_700_000, "points": [point(5, 0.45, 41), point(9, 0.44, 40)]},
         "model2vec": {"points": []},
     }
-    job = {"teacher": {"neighbors": 1.0, "find": 60.0}, "sides": sides}
-    draw({"5M": job, "minilm": job}, tmp_path / "curves.svg")
-    assert "4.8 M" in (tmp_path / "curves.svg").read_text() or (tmp_path / "curves.svg").stat().st_size > 10_000
+    job = {"teacher": point(0, 1.0, 60), "sides": sides, "texts": 10_000, "epochs": 3}
+    table = quality_table({"5M": job})
+    assert "| distilvec | 4.8 M | 2.0 | 0.50 | 35.0 | 80.0 |" in table
+    assert "model2vec" not in table
+    assert "neighbours 0.45 after 5.0 minutes, reached after 2.0" in table
+    assert "Cranfield 41.0 after 5.0 minutes, not reached" in table
+    assert draw_quality({"5M": job}).count("<circle") == 3 * 4 + 3, "four students in three panels, three ways"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -94,6 +95,33 @@ def test_a_cap_ends_a_run_and_a_higher_one_goes_on(tiny_recipe, tiny_model, tmp_
     spent = json.loads(RunFolder(tmp_path / "run").record.read_text())["teacher"]["api"]
     probe = sum(map(server.count_tokens, _PROBE))  # of the description, before there is a count
     assert spent["tokens"] == server.tokens - probe and spent["requests"] == server.requests - 1
+
+
+@pytest.mark.parametrize("prompt", ["", "passage: "])
+def test_texts_that_the_server_refuses_are_left_out_by_name(
+    prompt, tiny_recipe, tiny_model, tmp_path, monkeypatch, capsys, no_pages
+):
+    monkeypatch.setenv("SOME_KEY", KEY)
+    texts = [prompt + text for text in make_texts(200)]
+    draw = np.random.default_rng(0).standard_normal((200 + len(_PROBE), 32))
+    with FaultyApi(dict(zip([*texts, *_PROBE], draw, strict=True))) as server:
+        server.unwanted = {texts[17], texts[150]}
+        recipe = api_recipe(tiny_recipe, tiny_model, server.address.removesuffix("/v1"), {"batch_texts": 10})
+        (tmp_path / "api.yaml").write_text(recipes.dump(recipe))
+        words = ["run", str(tmp_path / "api.yaml"), "--out", str(tmp_path / "run"), "train.max_steps=1"]
+        words.append(f"teacher.prompts={{document: '{prompt}'}}")
+        names = []
+        for _ in server.unwanted:
+            assert run_command([*words, f"corpus.leave_out=[{','.join(names)}]"]) == 2
+            message = capsys.readouterr().err
+            assert "not allowed" in message and "The request had one text" in message
+            names += re.findall(r"corpus.leave_out=\[(\w+)\]", message)
+        assert run_command([*words, f"corpus.leave_out=[{','.join(names)}]"]) == 0
+    assert "2 named in corpus.leave_out" in capsys.readouterr().err
+    assert len(set(names)) == 2 and not server.given.keys() & server.unwanted
+    paid = [server.given[text] for text in texts if text not in server.unwanted]
+    # Each later start embeds a few again, to check them; and the rest of a request with a refused text.
+    assert min(paid) == 1 and sum(paid) <= 198 + 2 * (AGAIN + 10)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ LONGEST_TEXT = 1_000_000  # characters; longer texts are truncated
 SEPARATOR = "\uffff"  # between two texts that are one input: no character of any text (data/labeled.py)
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _ROWS = 8192  # read together
+LEFT_OUT = "named"  # kind of the texts of corpus.leave_out
 _REPORTED = ("read", "empty", "excluded", "duplicates", "left_out", "kept", "cut")
 
 Excluded = Mapping[str, Iterable[str]]  # texts that are not trained on, by what they are: documents, queries, ...
@@ -183,6 +184,8 @@ def build_corpus(
     space.
     """
     excluded_kinds = _kinds_by_key(excluded or {}) if section.exclude_evaluation else {}
+    for name in section.leave_out:
+        excluded_kinds[bytes.fromhex(name)] = LEFT_OUT
     files = _files(section)
     name = _corpus_fingerprint(section, files, prompts, _fingerprint_of_keys(excluded_kinds))
     needed = sum(path.stat().st_size * (6 if path.suffix == ".gz" else 2) for path in chain.from_iterable(files))
@@ -236,11 +239,18 @@ def validation_size(asked: int | None, rows: int, key: str = "corpus.validation_
 
 
 def excluded_line(report: Mapping[str, Any]) -> str:
-    """Count the texts that are left out since the evaluation suite has them, by what they are there; "" for none."""
-    if not report.get("excluded"):
-        return ""
-    kinds = ", ".join(f"{kind}: {count:,}" for kind, count in report["excluded_as"].items() if count)
-    return f"{report['excluded']:,} in the evaluation suite ({kinds}; corpus.exclude_evaluation)"
+    """Count the texts that are left out since the evaluation suite has them, by what they are there, and those that
+    corpus.leave_out names; "" for none.
+    """
+    counts = {kind: count for kind, count in report.get("excluded_as", {}).items() if count}
+    named = counts.pop(LEFT_OUT, 0)
+    lines = []
+    if counts:
+        kinds = ", ".join(f"{kind}: {count:,}" for kind, count in counts.items())
+        lines.append(f"{sum(counts.values()):,} in the evaluation suite ({kinds}; corpus.exclude_evaluation)")
+    if named:
+        lines.append(f"{named:,} named in corpus.leave_out")
+    return ", ".join(lines)
 
 
 def _check_rows(section: CorpusSection, totals: Mapping[str, Any]) -> None:
@@ -248,7 +258,7 @@ def _check_rows(section: CorpusSection, totals: Mapping[str, Any]) -> None:
     if totals["kept"] > 1:
         return
     excluded = {kind: count for kind, count in totals["excluded_as"].items() if count}
-    if totals["excluded"] and totals["excluded"] == totals["read"] - totals["empty"]:
+    if totals["excluded"] and totals["excluded"] == totals["read"] - totals["empty"] and LEFT_OUT not in excluded:
         # With true the suite's documents are trained on, and only its queries and labelled texts are left out.
         only_documents = section.exclude_evaluation == "documents" and excluded.get("documents", 0) > 1
         value = "true" if only_documents else "false"
@@ -353,6 +363,11 @@ def _apply_limits(section: CorpusSection, counts: list[Counter[str]], keep: Mask
         count["left_out"] = distinct - count["kept"]
         thin(rows, count["kept"], np.random.Generator(np.random.PCG64([section.seed, position])))
     return ends
+
+
+def text_name(text: str) -> str:
+    """Return the name of a text in corpus.leave_out: 32 letters and digits, whatever its case and white space."""
+    return loose_key(text).hex()
 
 
 def loose_key(text: str) -> bytes:

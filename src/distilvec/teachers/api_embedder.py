@@ -27,7 +27,7 @@ from distilvec.core.hashing import combine
 from distilvec.core.info import TeacherInfo
 from distilvec.core.log import log
 from distilvec.core.similarity import Similarity
-from distilvec.data.corpus import Corpus
+from distilvec.data.corpus import Corpus, text_name
 from distilvec.remote.client import KEY_VARIABLE, MOST_BYTES, BatchRefused, Client
 from distilvec.remote.meter import Batch, make_batches, one_batch, token_counter
 from distilvec.teachers.cache.evaluation_vectors import PromptedTexts
@@ -297,7 +297,7 @@ class ApiEmbedder:
                     error.key,
                     f"{error.problem.rstrip('.')}. The request had one text, of {len(texts[0]):,} characters: "
                     f"{one_line(texts[0])[:80]!r}.",
-                    f"Leave that text out or shorten it, or check {_settings(self.key)}.",
+                    f"Shorten it, {self._leaving_out(texts[0])}or check {_settings(self.key)}.",
                 ) from None
             half = (len(texts) + 1) // 2
             if error.is_limit and half < self._most_texts:
@@ -306,6 +306,16 @@ class ApiEmbedder:
                     f"({self.key}.batch_texts)")  # fmt: skip
             first = self._in_parts(texts[:half], counts[:half], dims, role)
             return np.concatenate([first, self._in_parts(texts[half:], counts[half:], dims, role)])
+
+    def _leaving_out(self, sent: str) -> str:
+        """Return how a recipe leaves out a text that was sent; "" where there is none."""
+        if self.key != KEY:
+            return ""
+        text = sent
+        if self.api.by_role is None:  # sent with its prompt
+            prompts = sorted(self.prompts.values(), key=len, reverse=True)
+            text = sent.removeprefix(next(prompt for prompt in prompts if sent.startswith(prompt)))
+        return f"leave it out of the corpus (corpus.leave_out=[{text_name(text)}]), "
 
     def _vectors(self, texts: list[str], batch: Batch, dims: int | None, role: Role) -> Array:
         """float32 [n, dims] of one request's texts."""

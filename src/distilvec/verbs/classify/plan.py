@@ -90,13 +90,13 @@ def _lines(
         lines.append(["  training", "none: it has learned these labels"])
     else:
         tests_of_teacher = 2  # after its own training as well
-        lines.append(["  training", _training(teacher_job)])
+        lines.append(["  training", _training(teacher_job, teacher_model)])
     texts = len(student_job.corpus)
     lines.append(["  its answers", f"{texts:,} texts: about {duration(texts * teacher_seconds)}"])
 
     lines.append(["student", _size(student_job, student_model)])
     lines += [["  note", note] for note in student_job.student.notes]
-    lines.append(["  training", _training(student_job)])
+    lines.append(["  training", _training(student_job, student_model)])
     test_seconds = len(split.test) * (tests_of_teacher * teacher_seconds + student_seconds)
     lines.append(["test of both", f"about {duration(test_seconds)}"])
     lines.append(["run folder", str(folder)])
@@ -108,10 +108,10 @@ def _size(job: Job, model: SentenceTransformer) -> str:
     return f"{parameter_counts(model)['total'] / 1e6:.1f} M parameters, {job.student.layers} {layers}"
 
 
-def _training(job: Job) -> str:
-    tokens = tokenize(job, job.corpus, untrained_student(job))
+def _training(job: Job, student: SentenceTransformer) -> str:
+    tokens = tokenize(job, job.corpus, student)
     teachers = [SampleTeacher(job, job.teacher, None)]
-    costs = [measure_stage(job, stage, tokens, None, teachers) for stage in job.stages]
+    costs = [measure_stage(job, stage, student, tokens, None, teachers) for stage in job.stages]
     return "; ".join(cost.line for cost in costs)
 
 

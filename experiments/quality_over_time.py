@@ -1,0 +1,121 @@
+"""The table and the picture of `python -m benchmarks.time_to_quality`: what each way reaches, after which minutes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.site.figures import BLUE, ORANGE, svg, text
+
+JOBS = {"minilm": "mpnet → all of MiniLM", "5M": "mpnet → 5M", "static": "mpnet → static vectors"}
+MEASURES = {"neighbors": ("neighbours", 2), "cranfield": ("Cranfield", 1), "xquad-en": ("XQuAD", 1)}
+
+COLOURS = {"distilvec": BLUE, "sentence-transformers": ORANGE, "model2vec": "#888888"}
+TITLES = {
+    "neighbors": "neighbours found",
+    "cranfield": "Cranfield, nDCG@10",
+    "xquad-en": "XQuAD, nDCG@10",
+}
+WIDTH, HEIGHT = 860, 320
+TOP, BOTTOM = 45, 235  # of every panel, in pixels
+PANEL, FIRST_LEFT, APART = 225, 45, 280
+TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100)  # minutes
+
+
+def quality_table(found: Mapping[str, Any]) -> str:
+    """Return the last student of each side, and when distilvec reaches the best of the others."""
+    titles = " | ".join(title for title, _ in MEASURES.values())
+    lines = [f"| job | way | parameters | minutes | {titles} |", "|---|---|---:|---:|---:|---:|---:|"]
+    sentences = []
+    for name, job in found.items():
+        title = JOBS[name]
+        for side, result in job["sides"].items():
+            if not result["points"]:
+                continue
+            last = result["points"][-1]
+            size = f"{result['parameters'] / 1e6:.1f} M"
+            lines.append(f"| {title} | {side} | {size} | {last['minutes']:.1f} | {_values(last)} |")
+            title = ""
+        sentences += _reached(name, job["sides"])
+    first = next(iter(found.values()))
+    lines.append(f"| teacher | | | | {_values(first['teacher'])} |")
+    setting = (
+        f"Every side has the same {first['texts']:,} texts, {first['epochs']} passes and one CPU thread. Its clock "
+        "begins with its first command, so that the teacher's vectors count. Neighbours: of the teacher's ten "
+        "nearest, the share that the student finds among its own vectors. Cranfield and XQuAD: nDCG@10, times 100."
+    )
+    return "\n".join([*lines, "", setting, *([""] if sentences else []), *(f"- {sentence}" for sentence in sentences)])
+
+
+def _values(point: Mapping[str, float]) -> str:
+    return " | ".join(f"{point[key]:.{digits}f}" for key, (_, digits) in MEASURES.items())
+
+
+def _reached(name: str, sides: Mapping[str, Any]) -> list[str]:
+    """Say for each other side when distilvec reaches the best value that it has."""
+    own = sides.get("distilvec", {}).get("points", [])
+    sentences = []
+    for side, result in sides.items():
+        if side == "distilvec" or not own or not result["points"]:
+            continue
+        parts = []
+        for key, (title, digits) in MEASURES.items():
+            best = max(result["points"], key=lambda point: point[key])
+            reached = next((point["minutes"] for point in own if point[key] >= best[key]), None)
+            told = "not reached" if reached is None else f"reached after {reached:.1f}"
+            parts.append(f"{title} {best[key]:.{digits}f} after {best['minutes']:.1f} minutes, {told}")
+        sentences.append(f"{JOBS[name]}, the best of {side}: {'; '.join(parts)}.")
+    return sentences
+
+
+def draw_quality(found: Mapping[str, Any]) -> str:
+    """Return a panel for each measure: a line for each job and side, by minutes; the teacher's score dashed."""
+    parts: list[str] = []
+    for number, measure in enumerate(MEASURES):
+        parts += _panel(found, measure, FIRST_LEFT + number * APART)
+    for number, (side, colour) in enumerate(COLOURS.items()):
+        x = FIRST_LEFT + 190 * number
+        parts.append(f'<circle cx="{x}" cy="{HEIGHT - 24}" r="4.5" fill="{colour}"/>')
+        parts.append(text(x + 12, HEIGHT - 20, side, "start"))
+    return svg(WIDTH, HEIGHT, *parts)
+
+
+def _panel(found: Mapping[str, Any], measure: str, left: int) -> list[str]:
+    """Return one measure's plane, lines and points."""
+    teacher = next(iter(found.values()))["teacher"][measure]
+    parts = [
+        f'<path d="M{left} {TOP} V{BOTTOM} H{left + PANEL}" fill="none" stroke="currentColor"/>',
+        text(left, TOP - 22, TITLES[measure], "start"),
+        text(left + PANEL / 2, BOTTOM + 38, "minutes since the first command"),
+        text(left + PANEL, TOP - 5, "teacher", "end", font_size="11"),
+        f'<path d="M{left} {TOP} H{left + PANEL}" stroke="currentColor" stroke-dasharray="4 3" opacity=".6"/>',
+    ]
+    parts += [text(_across(tick, left), BOTTOM + 18, f"{tick:g}") for tick in TICKS]
+    for share in (0.25, 0.5, 0.75, 1.0):
+        value = f"{share:.2f}" if measure == "neighbors" else f"{share * teacher:.0f}"
+        parts.append(text(left - 6, _up(share) + 4, value, "end", font_size="11"))
+        parts.append(f'<path d="M{left} {_up(share):.1f} H{left + PANEL}" stroke="currentColor" opacity=".12"/>')
+    for job, sides in ((job, row["sides"]) for job, row in found.items()):
+        for side, result in sides.items():
+            if not result["points"]:
+                continue
+            points = [(_across(point["minutes"], left), _up(point[measure] / teacher)) for point in result["points"]]
+            colour = COLOURS[side]
+            line = " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+            parts.append(f'<path d="M{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in points]
+            x, y = points[-1]
+            name = {"minilm": "MiniLM", "static": "static"}.get(job, job)
+            parts.append(text(x, y - 8, name, "end", font_size="11", fill=colour))
+    return parts
+
+
+def _across(minutes: float, left: int) -> float:
+    """Return the x of a time, on a scale of logarithms."""
+    return left + PANEL * math.log(minutes / TICKS[0]) / math.log(TICKS[-1] / TICKS[0])
+
+
+def _up(share: float) -> float:
+    """Return the y of a share of the teacher's score."""
+    return BOTTOM - (BOTTOM - TOP) * share

@@ -72,6 +72,8 @@ def test_an_average_over_fewer_tasks_is_compared_with_no_other():
     assert complete_averages(scores) == {"teacher": {"all": 60.0}, "untrained": {"all": 30.0}, "student": {}}
     verdict = make_verdict(scores)
     assert verdict.text.startswith("98.8% of the teacher's average on 1 of 3 tasks")
+    without_teacher = {"untrained": untrained, "student": column(a=79.0)}
+    assert [row.model for row in retained(without_teacher, {}) if row.task == "average"] == ["untrained"]
     alone = make_verdict({"untrained": untrained, "student": column(a=79.0)})
     assert alone.text.startswith("79.0 on average on 1 of 3 tasks")
     whole = make_verdict({"teacher": teacher, "student": column(a=79.0, b=60.0, c=40.0)})

@@ -218,7 +218,7 @@ def test_the_command_prints_the_result_last(rows, tiny_model, tmp_path, capsys, 
 @pytest.mark.parametrize(
     ("words", "larger"), [(["--layers", "1"], ["--layers", "3"]), (["--layers", "1", "--seed", "3"], ["--seed", "3"])]
 )
-def test_a_student_far_below_its_teacher_is_told_how_to_a_larger_one(
+def test_a_student_far_below_its_teacher_is_told_how_to_train_a_larger_one(
     words, larger, rows, tiny_model, tmp_path, capsys, monkeypatch
 ):
     """The printed command takes the same rows and the teacher that has learned them, and runs as it is printed."""

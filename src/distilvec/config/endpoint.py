@@ -32,8 +32,9 @@ def is_this_machine(host: str) -> bool:
 
 def _is_host(name: str | None) -> bool:
     """Whether text can be a host's name or address: no part of a name is empty, or longer than 63 letters."""
-    labels = (name or "").removesuffix(".").split(".")
-    return all(0 < len(label) < 64 and not label.isspace() for label in labels)
+    if name is None or " " in name:
+        return False
+    return all(0 < len(label) < 64 for label in name.removesuffix(".").split("."))
 
 
 def check_endpoint(address: str) -> str:

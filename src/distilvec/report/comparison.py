@@ -86,7 +86,7 @@ Number = int | float | None
 
 @dataclass
 class Row:
-    """A run, or the seeds of one; None where a number is not known.
+    """A run, or the seeds of one, or a baseline, which has no seeds; None where a number is not known.
 
     mean, std: points by task and average; the deviation over seeds is None for a single seed
     retention: percent of the run's own teacher, by task and average; `asymmetric`: with the teacher's documents
@@ -201,19 +201,19 @@ def leaderboard(comparison: Comparison) -> Table:
 
     A score is bold if its lead over every other run is outside the interval, a cost if it is the best.
     """
-    columns = _columns(comparison, comparison.rows)
+    columns = _columns(comparison, comparison.rows, is_ranked=True)
     numbers = list(columns)[3:]
     shown = [title for title in numbers if any(cell.value is not None for cell in columns[title])]
     header = [*list(columns)[:3], *shown]
     body = list(zip(*(columns[title] for title in header), strict=True))
     foot = []
     if comparison.baselines:
-        of_baselines = _columns(comparison, comparison.baselines)
+        of_baselines = _columns(comparison, comparison.baselines, is_ranked=False)
         foot = list(zip(*(of_baselines[title] for title in header), strict=True))
     return Table("leaderboard", "Runs, best average first", header, body, foot, words=2)
 
 
-def _columns(comparison: Comparison, rows: Sequence[Row]) -> dict[str, list[Cell]]:
+def _columns(comparison: Comparison, rows: Sequence[Row], is_ranked: bool) -> dict[str, list[Cell]]:
     """Return all columns of the leaderboard by title; the first three say what a row is."""
     columns: dict[str, list[Cell]] = {
         "Run": words(*(_run_title(comparison, row) for row in rows)),
@@ -234,7 +234,7 @@ def _columns(comparison: Comparison, rows: Sequence[Row]) -> dict[str, list[Cell
     for average, title in ((AVERAGE, "% of teacher"), (RETRIEVAL, "retrieval, %")):
         columns[f"{title}, asymmetric"] = [_mean_cell(row.asymmetric.get(average), None, 1) for row in rows]
     for cost in COSTS:
-        columns[cost.title] = _cost_cells(rows, cost, is_ranked=rows is comparison.rows)
+        columns[cost.title] = _cost_cells(rows, cost, is_ranked)
     return columns
 
 

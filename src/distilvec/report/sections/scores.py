@@ -9,7 +9,15 @@ from distilvec.config.schema import START_COLUMNS
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, averages, retention
 from distilvec.evaluation.evaluator import Score
 from distilvec.report.figures import DotPoint, dots_figure
-from distilvec.report.scores import Scores, in_order, score_table, shared, task_table, without_index_tasks
+from distilvec.report.scores import (
+    Scores,
+    complete_averages,
+    in_order,
+    score_table,
+    shared,
+    task_table,
+    without_index_tasks,
+)
 from distilvec.report.section import Block, Figure, Section, folded, make_section, notes
 from distilvec.report.tables import make_table, number_cell, pivot
 from distilvec.report.values import Changes, Report
@@ -84,7 +92,10 @@ def retained(scores: Scores, intervals: Mapping[str, Changes]) -> list[Retained]
         if model == "teacher":
             continue
         if teacher is None:
-            rows += [Retained(model, task, value) for task, value in _with_averages(column).items()]
+            has_averages = bool(complete_averages(scores)[model])
+            for task, value in _with_averages(column).items():
+                if has_averages or task not in AVERAGES:
+                    rows.append(Retained(model, task, value))
             continue
         of_model, of_teacher = shared(column, teacher)
         has_all = len(without_index_tasks(of_teacher)) == len(without_index_tasks(teacher))

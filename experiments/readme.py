@@ -328,7 +328,7 @@ def speed() -> str:
             lines.append(
                 f"| training, {precision}, texts/s (validation distance {part['held_out_distance']['ours']:.3f}, peer "
                 f"{part['held_out_distance']['peer']:.3f}; "
-                f"{100 * part['share_of_matmul_rate']:.0f} % of the measured matrix-product rate) | "
+                f"{100 * part['share_of_matmul_rate']:.0f}% of the measured matrix-product rate) | "
                 f"{rates['ours']:.0f} | {rates['peer']:.0f} "
                 f"| **{training[f'ratio_{precision}']:.1f}** | `python -m benchmarks.training --json FILE` |"
             )

@@ -108,7 +108,7 @@ def test_the_folder_arrives_in_a_private_repository(pushed, folders):
     }
     own = expected["README.md"].decode()
     expected["README.md"] = own.replace(f'("."){FROM_FOLDER}', f'("{OWNER}/first")').encode()
-    assert own.count(FROM_FOLDER) == 1 and b"(\".\")" not in expected["README.md"]
+    assert own.count(FROM_FOLDER) == 1 and b'(".")' not in expected["README.md"]
     assert arrived == expected and {"model.safetensors", "onnx/model.onnx", "1_Pooling/config.json"} <= set(arrived)
     assert repo["private"] and not any(b"secret" in content for content in arrived.values())
     assert "optimizer.pt" in answers["first"]["err"] and "vocab.txt" in answers["first"]["err"]

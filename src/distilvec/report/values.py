@@ -203,6 +203,14 @@ class Vocabulary:
 # -- the report ------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Marks:
+    """From which percentage of the teacher's average a student is good, and from which it is fair."""
+
+    good: float = 95.0
+    fair: float = 80.0
+
+
 @dataclass
 class Verdict:
     """The verdict in one sentence, and its numbers; None where a number is not known.
@@ -291,6 +299,7 @@ class Report:
     vocabulary: Vocabulary | None = None
     texts: TextDistances | None = None
     verdict: Verdict | None = None
+    marks: Marks = field(default_factory=Marks)
     history: list[MetricsLine] = field(default_factory=list)
     warnings: list[MetricsLine] = field(default_factory=list)
     exports: dict[str, ExportedForm] = field(default_factory=dict)

@@ -48,8 +48,8 @@ CARD = """---
 
 # {title} with another vocabulary
 
-Made by `distilvec transplant`: {before:,} tokens became {tokens:,}{rank}. Every weight but the embedding table is that of the original; nothing was trained.
-`vocabulary.json` has the details.
+Made by `distilvec transplant`: {before:,} tokens became {tokens:,}{rank}.
+Every weight but the embedding table is that of the original; nothing was trained. `vocabulary.json` has the details.
 """
 
 

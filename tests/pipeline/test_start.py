@@ -27,6 +27,7 @@ from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.start import CHOICE_TEXTS, Start, _batches, read_start
 from distilvec.pipeline.student import untrained_student
+from distilvec.students import narrow
 from distilvec.students.encoder import Encoder
 from distilvec.students.ridge import mean_distance
 from distilvec.train.metrics import read_metrics
@@ -282,3 +283,14 @@ def test_on_real_text_the_start_is_nearer_to_the_teacher(tiny_recipe, tmp_path, 
         return validate(encoder, objective, data, Accelerator(cpu=True), 16)[0]["distance"]
 
     assert distance("ridge", **RIDGE) < 0.9 * distance("plain")
+
+
+@pytest.mark.parametrize("layers", [None, BEST])
+def test_narrower_layers_are_fitted_once_and_by_a_plan_never(layers, tiny_recipe, tmp_path, monkeypatch, no_pages):
+    fits = []
+    monkeypatch.setattr("distilvec.students.narrow._read", lambda *a, read=narrow._read: fits.append(1) or read(*a))
+    recipe = tiny_recipe(student__layers=layers, student__intermediate_size=16, train__max_steps=2)
+    make_plan(resolve(recipe, tmp_path / "planned"))
+    planned = len(fits)
+    run(recipe, tmp_path / "run")
+    assert (planned, len(fits) - planned) == (0 if layers else 1, 1), "a plan describes the student, which is kept"

@@ -225,5 +225,10 @@ class StudentSection(Section):
 
     @property
     def reads_texts(self) -> bool:
-        """Whether the untrained student is fitted to texts of the corpus."""
+        """Whether the untrained student is fitted to texts of the corpus.
+
+        One whose layers are still to be chosen is not: it is built again, with these layers.
+        """
+        if self.chooses:
+            return False
         return self.embedding is not None or self.intermediate_size is not None or self.is_static

@@ -67,9 +67,9 @@ def prepare(job: Job) -> Prepared:
     load_mapped(student)  # where it was built for its description, its weights have waited for the teacher
     begin_phase(START)
     with main_first():
-        start = find_start(job, data, student)
-    if start.needs_another_build(job):
-        encoder = trainable(job, start.student(job))
+        start, model = find_start(job, data, student)
+    if model is not student:
+        encoder = trainable(job, model)
     if not sharding(job.recipe.train) and job.recipe.student.lora is None:
         keep_start(job, encoder.model)
     return Prepared(shard_teachers(data), start, encoder)

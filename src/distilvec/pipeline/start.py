@@ -122,24 +122,26 @@ def check_start(job: Job, student: SentenceTransformer) -> None:
         )
 
 
-def find_start(job: Job, data: PreparedData, student: SentenceTransformer) -> Start:
-    """Return the start of a run: that of its file, else found on its `data` and written.
+def find_start(job: Job, data: PreparedData, student: SentenceTransformer) -> tuple[Start, SentenceTransformer]:
+    """Return the start of a run, that of its file, else found on its `data` and written; and the student that has it.
 
-    The untrained `student` gets the fitted weights.
+    This is the untrained `student` itself, with the fitted weights, where it need not be built another time.
     """
     if not _is_fitted(job):
-        return Start()
+        return Start(), student
     start = _read(job)
     if start is None:
-        start = _find(job, data, student)
+        start, student = _find(job, data, student)
         about = {name: value for name, value in asdict(replace(start, weights={})).items() if name != "weights"}
         metadata = {"fingerprint": job.fingerprint, "start": json.dumps(about)}
         path = job.files.start
         write_tensors(path, start.weights, metadata, path.name)
         log(f"start: {start.label}")
-    if not start.needs_another_build(job):
+    elif start.needs_another_build(job):
+        student = start.student(job)
+    else:
         start.set_student(student)
-    return start
+    return start, student
 
 
 def read_start(job: Job) -> Start:
@@ -215,7 +217,8 @@ def _read(job: Job) -> Start | None:
     return Start(**json.loads(metadata["start"]), weights=weights)
 
 
-def _find(job: Job, data: PreparedData, student: SentenceTransformer) -> Start:
+def _find(job: Job, data: PreparedData, student: SentenceTransformer) -> tuple[Start, SentenceTransformer]:
+    """Find the start; return the student with it, too."""
     start = _chosen(job, data) if job.recipe.student.chooses else Start()
     if start.layers is not None or job.recipe.student.lora is not None:
         student = start.student(job)
@@ -224,7 +227,7 @@ def _find(job: Job, data: PreparedData, student: SentenceTransformer) -> Start:
         start.set_student(student)
     if fits_head(job):
         start = _with_head(start, job, data, student)
-    return start
+    return start, student
 
 
 def _chosen(job: Job, data: PreparedData) -> Start:
@@ -323,6 +326,7 @@ def _with_head(start: Start, job: Job, data: PreparedData, student: SentenceTran
             inputs.append(head.inputs(vectors.float()).cpu())
             advance(min(first + BATCH, len(drawn)), "")
     weight, bias = logistic(torch.cat(inputs).numpy(), job.examples.labels[drawn], len(job.examples.classes))
+    student.cpu()
     weights = {"objective.head.linear.weight": torch.from_numpy(weight)}
     weights["objective.head.linear.bias"] = torch.from_numpy(bias)
     return replace(start, weights={**start.weights, **weights}, head_examples=len(drawn))

@@ -29,8 +29,11 @@ def in_teacher_space(job: Job) -> bool:
     return any(method_class(stage.recipe.method.name).in_teacher_space for stage in job.stages)
 
 
-def untrained_student(job: Job, section: StudentSection | None = None) -> SentenceTransformer:
-    """Build the student of the recipe, or of another `section`, before its start (start.py); the same every time."""
+def untrained_student(job: Job, section: StudentSection | None = None, fitted: bool = True) -> SentenceTransformer:
+    """Build the student of the recipe, or of another `section`, before its start (start.py); the same every time.
+
+    `fitted`: to texts, which takes a while where layers are narrower; else it has the size and not all the weights.
+    """
     described = None if section is not None else job.loaded.take_untrained()
     section = section or job.recipe.student
     if described is not None:
@@ -38,7 +41,7 @@ def untrained_student(job: Job, section: StudentSection | None = None) -> Senten
         if isinstance(section.dropout, float | int) and not section.is_static:
             described[0].model = with_dropout(described[0].auto_model, section.dropout)
         return described
-    texts = fitting_texts(job) if section.reads_texts else ()
+    texts = fitting_texts(job) if fitted and section.reads_texts else ()
     seed, shared = job.recipe.train.seed, in_teacher_space(job)
     return build_student(section, job.teacher.info, seed, shared, job.vocabulary, texts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -103,12 +104,12 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
 
     With a `fleet` the teachers' rows include disk, time and cost with its workers, also for 100 M and 1 B such texts.
     """
-    student = untrained_student(job)
+    student = untrained_student(job, fitted=False)
     tokens = tokenize(job, job.corpus, student)
     teachers = [_plan_teacher(job, teacher, student, fleet, tokens) for teacher in job.teachers]
     sources_of_outputs = [teacher.source for teacher in teachers]
     alignment = next((teacher.alignment for teacher in teachers if teacher.alignment is not None), None)
-    costs = [_measure_stage(job, stage, tokens, alignment, sources_of_outputs) for stage in job.stages]
+    costs = [_measure_stage(job, stage, student, tokens, alignment, sources_of_outputs) for stage in job.stages]
     judgement = plan_line(job, tokens, student)
 
     lines = _corpus_lines(job, tokens)
@@ -362,13 +363,14 @@ class StageCost:
 def _measure_stage(
     job: Job,
     stage: Stage,
+    student: SentenceTransformer,
     tokens: TokenStore,
     alignment: AlignmentStore | None,
     teachers: Sequence[ReadyTeacher | SampleTeacher],
 ) -> StageCost:
     """Measure a stage by a few real steps on a copy of the untrained student."""
     train = stage.recipe.train
-    encoder = trainable(job, untrained_student(job))
+    encoder = trainable(job, copy.deepcopy(student))
     objective = make_objective(stage, job.context)
     required = required_outputs(objective, job.examples)
     data = training_data(job, tokens, alignment, [teacher.signals_for(required) for teacher in teachers], required)

@@ -205,7 +205,10 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Marks:
-    """From which percentage of the teacher's average a student is good, and from which it is fair."""
+    """From which value a number is good (the lower end of its interval), and from which it is fair.
+
+    Defaults: those of `evaluation.marks`, in percent of the teacher's average.
+    """
 
     good: float = 95.0
     fair: float = 80.0
@@ -272,6 +275,7 @@ class Report:
     intervals: changes of each model against the teacher, by model
     changes: what training changed, and what the teacher's documents change (pipeline/columns.py)
     agreement: by retrieval task
+    marks: evaluation.marks of the recipe
     history: lines of metrics.jsonl, thinned
     exports: by form
     folder: where the run is now; it may move, so that it is not stored

@@ -52,8 +52,8 @@ def cost_table(report: Mapping[str, Any]) -> str:
     for name, entry in report.items():
         for precision, part in precisions(entry).items():
             if "weight_passes" in part:
-                share = f"{100 * part['weight_passes']:.1f} % of a step"
-                notes.append(f"- perturbing and restoring the weights, `{name}`, {precision}: {share} (target: 5 %)")
+                share = f"{100 * part['weight_passes']:.1f}% of a step"
+                notes.append(f"- perturbing and restoring the weights, `{name}`, {precision}: {share} (target: 5%)")
     return "\n".join(lines) + ("\n\n" + "\n".join(notes) if notes else "")
 
 

@@ -116,8 +116,8 @@ def alternatives_line(found: Mapping[str, Any]) -> str:
     """What static vectors keep of the teacher."""
     kept = {name: kept_by_static(model) for name, model in found.items()}
     parts = [
-        f"{name} ({model['parameters'] / 1e6:.1f} M parameters) keeps {kept[name][AVERAGE]:.1f} % of the teacher's "
-        f"average, {kept[name][RETRIEVAL]:.1f} % of retrieval"
+        f"{name} ({model['parameters'] / 1e6:.1f} M parameters) keeps {kept[name][AVERAGE]:.1f}% of the teacher's "
+        f"average, {kept[name][RETRIEVAL]:.1f}% of retrieval"
         for name, model in found.items()
     ]
     return (

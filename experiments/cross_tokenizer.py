@@ -231,7 +231,7 @@ def table(report: Mapping[str, Any], rows: Rows) -> str:
     methods = sorted({row["method"] for row in rows}, key=ORDER.index)
     figures = [(task, metric) for task in tasks for metric in (main[task], *OTHERS[task])]
     average = ["mean"] if len(tasks) > 1 else []
-    head = ["", "seeds", *(f"{task}, {metric}" for task, metric in figures), *average]
+    head = ["method", "seeds", *(f"{task}, {metric}" for task, metric in figures), *average]
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     teacher = [f"{report['teachers'][task][metric]:.2f}" for task, metric in figures]
     means = {method: overall(rows, method, tasks) for method in methods}

@@ -23,7 +23,7 @@ def browser_table(found: Mapping[str, Any]) -> str:
     query, search, load = *(found["milliseconds"][name] for name in ("query", "search")), found["load_seconds"]
     return "\n".join(lines) + (
         f"\n\nHeadless Chromium {found['chromium']}: {query['median']:.1f} ms a query (median of {found['queries']}; "
-        f"95 % below {query['p95']:.1f} ms), of which {search['median']:.1f} ms are the search; "
+        f"95% below {query['p95']:.1f} ms), of which {search['median']:.1f} ms are the search; "
         f"{load:.1f} s to load (`python -m benchmarks.browser --json FILE --run RUN`; {found['machine']})."
     )
 
@@ -49,7 +49,7 @@ def serve_line(found: Mapping[str, Any]) -> str:
     return (
         f"`distilvec serve` with {found['model']} answered {server['answered']:,} of {found['requests']:,} requests at "
         f"concurrency {found['concurrency']}: {server['texts_per_second']:.0f} texts/s, median "
-        f"{server['p50_ms']:.0f} ms, 99 % below {server['p99_ms']:.0f} ms; a loop over `encode` gives "
+        f"{server['p50_ms']:.0f} ms, 99% below {server['p99_ms']:.0f} ms; a loop over `encode` gives "
         f"{loop['texts_per_second']:.0f} texts/s at {loop['p50_ms']:.0f} ms. Its own memory after "
         f"each quarter: {memory} MB. "
         f"{server['refused_with_a_message']} malformed or oversized requests were refused with a message "
@@ -62,7 +62,7 @@ def peer_line(found: Mapping[str, Any]) -> str:
     if (peer := found.get("peer")) is None:
         return ""
     ours, theirs = (
-        f"{side['texts_per_second']:.0f} texts/s, median {side['p50_ms']:.0f} ms, 99 % below {side['p99_ms']:.0f} ms"
+        f"{side['texts_per_second']:.0f} texts/s, median {side['p50_ms']:.0f} ms, 99% below {side['p99_ms']:.0f} ms"
         for side in (peer["ours"], peer["theirs"])
     )
     return f" In turn with {peer['command']} on the same texts (`--peer`): {ours}; {peer['command']}: {theirs}."
@@ -91,8 +91,8 @@ def queue_table(found: Mapping[str, Any]) -> str:
         "|---:|---:|---:|---:|---:|---:|",
     ]
     lines += [
-        f"| {run['workers']} | {run['hours']} | {100 * run['efficiency']:.0f} % | {run['failures']} | "
-        f"{100 * run['repeated']:.3f} % | {run['writer_hours']} |"
+        f"| {run['workers']} | {run['hours']} | {100 * run['efficiency']:.0f}% | {run['failures']} | "
+        f"{100 * run['repeated']:.3f}% | {run['writer_hours']} |"
         for run in found["runs"]
     ]
     return "\n".join(lines)

@@ -294,10 +294,11 @@ def headline() -> str:
         return ""
     kept, speed = retained(record)["student"], record["inference"]
     return (
-        f"An example: {record['teacher']['name']} with {record['student']['parameters'] / 1e6:.1f} instead of "
-        f"{record['teacher']['parameters'] / 1e6:.1f} million parameters keeps {kept[AVERAGE]:.1f}% of its average score over "
-        f"eight tasks ({kept[RETRIEVAL]:.1f}% in\nretrieval) and embeds "
-        f"{speed['student_texts_per_second'] / speed['teacher_texts_per_second']:.1f} times as many texts a second on a CPU."
+        f"For example, a student of {record['student']['parameters'] / 1e6:.1f} million parameters keeps {kept[AVERAGE]:.1f}% "
+        f"of the average score of {record['teacher']['name']} ({record['teacher']['parameters'] / 1e6:.1f} million)\n"
+        f"over eight tasks, {kept[RETRIEVAL]:.1f}% in retrieval, and embeds "
+        f"{speed['student_texts_per_second'] / speed['teacher_texts_per_second']:.1f} times as many texts a second on a CPU "
+        "([results](docs/results.md))."
     )
 
 
@@ -328,7 +329,7 @@ def speed() -> str:
             lines.append(
                 f"| training, {precision}, texts/s (validation distance {part['held_out_distance']['ours']:.3f}, peer "
                 f"{part['held_out_distance']['peer']:.3f}; "
-                f"{100 * part['share_of_matmul_rate']:.0f} % of the measured matrix-product rate) | "
+                f"{100 * part['share_of_matmul_rate']:.0f}% of the measured matrix-product rate) | "
                 f"{rates['ours']:.0f} | {rates['peer']:.0f} "
                 f"| **{training[f'ratio_{precision}']:.1f}** | `python -m benchmarks.training --json FILE` |"
             )

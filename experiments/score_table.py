@@ -51,7 +51,7 @@ def retained(record: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 def modes_table(records: Mapping[str, Mapping[str, Any]]) -> str:
     """Students by size, and what they keep of the teacher: over all tasks, on retrieval, each in both modes."""
-    head = ("student", "parameters", "standard", "asymmetric", "retrieval", "retrieval, asymmetric")
+    head = ("student", "parameters", "average, %", "average, asymmetric, %", "retrieval, %", "retrieval, asymmetric, %")
     lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     for name, record in records.items():
         kept, millions = retained(record), record["student"]["parameters"] / 1e6

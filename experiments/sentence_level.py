@@ -145,7 +145,7 @@ def average_table(found: Mapping[str, Rows], paper: Mapping[str, float | None] |
 
     A row without a counterpart in the paper has None in `paper`.
     """
-    lines = ["| | seeds | Avg-In | Avg-Out | Avg | training, s |" + (" the paper's Avg |" if paper else "")]
+    lines = ["| method | seeds | Avg-In | Avg-Out | Avg | training, s |" + (" the paper's Avg |" if paper else "")]
     lines.append("|---|---:|---:|---:|---:|---:|" + ("---:|" if paper else ""))
     best = max((statistics.mean(averages(rows)) for name, rows in found.items() if name != "teacher"), default=0.0)
     for name, rows in found.items():
@@ -180,7 +180,8 @@ def against_table(found: Mapping[str, Rows], base: str = "simcse") -> list[str]:
 def task_table(found: Mapping[str, Rows]) -> str:
     """Every task's mean over seeds; a star marks those in domain."""
     domains = next(iter(found.values()))[0]["domains"]
-    lines = ["| | " + " | ".join(f"{task}{'*' if domain == 'in' else ''}" for task, domain in domains.items()) + " |"]
+    titles = [f"{task}*" if domain == "in" else task for task, domain in domains.items()]
+    lines = ["| method | " + " | ".join(titles) + " |"]
     lines.append("|---|" + "---:|" * len(domains))
     for name, rows in found.items():
         lines.append(

@@ -26,7 +26,7 @@ from distilvec.verbs.run.sweep import Member, run_sweep
 Rows = list[dict[str, Any]]
 Seeds = Mapping[int, float]  # a figure by seed
 LISTED = 5  # pairs named in words
-PAIRED = "Brackets: 95 % confidence interval of the mean difference, paired by seed (Student's t), where three seeds or more are there."  # noqa: E501
+PAIRED = "Brackets: 95% confidence interval of the mean difference, paired by seed (Student's t), where three seeds or more are there."  # noqa: E501
 
 
 def run_members(
@@ -115,7 +115,7 @@ def spread(values: Sequence[float], bold: bool = False) -> str:
 
 
 def difference(ours: Seeds, theirs: Seeds) -> str:
-    """A cell: the mean difference over the seeds that both have, with its 95 % interval from three seeds on."""
+    """A cell: the mean difference over the seeds that both have, with its 95% interval from three seeds on."""
     gaps = [ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()]
     if len(gaps) < 3:
         return f"{statistics.mean(gaps):+.2f}" if gaps else ""

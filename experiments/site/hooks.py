@@ -17,6 +17,8 @@ from experiments.site import katex, method_pages, reference_pages
 from experiments.site.links import PAGES, ROOT, folder_page, relink, site_uri
 
 _SVG = re.compile(r'<img alt="([^"]*)" src="([^"]*?figures/[^"]+\.svg)" ?/?>')
+_CODE = re.compile(r"<code>.*?</code>", re.DOTALL)
+_OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*(?![^<>]*>)")  # in code; not inside of a tag
 _PART = re.compile(r"<!-- part: (\S+)#(\w+) -->")  # a made part of another page
 _made: dict[str, str] = {}  # pages made from other files, by address
 
@@ -123,7 +125,7 @@ def on_post_page(html: str, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, config: Any, **_: Any) -> str:
-    """Put SVG figures into the page, where they take its colors, and set equations."""
+    """Put SVG figures into the page, where they take its colors, set equations, and keep options in one piece."""
 
     def inline(match: re.Match[str]) -> str:
         path = ROOT / "docs" / "figures" / match[2].rsplit("/", 1)[1]
@@ -133,6 +135,10 @@ def on_page_content(html: str, page: Any, config: Any, **_: Any) -> str:
         text = re.sub(r"<\?xml.*?\?>|<style>.*?</style>|<title>.*?</title>", "", text, flags=re.DOTALL)
         return text.replace("<svg ", f'<svg class="figure" role="img" aria-label="{match[1]}" ', 1)
 
+    def unbroken(match: re.Match[str]) -> str:
+        return _OPTION.sub(lambda option: f'<span class="option">{option[0]}</span>', match[0])
+
+    html = _CODE.sub(unbroken, html)  # a browser breaks a line after every hyphen
     try:
         return katex.typeset(_SVG.sub(inline, html))
     except ValueError as error:

@@ -185,7 +185,7 @@ def sentence_scores(name: str) -> Iterator[str]:
             for run in runs
             if run in found
         ]
-        head = ["", "seeds", "in domain", "out of domain", "average"]
+        head = ["run", "seeds", "in domain", "out of domain", "average"]
         title = f"{student} ([sentence-level comparison](../papers/talas.md#the-comparison), averages over "
         yield f"{title}{len(found[name][0]['scores'])} tasks):\n\n{table(head, rows)}"
 
@@ -207,5 +207,5 @@ def task_scores(name: str) -> Iterator[str]:
         ]
         yield (
             f"[Comparison across tokenizers](../papers/emo.md#the-comparison), banking77 with {labels}, accuracy; "
-            f"`task` is the student alone:\n\n{table(['', 'seeds', 'banking77'], rows)}"
+            f"`task` is the student alone:\n\n{table(['run', 'seeds', 'banking77'], rows)}"
         )

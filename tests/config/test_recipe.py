@@ -53,6 +53,7 @@ def test_numbers_paths_variants_overrides(file, tmp_path):
         ("train.epochs=0", r"\[train.epochs\] .*greater than 0, or .auto.; found 0"),
         ("train.schedule.name=cyclic", r"train.schedule.name"),
         ("teacher.vectors=x.parquet", r"exactly one of 'model' and 'vectors'; found both.*whole section: {model: "),
+        ("evaluation.marks={good: 80, fair: 90}", r"\[evaluation.marks\] .*fair, 90, is above good, 80"),
         ("train.batch_size", r"is not key=value"),
         ("name.x=1", r"'name' holds a value"),
         ("=1", r"^\[override\] .*key=value"),

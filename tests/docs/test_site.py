@@ -25,7 +25,10 @@ CUT = """[...document.querySelectorAll('pre code')].filter((code) => code.scroll
     .map((code) => code.textContent.slice(0, 60))"""
 
 
-CHECKED = ("index.html", "existing_index.html", "sizes.html", "papers/redact.html", "reference/cli.html")  # with axe
+CHECKED = (  # with axe
+    "index.html", "existing_index.html", "sizes.html", "task_student.html", "run_folder.html", "papers/redact.html",
+    "methods/redact.html", "methods/emo.html", "reference/cli.html",
+)  # fmt: skip
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -80,6 +83,12 @@ def test_reference_has_every_key_and_command(site):
 def test_the_site_names_no_file_of_another_host(site):
     for path in [*site.rglob("*.html"), *site.rglob("*.css")]:
         assert EXTERNAL.findall(path.read_text(encoding="utf-8")) == [], path
+
+
+@pytest.mark.slow
+def test_an_option_is_not_divided_at_the_end_of_a_line(site):
+    page = (site / "sizes.html").read_text(encoding="utf-8")
+    assert '<span class="option">--dry-run</span>' in page and '<span class="option">--size</span>' in page
 
 
 @pytest.mark.slow

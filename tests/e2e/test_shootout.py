@@ -180,7 +180,7 @@ def test_differences_from_the_student_without_a_teacher():
     interval = ttest_rel(ours, alone).confidence_interval(0.95)
     cell = f"+3.00 [{interval.low:+.2f}, {interval.high:+.2f}]"
     assert f"| jasper | {cell} | {cell} | {cell} |" in table and "| talas | +2.75 | +2.75 | +2.75 |" in table
-    assert "untrained" not in table and "95 %" in note
+    assert "untrained" not in table and "95%" in note
     assert against_table({"jasper": found["jasper"]}) == against_table({"simcse": found["simcse"]}) == []
 
 

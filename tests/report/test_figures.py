@@ -292,7 +292,7 @@ def test_margin_shows_checkpoints_fit_and_margin():
     figure = drawn(margin.section)["margin"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["checkpoints"]
     names = {text.get_text() for text in figure.axes[0].texts}
-    assert names == {"linear fit", "95 % band, low", "95 % band, high", "teacher", "robustness margin"}
+    assert names == {"linear fit", "95% band, low", "95% band, high", "teacher", "robustness margin"}
     assert len(points(figure.axes[0])[0]) == 10
 
 

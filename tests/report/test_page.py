@@ -19,7 +19,7 @@ from distilvec.report.html import render_page, tiles
 from distilvec.report.scores import make_verdict, score_table
 from distilvec.report.sections.queries import document_ids, query_table
 from distilvec.report.tables import ABSENT, number, number_cell
-from distilvec.report.values import Verdict
+from distilvec.report.values import Marks, Verdict
 from distilvec.report.write import draw_comparison, draw_sweep
 from tests.report.comparison_sample import sample_comparison
 from tests.report.report_sample import as_report, sample_judgement, sample_report
@@ -189,7 +189,7 @@ def test_the_verdicts_numbers_are_the_reports(report):
         "teacher_tokens": 6_300_000,
         "teacher_requests": 410,
     }
-    found = tiles(as_report(report).verdict)
+    found = tiles(as_report(report).verdict, Marks())
     assert [[one.key for one in tile] for tile in found] == [
         ["retention", "asymmetric_retention"], ["speedup", "document_speedup"], ["megabytes", "smaller"],
         ["worst_change"], ["teacher_cost"], ["teacher_tokens", "teacher_requests"],
@@ -200,9 +200,22 @@ def test_the_verdicts_numbers_are_the_reports(report):
         key: value for key, value in report["verdict"].items() if key not in others
     }
     assert shown["worst_change"].shown == "\N{MINUS SIGN}3.5" and "cranfield" in shown["worst_change"].label
-    assert shown["document_speedup"].shown == "2.0" and tiles(Verdict()) == []
+    assert shown["document_speedup"].shown == "2.0" and tiles(Verdict(), Marks()) == []
     assert (shown["teacher_cost"].shown, shown["teacher_tokens"].shown) == ("0.13", "6,300,000")
-    assert [[one.key for one in tile] for tile in tiles(Verdict(smaller=2.0))] == [["smaller"]]
+    assert [[one.key for one in tile] for tile in tiles(Verdict(smaller=2.0), Marks())] == [["smaller"]]
+
+
+def test_marks_are_those_of_the_recipe():
+    verdict = Verdict(retention=93.0, retention_interval=(91.0, 95.0), neighbors=0.85, neighbors_interval=(0.7, 0.9))
+
+    def marked(marks):
+        return {group[0].key: group[0].mark for group in tiles(verdict, marks)}
+
+    assert marked(Marks())["retention"] == "fair: good where the interval is above 95%"
+    assert marked(Marks(good=90, fair=70))["retention"] == "good: from 90% on"
+    assert marked(Marks(good=99, fair=95))["retention"] == "poor: fair from 95% on"
+    # "teacher-compatible" means the same for everyone
+    assert marked(Marks(good=90, fair=70))["neighbors"] == marked(Marks())["neighbors"] != ""
 
 
 def test_the_judgement_by_neighbours(report):
@@ -231,7 +244,7 @@ def judgement(report, **changes):
 
 
 def test_the_tiles_of_a_run_without_a_suite(report):
-    found = tiles(make_verdict({}, record=as_report(report).record))
+    found = tiles(make_verdict({}, record=as_report(report).record), Marks())
     assert [[one.key for one in tile] for tile in found] == [
         ["neighbors", "neighbors_alone"], ["megabytes", "smaller"],
     ]  # fmt: skip
@@ -250,7 +263,7 @@ def test_a_run_on_labels_alone_names_no_teacher(report):
         record.pop(part, None)
     shown = as_report({**report, "recipe": ""})
     shown.verdict = make_verdict({}, record=shown.record)
-    (first, *_), *rest = tiles(shown.verdict)
+    (first, *_), *rest = tiles(shown.verdict, Marks())
     assert (first.shown, first.label) == ("97.8", "accuracy on intents")
     assert [one.key for tile in rest for one in tile] == ["megabytes"]
     text = render_page(shown, draw)

@@ -16,9 +16,9 @@ from huggingface_hub import ModelCard
 from refusals import refused
 
 from distilvec.core.errors import DistilvecError
-from distilvec.report.model_card import model_card
+from distilvec.report.model_card import FROM_FOLDER, model_card
 from distilvec.report.record import parse_record
-from distilvec.verbs.push.push import checked_card, model_files, push_model
+from distilvec.verbs.push.push import checked_card, hub_card, model_files, push_model
 
 ROOT = Path(__file__).parents[2]
 RECORD = {
@@ -29,7 +29,6 @@ RECORD = {
     "data": {"sources": [{"name": "wiki", "rows": 3, "role": "document", "language": "tr"}]},
     "hub": {"base_model": ["org/base", "org/large"], "datasets": ["org/texts"], "license": "apache-2.0"},
 }
-LOADED = re.compile(r"""\("\."\)  # in this folder, or its path""")
 SECRETS = {
     "recipe.yaml": b"secret", ".env": b"HF_TOKEN=secret", ".cache/config.json": b"secret", "optimizer.pt": b"secret",
     "pytorch_model.bin": b"secret", "checkpoint/optimizer.safetensors": b"secret", "notes.txt": b"secret",
@@ -107,10 +106,9 @@ def test_the_folder_arrives_in_a_private_repository(pushed, folders):
         for path in folder.rglob("*")
         if path.is_file() and not path.is_symlink() and path.relative_to(folder).as_posix() not in SECRETS
     }
-    name, own = f'("{OWNER}/first")', expected["README.md"].decode()
-    loaded = LOADED.sub(name, own)
-    assert own.count("in this folder, or its path") == loaded.count(name) == 1
-    expected["README.md"] = loaded.encode()
+    own = expected["README.md"].decode()
+    expected["README.md"] = own.replace(f'("."){FROM_FOLDER}', f'("{OWNER}/first")').encode()
+    assert own.count(FROM_FOLDER) == 1 and b'(".")' not in expected["README.md"]
     assert arrived == expected and {"model.safetensors", "onnx/model.onnx", "1_Pooling/config.json"} <= set(arrived)
     assert repo["private"] and not any(b"secret" in content for content in arrived.values())
     assert "optimizer.pt" in answers["first"]["err"] and "vocab.txt" in answers["first"]["err"]
@@ -123,7 +121,20 @@ def test_an_existing_repository_is_kept_unless_asked(pushed):
     assert answers["update"]["status"] == 0
     assert (hub.commits[1]["revision"], hub.commits[1]["summary"]) == ("v2", "second try")
     branches = hub.repos[f"{OWNER}/first"]["branches"]
-    assert branches["v2"] == branches["main"]
+    assert f'SentenceTransformer("{OWNER}/first", revision="v2")'.encode() in branches["v2"]["README.md"]
+    without_card = [{**branches[name], "README.md": b""} for name in ("v2", "main")]
+    assert without_card[0] == without_card[1]
+
+
+def test_the_card_of_a_labelled_student_loads_its_head_from_the_hub():
+    supervised = {"task": "intents", "type": "classification", "rows": 9, "scores": {"student": {"accuracy": 0.9}}}
+    card = model_card(parse_record({**RECORD, "supervised": supervised}))
+    assert card.count('(".")') == 2
+    text = hub_card(card, "me/intents", "v2")
+    assert '(".")' not in text and FROM_FOLDER not in text
+    (code,) = re.findall(r"```python\n(from distilvec.*?)```", text, re.DOTALL)
+    assert 'TaskModel(snapshot_download("me/intents", revision="v2"))' in code
+    compile(code, "card", "exec")
 
 
 def test_public_only_on_request(pushed):
@@ -140,9 +151,7 @@ def test_a_license_is_asked_for(pushed, folders):
     arrived = hub.repos[f"{OWNER}/asked"]["branches"]["main"]
     before = ModelCard((folders / "unlicensed" / "README.md").read_text(encoding="utf-8"))
     card = ModelCard(arrived["README.md"].decode())
-    assert card.data.license == "cc-by-4.0" and card.text.replace(f'("{OWNER}/asked")', "") == LOADED.sub(
-        "", before.text
-    )
+    assert card.data.license == "cc-by-4.0" and card.text == hub_card(before.text, f"{OWNER}/asked")
     assert card.data.eval_results == before.data.eval_results and len(card.data.eval_results) == 1
 
 

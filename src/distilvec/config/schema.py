@@ -268,6 +268,20 @@ TEACHER_COLUMNS = frozenset({"teacher", "asymmetric", "untrained_asymmetric", "m
 START_COLUMNS = frozenset({"untrained", "untrained_asymmetric"})  # of the student before its training
 
 
+class MarksSection(Section):
+    """From which share of the teacher's average on, in percent, the report marks the student as good or fair."""
+
+    good: float = key(95.0, "where the lower end of the interval is at least this", ge=0)
+    fair: float = key(80.0, "where the share is at least this; below it is poor", ge=0)
+
+    @model_validator(mode="after")
+    def check_order(self) -> MarksSection:
+        """Refuse a fair mark above the good one."""
+        if self.fair > self.good:
+            raise ValueError(f"fair, {self.fair:g}, is above good, {self.good:g}; give it at most that")
+        return self
+
+
 class EvaluationSection(Section):
     """Data that the models are scored on (a suite file or a built-in suite), and the parts of the report."""
 
@@ -286,6 +300,7 @@ class EvaluationSection(Section):
     speed_batches: list[Annotated[int, Field(gt=0, le=4096)]] = key(
         [1, 8, 32], "batch sizes of the speed table", min_length=1
     )
+    marks: MarksSection = MarksSection()
 
 
 class Recipe(Section):

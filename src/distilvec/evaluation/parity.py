@@ -79,7 +79,7 @@ class Parity:
                 f"{self.ndcg_low:+.2f} to {self.ndcg_high:+.2f}), allowed loss is {tolerance.ndcg_loss:g}"
             )
         if self.labels is not None and not self.labels >= tolerance.labels:
-            found.append(f"{100 * self.labels:.1f} % equal labels, lowest allowed is {100 * tolerance.labels:g} %")
+            found.append(f"{100 * self.labels:.1f}% equal labels, lowest allowed is {100 * tolerance.labels:g}%")
         return found
 
 

@@ -22,7 +22,7 @@ from distilvec.report import write
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
 from distilvec.report.record import SpeedRecord, read_record, write_record
-from distilvec.report.values import Report
+from distilvec.report.values import Marks, Report
 
 
 def publish(job: Job, training: Training, report: Report) -> Run:
@@ -48,6 +48,8 @@ def publish(job: Job, training: Training, report: Report) -> Run:
     card = model_card(record, exports=read_exports(folder))
     replace_texts(folder, record.to_json(), card, student_similarity(job))
     write_record(job.files, record)
+    marks = job.recipe.evaluation.marks
+    report.marks = Marks(marks.good, marks.fair)
     write.write_report(job.files, report, record, recipes.dump(job.recipe))
     write.draw_report(job.files, report)
     return Run(job.folder, record)

@@ -303,7 +303,7 @@ def differences_table(comparison: Comparison) -> Table:
         change = marked_change(difference.difference, bounds, difference.mark)
         names = words(difference.run, difference.reference, difference.task)
         rows.append([*names, change, number_cell(difference.p, 3)])
-    caption = "Differences, in points, with 95 % intervals; p by paired bootstrap"
+    caption = "Differences, in points, with 95% intervals; p by paired bootstrap"
     return Table("difference-table", caption, ["Run", "against", "Task", "difference", "p (Holm)"], rows, words=3)
 
 

@@ -13,7 +13,7 @@ from distilvec.evaluation.neighbors import DOUBTFUL, FITS
 from distilvec.report.record import RunRecord
 from distilvec.report.section import Figure, Section
 from distilvec.report.tables import number, templates
-from distilvec.report.values import Report, Verdict
+from distilvec.report.values import Marks, Report, Verdict
 
 ORDER = (
     "problems", "neighbors", "scores", "use", "mistakes", "queries", "texts", "compression", "margin", "speed",
@@ -57,11 +57,7 @@ DIGITS = {
 }  # fmt: skip
 Draw = Callable[[Figure], str]
 
-GRADES = {  # from which lower end of the interval a number is good, and from which value it is fair
-    "neighbors": (FITS, DOUBTFUL),  # as `distilvec check` advises
-    "retention": (95.0, 80.0),
-}
-MARKS = {
+WORDS = {
     "good": "good: from {good:g}{unit} on",
     "fair": "fair: good where the interval is above {good:g}{unit}",
     "poor": "poor: fair from {fair:g}{unit} on",
@@ -102,14 +98,19 @@ def render_page(report: Report, draw: Draw) -> str:
     names = dict.fromkeys((*first, *ORDER))
     sections = {name: import_module(f"distilvec.report.sections.{name}").section(report) for name in names}
     title = report.name or record.name or "student"
-    return render(title, origin, report.verdict or Verdict(), sections, draw)
+    verdict = report.verdict or Verdict()
+    return render(title, origin, verdict, sections, draw, tiles(verdict, report.marks))
 
 
-def tiles(verdict: Verdict) -> list[list[Tile]]:
+def tiles(verdict: Verdict, marks: Marks) -> list[list[Tile]]:
     """Return the verdict's numbers in groups, a tile each with its notes.
 
     A note without its tile's number gets a tile of its own.
     """
+    thresholds = {
+        "neighbors": Marks(FITS, DOUBTFUL),  # "teacher-compatible" means the same here, on the card and in `check`
+        "retention": marks,
+    }
     groups: list[list[Tile]] = []
     has_tile = False  # whether the tile of the next note is there
     keys = list(TILES)
@@ -128,10 +129,11 @@ def tiles(verdict: Verdict) -> list[list[Tile]]:
         if bounds is not None:
             low, high = (number(bound, DIGITS.get(key, 1)) for bound in bounds)
             interval = f"[{low}, {high}]"
-        grade, mark = _grade(key, value, bounds), ""
-        if grade:
-            good, fair = GRADES[key]
-            mark = MARKS[grade].format(good=good, fair=fair, unit=unit)
+        grade, mark = "", ""
+        if key in thresholds:
+            limits = thresholds[key]
+            grade = _grade(value, bounds, limits)
+            mark = WORDS[grade].format(good=limits.good, fair=limits.fair, unit=unit)
         tile = Tile(key, value, shown, unit, label.format(**vars(verdict)), interval, grade, mark)
         if key in NOTES and has_tile:
             groups[-1].append(tile)
@@ -141,21 +143,23 @@ def tiles(verdict: Verdict) -> list[list[Tile]]:
     return groups
 
 
-def _grade(key: str, value: float, bounds: tuple[float, float] | None) -> str:
-    """Return the mark of a number; empty where there is no threshold for it."""
-    if key not in GRADES:
-        return ""
-    good, fair = GRADES[key]
+def _grade(value: float, bounds: tuple[float, float] | None, limits: Marks) -> str:
+    """Return the mark of a number: good by the lower end of its interval, fair by the number itself."""
     low = value if bounds is None else bounds[0]
-    if low >= good:
+    if low >= limits.good:
         return "good"
-    return "fair" if value >= fair else "poor"
+    return "fair" if value >= limits.fair else "poor"
 
 
 def render(
-    title: str, origin: Sequence[str], verdict: Verdict, sections: Mapping[str, Section | None], draw: Draw
+    title: str,
+    origin: Sequence[str],
+    verdict: Verdict,
+    sections: Mapping[str, Section | None],
+    draw: Draw,
+    groups: Sequence[Sequence[Tile]] = (),
 ) -> str:
-    """Return a page of sections; of `verdict` are shown the text, the advice and the numbers of TILES."""
+    """Return a page of sections, which begins with the verdict's text, the tiles in groups and the advice."""
     style, script = _page_files("css"), _page_files("js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     template = templates().get_template("page.html.jinja")
@@ -163,7 +167,7 @@ def render(
         title=title,
         subtitle=", ".join(part for part in origin if part),
         verdict=verdict.text,
-        tiles=tiles(verdict),
+        tiles=groups,
         advice=verdict.advice,
         sections={name: section for name, section in sections.items() if section},
         draw=draw,

@@ -18,6 +18,8 @@ from distilvec.report.scores import score_table, task_table
 from distilvec.report.tables import Table, json_text, make_table, to_markdown
 from distilvec.report.values import ExportedForm
 
+FROM_FOLDER = "  # start Python in this folder, or give its path"  # a pushed card has the hub's id instead
+
 
 def shorter_reading(student: int | None, teacher: int | None) -> str:
     """Compare the maximum lengths in tokens of student and teacher; "" unless the student reads less of a text."""
@@ -63,6 +65,7 @@ def model_card(record: RunRecord, exports: Mapping[str, ExportedForm] | None = N
         name=record.name or (student.name if student is not None else None) or "student",
         teachers=teachers_table([teacher or TeacherRecord(), *record.more_teachers]),
         loading=loading_call(student),
+        from_folder=FROM_FOLDER,
         compatibility=compatibility_note(record),
         prompts={} if student is None else {role: text for role, text in student.prompts.items() if text},
         scores=score_table(record.scores),

@@ -203,6 +203,17 @@ class Vocabulary:
 # -- the report ------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Marks:
+    """From which value a number is good (the lower end of its interval), and from which it is fair.
+
+    Defaults: those of `evaluation.marks`, in percent of the teacher's average.
+    """
+
+    good: float = 95.0
+    fair: float = 80.0
+
+
 @dataclass
 class Verdict:
     """The verdict in one sentence, and its numbers; None where a number is not known.
@@ -265,6 +276,7 @@ class Report:
     intervals: changes of each model against the teacher, by model
     changes: what training changed, and what the teacher's documents change (pipeline/columns.py)
     agreement: by retrieval task
+    marks: evaluation.marks of the recipe
     history: lines of metrics.jsonl, thinned
     exports: by form
     folder: where the run is now; it may move, so that it is not stored
@@ -292,6 +304,7 @@ class Report:
     vocabulary: Vocabulary | None = None
     texts: TextDistances | None = None
     verdict: Verdict | None = None
+    marks: Marks = field(default_factory=Marks)
     history: list[MetricsLine] = field(default_factory=list)
     warnings: list[MetricsLine] = field(default_factory=list)
     exports: dict[str, ExportedForm] = field(default_factory=dict)

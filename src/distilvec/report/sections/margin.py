@@ -62,7 +62,7 @@ def _sentences(fit: MarginFit, margin: Margin) -> list[str]:
 
 
 def _figure(checkpoints: Sequence[MarginPoint], fit: MarginFit | None) -> Figure | None:
-    """Checkpoints by distance and score, with the linear fit, its 95 % band and the margin."""
+    """Checkpoints by distance and score, with the linear fit, its 95% band and the margin."""
     means = [(point.distance, point.scores[AVERAGE]) for point in checkpoints if AVERAGE in point.scores]
     if len(means) < 2:
         return None
@@ -71,8 +71,8 @@ def _figure(checkpoints: Sequence[MarginPoint], fit: MarginFit | None) -> Figure
     if fit is not None:
         level = Level("teacher", fit.teacher)
         points += [LinePoint("", "linear fit", row.distance, row.score) for row in fit.line]
-        points += [LinePoint("", "95 % band, low", row.distance, row.low) for row in fit.line]
-        points += [LinePoint("", "95 % band, high", row.distance, row.high) for row in fit.line]
+        points += [LinePoint("", "95% band, low", row.distance, row.low) for row in fit.line]
+        points += [LinePoint("", "95% band, high", row.distance, row.high) for row in fit.line]
         if fit.margin is not None:
             scores = [score for _, score in means]
             points += [LinePoint("", "robustness margin", fit.margin, end) for end in (min(scores), max(scores))]

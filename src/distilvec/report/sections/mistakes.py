@@ -37,5 +37,5 @@ def section(report: Report) -> Section | None:
             folded(f"All {len(confused)} pairs", make_table("pair-table", "Every pair", more, CONFUSED)),
             folded("Every class", make_table("class-table", "Every class, times 100", mistakes.classes, CLASSES)),
         ),
-        make_table("wrong-table", f"Wrong test examples, the surest first{count}", mistakes.texts, TEXTS),
+        make_table("wrong-table", f"Wrong test examples, the most confident first{count}", mistakes.texts, TEXTS),
     )

@@ -23,7 +23,7 @@ from distilvec.report.tables import make_table, number_cell, pivot
 from distilvec.report.values import Changes, Report
 
 TESTED = (
-    "Changes are in points against the teacher, with the 95 % interval of a paired bootstrap over the test rows; "
+    "Changes are in points against the teacher, with the 95% interval of a paired bootstrap over the test rows; "
     "* p < 0.05, ** p < 0.01, *** p < 0.001."
 )
 NOTES = {
@@ -125,7 +125,7 @@ def retention_figure(rows: Sequence[Retained], teacher: bool) -> Figure:
     if teacher:
         unit, title, level = "% of the teacher's score", "Share of the teacher's scores", 100.0
     columns = {"Model": "model", "Task": "task", unit: ("value", 1), "low": ("low", 1), "high": ("high", 1)}
-    data = make_table("data-scores", f"{unit}, with 95 % intervals", rows, columns)
+    data = make_table("data-scores", f"{unit}, with 95% intervals", rows, columns)
     last = [BY_TYPE, RETRIEVAL, AVERAGE]
     trained = [row for row in rows if row.model not in START_COLUMNS]
     trained.sort(key=lambda row: last.index(row.task) + 1 if row.task in last else 0)

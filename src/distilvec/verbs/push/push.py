@@ -15,9 +15,11 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.escape import quoted
 from distilvec.core.log import log
 from distilvec.core.run_folder import RunFolder
 from distilvec.models.origin import is_hub_id
+from distilvec.report.model_card import FROM_FOLDER
 
 CARD = "README.md"
 _PUSHED = re.compile(  # names of a model's files, in any folder of it that is not hidden
@@ -27,8 +29,6 @@ _PUSHED = re.compile(  # names of a model's files, in any folder of it that is n
     r"|config_sentence_transformers|sentence_bert_config|router_config|vocabulary|exports|distillation)\.json"
     r"|chat_template\.jinja|README\.md|(?:LICEN[CS]E|NOTICE)(?:\.txt|\.md)?|distilvec_experts\.py)"
 )
-# A line of our cards that loads the model from its folder, from there on
-_LOADED = re.compile(r"""\("\."(.*)  # in this folder, or its path$""", re.MULTILINE)
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 
@@ -61,7 +61,7 @@ def push_model(
         message: The commit's first line.
         update: Push into a repository that exists.
 
-    The pushed card loads the model by its id on the hub.
+    The pushed card loads the model by its id on the hub, and by the branch if that is given.
 
     The token is that of HF_TOKEN or of `hf auth login`. Errors: DistilvecError for a folder without a model, weights or
     card, a card without a license or that the hub refuses, an existing repository, and every refusal of the hub.
@@ -87,7 +87,7 @@ def push_model(
             api.create_branch(repo, branch=revision, exist_ok=True)
         content: dict[str, Any] = {name: model / name for name in files}
         text = (model / CARD).read_text(encoding="utf-8") if license is None else str(card)
-        content[CARD] = _LOADED.sub(lambda found: f'("{repo}"{found[1]}', text).encode()
+        content[CARD] = hub_card(text, repo, revision).encode()
         operations = [CommitOperationAdd(name, value) for name, value in content.items()]
         title = message or f"Upload {card.data.get('model_name') or 'model'} with distilvec"
         commit = api.create_commit(repo, operations, commit_message=title, revision=revision)
@@ -146,6 +146,17 @@ def checked_card(model: Path, license: str | None) -> ModelCard:
         problem = f"the card of {model} states no license{based}."
         raise DistilvecError("--license", problem, "Give its id with --license, such as apache-2.0, mit or other.")
     return card
+
+
+def hub_card(card: str, repo: str, revision: str | None = None) -> str:
+    """Return a card of ours whose code loads the model from the hub instead of from its folder."""
+    source = quoted(repo)
+    if revision is not None:
+        source += f", revision={quoted(revision)}"
+    folder = f'("."){FROM_FOLDER}'
+    # TaskModel takes a folder alone
+    task_model = f"from huggingface_hub import snapshot_download\nmodel = TaskModel(snapshot_download({source}))"
+    return card.replace(f"model = TaskModel{folder}", task_model).replace(folder, f"({source})")
 
 
 @contextmanager

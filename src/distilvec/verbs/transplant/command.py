@@ -116,5 +116,5 @@ def transplant(
         )  # fmt: skip
     show_tokenizers(from_json(Vocabulary, found["compared"]))
     print(f"{out}: {rows_line(found)}")
-    if line := distance_line(found):
+    if line := distance_line(found, teacher, out):
         print(line)

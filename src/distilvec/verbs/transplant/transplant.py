@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -47,9 +48,8 @@ CARD = """---
 
 # {title} with another vocabulary
 
-Made by `distilvec transplant`: {before:,} tokens became
-{tokens:,}{rank}. Every weight but the embedding table is that of the original; nothing was trained.
-`vocabulary.json` has the details.
+Made by `distilvec transplant`: {before:,} tokens became {tokens:,}{rank}.
+Every weight but the embedding table is that of the original; nothing was trained. `vocabulary.json` has the details.
 """
 
 
@@ -170,13 +170,13 @@ def transplant_folder(
 
     def write_extra_files(folder: Path) -> None:
         write_json(folder / FIGURES, record, key="--out")
-        draw_vocabulary(folder / PAGE, vocabulary_report(record, out), "--out")
+        draw_vocabulary(folder / PAGE, vocabulary_report(record, name, out), "--out")
 
     save_student(made.model, out, record, _card(name, record, languages), key="--out", extra_files=write_extra_files)
     return record
 
 
-def vocabulary_report(record: Mapping[str, Any], out: Path) -> Report:
+def vocabulary_report(record: Mapping[str, Any], teacher: str, out: Path) -> Report:
     """Return the report of `transplant_folder`'s record: size and tokens first, then what to do next."""
     vocabulary = from_json(Vocabulary, record["compared"])
     report = Report(name=out.name, vocabulary=vocabulary, folder=str(out))
@@ -188,7 +188,7 @@ def vocabulary_report(record: Mapping[str, Any], out: Path) -> Report:
         verdict.text += f", {sizes[0]:,.0f} MB became {sizes[1]:,.0f}"
         verdict.megabytes = sizes[1]
         verdict.smaller = sizes[0] / sizes[1]
-    lines = [distance_line(record), *rows_line(record).split("\n")]
+    lines = [distance_line(record, teacher, out), *rows_line(record).split("\n")]
     verdict.advice = [f"{line[:1].upper()}{line[1:]}" for line in lines if line]
     report.verdict = verdict
     report.record = RunRecord(teacher=TeacherRecord(name=record["teacher"]))
@@ -207,7 +207,7 @@ def rows_line(record: Mapping[str, Any]) -> str:
     return f"{text}\nmissing: no old token has their text, training has to fill them ({'; '.join(shown)})"
 
 
-def distance_line(record: Mapping[str, Any]) -> str:
+def distance_line(record: Mapping[str, Any], teacher: str, out: Path) -> str:
     """Return how far the new model's vectors are from the original's, and whether it needs training; "" if unknown."""
     distance = record["distance"]
     if distance is None:
@@ -215,7 +215,8 @@ def distance_line(record: Mapping[str, Any]) -> str:
     line = f"distance to the original's vectors: {distance:.4f} on {MEASURED} texts"
     if distance < SAME:
         return f"{line}. No training is needed."
-    return f"{line}. Training brings the model nearer: distilvec distill TEACHER TEXTS --student FOLDER"
+    command = ["distilvec", "distill", teacher, "TEXTS", "--student", str(out)]
+    return f"{line}. Training brings the model nearer: {shlex.join(command)}"
 
 
 def _distance(before: SentenceTransformer, after: SentenceTransformer, texts: Mapping[str, Texts]) -> float | None:

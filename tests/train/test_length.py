@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 from interrupted import interrupt
 from jobs import train
@@ -16,6 +19,7 @@ from distilvec.pipeline.run import run
 from distilvec.train.length import Pace, automatic_passes, decay_steps, read_steps, steps_within
 from distilvec.train.metrics import read_metrics
 from distilvec.train.optimizer import build_schedule, with_early_decay
+from distilvec.train.validation import padded_tokens
 
 AUTO = {"train__epochs": "auto"}
 MINUTES = {**AUTO, "train__minutes": 0.05}
@@ -110,6 +114,12 @@ def test_measuring_changes_no_weight(tiny_recipe, tmp_path, monkeypatch):
     stated = resolve(tiny_recipe(train__max_steps=5), tmp_path / "stated")
     train(stated)
     assert weights(measured) == weights(stated)
+
+
+def test_the_tokens_of_a_validation_count_the_padding():
+    data = SimpleNamespace(lengths=np.array([9, 2, 99, 3, 8]), holdout_rows=np.array([0, 1, 3, 4]))
+    assert padded_tokens(data, 2) == 2 * 3 + 2 * 9, "2 beside 3, 8 beside 9; row 2 is not for validation"
+    assert padded_tokens(data, 100) == 4 * 9
 
 
 @pytest.mark.parametrize(

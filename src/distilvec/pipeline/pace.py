@@ -23,7 +23,7 @@ from distilvec.train.dataset import TrainingData
 from distilvec.train.length import Pace, read_steps, steps_within, write_steps
 from distilvec.train.stages import Stage
 from distilvec.train.trainer import Trainer, TrainingHooks, steps_between
-from distilvec.train.validation import validate
+from distilvec.train.validation import padded_tokens, validate
 
 Validation = tuple[dict[str, float], float | None]
 SAMPLE_STEPS = 8
@@ -114,9 +114,11 @@ def measure_pace(encoder: Encoder, objective: Objective, data: TrainingData, tra
     texts = train.batch_size * train.gradient_accumulation_steps
     if train.max_tokens is not None:  # batches of as many texts as have these tokens
         texts = round(state.texts / state.step)
+    # By tokens, too, with their padding: a few texts are padded more than many, which have others of their length
+    sample_share = padded_tokens(sample, train.batch_size) / padded_tokens(data, train.batch_size)
     return Pace(
         step_seconds=seconds_a_token * tokens_a_pass / trainer.steps_an_epoch,
-        validation_seconds=min(validations) * len(data.holdout_rows) / rows,
+        validation_seconds=min(validations) / sample_share,
         texts_a_step=texts,
         steps_an_epoch=trainer.steps_an_epoch,
     )

@@ -106,6 +106,11 @@ def teacher_distance(
     return dict(zip(names, means.tolist(), strict=True))
 
 
+def padded_tokens(data: TrainingData, batch_size: int) -> int:
+    """Return the tokens that a model reads in a validation, padding included: what its time depends on."""
+    return sum(len(group) * int(data.lengths[group].max()) for group in _groups(data, batch_size))
+
+
 def _groups(data: TrainingData, batch_size: int) -> list[np.ndarray]:
     """The validation rows, shortest first, in batches."""
     order = np.argsort(data.lengths[data.holdout_rows], kind="stable")

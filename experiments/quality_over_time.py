@@ -75,7 +75,7 @@ def draw_quality(found: Mapping[str, Any]) -> str:
     for number, measure in enumerate(MEASURES):
         parts += _panel(found, measure, FIRST_LEFT + number * APART)
     for number, (side, colour) in enumerate(COLOURS.items()):
-        x = FIRST_LEFT + 190 * number
+        x = FIRST_LEFT + 200 * number
         parts.append(f'<circle cx="{x}" cy="{HEIGHT - 24}" r="4.5" fill="{colour}"/>')
         parts.append(text(x + 12, HEIGHT - 20, side, "start"))
     return svg(WIDTH, HEIGHT, *parts)
@@ -88,8 +88,8 @@ def _panel(found: Mapping[str, Any], measure: str, left: int) -> list[str]:
         f'<path d="M{left} {TOP} V{BOTTOM} H{left + PANEL}" fill="none" stroke="currentColor"/>',
         text(left, TOP - 22, TITLES[measure], "start"),
         text(left + PANEL / 2, BOTTOM + 38, "minutes since the first command"),
-        text(left + PANEL, TOP - 5, "teacher", "end", font_size="11"),
-        f'<path d="M{left} {TOP} H{left + PANEL}" stroke="currentColor" stroke-dasharray="4 3" opacity=".6"/>',
+        text(left + PANEL, _up(1) - 5, "teacher", "end", font_size="11"),
+        f'<path d="M{left} {_up(1):.1f} H{left + PANEL}" stroke="currentColor" stroke-dasharray="4 3" opacity=".6"/>',
     ]
     parts += [text(_across(tick, left), BOTTOM + 18, f"{tick:g}") for tick in TICKS]
     for share in (0.25, 0.5, 0.75, 1.0):
@@ -117,5 +117,5 @@ def _across(minutes: float, left: int) -> float:
 
 
 def _up(share: float) -> float:
-    """Return the y of a share of the teacher's score."""
-    return BOTTOM - (BOTTOM - TOP) * share
+    """Return the y of a share of the teacher's score, with room for names above it."""
+    return BOTTOM - (BOTTOM - TOP) * share / 1.15

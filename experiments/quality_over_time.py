@@ -69,6 +69,17 @@ def _reached(name: str, sides: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
+def first_better(job: Mapping[str, Any], side: str) -> tuple[float, float] | None:
+    """Return after how many minutes distilvec's student is better in each measure than the last one of another side,
+    and the minutes of that one; None if it never is.
+    """
+    last = job["sides"][side]["points"][-1]
+    for point in job["sides"]["distilvec"]["points"]:
+        if all(point[measure] > last[measure] for measure in MEASURES):
+            return point["minutes"], last["minutes"]
+    return None
+
+
 def draw_quality(found: Mapping[str, Any]) -> str:
     """Return a panel for each measure: a line for each job and side, by minutes; the teacher's score dashed."""
     parts: list[str] = []

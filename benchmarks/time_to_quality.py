@@ -14,8 +14,8 @@ other preparation count. Students are saved on the way, and scored when the cloc
 - neighbours: the share of the teacher's ten nearest neighbours that the student finds, for held-out texts
 - nDCG@10 of each task of the suite, times 100
 
-Jobs: "minilm" trains all layers of --student; "5M" makes a student of about five million parameters; "static" a table
-of token vectors. What each side does is its own usual way:
+Jobs: "minilm" trains all layers of --student; "5M" makes a student of about five million parameters, of the teacher's
+own layers, and "5M-minilm" one of --student's; "static" makes a table of token vectors. What each side does is its own usual way:
 
 - distilvec: its shortest command, `distilvec distill TEACHER TEXTS` with `--size 5M`, `--student MODEL` or
   `--layers 0`, and --epochs.
@@ -55,7 +55,7 @@ STATIC_DIM = 256
 KILL_AFTER = 120  # seconds that a side has to end after it was asked to
 Vectors = npt.NDArray[np.float32]
 
-JOBS = ("5M", "minilm", "static")
+JOBS = ("5M", "5M-minilm", "minilm", "static")
 PEER_LAYERS = [1, 4, 7, 10]  # of the teacher, as in the example
 
 
@@ -87,7 +87,7 @@ def main() -> None:
     write_texts(workspace, arguments.texts, arguments.candidates)
     teacher = teacher_quality(workspace, arguments.teacher, arguments.suite)
     for side in arguments.sides:
-        if side == "sentence-transformers" and arguments.job == "static":
+        if side == "sentence-transformers" and arguments.job in ("static", "5M-minilm"):
             continue  # it has no way of its own to such a student
         if side == "model2vec" and arguments.model2vec is None:
             print("model2vec: left out, since --model2vec names no folder")
@@ -214,7 +214,12 @@ def saved_students(folder: Path) -> list[Path]:
 
 def run_distilvec(arguments: argparse.Namespace, workspace: Path, folder: Path) -> None:
     """Become `distilvec distill`, without its evaluation: one code scores the students of all sides later."""
-    student = {"5M": ["--size", "5M"], "minilm": ["--student", arguments.student], "static": ["--layers", "0"]}
+    student = {
+        "5M": ["--size", "5M"],
+        "5M-minilm": ["--size", "5M", "--student", arguments.student],
+        "minilm": ["--student", arguments.student],
+        "static": ["--layers", "0"],
+    }
     line = [sys.executable, "-m", "distilvec", "distill", arguments.teacher, str(workspace / "texts.jsonl")]
     line += student[arguments.job]
     line += ["--epochs", str(arguments.epochs), "--out", str(folder / "run")]

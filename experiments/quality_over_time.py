@@ -8,7 +8,13 @@ from typing import Any
 
 from experiments.site.figures import BLUE, ORANGE, svg, text
 
-JOBS = {"minilm": "mpnet → all of MiniLM", "5M": "mpnet → 5M", "static": "mpnet → static vectors"}
+JOBS = {
+    "minilm": "mpnet → all of MiniLM",
+    "5M": "mpnet → 5M of its own layers",
+    "5M-minilm": "mpnet → 5M of MiniLM's layers",
+    "static": "mpnet → static vectors",
+}
+NAMES = {"minilm": "MiniLM", "5M": "5M", "5M-minilm": "5M of MiniLM", "static": "static"}  # in the picture
 MEASURES = {"neighbors": ("neighbours", 2), "cranfield": ("Cranfield", 1), "xquad-en": ("XQuAD", 1)}
 
 COLOURS = {"distilvec": BLUE, "sentence-transformers": ORANGE, "model2vec": "#888888"}
@@ -117,8 +123,7 @@ def _panel(found: Mapping[str, Any], measure: str, left: int) -> list[str]:
             parts.append(f'<path d="M{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
             parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in points]
             x, y = points[-1]
-            name = {"minilm": "MiniLM", "static": "static"}.get(job, job)
-            parts.append(text(x, y - 8, name, "end", font_size="11", fill=colour))
+            parts.append(text(x, y - 8, NAMES[job], "end", font_size="11", fill=colour))
     return parts
 
 

@@ -15,7 +15,8 @@ other preparation count. Students are saved on the way, and scored when the cloc
 - nDCG@10 of each task of the suite, times 100
 
 Jobs: "minilm" trains all layers of --student; "5M" makes a student of about five million parameters, of the teacher's
-own layers, and "5M-minilm" one of --student's; "static" makes a table of token vectors. What each side does is its own usual way:
+own layers, and "5M-minilm" one of --student's; "static" makes a table of token vectors. What each side does is its own
+usual way:
 
 - distilvec: its shortest command, `distilvec distill TEACHER TEXTS` with `--size 5M`, `--student MODEL` or
   `--layers 0`, and --epochs.

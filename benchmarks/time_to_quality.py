@@ -90,6 +90,8 @@ def main() -> None:
     for side in arguments.sides:
         if side == "sentence-transformers" and arguments.job in ("static", "5M-minilm"):
             continue  # it has no way of its own to such a student
+        if side == "model2vec" and arguments.job != "static":
+            continue  # its students are static
         if side == "model2vec" and arguments.model2vec is None:
             print("model2vec: left out, since --model2vec names no folder")
             continue
@@ -216,7 +218,7 @@ def saved_students(folder: Path) -> list[Path]:
 def run_distilvec(arguments: argparse.Namespace, workspace: Path, folder: Path) -> None:
     """Become `distilvec distill`, without its evaluation: one code scores the students of all sides later."""
     student = {
-        "5M": ["--size", "5M"],
+        "5M": ["--size", "5M", "student.model=teacher"],
         "5M-minilm": ["--size", "5M", "--student", arguments.student],
         "minilm": ["--student", arguments.student],
         "static": ["--layers", "0"],

@@ -21,13 +21,13 @@ from distilvec.teachers.indexes.address import read_address
 from distilvec.teachers.sources import source_kind
 from distilvec.verbs.check.section import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of
+from distilvec.verbs.distill.small_student import SMALL_MODEL, narrower_model
 from distilvec.verbs.distill.texts import text_sources, with_pieces
 
 TEACHER = "teacher"  # student.model: the teacher's own backbone
 QUARTER = "25%"  # of the teacher's parameters, without `size` and `layers`
 
 # A teacher that is no model on this machine has no layers to take: the student is a small model that everybody can get
-SMALL_MODEL = "all-MiniLM-L6-v2"
 SMALL_MULTILINGUAL_MODEL = "intfloat/multilingual-e5-small"
 
 INDEX_QUERIES = 500  # stored texts that the student of an index is judged on, and that it is not trained on
@@ -212,6 +212,10 @@ def _student(request: Request, root: Path) -> dict[str, Any]:
     elif request.kind != "model":
         is_english = request.language in (None, "en")
         section["model"] = SMALL_MODEL if is_english else SMALL_MULTILINGUAL_MODEL
+    elif _may_be_narrower(request):
+        teacher = model_name(cast(Model, request.teacher), root, "teacher")
+        trusts_code = bool(request.overrides.get("teacher.trust_remote_code"))
+        section["model"] = narrower_model(teacher, cast(str, request.size), trusts_code) or TEACHER
     if request.layers is not None:
         section["layers"] = request.layers
     if request.dims is not None:
@@ -222,6 +226,15 @@ def _student(request: Request, root: Path) -> dict[str, Any]:
         # Without a size every token that the texts use stays. A student of an earlier run was cut to its language then
         section["vocabulary"] = {"kind": "trim", "letters": "seen"}
     return section
+
+
+def _may_be_narrower(request: Request) -> bool:
+    """Whether the student may begin with the layers of another model: the user has not said whose, nor how many.
+
+    Measured for the default method alone; others may compare layers or tokens, which have to be the teacher's then.
+    """
+    names_layers = request.layers is not None or "student.model" in request.overrides
+    return request.size is not None and not names_layers and request.method == "redact"
 
 
 def _is_our_student(student: Any) -> bool:

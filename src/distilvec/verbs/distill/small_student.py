@@ -1,0 +1,39 @@
+"""Whose layers a small student of a wide teacher begins with: the teacher's, or those of a narrower model."""
+
+from __future__ import annotations
+
+from distilvec.core.errors import DistilvecError
+from distilvec.core.log import log
+from distilvec.models.load import load_tokenizer
+from distilvec.students.design import SMALL, WIDE, parse_size
+from distilvec.students.shape import read_shape
+
+SMALL_MODEL = "all-MiniLM-L6-v2"  # of 384 dimensions, English
+SHARED = 0.9  # of its tokens, from which on a teacher's vocabulary is taken for the same one
+
+
+def narrower_model(teacher: str, size: str, trust_remote_code: bool = False) -> str | None:
+    """Return a narrower model whose layers suit this size better than the teacher's; None to take the teacher's.
+
+    Below SMALL parameters, layers of WIDE dimensions leave one of them or two, with few tokens. all-mpnet-base-v2 at
+    5M keeps far more with layers of SMALL_MODEL (docs/sizes.md). That model reads English alone, so it is only for a
+    teacher with its vocabulary, BERT's. Where it cannot be had, the design's note names it.
+
+    Errors: DistilvecError for a teacher or size that cannot be read.
+    """
+    shape = read_shape(teacher, trust_remote_code=trust_remote_code)
+    if shape.hidden_size < WIDE or parse_size(size).of(shape) >= SMALL:
+        return None
+    try:
+        small = load_tokenizer(SMALL_MODEL, "student").get_vocab()
+    except DistilvecError:
+        return None
+    known = load_tokenizer(teacher, "teacher", trust_remote_code=trust_remote_code).get_vocab()
+    shared = sum(token in known for token in small)
+    if shared < SHARED * len(small):
+        return None
+    log(
+        f"student: layers of {SMALL_MODEL}; those of the teacher, of {shape.hidden_size} dimensions, are wide for "
+        f"{size} (student.model=teacher takes them)"
+    )
+    return SMALL_MODEL

@@ -34,6 +34,7 @@ STARTS = {  # the variants of real_teachers.yaml, and what the student is before
 TURKISH = {  # the variants of real_teachers_turkish.yaml
     "trim-12": "12 layers, trimmed to 14,000 tokens",
     "trim-4": "4 layers, trimmed to 14,000 tokens",
+    "size-20M": "`--size 20M`: 12 layers with half of the neurons, 16,258 tokens",
     "unigram-12": "12 layers, 16,000 Unigram tokens",
     "unigram-4": "4 layers, 16,000 Unigram tokens",
 }
@@ -122,8 +123,10 @@ def change(start: Mapping[str, Any] | None, student: Mapping[str, Any] | None, k
 
 
 def scores(row: Mapping[str, Any], before: str, after: str, task: str) -> str:
-    """Return a task's score before and after training."""
+    """Return a task's score before and after training, as far as it was measured."""
     values = [row["scores"].get(column, {}).get(task) for column in (before, after)]
+    if values[0] is None:
+        return "" if values[1] is None else f"{values[1]:.1f}"
     return " → ".join("-" if value is None else f"{value:.1f}" for value in values)
 
 

@@ -47,21 +47,8 @@ def read_shape(
     `linear_dim` is that of a student with the model's own layers: set it for a student of another model.
     Errors: DistilvecError with the key for a model that cannot be read.
     """
-    source = with_owner(resolve_model(name))
-    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    with readable(name, key):
-        check_kind(name, key, revision)
-        modules = read_settings(name, "modules.json", revision) or []
-        adapter = adapter_settings(name, revision)
-        if adapter is None:
-            config = AutoConfig.from_pretrained(source, subfolder=modules[0]["path"] if modules else "", **options)
-        else:  # of the adapter's base, whose revision is its own
-            base = adapter["base_model_name_or_path"]
-            config = AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
-        backbone = _without_weights(config, trust_remote_code)
-        refuse_several_parts(backbone, name, key)
-        widths = _dense_widths(name, modules, revision)
-    tokenizer = load_tokenizer(name, key, **options)
+    backbone, widths = _backbone_and_layers(name, key, revision, trust_remote_code)
+    tokenizer = load_tokenizer(name, key, revision=revision, trust_remote_code=trust_remote_code)
     no_trimming = "" if plain_copy(tokenizer) else "its tokenizer has no fast form (tokenizer.json)."
 
     hidden_size = backbone.config.get_text_config().hidden_size
@@ -74,6 +61,36 @@ def read_shape(
         dense_parameters=sum(inputs * outputs + bias * outputs for inputs, outputs, bias in widths),
         no_trimming=no_trimming,
     )
+
+
+def read_width(name: str, key: str = "teacher", *, revision: str | None = None, trust_remote_code: bool = False) -> int:
+    """Read the hidden size of a model from its configuration alone, without its tokenizer, which may be large.
+
+    Errors: DistilvecError with the key for a model that cannot be read.
+    """
+    backbone, _ = _backbone_and_layers(name, key, revision, trust_remote_code)
+    width: int = backbone.config.get_text_config().hidden_size
+    return width
+
+
+def _backbone_and_layers(
+    name: str, key: str, revision: str | None, trust_remote_code: bool
+) -> tuple[PreTrainedModel, list[tuple[int, int, bool]]]:
+    """Return a model's backbone without weights, and the linear layers behind it (`_dense_widths`)."""
+    source = with_owner(resolve_model(name))
+    with readable(name, key):
+        check_kind(name, key, revision)
+        modules = read_settings(name, "modules.json", revision) or []
+        adapter = adapter_settings(name, revision)
+        if adapter is None:
+            options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+            config = AutoConfig.from_pretrained(source, subfolder=modules[0]["path"] if modules else "", **options)
+        else:  # of the adapter's base, whose revision is its own
+            base = adapter["base_model_name_or_path"]
+            config = AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
+        backbone = _without_weights(config, trust_remote_code)
+        refuse_several_parts(backbone, name, key)
+        return backbone, _dense_widths(name, modules, revision)
 
 
 def count_tokens(tokenizer: PreTrainedTokenizerBase, texts: Mapping[str, Texts]) -> TokensUsed:

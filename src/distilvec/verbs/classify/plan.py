@@ -75,7 +75,8 @@ def check_size(recipe: Recipe, cut: Mapping[str, Any], folder: Path) -> None:
 def _lines(
     data: LabelledTexts, split: Split, teacher_job: Job, student_job: Job, knows_labels: bool, folder: Path
 ) -> Lines:
-    teacher_model, student_model = untrained_student(teacher_job), untrained_student(student_job)
+    teacher_model = untrained_student(teacher_job, fitted=False)
+    student_model = untrained_student(student_job, fitted=False)
     teacher_seconds = _seconds_a_text(teacher_job, teacher_model)
     student_seconds = _seconds_a_text(student_job, student_model)
 

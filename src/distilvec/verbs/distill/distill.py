@@ -67,8 +67,8 @@ def distill(
             vectors [texts, dim].
         texts: A file, a folder, a glob, an address (s3://...), the id of a data set on the hub, a list of Path of
             these, a list of texts, or a `datasets.Dataset`. None takes the texts of an index.
-        student: The model to train. None: the teacher's own layers; for an index or an API a small model. The student
-            of an earlier run is trained on.
+        student: The model to train. None: the teacher's own layers; for an index or an API a small model, and for a
+            size below 15M of a wide English teacher as well. The student of an earlier run is trained on.
         size: Parameters of the student: "5M", "25%" of the teacher's. None: a quarter, unless `layers` or `student`
             says what to train.
         layers: The layers to keep instead of a size: a number, evenly spread, or their numbers from 0. 0 is a static

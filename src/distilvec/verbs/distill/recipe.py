@@ -214,8 +214,13 @@ def _student(request: Request, root: Path) -> dict[str, Any]:
         section["model"] = SMALL_MODEL if is_english else SMALL_MULTILINGUAL_MODEL
     elif _may_be_narrower(request):
         teacher = model_name(cast(Model, request.teacher), root, "teacher")
-        trusts_code = bool(request.overrides.get("teacher.trust_remote_code"))
-        section["model"] = narrower_model(teacher, cast(str, request.size), trusts_code) or TEACHER
+        narrower = narrower_model(
+            teacher,
+            cast(str, request.size),
+            revision=request.overrides.get("teacher.revision"),
+            trust_remote_code=bool(request.overrides.get("teacher.trust_remote_code")),
+        )
+        section["model"] = narrower or TEACHER
     if request.layers is not None:
         section["layers"] = request.layers
     if request.dims is not None:

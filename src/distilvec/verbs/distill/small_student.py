@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
 from distilvec.models.load import load_tokenizer
 from distilvec.students.design import SMALL, WIDE, parse_size
-from distilvec.students.shape import read_shape
+from distilvec.students.shape import read_shape, read_width
 
 SMALL_MODEL = "all-MiniLM-L6-v2"  # of 384 dimensions, English
 SHARED = 0.9  # of its tokens, from which on a teacher's vocabulary is taken for the same one
 
 
-def narrower_model(teacher: str, size: str, trust_remote_code: bool = False) -> str | None:
+def narrower_model(
+    teacher: str, size: str, *, revision: str | None = None, trust_remote_code: bool = False
+) -> str | None:
     """Return a narrower model whose layers suit this size better than the teacher's; None to take the teacher's.
 
     Below SMALL parameters, layers of WIDE dimensions leave one of them or two, with few tokens. all-mpnet-base-v2 at
@@ -21,19 +25,20 @@ def narrower_model(teacher: str, size: str, trust_remote_code: bool = False) -> 
 
     Errors: DistilvecError for a teacher or size that cannot be read.
     """
-    shape = read_shape(teacher, trust_remote_code=trust_remote_code)
-    if shape.hidden_size < WIDE or parse_size(size).of(shape) >= SMALL:
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    width = read_width(teacher, **options)
+    if width < WIDE or parse_size(size).of(read_shape(teacher, **options)) >= SMALL:
         return None
     try:
         small = load_tokenizer(SMALL_MODEL, "student").get_vocab()
     except DistilvecError:
         return None
-    known = load_tokenizer(teacher, "teacher", trust_remote_code=trust_remote_code).get_vocab()
+    known = load_tokenizer(teacher, "teacher", **options).get_vocab()
     shared = sum(token in known for token in small)
     if shared < SHARED * len(small):
         return None
     log(
-        f"student: layers of {SMALL_MODEL}; those of the teacher, of {shape.hidden_size} dimensions, are wide for "
+        f"student: layers of {SMALL_MODEL}; those of the teacher, of {width} dimensions, are wide for "
         f"{size} (student.model=teacher takes them)"
     )
     return SMALL_MODEL

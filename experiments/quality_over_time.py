@@ -14,16 +14,16 @@ JOBS = {
     "5M-minilm": "mpnet → 5M of MiniLM's layers",
     "static": "mpnet → static vectors",
 }
-NAMES = {"minilm": "MiniLM", "5M": "5M", "5M-minilm": "5M of MiniLM", "static": "static"}  # in the picture
+COLOURS = {"minilm": BLUE, "5M": ORANGE, "5M-minilm": "#3f9b5f", "static": "#9467bd"}
 MEASURES = {"neighbors": ("neighbours", 2), "cranfield": ("Cranfield", 1), "xquad-en": ("XQuAD", 1)}
 
-COLOURS = {"distilvec": BLUE, "sentence-transformers": ORANGE, "model2vec": "#888888"}
 TITLES = {
     "neighbors": "neighbours found",
     "cranfield": "Cranfield, nDCG@10",
     "xquad-en": "XQuAD, nDCG@10",
 }
-WIDTH, HEIGHT = 860, 320
+WIDTH, HEIGHT = 860, 345
+LEGEND = 300
 TOP, BOTTOM = 45, 235  # of every panel, in pixels
 PANEL, FIRST_LEFT, APART = 225, 45, 280
 TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100)  # minutes
@@ -87,14 +87,19 @@ def first_better(job: Mapping[str, Any], side: str) -> tuple[float, float] | Non
 
 
 def draw_quality(found: Mapping[str, Any]) -> str:
-    """Return a panel for each measure: a line for each job and side, by minutes; the teacher's score dashed."""
+    """Return a panel for each measure: a line for each job and side, by minutes; the teacher's score dashed.
+
+    The color says the job, a hollow point another side than distilvec.
+    """
     parts: list[str] = []
     for number, measure in enumerate(MEASURES):
         parts += _panel(found, measure, FIRST_LEFT + number * APART)
-    for number, (side, colour) in enumerate(COLOURS.items()):
-        x = FIRST_LEFT + 200 * number
-        parts.append(f'<circle cx="{x}" cy="{HEIGHT - 24}" r="4.5" fill="{colour}"/>')
-        parts.append(text(x + 12, HEIGHT - 20, side, "start"))
+    for number, (job, colour) in enumerate(COLOURS.items()):
+        x = FIRST_LEFT + 207 * number
+        parts.append(_dot(x, LEGEND, colour, is_filled=True))
+        parts.append(text(x + 12, LEGEND + 4, JOBS[job], "start", font_size="12"))
+    others = "hollow: sentence-transformers' trainer (blue) and model2vec (violet)"
+    parts.append(text(FIRST_LEFT - 5, LEGEND + 26, f"filled: distilvec; {others}", "start", font_size="12"))
     return svg(WIDTH, HEIGHT, *parts)
 
 
@@ -113,18 +118,21 @@ def _panel(found: Mapping[str, Any], measure: str, left: int) -> list[str]:
         value = f"{share:.2f}" if measure == "neighbors" else f"{share * teacher:.0f}"
         parts.append(text(left - 6, _up(share) + 4, value, "end", font_size="11"))
         parts.append(f'<path d="M{left} {_up(share):.1f} H{left + PANEL}" stroke="currentColor" opacity=".12"/>')
-    for job, sides in ((job, row["sides"]) for job, row in found.items()):
-        for side, result in sides.items():
-            if not result["points"]:
-                continue
+    for job, row in found.items():
+        for side, result in row["sides"].items():
             points = [(_across(point["minutes"], left), _up(point[measure] / teacher)) for point in result["points"]]
-            colour = COLOURS[side]
-            line = " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-            parts.append(f'<path d="M{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in points]
-            x, y = points[-1]
-            parts.append(text(x, y - 8, NAMES[job], "end", font_size="11", fill=colour))
+            if points:
+                line = " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+                parts.append(f'<path d="M{line}" fill="none" stroke="{COLOURS[job]}" stroke-width="1.5"/>')
+            parts += [_dot(x, y, COLOURS[job], is_filled=side == "distilvec") for x, y in points]
     return parts
+
+
+def _dot(x: float, y: float, colour: str, is_filled: bool) -> str:
+    """Return the point of a student."""
+    if is_filled:
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="none" stroke="{colour}" stroke-width="1.5"/>'
 
 
 def _across(minutes: float, left: int) -> float:

@@ -57,7 +57,7 @@ def test_the_table_says_when_each_best_is_reached_and_leaves_out_sides_without_s
     assert "model2vec" not in table
     assert "neighbours 0.45 after 5.0 minutes, reached after 2.0" in table
     assert "Cranfield 41.0 after 5.0 minutes, not reached" in table
-    assert draw_quality({"5M": job}).count("<circle") == 3 * 4 + 3, "four students in three panels, three ways"
+    assert draw_quality({"5M": job}).count("<circle") == 3 * 4 + 4, "four students in three panels, four jobs"
     assert first_better(job, "sentence-transformers") is None
     job["sides"]["sentence-transformers"]["points"] = [{**point(9, 0.39, 34), "xquad-en": 79.0}]
     assert first_better(job, "sentence-transformers") == (2, 9)

@@ -34,6 +34,7 @@ from benchmarks.texts import SHARED
 ROOT = Path(__file__).parents[1]
 DATA = SHARED.parents[1] / "banking77" / "banking77.jsonl.gz"
 Row = dict[str, str]
+KEPT = ("sentence", "accuracy", "interval", "parameters", "teacher_accuracy", "teacher_parameters")  # of our result
 
 # Runs in setfit's environment, which has no distilvec: one epoch of contrastive pairs, then a logistic regression.
 SETFIT = """
@@ -113,7 +114,7 @@ def drawn(rows: list[Row], count: int, seed: int) -> list[Row]:
 
 
 def run_distilvec(workspace: Path, model: str, seed: int) -> dict[str, Any]:
-    """Run the command; return accuracy with its interval, that of the teacher, and parameters."""
+    """Run the command; return its sentence, accuracies with the interval in per cent, and parameters."""
     out = workspace / "run"
     line = [sys.executable, "-m", "distilvec", "classify", str(workspace / "train.jsonl")]
     line += ["--test", str(workspace / "test.jsonl"), "--teacher", model, "--seed", str(seed), "--out", str(out)]
@@ -122,7 +123,11 @@ def run_distilvec(workspace: Path, model: str, seed: int) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": path, "DISTILVEC_CACHE": str(workspace / "cache")}
     subprocess.run(line, check=True, env=environment, cwd=workspace)
     result: dict[str, Any] = json.loads((workspace / "result.json").read_text(encoding="utf-8"))
-    return result
+    kept = {name: result[name] for name in KEPT}
+    kept["accuracy"] *= 100
+    kept["teacher_accuracy"] *= 100
+    kept["interval"] = [100 * end for end in kept["interval"]]
+    return kept
 
 
 def run_setfit(workspace: Path, python: Path, model: str, seed: int, pairs: int) -> dict[str, Any]:

@@ -16,8 +16,10 @@ from test_run_teachers import odd
 
 from distilvec.__main__ import run_command
 from distilvec.config import recipe as recipes
+from distilvec.config.yaml_dialect import load_yaml
 from distilvec.core.errors import DistilvecError
 from distilvec.core.run_folder import RunFolder
+from distilvec.data.corpus import text_name
 from distilvec.pipeline.resolve import resolve
 from distilvec.teachers.api_embedder import _PROBE, AGAIN
 from distilvec.verbs.serve.model import ServedModel
@@ -95,6 +97,13 @@ def test_a_cap_ends_a_run_and_a_higher_one_goes_on(tiny_recipe, tiny_model, tmp_
     spent = json.loads(RunFolder(tmp_path / "run").record.read_text())["teacher"]["api"]
     probe = sum(map(server.count_tokens, _PROBE))  # of the description, before there is a count
     assert spent["tokens"] == server.tokens - probe and spent["requests"] == server.requests - 1
+
+
+def test_the_name_of_a_text_is_no_number_to_yaml():
+    found = [text_name(f"text {number}") for number in range(2000)]
+    assert load_yaml(f"[{', '.join(found)}]", "corpus.leave_out", "a value") == found
+    digits = "t" + "1234567890123456" * 2
+    assert load_yaml(f"[{digits}]", "corpus.leave_out", "a value") == [digits]
 
 
 @pytest.mark.parametrize("prompt", ["", "passage: "])

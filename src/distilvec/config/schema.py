@@ -204,8 +204,8 @@ class CorpusSection(Section):
     exclude_evaluation: bool | Literal["documents"] = key(
         True, "leave out the suite's queries and labelled test texts; 'documents': its documents, too"
     )
-    leave_out: list[Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]] = key(
-        [], "texts that an API refuses; its refusal gives each a name of 32 letters and digits"
+    leave_out: list[Annotated[str, Field(pattern=r"^t[0-9a-f]{32}$")]] = key(
+        [], "texts that an API refuses; its refusal gives each a name, a t and 32 letters and digits"
     )
 
 

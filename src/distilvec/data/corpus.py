@@ -185,7 +185,7 @@ def build_corpus(
     """
     excluded_kinds = _kinds_by_key(excluded or {}) if section.exclude_evaluation else {}
     for name in section.leave_out:
-        excluded_kinds[bytes.fromhex(name)] = LEFT_OUT
+        excluded_kinds[bytes.fromhex(name.removeprefix("t"))] = LEFT_OUT
     files = _files(section)
     name = _corpus_fingerprint(section, files, prompts, _fingerprint_of_keys(excluded_kinds))
     needed = sum(path.stat().st_size * (6 if path.suffix == ".gz" else 2) for path in chain.from_iterable(files))
@@ -366,8 +366,11 @@ def _apply_limits(section: CorpusSection, counts: list[Counter[str]], keep: Mask
 
 
 def text_name(text: str) -> str:
-    """Return the name of a text in corpus.leave_out: 32 letters and digits, whatever its case and white space."""
-    return loose_key(text).hex()
+    """Return the name of a text in corpus.leave_out, the same whatever its case and white space.
+
+    It begins with a letter, so that YAML never reads it as a number.
+    """
+    return "t" + loose_key(text).hex()
 
 
 def loose_key(text: str) -> bytes:

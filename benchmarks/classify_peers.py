@@ -84,7 +84,8 @@ def main() -> None:
             result = run_setfit(workspace, arguments.setfit, model, arguments.seed, arguments.pairs)
         result["minutes"] = round((time.time() - began) / 60, 2)
         print(side, result, flush=True)
-        save(arguments.json, f"{arguments.labels} labels, seed {arguments.seed}", side, result)
+        rows = "all" if arguments.labels == "all" else f"{arguments.labels} a label, seed {arguments.seed}"
+        save(arguments.json, rows, side, result)
 
 
 def write_rows(workspace: Path, labels: str, seed: int) -> None:
@@ -137,6 +138,25 @@ def run_setfit(workspace: Path, python: Path, model: str, seed: int, pairs: int)
     output = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True, cwd=workspace).stdout
     result: dict[str, Any] = json.loads(output.splitlines()[-1])
     return {**result, "pairs": pairs}
+
+
+def classify_table(report: dict[str, Any]) -> str:
+    """Return a line for each model of each job: accuracy on the test rows, parameters, and minutes of the command."""
+    lines = ["| training rows | model | accuracy | parameters | minutes |", "|---|---|---:|---:|---:|"]
+    for job, sides in report.items():
+        if job == "machine":
+            continue
+        rows = []
+        if (ours := sides.get("distilvec")) is not None:
+            low, high = ours["interval"]
+            teacher = f"{ours['teacher_accuracy']:.1f} | {ours['teacher_parameters'] / 1e6:.1f} M | "
+            student = f"{ours['accuracy']:.1f} [{low:.1f}, {high:.1f}] | {ours['parameters'] / 1e6:.1f} M"
+            rows = [f"`classify`, its teacher | {teacher}", f"`classify` | {student} | {ours['minutes']:.1f}"]
+        if (peer := sides.get("setfit")) is not None:
+            figures = f"{peer['accuracy']:.1f} | {peer['parameters'] / 1e6:.1f} M | {peer['minutes']:.1f}"
+            rows.append(f"setfit, {2 * peer['pairs']} pairs a text | {figures}")
+        lines += [f"| {job if number == 0 else ''} | {row} |" for number, row in enumerate(rows)]
+    return "\n".join(lines)
 
 
 def save(path: Path, job: str, side: str, result: dict[str, Any]) -> None:

@@ -13,9 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.classify_peers import classify_table
 from benchmarks.exports import exports_table
 from benchmarks.step_cost_table import cost_table
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
+from experiments import larger_teacher
 from experiments.alternatives import alternatives_line, latency_line
 from experiments.clients import clients_table
 from experiments.cross_tokenizer import (
@@ -130,7 +132,10 @@ def pages() -> dict[str, dict[str, str]]:
             "queue": tables(("shard_queue", queue_table)),
         },
         "docs/existing_index.md": {"databases": tables(("index_databases", databases_table))},
-        "docs/task_student.md": {"intents": tables(("intents", intents_table))},
+        "docs/task_student.md": {
+            "classify": tables(("classify", classify_table)),
+            "intents": tables(("intents", intents_table)),
+        },
         "docs/serve.md": {"serve": tables(("serve", serve_line))},
         "docs/papers/redact.md": {
             "distances": distance_table(main_students()),
@@ -162,6 +167,7 @@ def pages() -> dict[str, dict[str, str]]:
             "one_input": tables(("shootout_cross_tokenizer", one_input_table)),
             "labels": tables(("shootout_all_labels", emo_tables)),
             "forms": tables(("shootout_forms", forms_tables)),
+            "larger": tables(("larger_teacher", larger_teacher.emo_table)),
             "align": tables(("alignment", alignment_tables)),
             "cache": tables(("token_cache", cache_tables)),
             "tokencost": tables(
@@ -171,6 +177,7 @@ def pages() -> dict[str, dict[str, str]]:
         "docs/papers/distillmoe.md": {
             "experts": tables(("shootout_cross_tokenizer", moe_summary)),
             "moe": tables(("shootout_cross_tokenizer", distillmoe_tables)),
+            "larger": tables(("larger_teacher", larger_teacher.distillmoe_table)),
             "gates": tables(("routing", routing_table)),
             "domains": tables(("out_of_domain", domains_table)),
             "moecost": tables(

@@ -1,12 +1,13 @@
-"""A small BERT that never saw a teacher: the student that the token-level shootout begins with.
+"""A small BERT that never saw a teacher: the student that the shootouts begin with.
 
     python -m experiments.testbed_student --out runs/testbed/student
+    python -m experiments.testbed_student --out runs/six-layers/student --layers 6 --width 384
 
-Trains a byte-level BPE of 8,000 tokens on the open English texts, then a BERT of four layers with 256 dims on them by
-masked language modelling (transformers' Trainer). Texts follow one another in sequences of 96 tokens, each ended by
-[SEP]; those after the first have BERT's second token type, so that pairs in one input are not new to the student. Run
-again, it goes on at its last checkpoint; a finished student is left alone. Two uninterrupted runs give the same
-weights, a resumed one does not: compare methods on one student.
+Trains a byte-level BPE of 8,000 tokens on the open English texts, then a BERT, of four layers with 256 dims or another
+shape, on them by masked language modelling (transformers' Trainer). Texts follow one another in sequences of 96 tokens,
+each ended by [SEP]; those after the first have BERT's second token type, so that pairs in one input are not new to the
+student. Run again, it goes on at its last checkpoint; a finished student is left alone. Two uninterrupted runs give the
+same weights, a resumed one does not: compare methods on one student.
 """
 
 from __future__ import annotations
@@ -51,13 +52,9 @@ DROPOUT = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
 )  # 0 in the one pass; saved as 0.1
-BERT = {
-    "hidden_size": 256,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "intermediate_size": 1024,
-    "max_position_embeddings": 512,
-}
+POSITIONS = 512
+LAYERS, WIDTH = 4, 256
+HEAD_WIDTH, NEURONS = 64, 4  # dims of an attention head; neurons of a layer for each dim
 
 
 class SparseMaskedLM(BertForMaskedLM):
@@ -76,11 +73,31 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--epochs", type=float, default=1.0)
     parser.add_argument("--sequences", type=int, default=None, help="train on the first n sequences")
+    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--width", type=int, default=WIDTH, help="a multiple of 64")
     arguments = parser.parse_args()
-    print(make_student(arguments.out, arguments.data, arguments.epochs, arguments.sequences))
+    shape = bert_shape(arguments.layers, arguments.width)
+    print(make_student(arguments.out, arguments.data, arguments.epochs, arguments.sequences, shape))
 
 
-def make_student(out: Path, data: Path = DATA, epochs: float = 1.0, limit: int | None = None) -> Path:
+def bert_shape(layers: int = LAYERS, width: int = WIDTH) -> dict[str, int]:
+    """Return the keys of BertConfig for so many layers and dims."""
+    return {
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": width // HEAD_WIDTH,
+        "intermediate_size": NEURONS * width,
+        "max_position_embeddings": POSITIONS,
+    }
+
+
+def make_student(
+    out: Path,
+    data: Path = DATA,
+    epochs: float = 1.0,
+    limit: int | None = None,
+    shape: dict[str, int] | None = None,
+) -> Path:
     """Return the student's folder, made if it is not there: the model without its head, and its tokenizer."""
     if (out / "config.json").exists():
         return out
@@ -88,7 +105,7 @@ def make_student(out: Path, data: Path = DATA, epochs: float = 1.0, limit: int |
         save_tokenizer(read_texts(data), out / "tokenizer")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(out / "tokenizer")
     torch.manual_seed(0)
-    sizes = {**BERT, "vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    sizes = {**(shape or bert_shape()), "vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     model = SparseMaskedLM(BertConfig(**sizes, **dict.fromkeys(DROPOUT, 0.0)))
     settings = TrainingArguments(
         output_dir=str(out / "checkpoints"),

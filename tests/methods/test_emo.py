@@ -9,6 +9,7 @@ import ot
 import pytest
 import torch
 from contexts import make_context
+from refusals import refused
 
 from distilvec.core.batch import Alignment, TextBatch
 from distilvec.core.errors import DistilvecError
@@ -137,6 +138,23 @@ def test_weights_are_those_of_equation_22():
         "otis": 0.5,
     }
     assert emo(ira_weight=0.1).weights == {"ira": 0.1, "otis": 1.0}
+
+
+def test_simcse_takes_the_place_of_the_task(signals):
+    batch, student, teacher, *_ = signals
+    objective = emo(simcse=True, distillation_weight=0.25)
+    assert objective.weights == {"simcse": 0.75, "ira": 0.25, "otis": 0.25}
+    assert objective.student_outputs.second_view and objective.needs_fixed_batch
+    plain = emo()
+    assert not plain.student_outputs.second_view and not plain.needs_fixed_batch
+    own, views = torch.randn(2, 3, 6)
+    found = objective(batch, replace(student, embedding=own, second_view=views), teacher)
+    for row in range(3):
+        scores = torch.stack([torch.cosine_similarity(own[row], other, dim=0) for other in views]) / 0.05
+        torch.testing.assert_close(found["simcse"][row], -scores.log_softmax(0)[row], atol=1e-6, rtol=0)
+    torch.testing.assert_close(found["ira"], plain(batch, student, teacher)["ira"])
+    with refused("method.options.simcse"):
+        emo(context=make_context(CONTEXT, task=TaskInfo("classification", 4)), simcse=True)
 
 
 def test_layers_are_mapped_as_the_paper_does_or_from_the_last():

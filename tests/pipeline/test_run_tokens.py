@@ -63,6 +63,21 @@ def weights(folder):
     return (folder / "student" / "model.safetensors").read_bytes()
 
 
+def test_simcse_in_the_role_of_the_task_trains_and_resumes(emo, tmp_path, monkeypatch):
+    options = {"simcse": True, "distillation_weight": 0.25}
+    changes = {"method__options": options, "train__epochs": 3, "train__checkpoint_steps": 3, "train__max_steps": 8}
+    interrupt(resolve(emo(**changes), tmp_path / "stopped"), 5, monkeypatch)
+    run(resolve(emo(**changes), tmp_path / "stopped").recipe, tmp_path / "stopped")
+    run(resolve(emo(**changes), tmp_path / "whole").recipe, tmp_path / "whole")
+    assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
+    lines = [line for line in read_metrics(RunFolder(tmp_path / "whole").metrics) if "train/loss" in line]
+    simcse = [line["train/loss_simcse"] for line in lines]
+    assert len(simcse) == 8 and np.isfinite(simcse).all() and min(simcse) > 0
+    for line in lines:
+        parts = (line[f"train/loss_{name}"] for name in ("ira", "otis"))
+        assert line["train/loss"] == pytest.approx(0.75 * line["train/loss_simcse"] + 0.25 * sum(parts), abs=1e-5)
+
+
 def test_it_trains_from_the_cache_resumes_and_leaves_a_plain_student(emo, tmp_path, monkeypatch):
     recipe = emo(train__checkpoint_steps=3, train__max_steps=8)
     job = resolve(recipe, tmp_path / "run")

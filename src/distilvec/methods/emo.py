@@ -26,7 +26,7 @@ from distilvec.losses.emo import (
 )
 from distilvec.losses.transport import transport_cost
 from distilvec.methods.base.layerwise import require_layers, require_student_layers
-from distilvec.methods.base.terms import bibtex, task_shares, task_term, task_weights
+from distilvec.methods.base.terms import bibtex, simcse_term, task_shares, task_term, task_weights
 
 
 class Emo(Objective):
@@ -58,6 +58,7 @@ class Emo(Objective):
         iterations: of Sinkhorn
         unroll: true sends a gradient through the iterations, too, as the authors' code does
         drop_special: true leaves the special tokens that begin and end a text out of otis
+        simcse: with texts without labels, unsupervised SimCSE in the role of the task (TALAS, table 1)
 
     Note: the authors' code also lower-cases the texts of ira, strips punctuation and stop words before it ranks tokens,
     and gives a token's importance to all tokens of the nearest type. These have no option.
@@ -84,9 +85,10 @@ class Emo(Objective):
         iterations: Count = 100,
         unroll: bool = False,
         drop_special: bool = False,
+        simcse: bool = False,
     ) -> None:
         shares = task_shares(distillation_weight)
-        super().__init__(context, weights, task_weights(shares, {"ira": ira_weight, "otis": 1.0}, context))
+        super().__init__(context, weights, task_weights(shares, {"ira": ira_weight, "otis": 1.0}, context, simcse))
         self.divisor = divisor
         self.ira_special_tokens = ira_special_tokens
         self.ira_reduction = ira_reduction
@@ -126,13 +128,21 @@ class Emo(Objective):
             # Without ira this means nothing. The value is part of the cache's name, so it is always the same one.
             special_tokens=not has_ira or ira_special_tokens == "keep",
         )
-        self.student_outputs = OutputSpec(hidden_layers=state_layers, attention_layers=tuple(self.ira_layer_map))
+        has_simcse = bool(self.weights.get("simcse"))
+        self.needs_fixed_batch = has_simcse
+        self.student_outputs = OutputSpec(
+            embedding=has_simcse,
+            second_view=has_simcse,
+            hidden_layers=state_layers,
+            attention_layers=tuple(self.ira_layer_map),
+        )
         self.teacher_outputs = OutputSpec(tokens=tokens if has_ira or has_otis else None)
         self.add_task_head()
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return L_IRA (eq. 14), L_OTIS (eq. 21) and the task's loss, the terms of eq. 22."""
+        """Return L_IRA (eq. 14), L_OTIS (eq. 21) and the task's loss or SimCSE, the terms of eq. 22."""
         return self.weighted_terms(
+            simcse=lambda: simcse_term(student),
             task=lambda: task_term(batch, student),
             ira=lambda: self._ira(batch, student, teacher),
             otis=lambda: self._otis(batch, student, teacher),

@@ -50,6 +50,28 @@ def test_budget_is_kept_and_every_row_once(lengths, batch_size, window, seed, ma
         assert len(batches[i]) == 1 or longest * len(batches[i]) <= max_tokens
 
 
+@settings(max_examples=100, deadline=None)
+@given(**cases, max_tokens=st.none() | st.integers(1, 200), drop_last=st.booleans())
+def test_fixed_batches_are_those_of_the_first_epoch_in_another_order(
+    lengths, batch_size, window, seed, max_tokens, drop_last
+):
+    options = {"batch_size": batch_size, "window": window, "seed": seed, "max_tokens": max_tokens}
+    options["drop_last"] = drop_last
+    first, fixed, fourth = (
+        batches_of(range(len(lengths)), lengths, **options, epoch=epoch, fixed=fixed)
+        for epoch, fixed in ((0, False), (0, True), (4, True))
+    )
+    assert np.array_equal(first.rows, fixed.rows) and np.array_equal(first.bounds, fixed.bounds)
+    assert sorted(batch.tolist() for batch in fourth) == sorted(batch.tolist() for batch in first)
+
+
+def test_the_order_of_fixed_batches_changes_with_the_epoch():
+    lengths = np.random.default_rng(0).integers(3, 100, 1000)
+    second, third = (batches_of(range(1000), lengths, epoch=epoch, fixed=True) for epoch in (1, 2))
+    assert not np.array_equal(second.rows, third.rows)
+    assert np.array_equal(np.sort(second.rows), np.arange(1000))
+
+
 def test_epochs_differ_and_are_repeatable():
     lengths = np.random.default_rng(0).integers(3, 100, 1000)
     one, again = batches_of(range(1000), lengths, epoch=1), batches_of(range(1000), lengths, epoch=1)

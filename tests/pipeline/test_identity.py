@@ -386,7 +386,8 @@ CHANGES = {
     "task.labels": (labels, key("task.labels", 10)),
 }
 KEYS = {
-    "max_steps": 3, "batch_size": 8, "window": 1, "gradient_accumulation_steps": 2, "optimizer": "muon",
+    "max_steps": 3, "batch_size": 8, "window": 1, "fixed_batches": True, "gradient_accumulation_steps": 2,
+    "optimizer": "muon",
     "learning_rate": 1e-2, "final_learning_rate": 1e-3, "trainable": ["encoder.model.0"],
     "learning_rate_factors": {"encoder.model.0": 0.5},
     "schedule": {"name": "constant"}, "weight_decay": 0.5, "betas": (0.8, 0.9), "max_grad_norm": 1e-3,

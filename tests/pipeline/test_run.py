@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from interrupted import interrupt
 from jobs import filled
 from refusals import refused
 from samples import make_texts
@@ -351,6 +352,19 @@ def test_in_batch_methods_refuse_token_budgets(tiny_recipe, tmp_path, shared_cac
     )
     with refused("train.max_tokens"):
         run(tiny_recipe(method__name=str(method), train__max_tokens=100), tmp_path / "run")
+
+
+def test_fixed_batches_resume_with_the_same_weights(tiny_recipe, tmp_path, shared_cache, monkeypatch):
+    changes = {"train__fixed_batches": True, "train__epochs": 3, "train__checkpoint_steps": 4}
+    stopped, whole = (resolve(tiny_recipe(**changes), tmp_path / name) for name in ("stopped", "whole"))
+    interrupt(stopped, 15, monkeypatch)
+    for job in (stopped, whole):
+        run(job.recipe, job.folder)
+    student = "student/model.safetensors"
+    assert (tmp_path / "stopped" / student).read_bytes() == (tmp_path / "whole" / student).read_bytes()
+    other = resolve(tiny_recipe(**changes | {"train__fixed_batches": False}), tmp_path / "other")
+    run(other.recipe, other.folder)
+    assert (tmp_path / "other" / student).read_bytes() != (tmp_path / "whole" / student).read_bytes()
 
 
 def test_a_plan_also_for_many_workers(tiny_recipe, tmp_path):

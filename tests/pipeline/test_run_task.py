@@ -128,6 +128,13 @@ def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, 
     assert SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu").encode("a text").shape == (32,)
 
 
+def test_fixed_batches_do_not_hide_examples_without_a_label(task_recipe, tmp_path):
+    changes = {"method__name": "mined", "train__fixed_batches": True}
+    with refused("train.fixed_batches", "task.labels"):
+        run(task_recipe("classification", task__labels=40, **changes), tmp_path / "few")
+    run(task_recipe("classification", **changes), tmp_path / "all")
+
+
 def test_examples_without_a_label_take_part_in_distillation_alone(task_recipe, tmp_path):
     for name, others in {"task": 0, "mined": 40}.items():
         job = resolve(task_recipe("classification", task__labels=40, method__name=name), tmp_path / name)

@@ -68,6 +68,11 @@ class TrainSection(Section):
         None, "tokens of a micro-batch instead of batch_size; not for methods that compare texts"
     )
     window: Rows = key(50, "sort texts by length within windows of n batches")
+    fixed_batches: bool = key(
+        False,
+        "form batches once, as REDACT's paper does; later epochs shuffle their order. With methods that compare texts, "
+        "rows that do not fill a batch are then never read",
+    )
     gradient_accumulation_steps: Rows = key(1, "micro-batches of one update")
     optimizer: Literal["adamw", "muon"] = key(
         "adamw", "'muon' trains the transformer's matrices with Muon, all else with AdamW"

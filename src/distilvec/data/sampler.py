@@ -39,6 +39,7 @@ def epoch_batches(
     seed: int,
     epoch: int,
     drop_last: bool = False,
+    fixed: bool = False,
 ) -> Batches:
     """The batches of one epoch over `rows`, the same for the same seed and epoch.
 
@@ -46,9 +47,10 @@ def epoch_batches(
     the batches are shuffled. `lengths[row]` is the number of tokens of a corpus row. With `max_tokens` a batch holds as
     many rows as fit (rows times the longest at most `max_tokens`; a longer text is a batch by itself), else
     `batch_size` rows; `drop_last` then leaves out the random rows that do not fill a batch, unless there is no full one
-    at all. Memory: 16 bytes a row.
+    at all. `fixed` batches are those of the first epoch in the order of this one (REDACT, section 3.2). Memory: 16
+    bytes a row.
     """
-    generator = np.random.Generator(np.random.PCG64([seed, epoch]))
+    generator = np.random.Generator(np.random.PCG64([seed, 0 if fixed else epoch]))
     order = np.array(rows, dtype=np.int64)
     generator.shuffle(order)
     if drop_last and max_tokens is None and len(order) >= batch_size:
@@ -61,6 +63,8 @@ def epoch_batches(
         part[:] = part[np.argsort(lengths[part], kind="stable")]
         if max_tokens is not None:
             ends.append(start + _ends(lengths[part], max_tokens))
+    if fixed and epoch > 0:
+        generator = np.random.Generator(np.random.PCG64([seed, epoch]))
     return _shuffled(order, np.concatenate([np.zeros(1, dtype=np.int64), *ends]), generator)
 
 

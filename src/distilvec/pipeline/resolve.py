@@ -268,6 +268,12 @@ def make_objective(stage: Stage, context: ObjectiveContext) -> Objective:
                 f"{method.name} compares the texts of a batch with each other, so batches need a fixed number of rows.",
                 "Remove max_tokens and set batch_size.",
             )
+        if train.fixed_batches and stage.recipe.task is not None and stage.recipe.task.labels is not None:
+            raise DistilvecError(
+                "train.fixed_batches",
+                "with task.labels, each epoch draws other examples without labels; fixed batches would keep the first.",
+                "Remove one of the two keys.",
+            )
         if not context.student.layers:
             check_static(method.name, objective.student_outputs, train)
         if objective.student_outputs.second_view and not context.student.dropout:

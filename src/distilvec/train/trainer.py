@@ -264,7 +264,7 @@ class Trainer:
     def _batches(self, epoch: int) -> Batches:
         train = self.train
         return epoch_batches(
-            self.data.pass_rows(epoch, train.seed),
+            self.data.pass_rows(epoch, train.seed),  # the same in each epoch where batches are fixed
             self.data.lengths,
             batch_size=train.batch_size,
             max_tokens=train.max_tokens,
@@ -272,6 +272,7 @@ class Trainer:
             seed=train.seed,
             epoch=epoch,
             drop_last=self.module.objective.needs_fixed_batch,
+            fixed=train.fixed_batches,
         )
 
     def _steps_in(self, batches: Batches) -> int:

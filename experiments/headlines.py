@@ -8,6 +8,7 @@ from typing import Any
 
 from distilvec.evaluation.aggregate import RETRIEVAL
 from experiments.cross_tokenizer import MOE_PAPER, PAPER, values
+from experiments.real_teachers import mean_of
 from experiments.score_table import retained
 from experiments.sentence_level import by_name, by_seed
 from experiments.shootout import difference
@@ -49,8 +50,7 @@ def headlines_table(read: Callable[[str], Any], three_layers: Mapping[str, Any])
 
 def redact_rows(rows: Rows, three_layers: Mapping[str, Any]) -> list[Headline]:
     """Shares of the teacher's retrieval: a student of another family, and one that is cut from its teacher."""
-    (fitted,) = (row for row in rows if row["run"] == "mpnet-ridge")
-    scores = fitted["scores"]
+    scores = mean_of([row for row in rows if row["run"] == "mpnet-ridge"])["scores"]
     kept = retained(three_layers)
 
     def shares(column: str) -> str:

@@ -17,7 +17,6 @@ from benchmarks.classify_peers import classify_table
 from benchmarks.exports import exports_table
 from benchmarks.step_cost_table import cost_table
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
-from experiments import larger_teacher
 from experiments.alternatives import alternatives_line, latency_line
 from experiments.clients import clients_table
 from experiments.cross_tokenizer import (
@@ -43,7 +42,7 @@ from experiments.intents import intents_table
 from experiments.levers import levers_table
 from experiments.linear_layer import layers_table
 from experiments.quality_over_time import draw_quality, first_better, quality_table
-from experiments.real_teachers import STARTS, TURKISH
+from experiments.real_teachers import STARTS, TURKISH, contrast_line
 from experiments.real_teachers import table as teachers_table
 from experiments.score_table import distance_table, modes_table, retained, score_table, summary_table
 from experiments.sentence_level import ablation_tables, methods_tables, sharpness_table
@@ -139,7 +138,9 @@ def pages() -> dict[str, dict[str, str]]:
         "docs/serve.md": {"serve": tables(("serve", serve_line))},
         "docs/papers/redact.md": {
             "distances": distance_table(main_students()),
-            "teachers": tables(("real_teachers", partial(teachers_table, names=STARTS))),
+            "teachers": tables(
+                ("real_teachers", partial(teachers_table, names=STARTS)), ("real_teachers", contrast_line)
+            ),
             "layers": tables(("linear_layer", layers_table)),
         },
         "docs/papers/surgery.md": {
@@ -167,7 +168,6 @@ def pages() -> dict[str, dict[str, str]]:
             "one_input": tables(("shootout_cross_tokenizer", one_input_table)),
             "labels": tables(("shootout_all_labels", emo_tables)),
             "forms": tables(("shootout_forms", forms_tables)),
-            "larger": tables(("larger_teacher", larger_teacher.emo_table)),
             "align": tables(("alignment", alignment_tables)),
             "cache": tables(("token_cache", cache_tables)),
             "tokencost": tables(
@@ -177,7 +177,6 @@ def pages() -> dict[str, dict[str, str]]:
         "docs/papers/distillmoe.md": {
             "experts": tables(("shootout_cross_tokenizer", moe_summary)),
             "moe": tables(("shootout_cross_tokenizer", distillmoe_tables)),
-            "larger": tables(("larger_teacher", larger_teacher.distillmoe_table)),
             "gates": tables(("routing", routing_table)),
             "domains": tables(("out_of_domain", domains_table)),
             "moecost": tables(

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.opened_run import Run
 from distilvec.verbs.runs.function import run_folders
+from experiments.shootout import difference
 
 STARTS = {  # the variants of real_teachers.yaml, and what the student is before its training
     "mpnet-ridge": "mpnet, fitted layer",
@@ -30,7 +33,10 @@ STARTS = {  # the variants of real_teachers.yaml, and what the student is before
     "e5-ridge": "e5, fitted layer",
     "e5-random": "e5, random layer",
     "e5-plain": "e5, no layer",
+    "mpnet-scores": "mpnet, fitted layer; the order of documents is trained, too (`redact_scores`)",
+    "mpnet-fixed": "mpnet, fitted layer; the batches of the first epoch in each epoch",
 }
+CONTRAST = ("mpnet-ridge", "mpnet-random")  # with several seeds
 TURKISH = {  # the variants of real_teachers_turkish.yaml
     "trim-12": "12 layers, trimmed to 14,000 tokens",
     "trim-4": "4 layers, trimmed to 14,000 tokens",
@@ -46,17 +52,18 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
 
-    rows: dict[str, dict[str, Any]] = {}
+    found: list[dict[str, Any]] = []
     if arguments.json.exists():
-        rows = {row["run"]: row for row in json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]}
+        found = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
+    rows = {(row["run"], row["seed"]): row for row in found}
     for folder in arguments.folders:
         for path in run_folders(folder):
             run = RunFolder(path)
             if run.record.exists() and run.report.exists():
                 row = row_of(path)
-                rows[row["run"]] = row
-    write_json(arguments.json, {"rows": [rows[name] for name in sorted(rows)]})
-    print(table({"rows": list(rows.values())}, {name: name for name in rows}))
+                rows[row["run"], row["seed"]] = row
+    write_json(arguments.json, {"rows": [rows[key] for key in sorted(rows)]})
+    print(table({"rows": list(rows.values())}, {name: name for name, _ in rows}))
 
 
 def row_of(folder: Path) -> dict[str, Any]:
@@ -84,8 +91,14 @@ def row_of(folder: Path) -> dict[str, Any]:
 
 
 def table(report: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    """Return a line for each run: distance and neighbours found, and scores, before training and after it."""
-    rows = {row["run"]: row for row in report["rows"]}
+    """Return a line for each run: distance and neighbours found, and scores, before training and after it.
+
+    Runs with several seeds have means, and their number.
+    """
+    seeds: dict[str, list[Mapping[str, Any]]] = {}
+    for row in report["rows"]:
+        seeds.setdefault(row["run"], []).append(row)
+    rows = {name: mean_of(of_seeds) for name, of_seeds in seeds.items()}
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row["scores"]["student"]))
     with_documents = any("asymmetric" in row["scores"] for row in rows.values())
     columns = ["student", "parameters", "steps", "distance", "neighbours alone", "among the teacher's"]
@@ -95,8 +108,51 @@ def table(report: Mapping[str, Any], names: Mapping[str, str]) -> str:
     lines = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
     for name, title in names.items():
         if name in rows:
-            lines.append("| " + " | ".join(cells_of(rows[name], title, tasks, with_documents)) + " |")
+            several = f" ({len(seeds[name])} seeds)" if len(seeds[name]) > 1 else ""
+            lines.append("| " + " | ".join(cells_of(rows[name], title + several, tasks, with_documents)) + " |")
     return "\n".join(lines)
+
+
+def mean_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one row with the means of each number over rows of the same keys."""
+
+    def mean(values: list[Any]) -> Any:
+        if isinstance(values[0], Mapping):
+            return {key: mean([value[key] for value in values]) for key in values[0]}
+        numbers = all(isinstance(value, int | float) for value in values)
+        return statistics.mean(values) if numbers else values[0]
+
+    merged: dict[str, Any] = mean([{**row, "changes": None} for row in rows])
+    merged["steps"] = rows[0]["steps"]
+    return merged
+
+
+def contrast_line(report: Mapping[str, Any]) -> str:
+    """Return the difference of a fitted layer from a random one, paired by seed; empty below three seeds."""
+    fitted, drawn = ({row["seed"]: row for row in report["rows"] if row["run"] == name} for name in CONTRAST)
+    both = sorted(fitted.keys() & drawn.keys())
+    if len(both) < 3:
+        return ""
+    tasks = [*fitted[both[0]]["scores"]["student"]]
+    figures: dict[str, Callable[[Mapping[str, Any]], float]] = {
+        "neighbours among the teacher's": lambda row: 100 * row["neighbors"]["student"]["among"]["mean"],
+        "neighbours alone": lambda row: 100 * row["neighbors"]["student"]["alone"]["mean"],
+        **{task: partial(score_of, column="student", task=task) for task in tasks},
+        **{f"{task}, asymmetric": partial(score_of, column="asymmetric", task=task) for task in tasks},
+    }
+    parts = []
+    for name, figure in figures.items():
+        ours, theirs = ({seed: figure(rows[seed]) for seed in both} for rows in (fitted, drawn))
+        parts.append(f"{name} {difference(ours, theirs)}")
+    return (
+        f"mpnet, fitted against random layer after training, paired by seed ({len(both)} seeds, 95% intervals by "
+        f"Student's t; neighbours in percent): {'; '.join(parts)}."
+    )
+
+
+def score_of(row: Mapping[str, Any], column: str, task: str) -> float:
+    """Return a model's score on a task."""
+    return float(row["scores"][column][task])
 
 
 def cells_of(row: Mapping[str, Any], title: str, tasks: list[str], with_documents: bool) -> list[str]:

@@ -1,10 +1,9 @@
-"""The tables of docs/papers/distillmoe.md on the cost of a step, of the head and of DynamicCKA, and on causal models,
+"""The tables of docs/papers/distillmoe.md on the cost of a step, of the head and of DynamicCKA,
 from their JSON.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -98,22 +97,3 @@ def routing_table(found: Mapping[str, Any]) -> str:
         "looked at every fifth step (`python -m experiments.routing --json FILE`). The experts are pointwise, "
         "contrastive, pairwise."
     )
-
-
-def causal_table(found: Mapping[str, Any]) -> str:
-    """Causal models on the local task."""
-    lines = ["|  | parameters | validation cross-entropy | ROUGE-L |", "|---|---:|---:|---:|"]
-    for name in ("teacher", "alone", "distilled"):
-        part = found[name]
-        cells = [
-            " / ".join(f"{value:.{digits}f}" for value in part[key]["seeds"])
-            for key, digits in (("cross_entropy", 3), ("rouge_l", 1))
-        ]
-        lines.append(f"| {name} | {part['parameters'] / 1e6:.2f} M | " + " | ".join(cells) + " |")
-    alone, distilled = (statistics.mean(found[name]["cross_entropy"]["seeds"]) for name in ("alone", "distilled"))
-    verdict = "does not help" if distilled >= alone else "helps"
-    words = (
-        f"By validation cross-entropy (a token of the student's own, seed by seed) distillation {verdict} here: "
-        f"{distilled:.3f} against {alone:.3f}."
-    )
-    return "\n".join(lines) + "\n\n" + words

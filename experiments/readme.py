@@ -31,7 +31,6 @@ from experiments.deployment import browser_table, databases_table, int8_table, q
 from experiments.design_rule import table as design_table
 from experiments.distillmoe_tables import (
     aggregation_line,
-    causal_table,
     experts_speed_table,
     moe_step_table,
     routing_table,
@@ -184,7 +183,6 @@ def pages() -> dict[str, dict[str, str]]:
                 ("aggregation", aggregation_line),
                 ("experts_speed", experts_speed_table),
             ),
-            "causal": tables(("causal_local", causal_table)),
         },
     }
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from distilvec.losses.distance import cosine_distance
-from distilvec.losses.moe import contrastive, diversity, gate_floor, pairwise_margin, towards_uniform
+from distilvec.losses.moe import contrastive, diversity, gate_floor, pairwise_margin, towards_uniform, within_margin
 
 
 @pytest.fixture
@@ -122,3 +122,13 @@ def test_half_precision_is_worked_out_in_fp32(check):
     )
     assert {value.dtype for value in values} == {torch.float32}
     torch.testing.assert_close(values[0], contrastive(student.float(), teacher.float(), 0.1))
+
+
+def test_share_of_pairs_within_the_margin():
+    vectors = torch.randn(7, 5, generator=torch.Generator().manual_seed(3))
+    pairs = [(one, other) for one in range(7) for other in range(7) if one != other]
+    cosines = [float(cosine_similarity(vectors[one], vectors[other], dim=0)) for one, other in pairs]
+    mean = sum(cosines) / len(cosines)
+    expected = sum(abs(cosine - mean) <= 0.2 for cosine in cosines) / len(cosines)
+    assert 0 < expected < 1 and float(within_margin(vectors, 0.2)) == pytest.approx(expected)
+    assert float(within_margin(vectors[:1], 0.2)) == 0

@@ -142,6 +142,13 @@ class Objective(nn.Module):
         """Return further numbers for the training log, without gradient."""
         return {}
 
+    def problem(self, metrics: Mapping[str, float]) -> str:
+        """Return what the means of `metrics` say of options that do not fit the teacher or the texts; "" if nothing.
+
+        A run shows it once, as a warning.
+        """
+        return ""
+
 
 def weighted_loss(terms: LossTerms, weights: Weights) -> Float[Tensor, ""]:
     """Return the loss: the weighted sum of the terms' means. Terms are reduced and weighted nowhere else."""

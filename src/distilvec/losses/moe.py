@@ -35,6 +35,14 @@ def pairwise_margin(
     return (gaps - margin).relu().sum(-1) / max(1, len(student) - 1)
 
 
+def within_margin(vectors: Float[Tensor, "batch dim"], margin: float) -> Float[Tensor, ""]:
+    """Return the share of pairs of texts whose cosine is within `margin` of the mean cosine; 0 for a single text."""
+    cosines = others(cosine_relations(full_precision(vectors)[None])[0])
+    if not cosines.numel():
+        return cosines.new_zeros(())
+    return ((cosines - cosines.mean()).abs() <= margin).float().mean()
+
+
 def gated_loss(gates: Gates | Float[Tensor, " experts"], losses: Float[Tensor, "batch experts"]) -> PerRow:
     """Return sum_k g_k L^(k), the experts' losses weighed by the gate (eq. 7, first part).
 

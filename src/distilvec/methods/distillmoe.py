@@ -6,7 +6,7 @@ its own dim and space. docs/papers/distillmoe.md has more on the options.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -22,12 +22,20 @@ from distilvec.core.options import Count, NonNegative, Positive, Share, option_e
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.losses.distance import cosine_distance
 from distilvec.losses.dynamic_cka import RULES, dynamic_cka, kept_tokens, match_weights, token_similarity
-from distilvec.losses.moe import contrastive, diversity_loss, gated_loss, pairwise_margin, towards_uniform
+from distilvec.losses.moe import (
+    contrastive,
+    diversity_loss,
+    gated_loss,
+    pairwise_margin,
+    towards_uniform,
+    within_margin,
+)
 from distilvec.methods.base.layerwise import require_student_layers
 from distilvec.methods.base.terms import bibtex, simcse_term, task_shares, task_term, task_weights
 
 Facet = Literal["pointwise", "contrastive", "pairwise"]
 FACETS: tuple[Facet, ...] = ("pointwise", "contrastive", "pairwise")
+MOST_WITHIN = 0.95  # share of the teacher's pairs within the margin of their mean, from which a run says so
 
 
 def moe_weights(beta: float) -> Weights:
@@ -287,11 +295,18 @@ class DistillMoE(Objective):
         return torch.cat(losses).mean(0)
 
     def metrics(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> dict[str, Float[Tensor, ""]]:
-        """Return each expert's mean loss, and the mean number of the teacher's tokens kept for a student token."""
+        """Return numbers of the terms that have a weight.
+
+        Each expert's mean loss; the share of the first teacher's pairs of texts whose cosine is within the margin of
+        their mean; the mean number of the teacher's tokens kept for a student token.
+        """
         metrics: dict[str, Tensor] = {}
         if self.weights["moe"]:
             losses = self._losses(student, teacher).mean(0)
             metrics = {f"facet_{name}": loss for name, loss in zip(self.names, losses, strict=True)}
+            if "pairwise" in self.facets and len(losses) and self.margin:
+                assert teacher.embedding is not None
+                metrics["within_margin"] = within_margin(teacher.embedding, self.margin)
         if self.weights["dynamic_cka"]:
             assert student.mask is not None and teacher.mask is not None
             q = self.projection("tokens", 0)
@@ -301,3 +316,14 @@ class DistillMoE(Objective):
             alpha = match_weights(similarity, student.mask, teacher.mask, self.rule)
             metrics["kept_tokens"] = kept_tokens(alpha, student.mask)
         return metrics
+
+    def problem(self, metrics: Mapping[str, float]) -> str:
+        """Return that the margin of pairwise hides how the teacher's cosines differ."""
+        share = metrics.get("within_margin", 0.0)
+        if share < MOST_WITHIN:
+            return ""
+        return (
+            f"The margin of the facet pairwise, {self.margin:g}, is wider than the teacher's cosines vary: {share:.0%} "
+            "of the pairs of texts are within it of their mean, so that a student with one cosine for all pairs has no "
+            "loss. Set [method.options.margin: 0]."
+        )

@@ -5,10 +5,11 @@ The equations are in losses/emo.py, in the paper's order. Student and teacher ma
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from distilvec.core.errors import DistilvecError
@@ -27,6 +28,8 @@ from distilvec.losses.emo import (
 from distilvec.losses.transport import transport_cost
 from distilvec.methods.base.layerwise import require_layers, require_student_layers
 from distilvec.methods.base.terms import bibtex, simcse_term, task_shares, task_term, task_weights
+
+MOST_IDLE = 0.5  # share of the texts on which ira teaches nothing, from which a run says so
 
 
 class Emo(Objective):
@@ -154,25 +157,41 @@ class Emo(Objective):
         student_rows = [student.attentions[layer] for layer in self.ira_layer_map]  # eq. 7
         teacher_grams = [teacher.grams[layer] for layer in self.ira_layer_map.values()]  # eq. 8 and 10
         losses = ira_loss(student_rows, teacher_grams, teacher.selected[..., 0] >= 0)
-        has_rows = self._has_rows(batch, teacher)
+        has_rows = self._rows(batch, teacher) > 1
         losses = over_texts(losses, has_rows)
         if self.ira_reduction == "sum":  # the mean over the counted texts becomes their sum
             return losses * has_rows.sum()
         return losses
 
-    def _has_rows(self, batch: TextBatch, teacher: ModelOutputs) -> Bool[Tensor, " batch"]:
-        """Return whether a text has m >= 2 aligned tokens: CKA of fewer rows compares nothing."""
+    def _rows(self, batch: TextBatch, teacher: ModelOutputs) -> Int[Tensor, " batch"]:
+        """Return m, the aligned tokens of each text that ira compares: CKA of fewer than two rows compares nothing."""
         assert teacher.selected is not None and batch.alignment is not None
         m = (teacher.selected[..., 0] >= 0).sum(1)
         if self.ira_special_tokens == "keep":  # `select` takes 2 pairs at least, also where n // divisor is less
             m = m.minimum((batch.alignment.pairs[..., 0] >= 0).sum(1) // self.divisor)
-        return m > 1
+        return m
 
     def metrics(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> dict[str, Float[Tensor, ""]]:
-        """Return the share of texts with too few mapped tokens for ira (m < 2), which add nothing to its mean."""
+        """Return the shares of texts that ira teaches nothing.
+
+        without_ira: of texts with too few mapped tokens (m < 2), which add nothing to its mean; ira_of_two: of texts
+        with two, whose CKA is 1 whatever their rows are.
+        """
         if not self.ira_layer_map:
             return {}
-        return {"without_ira": (~self._has_rows(batch, teacher)).float().mean()}
+        m = self._rows(batch, teacher)
+        return {"without_ira": (m < 2).float().mean(), "ira_of_two": (m == 2).float().mean()}
+
+    def problem(self, metrics: Mapping[str, float]) -> str:
+        """Return that ira teaches nothing on most texts, since they are short."""
+        idle = metrics.get("without_ira", 0.0) + metrics.get("ira_of_two", 0.0)
+        if idle < MOST_IDLE:
+            return ""
+        return (
+            f"ira teaches nothing on {idle:.0%} of the texts: of their mapped tokens fewer than three are compared "
+            f"(one in {self.divisor}). Compare all [method.options.divisor: 1], give pairs as one input [task.encode: "
+            "joint], or leave ira out [method.weights.ira: 0]."
+        )
 
     def linear_maps(self) -> dict[str, LinearPairs]:
         """Return the pairs of P: last hidden states of aligned tokens."""

@@ -1,4 +1,4 @@
-"""Monitors of training: collapsed embeddings, and collapsed gates of a student with experts.
+"""Monitors of training: collapsed embeddings, collapsed gates of a student with experts, options that do not fit.
 
 The embeddings' thresholds separate healthy batches of sentences, also of untrained networks, from the lower layers of
 all-MiniLM-L6-v2 under [CLS] pooling. Those of the gates come from `python -m experiments.routing`
@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from distilvec.core.batch import TextBatch
+from distilvec.core.objective import Objective
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 
 FEWEST_TEXTS = 8  # distinct texts, below which no monitor warns
@@ -32,7 +33,7 @@ UNIFORM = 0.995  # entropy of the gates, relative to that of equal gates
 APART = 0.01  # standard deviation of a gate over the texts
 DECIDED = 0.9  # a text's largest gate, above which the text goes to one expert
 UNIFORM_AFTER = 0.2  # share of the steps before which gates may be uniform, as they are at the start
-ENOUGH = 64  # distinct texts that are judged together if batches are smaller
+ENOUGH = 64  # texts that are judged together if batches are smaller
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,33 @@ class GateMonitor(Monitor):
         means, statistics = gate_statistics(gates)
         by_expert = {f"gate_{number}": mean for number, mean in enumerate(means, 1)}
         return by_expert | {f"gate_{name}": value for name, value in statistics.items()}
+
+
+class OptionMonitor(Monitor):
+    """Warns of what the method says of its metrics: of options that do not fit the teacher or the texts."""
+
+    kind = "options"
+
+    def __init__(self, objective: Objective) -> None:
+        super().__init__()
+        self.objective = objective
+
+    def observe(self, snapshot: Snapshot, step: int) -> dict[str, float]:
+        """Ask the method about the means of its metrics over the snapshots so far, once these have 64 texts.
+
+        The metrics themselves are logged anyway.
+        """
+        if not snapshot.metrics or self.warned:
+            return {}
+        texts = len(snapshot.batch.rows)
+        new = {"texts": torch.tensor(1.0), **snapshot.metrics}
+        sums = {name: texts * value.detach().double().cpu() for name, value in new.items()}
+        self.state = {name: value + self.state.get(name, 0) for name, value in sums.items()}
+        seen = float(self.state["texts"])
+        if seen >= ENOUGH:
+            means = {name: float(value) / seen for name, value in self.state.items() if name != "texts"}
+            self.problem = self.objective.problem(means)
+        return {}
 
 
 def gate_statistics(gates: Float[Tensor, "texts experts"]) -> tuple[list[float], dict[str, float]]:

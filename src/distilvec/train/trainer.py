@@ -29,7 +29,7 @@ from distilvec.train.dataset import TrainingData, TrainingRows
 from distilvec.train.distillation import StepGradients, prepare
 from distilvec.train.length import CLOSEST_JUDGED, FLAT, FLAT_VALIDATIONS, decay_steps
 from distilvec.train.metrics import Callback, MetricsLog, RunningMeans
-from distilvec.train.monitors import CollapseMonitor, GateMonitor, Monitor
+from distilvec.train.monitors import CollapseMonitor, GateMonitor, Monitor, OptionMonitor
 from distilvec.train.optimizer import (
     build_optimizer,
     build_schedule,
@@ -122,7 +122,7 @@ class Trainer:
 
         self.metrics = MetricsLog(folder.metrics, self.accelerator, self.hooks.callbacks)
         self.means = RunningMeans(with_prefix(memory, "window/"), self.device)
-        self.monitors: list[Monitor] = [CollapseMonitor(), GateMonitor(self.total_steps)]
+        self.monitors: list[Monitor] = [CollapseMonitor(), GateMonitor(self.total_steps), OptionMonitor(objective)]
         for monitor in self.monitors:
             monitor.state = with_prefix(memory, f"{monitor.kind}/")
         self.note = ""  # behind the progress bar

@@ -22,6 +22,14 @@ from experiments.site.figures import BLUE, ORANGE, svg, text
 
 GREEN = "#3f9b5f"
 COLOURS = {"minilm": BLUE, "mpnet": ORANGE, "e5": GREEN}
+# Parts of run names, and what the picture says at the smallest student of such a line
+KINDS = {
+    "mpnet-minilm-english": "layers of MiniLM",
+    "mpnet-english": "own layers",
+    "minilm-english": "",
+    "e5-turkish": "Turkish",
+    "e5-ten-languages": "ten languages",
+}
 NAMES = {"minilm": "all-MiniLM-L6-v2", "mpnet": "all-mpnet-base-v2", "e5": "multilingual-e5-small"}
 WIDTH, HEIGHT = 760, 350
 TOP, BOTTOM = 30, 250  # of both planes, in pixels
@@ -75,7 +83,7 @@ def parameters(model: str) -> int:
 
 
 def draw_sizes(found: dict[str, Any]) -> str:
-    """Return the picture: neighbours against both costs, a line for each teacher and kind of texts."""
+    """Return the picture: neighbours against both costs, a line for each teacher, kind of texts and layers."""
     parts: list[str] = []
     for axis, (left, right, (first, last)) in PANELS.items():
         parts += plane(axis)
@@ -85,14 +93,17 @@ def draw_sizes(found: dict[str, Any]) -> str:
             line = " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
             parts.append(f'<path d="M{line}" fill="none" stroke="{colour}" stroke-width="1.5" opacity=".55"/>')
             parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>' for x, y in points]
-            parts += [
-                text(x + 8, y + 14, f"{row['parameters'] / 1e6:.0f}M", "start", font_size="11")
-                for row, (x, y) in zip(rows, points, strict=True)
-            ]
+            for number, (row, (x, y)) in enumerate(zip(rows[:-1], points[:-1], strict=True)):
+                words = f"{row['parameters'] / 1e6:.0f}M"
+                if number == 0 and KINDS[group[1]]:
+                    words += f" {KINDS[group[1]]}"
+                parts.append(text(x + 8, y + 14, words, "start", font_size="11"))
     for number, (name, colour) in enumerate(COLOURS.items()):
         x = 60 + 225 * number
         parts.append(f'<circle cx="{x}" cy="{BOTTOM + 76}" r="4.5" fill="{colour}"/>')
-        parts.append(text(x + 12, BOTTOM + 80, NAMES[name], "start"))
+        teacher = next((row for row in found["rows"] if row["name"] == name), None)
+        size = f", {teacher['parameters'] / 1e6:.0f}M" if teacher else ""
+        parts.append(text(x + 12, BOTTOM + 80, NAMES[name] + size, "start"))
     return svg(WIDTH, HEIGHT, *parts)
 
 
@@ -102,7 +113,7 @@ def lines_of(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str,
     teachers = {row["teacher"]: row for row in rows if row["name"] == row["teacher"]}
     for row in sorted(rows, key=lambda row: row["parameters"]):
         if row["name"] != row["teacher"]:
-            kind = next(kind for kind in ("english", "turkish", "ten-languages") if kind in row["name"])
+            kind = next(kind for kind in KINDS if row["name"].startswith(kind))
             lines.setdefault((row["teacher"], kind), []).append(row)
     return {group: [*students, teachers[group[0]]] for group, students in lines.items()}
 

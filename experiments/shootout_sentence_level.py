@@ -3,7 +3,7 @@ data.
 
     python -m experiments.testbed_student --out runs/testbed/student                               the student, once
     python -m experiments.shootout_sentence_level --json results/shootout_sentence_level.json      all of it
-    python -m experiments.shootout_sentence_level --quick                                          within ten minutes
+    python -m experiments.shootout_sentence_level --quick                          one seed, fewer texts and tasks
 
 Runs recipes/sweeps/sentence_level.yaml, its methods and then its other variants (the ablations), seed by seed. Each
 member's scores are written to FILE as soon as they are there, with a mark of what was trained and scored. A run that

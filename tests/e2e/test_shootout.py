@@ -63,11 +63,11 @@ def small(tiny_recipe, tmp_path) -> Path:
 def test_members_of_the_whole_and_the_quick_one():
     members = plan(RECIPE, False, [])
     names = [member.name for member in members]
-    assert len(set(names)) == len(names) == (8 + 17) * 3
+    assert len(set(names)) == len(names) == (11 + 17) * 3
     assert (
         names[:2] == ["redact,seed=0", "simcse,seed=0"]
         and names[-1] == "detached,seed=2"
-        and names[8] == "simcse-part,seed=0"
+        and names[11] == "simcse-part,seed=0"
     )
     assert {member.recipe.train.update.name for member in members} == {"plain", "sam", "asam", "disam"}
     same = {
@@ -80,7 +80,7 @@ def test_members_of_the_whole_and_the_quick_one():
     }
     assert len(same) == len(rates) == 1, "the same models, texts, epochs and learning rate for all"
     quick = plan(RECIPE, True, [])
-    assert len(quick) == 8 and {member.recipe.train.seed for member in quick} == {0}
+    assert len(quick) == 11 and {member.recipe.train.seed for member in quick} == {0}
     assert {source.limit for source in quick[0].recipe.corpus.sources} == {2000}
 
 

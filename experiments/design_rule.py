@@ -257,7 +257,8 @@ def table(content: dict[str, Any]) -> str:
         texts = row["texts"].replace("-", " ") + (f", {row['limit']:,} of each source" if row["limit"] else "")
         groups.setdefault((name, texts, row["size"]), []).append(row)
 
-    lines = ["| teacher, texts, size | split | layers | tokens | rank | neighbours |", "|---|---|---:|---:|---:|---:|"]
+    columns = ("teacher, texts, size", "split", "layers", "neurons", "tokens", "rank", "neighbours")
+    lines = [f"| {' | '.join(columns)} |", "|---|---" + "|---:" * (len(columns) - 2) + "|"]
     for group, rows in groups.items():
         rows.sort(key=lambda row: (row["split"] != "rule", row["split"], row["seed"]))
         best = max(row["among"]["mean"] for row in rows)
@@ -265,11 +266,13 @@ def table(content: dict[str, Any]) -> str:
         for row in rows:
             design, share = row["design"], row["among"]
             split = TITLES.get(row["split"], "other layers or tokens")
+            if row["split"] == "rival3" and design["rank"] is None:
+                split = "fewer neurons, more tokens"
             split += f", seed {row['seed']}" if row["seed"] else ""
             mean = f"**{share['mean']:.2f}**" if share["mean"] == best and len(rows) > 1 else f"{share['mean']:.2f}"
             lines.append(
-                f"| {title} | {split} | {design['layers']} | {design['tokens']:,} | {design['rank'] or 'whole'} "
-                f"| {mean} [{share['low']:.2f}, {share['high']:.2f}] |"
+                f"| {title} | {split} | {design['layers']} | {design['neurons']:,} | {design['tokens']:,} "
+                f"| {design['rank'] or 'whole'} | {mean} [{share['low']:.2f}, {share['high']:.2f}] |"
             )
             title = ""
     return "\n".join(lines)

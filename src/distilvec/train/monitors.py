@@ -33,6 +33,7 @@ UNIFORM = 0.995  # entropy of the gates, relative to that of equal gates
 APART = 0.01  # standard deviation of a gate over the texts
 DECIDED = 0.9  # a text's largest gate, above which the text goes to one expert
 UNIFORM_AFTER = 0.2  # share of the steps before which gates may be uniform, as they are at the start
+_SEEN = "texts seen"  # beside the metrics of a method, whose names have no space
 ENOUGH = 64  # texts that are judged together if batches are smaller
 
 
@@ -192,12 +193,12 @@ class OptionMonitor(Monitor):
         if not snapshot.metrics or self.warned:
             return {}
         texts = len(snapshot.batch.rows)
-        new = {"texts": torch.tensor(1.0), **snapshot.metrics}
+        new = {_SEEN: torch.tensor(1.0), **snapshot.metrics}
         sums = {name: texts * value.detach().double().cpu() for name, value in new.items()}
         self.state = {name: value + self.state.get(name, 0) for name, value in sums.items()}
-        seen = float(self.state["texts"])
+        seen = float(self.state[_SEEN])
         if seen >= ENOUGH:
-            means = {name: float(value) / seen for name, value in self.state.items() if name != "texts"}
+            means = {name: float(value) / seen for name, value in self.state.items() if name != _SEEN}
             self.problem = self.objective.problem(means)
         return {}
 

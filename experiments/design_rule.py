@@ -14,9 +14,10 @@ Each rival turns one claim of the rule around. They were written before any of t
     rival4    no tokens beside those that the texts use, where the rule has room for others
     rival5    every token in the letters of the texts, at a lower rank
 
-The last two were written later than the others, with the part of the rule that they turn around. Rows of the split
-"half" are of the rule before these measurements: half of the parameters in the tables. Where the repaired rule has a
-split that was trained under another name, the row has the name "rule" now.
+The last two were written later than the others, with the part of the rule that they turn around. Rows of the splits
+"half" and "eighth" are of rules before these measurements: half of the parameters in the tables; an eighth of the
+neurons at least. Where the repaired rule has a split that was trained under another name, the row has the name "rule"
+now.
 
 `--split layers7` is neither: 7 layers, half of the neurons, every token and rows as long as fit; `layers7-tokens9000`
 has so many tokens. Such splits show where the best ones lie.
@@ -240,7 +241,8 @@ def measured(run: Run) -> dict[str, Any]:
 
 TITLES = {
     "rule": "the rule",
-    "half": "half of the parameters in the tables",  # rows of an earlier rule; not trained anew
+    "half": "half of the parameters in the tables",  # rows of earlier rules; not trained anew
+    "eighth": "an eighth of the neurons, fewer tokens",
     "rival1": "more layers, fewer tokens",
     "rival2": "all neurons, fewer layers",
     "rival3": "more layers, shorter rows",

@@ -355,7 +355,8 @@ def test_figures_tell_of_losses_and_tokens():
     objective = moe(BOTH)
     found = objective.metrics(batch, student, teacher)
     names = [f"facet_{facet}_{number}" for number in (0, 1) for facet in FACETS]
-    assert list(found) == [*names, "within_margin", "kept_tokens"] and all(value.shape == () for value in found.values())
+    assert list(found) == [*names, "within_margin", "kept_tokens"]
+    assert all(value.shape == () for value in found.values())
     weighed = objective(batch, replace(student, gates=torch.full((4, 6), 1 / 6)), teacher)["moe"].mean()
     torch.testing.assert_close(sum(found[name] for name in names) / 6, weighed)
     counts = []

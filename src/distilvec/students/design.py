@@ -260,6 +260,11 @@ def part_of_neurons(shape: ModelShape, divisor: int) -> int:
     return shape.neurons if shape.no_narrowing else max(1, shape.neurons // divisor)
 
 
+def fewest_neurons(shape: ModelShape) -> int:
+    """Return the neurons of the narrowest layer: an eighth, and a sixteenth beside rows that cannot be shorter."""
+    return part_of_neurons(shape, 16 if shape.no_factorizing else 8)
+
+
 def fill_table(
     shape: ModelShape, parameters: int, tokens: TokensUsed, layers: int, neurons: int, least_rank: int = LEAST_RANK
 ) -> Split | None:
@@ -305,8 +310,11 @@ def _first_split(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Spli
             return split
 
     layers = shape.layers if shape.no_pruning else 1
-    for divisor in (4, 8):
-        split = fill_table(shape, parameters, tokens, layers, part_of_neurons(shape, divisor))
+    narrow = [fewest_neurons(shape)]
+    if not shape.no_factorizing:  # rows that cannot be shorter need all that narrow layers leave (docs/sizes.md)
+        narrow.insert(0, part_of_neurons(shape, 4))
+    for neurons in narrow:
+        split = fill_table(shape, parameters, tokens, layers, neurons)
         if split is not None:
             return split
 
@@ -447,10 +455,10 @@ def with_unseen_tokens(shape: ModelShape, parameters: int, tokens: TokensUsed, s
 
 
 def smallest_split(shape: ModelShape, tokens: TokensUsed) -> Split:
-    """Return the smallest student of a model: one layer, an eighth of the neurons, the least tokens and rank."""
+    """Return the smallest student of a model: one layer, the fewest neurons, the least tokens and rank."""
     layers = shape.layers if shape.no_pruning else 1
     rank = None if shape.no_factorizing else min(LEAST_RANK, shape.hidden_size // 4)
-    return Split(layers, part_of_neurons(shape, 8), tokens.least, rank)
+    return Split(layers, fewest_neurons(shape), tokens.least, rank)
 
 
 def describe(split: Split) -> str:

@@ -255,6 +255,44 @@ def test_bytes_that_wait_are_limited(served, monkeypatch):
         assert httpx.post(address + PATH, content=body).status_code == 200
 
 
+@pytest.mark.parametrize("way", ["announced", "in chunks", "no room"])
+def test_a_client_that_still_sends_a_refused_body_gets_the_answer(served, way):
+    """Megabytes, more than the network holds: on a closed connection they cannot be sent to their end."""
+    large = b'{"input": "' + b"a" * 20_000_000 + b'"}'
+    head = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\n"
+    request = head + b"Content-Length: %d\r\n\r\n" % len(large) + large
+    if way == "in chunks":
+        request = head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(large) + large + b"\r\n0\r\n\r\n"
+    limits = Limits(body=50_000_000, waiting_bytes=100_000) if way == "no room" else Limits(body=100_000)
+    with serving(served, limits=limits) as address:
+        place = ("127.0.0.1", int(address.rpartition(":")[2]))
+        with socket.create_connection(place) as other, socket.create_connection(place, timeout=20) as connection:
+            other.sendall(head + b"Content-Length: 90000\r\n\r\n" + b" " * 50_000)  # holds room
+            time.sleep(0.3)
+            connection.sendall(request)
+            assert connection.recv(100).startswith(b"HTTP/1.1 503" if way == "no room" else b"HTTP/1.1 413")
+
+
+def test_what_is_dropped_of_a_refused_body_has_an_end(served):
+    """In bytes, and in seconds: a client that announces much and sends little is not waited for."""
+    limits = Limits(body=1000, rest=200_000, rest_seconds=0.5)
+    with serving(served, limits=limits) as address:
+        place = ("127.0.0.1", int(address.rpartition(":")[2]))
+        head = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: 90000000\r\n"
+        with socket.create_connection(place, timeout=5) as connection:
+            began = time.monotonic()
+            connection.sendall(head + b"\r\n{")
+            assert connection.recv(100).startswith(b"HTTP/1.1 413")
+            assert time.monotonic() - began < 3
+        with socket.create_connection(place, timeout=5) as connection:
+            connection.sendall(head + b"Expect: 100-continue\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 413"), "nothing is asked for that is not read"
+        with socket.create_connection(place, timeout=5) as connection, pytest.raises(OSError):
+            connection.sendall(head + b"\r\n")
+            for _ in range(80):
+                connection.sendall(b"a" * 1_000_000)
+
+
 def test_announced_bytes_take_no_place(served):
     """A client announces a body, or sends it in chunks with a false length, and others are answered meanwhile."""
     body = json.dumps({"input": "a" * 40_000, "truncate": True}).encode()

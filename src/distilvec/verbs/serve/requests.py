@@ -7,20 +7,21 @@ import base64
 import hmac
 import ipaddress
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError, model_validator
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from distilvec.config.endpoint import is_this_machine
 from distilvec.config.schema import Role
 from distilvec.teachers.encode import cut_dimensions
-from distilvec.verbs.serve.batcher import Vectors
+from distilvec.verbs.serve.batcher import Overloaded, Vectors
 from distilvec.verbs.serve.model import ServedModel, TokenWithoutVector
 
 TEXTS = "Send one text, or a list of texts."
@@ -33,6 +34,8 @@ class Limits:
 
     body: int = 4_000_000  # bytes
     body_seconds: float = 60.0  # until a body has arrived whole
+    rest: int = 64_000_000  # bytes of a refused body that are read and dropped, so that its client gets the answer
+    rest_seconds: float = 10.0
     texts: int = 2048  # in one request
     batch_texts: int = 256  # texts of all requests that the model is given together
     waiting: int = 8192  # texts of all requests that have not begun
@@ -148,19 +151,38 @@ async def read_body(request: Request, limits: Limits, hold: Callable[[int], None
     """
     # A body in chunks has the length of its chunks, whatever Content-Length says
     announced = 0 if "transfer-encoding" in request.headers else int(request.headers.get("content-length", 0))
-    if announced > limits.body:
-        raise _too_large(limits)
+    parts = request.stream()
     body = bytearray()
     try:
+        if announced > limits.body:
+            raise _too_large(limits)
         async with asyncio.timeout(limits.body_seconds):
-            async for part in request.stream():
+            async for part in parts:
                 body += part
                 if len(body) > limits.body:
                     raise _too_large(limits)
                 hold(len(part))
     except TimeoutError:
         raise RequestError(408, f"The body was not here after {limits.body_seconds:g} seconds.") from None
+    except (RequestError, Overloaded):
+        if "expect" not in request.headers:  # else the client waits for a word before it sends anything
+            await _drop_rest(parts, limits)
+        raise
     return bytes(body)
+
+
+async def _drop_rest(parts: AsyncIterator[bytes], limits: Limits) -> None:
+    """Read what a client still sends of a refused body.
+
+    On a connection that is closed before, it would see an error of the network instead of the answer.
+    """
+    dropped = 0
+    with suppress(TimeoutError, ClientDisconnect):
+        async with asyncio.timeout(limits.rest_seconds):
+            async for part in parts:
+                dropped += len(part)
+                if dropped > limits.rest:
+                    return
 
 
 def _too_large(limits: Limits) -> RequestError:

@@ -65,12 +65,12 @@ def student_row(folder: Path) -> dict[str, Any]:
     """Return what a finished run says of its student."""
     run = distilvec.result(folder)
     student, neighbors = run.record.student, run.record.neighbors
-    assert run.record.teacher is not None and student is not None and neighbors is not None
+    assert student is not None and neighbors is not None
     assert neighbors.student is not None and neighbors.student.among is not None
-    teacher = Path(str(run.record.teacher.name))
+    teacher = str(run.recipe.teacher.model)
     return {
-        "teacher": teacher.name,
-        "teacher_model": str(teacher),
+        "teacher": Path(teacher).name,
+        "teacher_model": teacher,
         "name": folder.name,
         "parameters": student.parameters,
         "neighbors": neighbors.student.among.mean,

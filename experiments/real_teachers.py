@@ -52,10 +52,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
 
-    found: list[dict[str, Any]] = []
+    earlier: list[dict[str, Any]] = []
     if arguments.json.exists():
-        found = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
-    rows = {(row["run"], row["seed"]): row for row in found}
+        earlier = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
+    rows = {(row["run"], row["seed"]): row for row in earlier}
     for folder in arguments.folders:
         for path in run_folders(folder):
             run = RunFolder(path)

@@ -12,7 +12,7 @@ experiments/design_rule.py, which measures it against other splits of the same b
 5. where layers, neurons and rows are whole, further tokens of the same letters stay, for words of new texts.
 
 A table that cannot be factorized has rows of the model's own size. About half of the parameters are the table then,
-with as many tokens as fit.
+with as many tokens as fit; where one layer alone has more, it keeps a sixteenth of its neurons.
 Below the smallest student with layers the student is static (students/static.py): a table of token vectors, and a
 linear layer where it is narrower than the vectors of the student. Its rows go first, then the rarest tokens.
 """

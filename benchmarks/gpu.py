@@ -6,7 +6,8 @@
 Caching: ours is everything that filling a cache does (tokenizing, the model, checks, float16 shards); the peer is
 `SentenceTransformer.encode` at its best batch size, tried first, with its weights in the same precision. Training: the
 un-squared L2 distance to the cached vectors on both sides, the same weights, texts and batches (benchmarks/training.py
-has both sides). Sides alternate; figures are medians. bf16 on both sides where the device has it. In the JSON, by size:
+has both sides). Sides alternate; figures are medians. bf16 on both sides where the device has it. The peer needs
+sentence-transformers 6.2: the data collator of 6.0 takes one number as the label of a text. In the JSON, by size:
 
     caching, training       texts a second of each side, their ratio, peak GPU megabytes
     share_of_peak           of the rate of a large bf16 matrix product, measured first (6 x parameters x tokens a text
@@ -232,6 +233,20 @@ def sampled_use(device: str, found: list[float]) -> Iterator[None]:
             process.terminate()
             lines = process.communicate()[0].splitlines()
     found += [float(line) / 100 for line in lines[2:] if line.strip().isdigit()]
+
+
+def gpu_table(found: dict[str, Any]) -> str:
+    """Return a line for each job and model size of a report."""
+    lines = ["| BERT, job | distilvec, texts/s | peer, texts/s | ratio | GPU busy, % |", "|---|---:|---:|---:|---:|"]
+    for size in SIZES:
+        for job in ("caching", "training"):
+            row = found.get(size, {}).get(job)
+            if row is not None:
+                rates = [f"{row['texts_per_second'][side]:,.0f}" for side in ("ours", "peer")]
+                cells = [f"{size}, {job}", *rates, f"{row['ratio']:.2f}", f"{100 * row['busy']:.0f}"]
+                lines.append("| " + " | ".join(cells) + " |")
+    rounds = f"{found['texts_a_round']:,} texts a round, batches of {found['batch_size']} in training"
+    return "\n".join([*lines, "", f"{found['machine']}, torch {found['torch']}, {found['precision']}, {rounds}."])
 
 
 def matmul_rate(device: str, precision: str) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.classify_peers import classify_table
 from benchmarks.exports import exports_table
+from benchmarks.gpu import gpu_table
 from benchmarks.step_cost_table import cost_table
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
 from experiments.alternatives import alternatives_line, latency_line
@@ -43,6 +44,9 @@ from experiments.linear_layer import layers_table
 from experiments.quality_over_time import draw_quality, first_better, quality_table
 from experiments.real_teachers import STARTS, TURKISH, contrast_line
 from experiments.real_teachers import table as teachers_table
+from experiments.result_students import kept
+from experiments.result_students import students_table as result_students_table
+from experiments.result_students import tasks_table as result_tasks_table
 from experiments.score_table import distance_table, modes_table, retained, score_table, summary_table
 from experiments.sentence_level import ablation_tables, methods_tables, sharpness_table
 from experiments.sentence_level import summary_table as talas_summary
@@ -65,6 +69,7 @@ from experiments.ten_languages import table as languages_table
 from experiments.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
 
 ROOT = Path(__file__).parents[1]
+ENGLISH = ("english-5m", "english-10m", "english-23m")  # students of one teacher, beside one another
 KILLED = {"pushing": "pushing to an address", "table": "a table that changed in between"}  # parts of kills.json
 
 
@@ -106,6 +111,8 @@ def pages() -> dict[str, dict[str, str]]:
             "hardware": hardware(),
         },
         "docs/results.md": {
+            "people": tables(("result_students", result_students_table)),
+            "people_tasks": tables(("result_students", partial(result_tasks_table, names=ENGLISH))),
             "summary": summary_table(main_students()),
             "headlines": headlines(),
             "results": results(),
@@ -113,7 +120,11 @@ def pages() -> dict[str, dict[str, str]]:
             "tasks": surgery_part("students", tasks_table),
             "alternatives": tables(("alternatives", alternatives_line), ("latency", latency_line)),
         },
-        "docs/speed.md": {"speed": speed(), "quality": tables(("time_to_quality", quality_table))},
+        "docs/speed.md": {
+            "speed": speed(),
+            "gpu": tables(("gpu", gpu_table)),
+            "quality": tables(("time_to_quality", quality_table)),
+        },
         "docs/levers.md": {"levers": tables(("levers", levers_table))},
         "docs/language.md": {
             "turkish": tables(("real_teachers_turkish", partial(teachers_table, names=TURKISH))),
@@ -308,7 +319,19 @@ def headline() -> str:
         f"of the average score of {record['teacher']['name']} ({record['teacher']['parameters'] / 1e6:.1f} million)\n"
         f"over eight tasks, {kept[RETRIEVAL]:.1f}% in retrieval, and embeds "
         f"{speed['student_texts_per_second'] / speed['teacher_texts_per_second']:.1f} times as many texts a second on a CPU "
-        "([results](docs/results.md))."
+        f"([results](docs/results.md)).{of_a_larger_teacher()}"
+    )
+
+
+def of_a_larger_teacher() -> str:
+    """What the smallest student keeps of a teacher of another family, in one more sentence."""
+    rows = {row["name"]: row for row in (read("result_students") or {"rows": []})["rows"]}
+    row = rows.get("english-5m")
+    if row is None:
+        return ""
+    return (
+        f"\nOf all-mpnet-base-v2 ({row['teacher_parameters'] / 1e6:.0f} million), one of {row['parameters'] / 1e6:.1f} million keeps "
+        f"{kept(row, 'student', AVERAGE)}% of nine tasks and {kept(row, 'student', RETRIEVAL)}% in retrieval."
     )
 
 

@@ -373,6 +373,47 @@ def test_no_thread_computes_in_training_mode_after_an_early_end(tiny_model, monk
     assert len(modes) > 1 and not any(modes) and student.training
 
 
+@pytest.mark.parametrize("limit", [200, 30], ids=["halves", "single texts"])
+def test_a_batch_that_does_not_fit_into_memory_is_halved(tiny_model, monkeypatch, limit):
+    """A device whose memory holds `limit` positions: every text is embedded, in its place."""
+    model = SentenceTransformer(str(tiny_model), device="cpu")
+    texts = [*make_texts(60), " ".join(make_texts(20))]
+    expected = ModelEmbedder(model, "whole").embed(texts)
+    longest = int(ModelEmbedder(model, "whole").lengths(texts).max())
+    shapes, forward = [], model[0].auto_model.forward
+
+    def small_device(input_ids, **inputs):
+        shapes.append(input_ids.shape)
+        if input_ids.numel() > limit and len(input_ids) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(input_ids=input_ids, **inputs)
+
+    monkeypatch.setattr(model[0].auto_model, "forward", small_device)
+    np.testing.assert_allclose(ModelEmbedder(model, "small").embed(texts), expected, atol=2e-5)
+    assert any(rows * columns > limit for rows, columns in shapes)
+    if limit < longest:
+        assert 1 in [rows for rows, _ in shapes]
+
+
+def test_a_text_that_does_not_fit_into_memory_is_an_error(tiny_model, monkeypatch):
+    model = SentenceTransformer(str(tiny_model), device="cpu")
+
+    def no_memory(**inputs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(model[0].auto_model, "forward", no_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        ModelEmbedder(model, "small").embed(["one text", "another text"])
+
+
+@pytest.mark.parametrize(
+    ("stated", "device", "tokens"),
+    [(None, "cpu", 1024), (None, "cuda", 32768), (None, "mps", 4096), (512, "cpu", 512), (9000, "cuda", 9000)],
+)
+def test_tokens_of_a_batch_follow_the_device(stated, device, tokens):
+    assert encode.batch_budget(stated, torch.device(device)) == tokens
+
+
 def test_a_share_of_the_tokens_is_told(tiny_model):
     """Long texts come first: after the first batch more of the tokens than of the texts are done."""
     teacher = load_teacher(TeacherSection(model=str(tiny_model)), "cpu")

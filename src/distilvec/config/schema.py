@@ -79,7 +79,9 @@ class TeacherSection(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = key(
         "auto", "the precision the teacher computes in; 'auto' takes bfloat16 where the hardware has it"
     )
-    batch_tokens: BatchTokens = key(4096, "tokens in one teacher batch")
+    batch_tokens: BatchTokens | None = key(
+        None, "tokens in one teacher batch; by default 4,096, on a GPU 32,768, and fewer where memory does not suffice"
+    )
     attention: Literal["own", "bidirectional"] = key("own", "'bidirectional' lifts a decoder's causal mask (LLM2Vec)")
     adapters: list[ModelName] | None = key(None, "PEFT adapters, folders or hub ids, merged one after another")
     quantize: Literal["8bit", "4bit"] | None = key(None, "weights in 8 or 4 bits, with bitsandbytes")
@@ -288,7 +290,7 @@ class EvaluationSection(Section):
     suite: Path | None = key(None, "a YAML list of tasks")
     builtin: Literal["python-docstrings"] | None = key(None, "search in Python's docstrings")
     stored: int | None = key(None, "n texts of teacher.vectors that are searched in it, and not trained on", gt=0)
-    batch_tokens: BatchTokens = key(4096, "tokens in a batch of texts that are scored")
+    batch_tokens: BatchTokens | None = key(None, "tokens in a batch of texts that are scored; as teacher.batch_tokens")
     parts: list[Part] = key(list(PARTS), "parts of the report in addition to the scores")
     columns: list[Column] = key(
         list(COLUMNS), "models that are scored, if the run has them; docs/report.md says what each is", min_length=1

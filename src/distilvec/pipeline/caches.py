@@ -29,7 +29,7 @@ from distilvec.teachers.cache.fill import (
     superset_caches,
 )
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
-from distilvec.teachers.encode import CPU_TOKENS
+from distilvec.teachers.encode import BATCH_TOKENS, batch_budget
 from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
@@ -173,8 +173,9 @@ def token_source(
 ) -> TokenSource:
     """Combine what token signals are computed from: the model, its tokens of every row, the alignment."""
     required = replace(job.required, logits=False) | OutputSpec(embedding=True, vector=job.required.logits)
-    device, budget = model.model.device, teacher.section.batch_tokens
-    budget = min(budget, CPU_TOKENS) if device.type == "cpu" else budget
+    device = model.model.device
+    # The default of any device: a batch has the states of all layers
+    budget = batch_budget(teacher.section.batch_tokens or BATCH_TOKENS, device)
     return TokenSource(LiveTeacher(model, tokens, required), tokens.lengths, alignment, budget, device)
 
 

@@ -44,7 +44,7 @@ from distilvec.teachers.cache.fill import (
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.encode import EmbeddedBatch, Vectors, collect, cut_dimensions
+from distilvec.teachers.encode import BATCH_TOKENS, EmbeddedBatch, Vectors, collect, cut_dimensions
 from distilvec.teachers.sources import OPENAI
 
 KEY = "teacher.api"  # of the recipe, in messages
@@ -222,7 +222,7 @@ class ApiEmbedder:
             for role, rows in self._rows_by_role(texts):
                 asked = [self._sent(texts[row], role) for row in rows]
                 counts = tokens[rows].tolist()
-                planned = make_batches(asked, counts, self.section.batch_tokens, self.api.batch_texts)
+                planned = make_batches(asked, counts, self.section.batch_tokens or BATCH_TOKENS, self.api.batch_texts)
 
                 def work(
                     batch: Batch, asked: list[str] = asked, counts: list[int] = counts, role: Role = role

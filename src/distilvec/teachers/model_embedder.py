@@ -43,6 +43,7 @@ from distilvec.teachers.cache.fill import FillSteps, compute_vectors, fill_steps
 from distilvec.teachers.cache.manifest import Manifest, hash_model, hash_modules
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.encode import (
+    BATCH_TOKENS,
     EmbeddedBatch,
     Forward,
     Vectors,
@@ -77,6 +78,7 @@ class ModelEmbedder:
     `files` is None for a model that was made in memory, such as a student in training. The model is not changed.
 
     Args:
+        batch_tokens: tokens in a batch; by default the device's (`batch_budget`)
         prompts: by role, instead of the model's own
         similarity: instead of the one that the model states
         key: names the model in errors
@@ -89,7 +91,7 @@ class ModelEmbedder:
         self,
         model: SentenceTransformer,
         name: str,
-        batch_tokens: int = 4096,
+        batch_tokens: int | None = None,
         prompts: dict[Role, str] | None = None,
         *,
         similarity: Similarity | None = None,
@@ -278,7 +280,8 @@ class ModelEmbedder:
     def _encode(self, prompted: Sequence[Text]) -> Iterator[EmbeddedBatch]:
         """Vectors by the model's own `encode`, in batches of about `batch_tokens`: a long text is alone."""
         lengths = self.lengths(prompted)
-        for rows in plan_batches(lengths, self.batch_tokens, self.batch_tokens):
+        budget = self.batch_tokens or BATCH_TOKENS
+        for rows in plan_batches(lengths, budget, budget):
             texts: list[Any] = [prompted[row] for row in rows]
             with evaluating(self.model):
                 vectors = self.model.encode(
@@ -295,7 +298,7 @@ def load_embedder(
     settings: ModelSettings | None = None,
     *,
     name: str | None = None,
-    batch_tokens: int = 4096,
+    batch_tokens: int | None = None,
     prompts: dict[Role, str] | None = None,
     similarity: Similarity | None = None,
     truncate_dim: int | None = None,

@@ -225,7 +225,8 @@ def compute_vectors(manifest: Manifest, corpus: KeyedTexts, teacher: VectorModel
 def compute_tokens(manifest: Manifest, corpus: Corpus, source: TokenSource, rows: Rows) -> Batches:
     """Signals of a cache with this manifest for these rows; computed in batches of like length."""
     lengths = source.lengths[rows].astype(np.int64)
-    for places in plan_batches(lengths, source.batch_tokens, min(source.batch_tokens, CPU_FLOOR)):
+    floor = min(source.batch_tokens, CPU_FLOOR) if source.device.type == "cpu" else source.batch_tokens
+    for places in plan_batches(lengths, source.batch_tokens, floor):
         batch_rows = rows[places]
         numbers = torch.from_numpy(batch_rows)
         alignment = source.alignment.batch(batch_rows) if source.alignment else None

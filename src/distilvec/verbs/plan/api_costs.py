@@ -9,6 +9,7 @@ from distilvec.config.schema import TEACHER_COLUMNS, Role
 from distilvec.evaluation.tasks import embedded_texts
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.teachers.api_embedder import ApiEmbedder
+from distilvec.teachers.encode import BATCH_TOKENS
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def cost_lines(job: Job, teacher: Teacher, model: ApiEmbedder, missing: int) -> 
         cost = api.cost_note(amount.tokens)
         lines.append([amount.title, f"about {amount.tokens:,} of {amount.texts:,} texts ({rule}){cost}"])
         by_texts = math.ceil(amount.texts / api.batch_texts)
-        by_tokens = math.ceil(amount.tokens / model.section.batch_tokens)
+        by_tokens = math.ceil(amount.tokens / (model.section.batch_tokens or BATCH_TOKENS))
         requests += max(by_texts, by_tokens)
         total += amount.tokens
 

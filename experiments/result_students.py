@@ -1,0 +1,155 @@
+"""Rows of the students of recipes/students.yaml: what they keep of their teachers, their size, their speed in int8.
+
+    distilvec run recipes/students.yaml --variant english-5m
+    python -m experiments.result_students runs/students/* --json results/result_students.json
+
+Each argument is a finished run, or the folder of a sweep. The student is exported to int8 if it was not yet, into its
+own folder. Speed is measured in this call: one query at a time, from its text to its vector, teachers and students in
+turn. The file keeps the rows of other students. `python -m experiments.readme` writes the table into docs/results.md
+and the English students into docs/papers/redact.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import distilvec
+from distilvec.core.files import write_json
+from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL
+from distilvec.pipeline.opened_run import Run
+from distilvec.verbs.runs.function import run_folders
+from experiments.alternatives import latencies
+
+TITLES = {  # the variants of students.yaml
+    "english-5m": "English, 5M",
+    "english-10m": "English, 10M",
+    "english-23m": "English, 23M",
+    "turkish-20m": "Turkish, 20M",
+    "ten-languages-30m": "ten languages, 30M",
+}
+TEACHERS = {"mpnet": "all-mpnet-base-v2", "e5": "multilingual-e5-small"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("--json", type=Path, required=True)
+    arguments = parser.parse_args()
+
+    runs = [Run.open(path) for folder in arguments.runs for path in run_folders(folder)]
+    forms: dict[str, str] = {}
+    for run in runs:
+        name = name_of(run)
+        forms[name] = str(run.student_folder)
+        forms[f"{name}, int8"] = str(distilvec.export(run.student_folder, to="onnx-int8"))
+        teacher = str(run.recipe.teacher.model)
+        forms[Path(teacher).name] = teacher
+    timed = latencies(forms)
+    milliseconds = {name: model["median_ms"] for name, model in timed["models"].items()}
+
+    earlier = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"] if arguments.json.exists() else []
+    rows = {row["name"]: row for row in earlier}
+    for run in runs:
+        row = row_of(run)
+        name, teacher = row["name"], row["teacher"]
+        size = Path(forms[f"{name}, int8"]).stat().st_size / 1e6
+        row["int8"] = {"megabytes": round(size, 1), "milliseconds": milliseconds[f"{name}, int8"]}
+        row["milliseconds"] = {"student": milliseconds[name], "teacher": milliseconds[teacher]}
+        rows[name] = row
+    content = {"machine": timed["machine"], "rows": [rows[name] for name in TITLES if name in rows]}
+    write_json(arguments.json, content)
+    print(students_table(content))
+
+
+def name_of(run: Run) -> str:
+    """Return the variant of the recipe that the run is of."""
+    return run.folder.name.split(",")[0]
+
+
+def row_of(run: Run) -> dict[str, Any]:
+    """Return what a finished run says of its student."""
+    teacher, student, training, neighbors = (
+        run.record.teacher,
+        run.record.student,
+        run.record.training,
+        run.record.neighbors,
+    )
+    assert teacher is not None and student is not None and training is not None and neighbors is not None
+    assert run.record.data is not None
+    return {
+        "name": name_of(run),
+        "teacher": teacher.name,
+        "teacher_parameters": teacher.parameters,
+        "parameters": student.parameters,
+        "layers": student.layers,
+        "texts": run.record.data.train_rows,
+        "passes": training.epochs,
+        "steps": training.steps,
+        "minutes": training.minutes,
+        "distance": {"start": run.validation["untrained_distance"], "student": run.validation["distance"]},
+        "neighbors": {name: neighbors.to_json()[name] for name in ("start", "student")},
+        "scores": {
+            column: {score.task: round(score.value, 2) for score in scores} for column, scores in run.scores.items()
+        },
+        "averages": {
+            column: {name: round(value, 2) for name, value in averages.items()}
+            for column, averages in run.report.averages.items()
+        },
+    }
+
+
+def students_table(found: Mapping[str, Any]) -> str:
+    """Return a line for each student: what it keeps, its size and its speed."""
+    lines = [
+        "| student | teacher | parameters | neighbours | average, % | retrieval, % | asymmetric, % "
+        "| int8, MB | int8, ms | teacher, ms |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in found["rows"]:
+        among = row["neighbors"]["student"]["among"]
+        cells = [
+            TITLES[row["name"]],
+            f"{TEACHERS.get(row['teacher'], row['teacher'])}, {row['teacher_parameters'] / 1e6:.0f} M",
+            f"{row['parameters'] / 1e6:.1f} M",
+            f"{among['mean']:.2f} [{among['low']:.2f}, {among['high']:.2f}]",
+            kept(row, "student", AVERAGE),
+            kept(row, "student", RETRIEVAL),
+            kept(row, "asymmetric", RETRIEVAL),
+            f"{row['int8']['megabytes']:.0f}",
+            f"{row['int8']['milliseconds']:.1f}",
+            f"{row['milliseconds']['teacher']:.0f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def kept(row: Mapping[str, Any], column: str, average: str) -> str:
+    """Return an average of a column as a share of the teacher's, in per cent."""
+    averages, key = row["averages"], AVERAGES[average]
+    return f"{100 * averages[column][key] / averages['teacher'][key]:.1f}"
+
+
+def tasks_table(found: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return the scores of some students of one teacher by task, beside the teacher's."""
+    rows = [row for row in found["rows"] if row["name"] in names]
+    if not rows:
+        return ""
+    titles = [TITLES[row["name"]] for row in rows]
+    lines = [
+        "| task | teacher | " + " | ".join(f"{title} | asymmetric" for title in titles) + " |",
+        "|---|---:|" + "---:|---:|" * len(rows),
+    ]
+    for task, score in rows[0]["scores"]["teacher"].items():
+        cells = [task, f"{score:.1f}"]
+        for row in rows:
+            cells += [f"{row['scores'][column][task]:.1f}" for column in ("student", "asymmetric")]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

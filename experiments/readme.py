@@ -44,7 +44,7 @@ from experiments.linear_layer import layers_table
 from experiments.quality_over_time import draw_quality, first_better, quality_table
 from experiments.real_teachers import STARTS, TURKISH, contrast_line
 from experiments.real_teachers import table as teachers_table
-from experiments.result_students import kept
+from experiments.result_students import distances_table, kept
 from experiments.result_students import students_table as result_students_table
 from experiments.result_students import tasks_table as result_tasks_table
 from experiments.score_table import distance_table, modes_table, retained, score_table, summary_table
@@ -148,6 +148,7 @@ def pages() -> dict[str, dict[str, str]]:
         "docs/serve.md": {"serve": tables(("serve", serve_line))},
         "docs/papers/redact.md": {
             "distances": distance_table(main_students()),
+            "long": tables(("result_students", partial(distances_table, names=ENGLISH))),
             "teachers": tables(
                 ("real_teachers", partial(teachers_table, names=STARTS)), ("real_teachers", contrast_line)
             ),

@@ -127,6 +127,29 @@ def students_table(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def distances_table(found: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return a line for each of some students: distance and neighbours before and after training, and retrieval."""
+    lines = [
+        "| student | parameters | distance | neighbours alone | among the teacher's "
+        "| average, % | retrieval, % | asymmetric, % |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in found["rows"]:
+        if row["name"] in names:
+            start, student = (row["neighbors"][name] for name in ("start", "student"))
+            cells = [
+                TITLES[row["name"]],
+                f"{row['parameters'] / 1e6:.1f} M",
+                f"{row['distance']['start']:.3f} → {row['distance']['student']:.3f}",
+                *(f"{start[kind]['mean']:.3f} → {student[kind]['mean']:.3f}" for kind in ("alone", "among")),
+                kept(row, "student", AVERAGE),
+                kept(row, "student", RETRIEVAL),
+                kept(row, "asymmetric", RETRIEVAL),
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
 def kept(row: Mapping[str, Any], column: str, average: str) -> str:
     """Return an average of a column as a share of the teacher's, in per cent."""
     averages, key = row["averages"], AVERAGES[average]

@@ -39,6 +39,11 @@ OUTSIDE = """[...document.querySelectorAll('body *:not(svg *)')].filter(
     (part) => part.getBoundingClientRect().right > innerWidth + 1 && !part.closest('.scroll, pre, nav') && part.checkVisibility()
 ).map((part) => part.outerHTML.slice(0, 80))"""  # noqa: E501
 
+CUT_TILES = """[...document.querySelectorAll('.tiles > div')].filter((tile) =>
+    tile.getBoundingClientRect().right > tile.parentElement.getBoundingClientRect().right + 1
+    || tile.scrollWidth > tile.clientWidth + 1
+).map((tile) => tile.textContent)"""
+
 if os.environ.get("DISTILVEC_REQUIRE_CHROMIUM") != "1":
     pytest.importorskip("playwright")
     pytest.importorskip("matplotlib")
@@ -55,6 +60,7 @@ def folder(tmp_path_factory):
 
     folder, report = tmp_path_factory.mktemp("pages"), as_report(sample_report())
     report.verdict = make_verdict(report.scores, report.intervals["student"], report.speed, report.record)
+    report.verdict.tokens, report.verdict.tokens_before = 27_895, 30_527  # with everything a verdict can have
     run = RunFolder(folder)
     run.make()
     report.write(run)
@@ -148,6 +154,16 @@ def test_it_fits_and_is_legible(opened, name, width, scheme):
         unfold(page)
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(int(part) for part in ground[4:-1].split(",")) > 600) == (scheme == "light")
+
+
+@pytest.mark.parametrize("width", [400, 800, 1024, 1200, 1400])
+@pytest.mark.parametrize("name", ["report", *JOBS])
+def test_no_figure_of_the_verdict_is_cut(opened, name, width):
+    """Seven of them stood in one row, and the last was outside of it below 1,300 pixels."""
+    page = opened(name, width)
+    count = page.locator(".tiles > div").count()
+    assert count == (7 if name == "report" else count) and count > 0
+    assert page.evaluate(CUT_TILES) == []
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -198,6 +198,30 @@ def test_parts_that_cannot_be_found_out_are_named_and_the_run_is_kept(
     assert "distances of two" not in result.page.read_text() and "margin" in result.page.read_text()
 
 
+@pytest.mark.parametrize("damage", ["missing", "cut", "no folder of a model"])
+def test_a_damaged_kept_student_is_named_and_costs_the_margin_alone(
+    tiny_recipe, suite, tmp_path, no_pages, shared_cache, damage
+):
+    """Weights that were not copied to this machine with the rest of a run, say."""
+    changes = {"evaluation__suite": str(suite), "evaluation__columns": ["teacher", "student"], "train__max_steps": 8}
+    kept = tiny_recipe(**changes, train__keep_students=4, evaluation__parts=[])
+    run(kept, tmp_path / "run")
+    folder = [*RunFolder(tmp_path / "run").saved_students.values()][1]
+    if damage == "missing":
+        (folder / "model.safetensors").unlink()
+    elif damage == "cut":
+        weights = folder / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-100])
+    else:
+        shutil.rmtree(folder)
+        folder.mkdir()
+    with_margin = tiny_recipe(**changes, train__keep_students=4, evaluation__parts=["margin", "compression"])
+    result = run(with_margin, tmp_path / "run")
+    (problem,) = result.problems
+    assert problem.task == "margin" and str(folder) in problem.message and "damaged" in problem.message
+    assert result.report.margin is None and result.report.compression is not None and result.record.scores
+
+
 def test_a_report_that_was_changed_is_measured_again(tiny_recipe, suite, tmp_path, capsys, no_pages, shared_cache):
     """A score that was edited by hand, and a damaged file, are not believed: the run finds its own figures again."""
     changes = {"evaluation__suite": str(suite), "evaluation__columns": ["student"], "train__max_steps": 2}

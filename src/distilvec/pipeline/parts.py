@@ -32,10 +32,11 @@ from distilvec.evaluation.projection import (
 from distilvec.evaluation.speed import Speed, Timing, measure_speed
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts, task_texts
 from distilvec.evaluation.text_distances import TextDistances, farthest_texts, spread_rows, text_distances
-from distilvec.models.load import load, load_model
+from distilvec.models.load import load_model
 from distilvec.models.static import is_static, text_tokenizer
 from distilvec.pipeline.columns import Columns, make_columns
 from distilvec.pipeline.judgement import embed_rows
+from distilvec.pipeline.student import load_saved
 from distilvec.report.json_values import from_json
 from distilvec.report.values import Compression, Projections, Vocabulary
 from distilvec.teachers.api_embedder import ApiEmbedder
@@ -174,7 +175,7 @@ def margin(models: Models) -> Margin | None:
     tasks, points = models.quick_tasks, list[MarginPoint]()
     with progress("saved checkpoints", len(later), "students") as advance:
         for number, saved in enumerate(later):
-            model, name = load(saved.folder, device="cpu"), f"step {saved.step}"
+            model, name = load_saved(saved.folder), f"step {saved.step}"
             embedder = ModelEmbedder(model, name, models.section.batch_tokens, models.student.prompts)
             cache = EmbeddingCache()
             for request in requests(tasks, embedder, embedder):

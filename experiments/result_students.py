@@ -96,7 +96,7 @@ def row_of(run: Run) -> dict[str, Any]:
             column: {score.task: round(score.value, 2) for score in scores} for column, scores in run.scores.items()
         },
         "averages": {
-            column: {name: round(value, 2) for name, value in averages.items()}
+            column: {name: round(value, 4) for name, value in averages.items()}
             for column, averages in run.report.averages.items()
         },
     }

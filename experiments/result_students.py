@@ -31,7 +31,6 @@ TITLES = {  # the variants of students.yaml
     "turkish-20m": "Turkish, 20M",
     "ten-languages-30m": "ten languages, 30M",
 }
-TEACHERS = {"mpnet": "all-mpnet-base-v2", "e5": "multilingual-e5-small"}
 
 
 def main() -> None:
@@ -113,7 +112,7 @@ def students_table(found: Mapping[str, Any]) -> str:
         among = row["neighbors"]["student"]["among"]
         cells = [
             TITLES[row["name"]],
-            f"{TEACHERS.get(row['teacher'], row['teacher'])}, {row['teacher_parameters'] / 1e6:.0f} M",
+            f"{row['teacher']}, {row['teacher_parameters'] / 1e6:.0f} M",
             f"{row['parameters'] / 1e6:.1f} M",
             f"{among['mean']:.2f} [{among['low']:.2f}, {among['high']:.2f}]",
             kept(row, "student", AVERAGE),

@@ -43,7 +43,7 @@ def test_a_line_has_shares_of_the_teacher():
     lines = students_table({"rows": [row("english-5m", stsb=70.0)]}).splitlines()
     assert len({line.count("|") for line in lines}) == 1
     found = dict(zip(cells(lines[0]), cells(lines[2]), strict=True))
-    assert found["teacher"] == "all-mpnet-base-v2, 100 M"
+    assert found["teacher"] == "mpnet, 100 M"
     assert found["parameters"] == "5.0 M"
     assert (found["average, %"], found["retrieval, %"], found["asymmetric, %"]) == ("90.0", "80.0", "90.0")
     assert (found["int8, MB"], found["int8, ms"], found["teacher, ms"]) == ("5", "1.2", "60")

@@ -217,10 +217,12 @@ def test_the_verdicts_numbers_are_report_jsons(opened, folder):
         "worst_change",
         "neighbors",
         "neighbors_alone",
+        "tokens",
+        "tokens_before",
     }
     for place, key in enumerate(keys):
         assert float(shown.nth(place).get_attribute("value")) == verdict[key]
-        digits = 2 if key.startswith("neighbors") else 1
+        digits = 2 if key.startswith("neighbors") else 0 if key.startswith("tokens") else 1
         assert shown.nth(place).inner_text() == number(verdict[key], digits, sign=key == "worst_change")
     text = verdict["text"]
     assert page.locator("p.verdict").inner_text() == text[0].upper() + text[1:] + "."

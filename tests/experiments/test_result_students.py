@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from distilvec.verbs.run.sweep import expand
-from experiments.result_students import TITLES, students_table, tasks_table
+from experiments.result_students import TITLES, distances_table, students_table, tasks_table
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "students.yaml"
 
@@ -58,9 +58,23 @@ def test_tasks_of_some_students_stand_beside_their_teacher():
     assert {len(line) for line in lines} == {6}
 
 
+def test_distance_and_neighbours_are_shown_before_and_after():
+    student = row("english-5m", stsb=70.0)
+    student["distance"] = {"start": 0.9, "student": 0.7}
+    before, after = {"mean": 0.2}, {"mean": 0.5}
+    student["neighbors"] = {
+        "start": {"alone": before, "among": before},
+        "student": {"alone": after, "among": after},
+    }
+    line = cells(distances_table({"rows": [student]}, ("english-5m",)).splitlines()[2])
+    assert line[2:5] == ["0.900 → 0.700", "0.200 → 0.500", "0.200 → 0.500"]
+    assert line[5:] == ["90.0", "80.0", "90.0"]
+
+
 @pytest.mark.parametrize("names", [(), ("english-23m",)])
 def test_without_its_students_a_table_is_empty(names):
-    assert tasks_table({"rows": [row("english-5m", stsb=70.0)]}, names) == ""
+    found = {"rows": [row("english-5m", stsb=70.0)]}
+    assert tasks_table(found, names) == distances_table(found, names) == ""
 
 
 def test_every_student_of_the_recipe_has_a_title():

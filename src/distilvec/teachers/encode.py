@@ -31,8 +31,8 @@ from distilvec.models.static import text_tokenizer
 CPU_TOKENS = 1024  # more in a batch falls out of the processor's cache, and takes more memory
 CPU_FLOOR = 512  # fewer are not worth a batch of their own: texts of other lengths are padded to fill it
 BATCH_TOKENS = 4096  # by default
-# Of a GPU. In batches of 4,096 tokens an H200 computes in a tenth of the time and waits for the next batch in the rest
-# (BERT of base size; results/gpu.json).
+# By default on a GPU. In batches of 4,096 tokens an H200 was busy for 11% of the time (BERT of base size;
+# results/gpu.json). This size has not been measured yet.
 GPU_TOKENS = 32_768
 _TOKENIZE = 1024  # texts tokenized together
 _COPIED_TOGETHER = 4  # batches of a GPU: each copy to the CPU waits until the GPU has nothing left to do
@@ -82,7 +82,7 @@ class Forward:
         on_cpu = self.model.device.type == "cpu"
         budget = batch_budget(self.batch_tokens, self.model.device)
         planned = plan_batches(lengths, budget, CPU_FLOOR if on_cpu else budget)
-        compute = partial(self._fitting, ids, types, pre_dense)
+        compute = partial(self._batch_or_halves, ids, types, pre_dense)
         copied_together = 1 if on_cpu else _COPIED_TOGETHER
         on_threads = on_cpu and self.stateless
         computed = map_on_threads(compute, planned) if on_threads else (compute(rows) for rows in planned)
@@ -119,7 +119,9 @@ class Forward:
                 types += [np.array(row or [0], dtype=np.int32) for row in encoded["token_type_ids"]]
         return ids, types if typed else None
 
-    def _fitting(self, ids: Ids, types: Ids | None, pre_dense: bool, rows: npt.NDArray[np.int64]) -> dict[str, Tensor]:
+    def _batch_or_halves(
+        self, ids: Ids, types: Ids | None, pre_dense: bool, rows: npt.NDArray[np.int64]
+    ) -> dict[str, Tensor]:
         """One batch, in halves where the device's memory does not suffice for all of it."""
         try:
             return self._batch(ids, types, pre_dense, rows)
@@ -129,7 +131,8 @@ class Forward:
         # Outside of the handler, whose error holds the tensors of the batch
         torch.cuda.empty_cache()
         half = (len(rows) + 1) // 2
-        first, second = (self._fitting(ids, types, pre_dense, part) for part in (rows[:half], rows[half:]))
+        first = self._batch_or_halves(ids, types, pre_dense, rows[:half])
+        second = self._batch_or_halves(ids, types, pre_dense, rows[half:])
         return {name: torch.cat([values, second[name]]) for name, values in first.items()}
 
     @torch.no_grad()  # here, since it counts for one thread

@@ -213,6 +213,28 @@ def test_repeated_and_zipped_lines(convert):
     assert [row["text"] for row in convert(several, "x,y\n1,2\n")] == ["1", "2"]
 
 
+def test_names_of_files_have_the_language_and_pair_its_tables(convert):
+    names = [f"data/tatoeba/v1/tatoeba.{name}" for name in ("tur-eng.tur", "epo-eng.epo", "epo-eng.eng", "tur-eng.eng")]
+    contents = ("Bir .\nİki.\n", "Unu.\n", "One.\n", "One .\nTwo.\n")
+    assert convert(part_of("tatoeba"), *contents, names=names) == [
+        {"text": "Bir .", "en": "One .", "lang": "tur"},
+        {"text": "İki.", "en": "Two.", "lang": "tur"},
+        {"text": "Unu.", "en": "One.", "lang": "epo"},
+    ]
+    with refused("data", "tatoeba.tur-eng.eng: not the expected tsv"):
+        convert(part_of("tatoeba"), "Bir.\n", "One.\nTwo.\n", names=[names[0], names[3]])
+
+
+def test_names_in_braces_are_files_of_their_own(convert):
+    part = part_of("miracl-queries", 1)
+    names = part.file_names()
+    assert names[0] == "topics/topics.miracl-v1.0-ar-train.tsv" and len(names) == 16
+    (row, other) = convert(part, "7\tसौ\n", "8\tWas\tist das? \n", names=[names[0], "miracl-v1.0-de-train.tsv"])
+    assert row == {"text": "सौ", "lang": "ar", "source": "miracl-train"}
+    assert other["text"] == "Was\tist das?" and other["lang"] == "de"
+    assert Part(format="lines", files=["a.txt", "b/{c,d}.txt"]).file_names() == ["a.txt", "b/c.txt", "b/d.txt"]
+
+
 @pytest.mark.parametrize(
     ("name", "contents"),
     [

@@ -34,12 +34,30 @@ def rows_of_files(part: Part, files: Files) -> Iterator[Row]:
 
     Errors: DistilvecError with the files, for content that is not of the part's format.
     """
-    yield from _finished(part, READERS[part.format](part, files), ", ".join(files))
+    rows = _rows(part, files) if part.names is None else _rows_by_name(part, files)
+    yield from _finished(part, rows, ", ".join(files))
 
 
 def rows_of_dataset(part: Part, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     """The rows of a part from those of a Hugging Face data set. Errors: see `rows_of_files`."""
     yield from _finished(part, (_named(part, row) for row in rows), str(part.dataset))
+
+
+def _rows(part: Part, files: Files) -> Iterator[Row]:
+    return READERS[part.format](part, files)
+
+
+def _rows_by_name(part: Part, files: Files) -> Iterator[Row]:
+    """The rows of tables whose files' names have columns, such as a language; other files are left out."""
+    tables: dict[tuple[tuple[str, str], ...], dict[str, Path]] = {}
+    for name, path in files.items():
+        found = re.search(part.names or "", name)
+        if found:
+            columns = tuple(found.groupdict().items())
+            tables.setdefault(columns, {})[name] = path
+    for columns, table in tables.items():
+        for row in _rows(part, table):
+            yield row | dict(columns)
 
 
 def _finished(part: Part, rows: Iterator[Row], origin: str) -> Iterator[Row]:

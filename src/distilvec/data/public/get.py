@@ -164,7 +164,7 @@ def _files(part: Part, repository: str, downloads: Path) -> dict[str, Path]:
         _download_once(f"{RAW}/{owner}/{commit}/{quote(part.archive)}", archive)
         return _unpack(archive, part, archive.with_name(f"{archive.name}.members"))
     files = {}
-    for name in part.files:
+    for name in part.file_names():
         path = downloads / f"{stem}+{name.replace('/', '+')}"
         _download_once(f"{RAW}/{owner}/{commit}/{quote(name)}", path)
         files[name] = path

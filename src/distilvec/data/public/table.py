@@ -36,7 +36,12 @@ class Part(Section):
     """Rows that are made of some published files by one rule."""
 
     format: Format
-    files: list[str] = key([], "published names: below the repository, or patterns of an archive's entries")
+    files: list[str] = key(
+        [], "published names: below the repository, or patterns of an archive's entries; {a,b} is a name each"
+    )
+    names: str | None = key(
+        None, "pattern of the names: its groups are columns, and files that agree in them one table"
+    )
     repository: Repository | None = key(None, "owner/name@commit on GitHub; the set's by default")
     archive: str | None = key(None, "'repository', or a .zip of it: `files` are patterns of its entries")
     dataset: str | None = key(None, "Hugging Face id instead of files (needs the package datasets)")
@@ -57,6 +62,18 @@ class Part(Section):
     longest: int | None = key(None, "words of a paragraph; longer ones are read line by line", gt=0)
     distinct: bool = key(False, "leave out empty and repeated texts")
     encoding: str = "utf-8-sig"
+
+    def file_names(self) -> list[str]:
+        """The published names, those in braces written out: a{1,2}.txt is a1.txt and a2.txt."""
+        return [name for written in self.files for name in _each_name(written)]
+
+
+def _each_name(written: str) -> list[str]:
+    start, brace, rest = written.partition("{")
+    if not brace:
+        return [written]
+    choices, _, end = rest.partition("}")
+    return [f"{start}{choice}{end}" for choice in choices.split(",")]
 
 
 class OutFile(Section):

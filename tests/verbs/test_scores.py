@@ -9,6 +9,8 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from refusals import refused
@@ -92,12 +94,20 @@ def test_problems_come_with_the_scores(tiny_model, suite):
     assert nothing.columns == {} and "no scores" in str(nothing) and "absent.csv" in str(nothing)
 
 
-def test_two_widths_have_no_asymmetric_column(tiny_model, suite):
+def test_two_widths_are_compared_without_an_asymmetric_column(tiny_model, suite, capsys):
     model = SentenceTransformer(str(tiny_model), device="cpu", truncate_dim=16)
     found = score_models(model, suite, teacher=tiny_model)
-    assert list(found.columns) == ["teacher", "student"]
+    assert list(found.columns) == ["teacher", "student"] and not found.problems
+    said = capsys.readouterr().err
+    assert "have 16 dimensions" in said and "no common space" in said and str(tiny_model) in said
+
+
+def test_a_table_of_another_width_is_a_problem(tiny_model, suite, tmp_path):
+    rows = {"text": ["river", "stone", "bridge"], "vector": [[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]}
+    pq.write_table(pa.table(rows), tmp_path / "vectors.parquet")
+    found = score_models(tiny_model, suite, teacher=tmp_path / "vectors.parquet")
     (problem,) = found.problems
-    assert problem.column == "asymmetric" and "16" in problem.message and str(tiny_model) in problem.message
+    assert problem.column == "asymmetric" and "no common space" in problem.message
 
 
 @pytest.mark.usefixtures("nothing_loads")

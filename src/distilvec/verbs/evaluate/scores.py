@@ -154,7 +154,10 @@ def score_on_mteb(
 
 
 def open_columns(model: Source, teacher: Source | None, mixed: bool, problems: list[TaskFailure]) -> Columns:
-    """Open the models, each as a column of the table of scores; two without a common space are a problem."""
+    """Open the models, each as a column of the table of scores; say before the scores that two have no common space.
+
+    A table has vectors alone, so that nothing is left to score: a problem.
+    """
     other: Embedder | None = None
     if teacher is not None and source_kind(teacher) == "table":
         other = open_embedder(teacher, key="teacher")  # first: a wrong path is found out before a model is loaded
@@ -167,9 +170,12 @@ def open_columns(model: Source, teacher: Source | None, mixed: bool, problems: l
     if other is not None and "asymmetric" not in columns:
         dims = (
             f"vectors of {shown(model)} have {student.dim} dimensions, those of {shown(teacher)} {other.dim}: no "
-            "common space."
+            "common space"
         )
-        problems.append(TaskFailure("all", dims, "asymmetric"))
+        if isinstance(other, TableEmbedder):
+            problems.append(TaskFailure("all", f"{dims}.", "asymmetric"))
+        else:
+            log(f"{dims}, so each model has its own scores alone.")
     return columns
 
 

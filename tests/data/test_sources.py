@@ -81,6 +81,19 @@ def test_column_and_where(tmp_path):
     refuse("corpus.sources.0.column", "'bodi'", "'body'", path=path, column="bodi")
 
 
+def test_a_condition_that_no_row_meets_is_said(tmp_path, capsys):
+    (tmp_path / "texts").mkdir()
+    write_jsonl(tmp_path / "texts" / "a.jsonl", [{"text": "one", "lang": "en", "part": 1}])
+    write_jsonl(tmp_path / "texts" / "b.jsonl", [{"text": "iki", "lang": "tr", "part": 1}])
+    assert read(tmp_path / "texts", where={"lang": ["en", "tr"], "part": "1"}) == ["one", "iki"]
+    assert "no row" not in capsys.readouterr().err  # each value is in one of the files
+    assert read(tmp_path / "texts", where={"lang": ["en", "TR"]}) == ["one"]
+    said = capsys.readouterr().err
+    assert "no row has 'TR' as 'lang'" in said and "found: 'tr'" in said and "corpus.sources.0.where" in said
+    assert read(tmp_path / "texts", where={"lang": "en", "part": 2}) == []
+    assert "no row has '2' as 'part'; found: 1 " in capsys.readouterr().err
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path):
     key = "corpus.sources.2.path"
     refuse(key, "not found", path=tmp_path / "none.txt", position=2)

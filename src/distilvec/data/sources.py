@@ -14,7 +14,7 @@ from distilvec.core.log import log
 from distilvec.core.storage import Remote
 from distilvec.data import docstrings, readers
 from distilvec.data.readers import READABLE, Location, extension, field_of, names_of
-from distilvec.data.task_rows import shown_value
+from distilvec.data.task_rows import shown_value, some_of
 from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
 
@@ -36,6 +36,40 @@ COLUMNS = (  # the first group of which every column exists, in small or capital
 # Further columns that hold texts in public data sets, such as those of FlagEmbedding
 OTHER_TEXTS = frozenset(("pos", "neg", "positive", "negative", "answer", "response", "passage", "content", "context"))
 
+_SHOWN_VALUES = 10  # of a column, in a message
+
+
+class Conditions:
+    """What `where` asks of a source's rows, and which of its values some row had."""
+
+    def __init__(self, where: Mapping[str, str | int | list[str | int]]) -> None:
+        self.allowed = {name: list(values) if isinstance(values, list) else [values] for name, values in where.items()}
+        self.missing = {name: {str(value) for value in values} for name, values in self.allowed.items()}
+        self.others: dict[str, set[str]] = {name: set() for name in where}
+
+    def hold(self, row: readers.Row) -> bool:
+        """Whether a row has one of the values in each of the columns; 1 and "1" are the same value."""
+        return all(self._holds(row, name) for name in self.allowed)
+
+    def _holds(self, row: readers.Row, name: str) -> bool:
+        if name not in row:
+            return False
+        value, allowed, others = row[name], self.allowed[name], self.others[name]
+        if value not in allowed and str(value) not in map(str, allowed):
+            if len(others) < _SHOWN_VALUES:
+                others.add(shown_value(value))
+            return False
+        if self.missing[name]:
+            self.missing[name] -= {str(given) for given in allowed if given == value or str(given) == str(value)}
+        return True
+
+    def unmet(self) -> Iterator[str]:
+        """A line for each column of which no row had some of the values: most often they are misspelled."""
+        for name, values in self.missing.items():
+            if values:
+                asked = some_of(map(repr, sorted(values)))
+                yield f"no row has {asked} as '{name}'; found: {some_of(sorted(self.others[name])) or 'no other value'}"
+
 
 def read_source(source: SourceSection, position: int) -> Iterator[str]:
     """The raw texts of one source, whole, in order, streaming; a missing value is an empty text.
@@ -44,18 +78,21 @@ def read_source(source: SourceSection, position: int) -> Iterator[str]:
     Errors: DistilvecError for files that are missing, damaged or not of the format that their names give.
     """
     key = f"corpus.sources.{position}"
+    conditions = Conditions(source.where)
     if source.builtin is not None:
         yield from docstrings.passages()
     elif source.tokenizer is not None:
         yield from _tokens(source.tokenizer, source.revision, f"{key}.tokenizer")
     elif source.dataset is not None:
         read = partial(readers.read_dataset, source, f"{key}.dataset")
-        yield from _texts(read, source, key, f"dataset {source.dataset}")
+        yield from _texts(read, source, conditions, key, f"dataset {source.dataset}")
     else:
         option = "url" if source.url else "path"
         for path in source_files(source, position):
             read = partial(readers.read_rows, path, f"{key}.{option}")
-            yield from _texts(read, source, key, str(path))
+            yield from _texts(read, source, conditions, key, str(path))
+    for line in conditions.unmet():
+        log(f"{source.label}: {line} ({key}.where)")
 
 
 def source_files(source: SourceSection, position: int) -> list[Path]:
@@ -149,7 +186,7 @@ def text_columns(names: list[str], source: SourceSection, key: str, place: str) 
 
 
 def _texts(
-    read: Callable[[readers.Choose], readers.Rows], source: SourceSection, key: str, place: str
+    read: Callable[[readers.Choose], readers.Rows], source: SourceSection, conditions: Conditions, key: str, place: str
 ) -> Iterator[str]:
     """The texts of one file or dataset; an empty `text` is replaced by the `title`, if the table has one."""
     columns: list[str] = []
@@ -166,7 +203,7 @@ def _texts(
     for where, row in read(choose):
         if not columns:
             choose(list(row))
-        if not _matches(row, source):
+        if not conditions.hold(row):
             continue
         for column in columns:
             yield from _texts_of(row, column, source, key, where)
@@ -190,17 +227,6 @@ def _tell_unread(names: list[str], columns: list[str], source: SourceSection, ke
             f"{place}: texts are read from {' and '.join(columns)}; {', '.join(unread)} may hold texts as well: name "
             f"columns with {key}.column (--column)"
         )
-
-
-def _matches(row: readers.Row, source: SourceSection) -> bool:
-    """Whether a row has one of the values of `where` in each of its columns; 1 and "1" are the same value."""
-    for name, values in source.where.items():
-        if name not in row:
-            return False
-        allowed = values if isinstance(values, list) else [values]
-        if row[name] not in allowed and str(row[name]) not in map(str, allowed):
-            return False
-    return True
 
 
 def _texts_of(row: readers.Row, column: str, source: SourceSection, key: str, where: Location) -> list[str]:

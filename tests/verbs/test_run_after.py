@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,36 @@ def test_a_variant_that_is_not_there_is_named(recipe, capsys):
     Path(recipe).write_text(text)
     assert run_command(["run", recipe, "--variant", "second"]) == 2
     assert "[variant]" in capsys.readouterr().err
+
+
+class Killed(BaseException):
+    """What ends a run without any of its own handling."""
+
+
+@pytest.mark.parametrize("step", ["train", "evaluate"])
+def test_an_unfinished_first_variant_is_run_to_its_end(recipe, step, capsys, no_pages, monkeypatch):
+    """Its student is there from the first step on, and is not the one that the second variant should begin with."""
+
+    def kill(*args, **kwargs):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        where = "distilvec.train.trainer.Trainer._epoch" if step == "train" else "distilvec.pipeline.run.evaluate"
+        patched.setattr(where, kill)
+        with pytest.raises(Killed):
+            run_command(["run", recipe, "--variant", "first"])
+    assert Path("runs/small-first/student/modules.json").exists()
+    assert not Path("runs/small-first/details/record.json").exists()
+    capsys.readouterr()
+    assert run_command(["run", recipe, "--variant", "second"]) == 0
+    assert "first the variant first" in capsys.readouterr().err
+    assert distilvec.result("runs/small-first").record.training.steps == 3
+
+
+def test_a_model_that_is_in_no_run_folder_is_taken_as_it_is(recipe, capsys, no_pages):
+    assert run_command(["run", recipe, "--variant", "first"]) == 0
+    shutil.copytree("runs/small-first/student", "copied/student")
+    shutil.rmtree("runs/small-first")
+    capsys.readouterr()
+    assert run_command(["run", recipe, "--variant", "second", "student.model=copied/student"]) == 0
+    assert "first the variant" not in capsys.readouterr().err

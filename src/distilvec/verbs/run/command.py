@@ -18,6 +18,7 @@ from distilvec.cli.options import (
     option,
 )
 from distilvec.cli.output import write_result
+from distilvec.core.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from distilvec.config.schema import Recipe
@@ -56,7 +57,6 @@ def run(
     from distilvec.cli.terminal import print_result, show_comparison, show_finished
     from distilvec.core.log import log
     from distilvec.core.processes import is_main
-    from distilvec.core.run_folder import RunFolder
     from distilvec.pipeline.run import run as run_recipe
     from distilvec.report.write import draw_sweep
     from distilvec.verbs.compare.compare import compare_runs  # takes seconds: a mistake in a recipe is reported before
@@ -64,7 +64,7 @@ def run(
     if before is not None:
         assert loaded.student.model is not None
         log(f"first the variant {loaded.after}, from whose student this run begins")
-        run_recipe(before, Path(loaded.student.model).parent)
+        run_recipe(before, run_of_student(Path(loaded.student.model)).path)
     if not runs.is_sweep:
         result = run_recipe(loaded, out or loaded.output / loaded.name, restart)
         if result is not None:
@@ -86,13 +86,28 @@ def run(
 
 
 def earlier_recipe(path: Path, recipe: Recipe, overrides: list[str]) -> Recipe | None:
-    """Return the variant that trains the student which a recipe begins with; None where that student is there.
+    """Return the variant that trains the student which a recipe begins with; None where that student is finished.
 
     Changes of the command line hold in both runs, but for those of the student. Errors: DistilvecError for a variant
     that the recipe's file does not have.
     """
-    if recipe.after is None or recipe.student.model is None or Path(recipe.student.model).exists():
+    if recipe.after is None or recipe.student.model is None or is_finished(Path(recipe.student.model)):
         return None
     from distilvec.config.recipe import load
 
     return load(path, recipe.after, [change for change in overrides if not change.startswith("student.")])
+
+
+def is_finished(student: Path) -> bool:
+    """Whether a student is there and its run is finished.
+
+    A run saves its student before the first step, so that the folder alone says nothing. A model that lies in no run
+    folder, such as a copy from another machine, is taken as it is.
+    """
+    run = run_of_student(student)
+    return student.exists() and (run.record.exists() or not run.is_ours())
+
+
+def run_of_student(student: Path) -> RunFolder:
+    """Return the folder of the run that trains this student."""
+    return RunFolder.of_student(student) or RunFolder(student.parent)

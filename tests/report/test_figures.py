@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import warnings
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
 
 from distilvec.evaluation.compression import CompressionScore
+from distilvec.report import figures
 from distilvec.report.comparison import Comparison, retention_figure
 from distilvec.report.figures import (
     INK,
@@ -416,6 +418,66 @@ def test_titles_and_labels_are_not_cut_off_and_do_not_overlap(name):
     assert all(whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1 for box in boxes)
     pairs = itertools.combinations(boxes, 2)
     assert not any(one.shrunk(0.98, 0.9).overlaps(other.shrunk(0.98, 0.9)) for one, other in pairs)
+
+
+MANDARIN, HINDI = "\N{CJK UNIFIED IDEOGRAPH-4E2D}\N{CJK UNIFIED IDEOGRAPH-6587}", "\N{DEVANAGARI LETTER HA}"
+FOREIGN = lines_figure("foreign", "", [LinePoint(MANDARIN + HINDI, "", step, step) for step in (1.0, 2.0)])
+
+
+def test_characters_that_no_font_has_are_one_line_of_all_figures(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(figures, "OTHER_SCRIPTS", ())
+    monkeypatch.setattr(figures, "_logged_glyphs", [])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for folder in (tmp_path / "first", tmp_path / "second"):
+            write_figure(FOREIGN, folder)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("figures: no installed font has") and MANDARIN[0] in line
+
+
+def test_other_warnings_of_a_figure_are_still_seen():
+    with pytest.warns(UserWarning, match="another"), figure_style():
+        warnings.warn("another", UserWarning, stacklevel=1)
+
+
+def font_of(characters, family, path):
+    """Write a font that draws these characters as squares."""
+    from fontTools.fontBuilder import FontBuilder
+    from fontTools.pens.ttGlyphPen import TTGlyphPen
+
+    pen = TTGlyphPen(None)
+    pen.moveTo((0, 0))
+    for corner in ((0, 700), (700, 700), (700, 0)):
+        pen.lineTo(corner)
+    pen.closePath()
+    names = {ord(character): f"u{ord(character):04X}" for character in characters}
+    order = [".notdef", *names.values()]
+    font = FontBuilder(1000)
+    font.setupGlyphOrder(order)
+    font.setupCharacterMap(names)
+    font.setupGlyf(dict.fromkeys(order, pen.glyph()))
+    font.setupHorizontalMetrics(dict.fromkeys(order, (750, 0)))
+    font.setupHorizontalHeader(ascent=800, descent=-200)
+    font.setupNameTable({"familyName": family, "styleName": "Regular"})
+    font.setupOS2()
+    font.setupPost()
+    font.save(path)
+
+
+def test_an_installed_font_draws_what_dejavu_lacks(tmp_path, monkeypatch, capsys):
+    from matplotlib.font_manager import fontManager
+
+    monkeypatch.setattr(figures, "_logged_glyphs", [])
+    monkeypatch.setattr(fontManager, "ttflist", [*fontManager.ttflist])
+    font_of(MANDARIN + HINDI, "Noto Sans CJK SC", tmp_path / "font.ttf")
+    fontManager.addfont(tmp_path / "font.ttf")
+    page = write_figure(FOREIGN, tmp_path / "drawn")
+    assert not capsys.readouterr().err
+    assert "Noto" not in page and MANDARIN in page  # a page has the same bytes whatever fonts there are
+
+    monkeypatch.setattr(figures, "OTHER_SCRIPTS", ())
+    write_figure(FOREIGN, tmp_path / "boxes")
+    assert (tmp_path / "drawn" / "foreign.png").read_bytes() != (tmp_path / "boxes" / "foreign.png").read_bytes()
 
 
 def test_numbers_of_an_axis():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from distilvec.core.errors import explained
 from distilvec.core.escape import shortened
 from distilvec.core.extras import require_extra
 from distilvec.core.files import write_file
+from distilvec.core.log import log
 from distilvec.report.hover import add_spots, spot_attribute, spot_text
 from distilvec.report.labels import LONGEST_NAME, name_lines, name_points
 from distilvec.report.section import Figure
@@ -43,6 +45,24 @@ INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytic
 SHORT_NAME = 12  # characters of a line's name that a panel of half the width has room for
 MANY = 20  # points of a line that is drawn without markers
 FONT = "'DejaVu Sans', sans-serif"
+# Families for characters that DejaVu lacks: of Linux, then of Windows, then of macOS. The first that has a character
+# draws it; Latin letters stay DejaVu's.
+OTHER_SCRIPTS = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Noto Sans CJK TC", "Noto Sans SC", "Noto Sans JP",
+    "Noto Sans KR", "Noto Sans TC", "Source Han Sans SC", "Source Han Sans", "WenQuanYi Zen Hei", "WenQuanYi Micro Hei",
+    "Droid Sans Fallback", "IPAGothic", "NanumGothic", "UnDotum",
+    "Noto Sans Devanagari", "Lohit Devanagari", "Noto Sans Bengali", "Lohit Bengali", "Noto Sans Tamil", "Lohit Tamil",
+    "Noto Sans Telugu", "Lohit Telugu", "Noto Sans Gujarati", "Noto Sans Gurmukhi", "Noto Sans Kannada",
+    "Noto Sans Malayalam", "Noto Sans Oriya", "Noto Sans Sinhala", "Noto Sans Thai", "Noto Sans Lao", "Noto Sans Khmer",
+    "Noto Sans Myanmar", "Noto Sans Ethiopic", "Noto Sans Tibetan", "Noto Sans Symbols", "Noto Sans Symbols 2",
+    "Noto Emoji", "FreeSans", "Unifont",
+    "Microsoft YaHei", "Microsoft JhengHei", "SimHei", "SimSun", "Yu Gothic", "Meiryo", "MS Gothic", "Malgun Gothic",
+    "Nirmala UI", "Mangal", "Leelawadee UI", "Ebrima", "Segoe UI Symbol",
+    "PingFang SC", "Hiragino Sans GB", "Hiragino Sans", "Heiti TC", "Apple SD Gothic Neo", "AppleGothic",
+    "Kohinoor Devanagari", "Devanagari Sangam MN", "Kohinoor Bangla", "Tamil Sangam MN", "Kohinoor Telugu", "Thonburi",
+    "Arial Unicode MS",
+)  # fmt: skip
+MISSING_GLYPH = re.compile(r"Glyph (\d+) ")  # the beginning of matplotlib's warning, one for every character
 MARKERS_OF_A_LINE = re.compile(r'(<g clip-path="[^"]*")>((?:\s*<use [^>]*/>)+)')  # in an SVG of matplotlib
 Points = Sequence[Sequence[float]]
 
@@ -52,17 +72,59 @@ Points = Sequence[Sequence[float]]
 
 @contextmanager
 def figure_style(**settings: Any) -> Iterator[None]:
-    """Apply matplotlib's settings for one figure. DistilvecError if matplotlib is not installed."""
+    """Apply matplotlib's settings for one figure, and log once which characters no installed font has.
+
+    Errors: DistilvecError if matplotlib is not installed.
+    """
     require_extra("report", "figures")
     import matplotlib
 
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), _missing_glyphs_logged():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(
             matplotlib.rc_params_from_file(Path(__file__).with_suffix(".mplstyle"), False, False)
         )
+        matplotlib.rcParams["font.family"] = ["sans-serif", *_installed_families()]
         matplotlib.rcParams.update(dict.fromkeys(INKED, INK) | settings)
         yield
+
+
+def _installed_families() -> list[str]:
+    """Return the families of OTHER_SCRIPTS that are installed: for others matplotlib warns at every text."""
+    from matplotlib.font_manager import fontManager
+
+    installed = {font.name for font in fontManager.ttflist}
+    return [family for family in OTHER_SCRIPTS if family in installed]
+
+
+@contextmanager
+def _missing_glyphs_logged() -> Iterator[None]:
+    """Keep back matplotlib's warning for every character that no font has, and log one line a process instead."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", MISSING_GLYPH.pattern)
+        yield
+    characters: dict[str, None] = {}
+    for warning in caught:
+        glyph = MISSING_GLYPH.match(str(warning.message))
+        if glyph is None:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        else:
+            characters[chr(int(glyph[1]))] = None
+    if characters:
+        _log_missing_glyphs("".join(list(characters)[:5]))
+
+
+_logged_glyphs: list[str] = []  # of this process; a report has many figures with the same labels
+
+
+def _log_missing_glyphs(characters: str) -> None:
+    if _logged_glyphs:
+        return
+    _logged_glyphs.append(characters)
+    log(
+        f"figures: no installed font has some characters of the labels, such as {characters}. PNG files show boxes in "
+        "their place; pages and SVG files use the browser's fonts. Install a font such as Noto Sans CJK."
+    )
 
 
 def write_figure(figure: Figure, folder: Path | None, key: str = "figures") -> str:
@@ -100,13 +162,13 @@ def _page_svg(text: str) -> str:
     - Its style element would hold for the whole page.
     - Ids with a number (`line2d_1`) are the same in every figure, and nothing refers to them.
     - A hundredth of a point is enough; numbers are a third shorter. Text between tags stays as it is.
-    - Every text names eight fonts and a rotation by 0, and every marker of a line repeats the line's style.
+    - Every text names all fonts and a rotation by 0, and every marker of a line repeats the line's style.
     """
     element = text[text.index("<svg ") :].strip()
     element = re.sub(r"<style[^>]*>.*?</style>", "", element, flags=re.DOTALL)
     element = re.sub(r' id="[\w.]+_\d+"', "", element)
     element = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), element)
-    element = re.sub(r" font-family: 'DejaVu Sans', [^;\">]*sans-serif;", "", element)
+    element = re.sub(r" font-family: 'DejaVu Sans', [^;\">]*;", "", element)
     element = element.replace("<svg ", f'<svg font-family="{FONT}" ', 1)
     element = re.sub(r' transform="rotate\(-0 [^"]*"', "", element)
     element = re.sub(r">\s+<", "><", element)

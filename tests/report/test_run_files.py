@@ -12,11 +12,13 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.record import best_distance
-from distilvec.report.exports import export_table, read_exports, write_exports
+from distilvec.report.exports import export_note, export_table, read_exports, write_exports
+from distilvec.report.html import render_page
 from distilvec.report.json_values import from_json
 from distilvec.report.model_card import model_card
 from distilvec.report.record import RunRecord, parse_record, read_record
-from distilvec.report.values import ExportedForm, read_report
+from distilvec.report.tables import ABSENT
+from distilvec.report.values import ExportedForm, Report, read_report
 from distilvec.report.write import refresh_report
 from tests.report.report_sample import as_report, sample_report
 
@@ -125,6 +127,21 @@ def test_any_value_of_a_list_of_exports_is_shown_or_refused(tmp_path, name):
             export_table(exports)
             model_card(RunRecord(name="a"), exports=exports)
     assert 1 <= shown < 8
+
+
+def test_a_form_that_was_kept_out_of_tolerance_is_marked():
+    good = from_json(ExportedForm, FORM)
+    forced = replace(good, out_of_tolerance=["mean cosine 0.9000, lowest allowed is 0.99"])
+    forms = {"onnx": good, "onnx-int8": forced}
+    row = next(row for row in export_table(forms).lines if row[0] == "vectors")
+    assert row == ["vectors", ABSENT, "within tolerance", "out of tolerance"]
+    page = render_page(Report(exports=forms), lambda figure: "")
+    card = model_card(RunRecord(name="a"), exports=forms)
+    for text in (export_note(forms), page, card):
+        assert "onnx-int8 is out of tolerance, and was kept with --force: mean cosine 0.9000" in text
+        assert "onnx is out of tolerance" not in text
+    assert "out of tolerance |" in card
+    assert "tolerance" not in str(export_table({"onnx": good})) + export_note({"onnx": good})
 
 
 def test_exports_of_a_model_with_other_settings_are_no_longer_its_own(tmp_path):

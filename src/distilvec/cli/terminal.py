@@ -147,11 +147,9 @@ def show_tokenizers(content: Vocabulary) -> None:
 
 
 def show_export(exported: Exported) -> None:
-    """Print the parity of an exported file with PyTorch, what is out of tolerance, and the file."""
+    """Print the parity of an exported file with PyTorch, and the file; the note says what is out of tolerance."""
     from distilvec.report.exports import export_note, export_table
 
     if exported.forms:
         print_result(f"{to_text(export_table(exported.forms))}\n{export_note(exported.forms)}")
-    for problem in exported.problems:
-        print_result(f"distilvec: [--force] kept although out of tolerance: {problem}", error=True)
     print_result(str(exported.path))

@@ -15,11 +15,12 @@ from distilvec.teachers.cache.manifest import hash_folder
 EXPORTS = "exports.json"
 _AGAIN = "Delete it and export again."
 _COLUMNS = {
-    "Measure": "form", "file": "parity.file", "size, MB": ("megabytes", 1), "ms per text, batch 1": ("latency_ms", 2),
-    "times faster than PyTorch": ("parity.times_faster", 2), "mean cosine": ("parity.mean_cosine", 4),
-    "lowest cosine": ("parity.min_cosine", 4), "error of similarities": ("parity.similarity_error", 4),
-    "overlap@10": ("parity.overlap", 3), "nDCG@10": ("parity.ndcg", 2),
-    "nDCG@10 of PyTorch": ("parity.pytorch_ndcg", 2), "equal labels, %": ("parity.labels", 1, 100.0),
+    "Measure": "form", "file": "parity.file", "vectors": "tolerance", "size, MB": ("megabytes", 1),
+    "ms per text, batch 1": ("latency_ms", 2), "times faster than PyTorch": ("parity.times_faster", 2),
+    "mean cosine": ("parity.mean_cosine", 4), "lowest cosine": ("parity.min_cosine", 4),
+    "error of similarities": ("parity.similarity_error", 4), "overlap@10": ("parity.overlap", 3),
+    "nDCG@10": ("parity.ndcg", 2), "nDCG@10 of PyTorch": ("parity.pytorch_ndcg", 2),
+    "equal labels, %": ("parity.labels", 1, 100.0),
 }  # fmt: skip
 
 
@@ -39,6 +40,7 @@ class _Column:
     megabytes: float
     latency_ms: float
     parity: ExportedForm | None = None
+    tolerance: str = ""
 
 
 def read_exports(folder: Path) -> dict[str, ExportedForm]:
@@ -60,8 +62,17 @@ def write_exports(folder: Path, forms: dict[str, ExportedForm]) -> None:
 
 
 def export_table(forms: Mapping[str, ExportedForm]) -> Table:
-    """Return one column per exported form, PyTorch's size and latency first."""
-    columns = [_Column(form, row.megabytes, row.latency_ms, row) for form, row in forms.items()]
+    """Return one column per exported form, PyTorch's size and latency first.
+
+    A row says which forms are out of tolerance, where some are.
+    """
+    is_some_out = any(row.out_of_tolerance for row in forms.values())
+    columns = []
+    for form, row in forms.items():
+        tolerance = ""
+        if is_some_out:
+            tolerance = "out of tolerance" if row.out_of_tolerance else "within tolerance"
+        columns.append(_Column(form, row.megabytes, row.latency_ms, row, tolerance))
     if columns:
         last = list(forms.values())[-1]
         columns.insert(0, _Column("PyTorch", last.pytorch_megabytes, last.pytorch_latency_ms))
@@ -69,13 +80,18 @@ def export_table(forms: Mapping[str, ExportedForm]) -> Table:
 
 
 def export_note(forms: Mapping[str, ExportedForm]) -> str:
-    """Return the texts and the machine that the parities were measured with."""
+    """Return the texts and the machine that the parities were measured with, and what is out of tolerance."""
     if not forms:
         return ""
     row = next(iter(forms.values()))
     threads = "1 thread" if row.threads == 1 else f"{row.threads} threads"
-    return (
+    sentences = [
         f"Against PyTorch in fp32: {row.queries} queries, encoded one by one, and {row.documents} documents of "
-        f"{row.task}; latency of one text of 16 tokens, median, {threads} of {row.processor}. int8 and fp16 mean "
-        "weights; vectors are float32."
-    )
+        f"{row.task}; latency of one text of 16 tokens, median, {threads} of {row.processor}.",
+        "int8 and fp16 mean weights; vectors are float32.",
+    ]
+    for form, row in forms.items():
+        if row.out_of_tolerance:
+            problems = "; ".join(row.out_of_tolerance)
+            sentences.append(f"{form} is out of tolerance, and was kept with --force: {problems}.")
+    return " ".join(sentences)

@@ -81,7 +81,10 @@ class Compression:
 
 @dataclass(frozen=True)
 class ExportedForm:
-    """A file of `distilvec export` against PyTorch in fp32: see evaluation/parity.py."""
+    """A file of `distilvec export` against PyTorch in fp32: see evaluation/parity.py.
+
+    out_of_tolerance: sentences about what is out of tolerance, of a file that was kept with --force
+    """
 
     file: str
     task: str

@@ -249,6 +249,17 @@ def test_the_smallest_vectors_that_keep_the_score():
     assert smaller_vectors({}) == ""
 
 
+def test_of_equally_small_vectors_the_better_are_advised():
+    sizes = [("float32", 64, 80.0), ("binary", 64, 79.3), ("binary_rescored", 64, 79.9)]
+    rows = [
+        {"task": "cranfield", "column": "student", "precision": precision, "width": width, "value": value}
+        for precision, width, value in sizes
+    ]
+    for order in (rows, rows[::-1]):
+        text = smaller_vectors({"compression": {"rows": order}})
+        assert "binary vectors, rescored" in text and "99.9% of the student's score" in text
+
+
 def test_all_advice_of_a_report():
     report = sample_report()
     assert advice(report)[-1] == smaller_weights(report) != "" and advice({}) == []

@@ -95,6 +95,13 @@ def test_csv_reads_back(comparison):
     assert float(rows[0]["average % of teacher"]) == pytest.approx(81.256 / 0.9)
 
 
+def test_csv_has_what_the_teachers_documents_give(comparison):
+    comparison.rows[0].asymmetric = {"sts_b": 97.5, "average": 98.25}
+    rows = list(csv.DictReader(io.StringIO(comparison_csv(comparison))))
+    assert float(rows[0]["sts_b % of teacher, asymmetric"]) == 97.5
+    assert [row["average % of teacher, asymmetric"] for row in rows] == ["98.25", "", ""]
+
+
 def lead(clear, low, high, over="base"):
     return Lead("50%_mix|b,c", over, 1.256, low, high, clear)
 

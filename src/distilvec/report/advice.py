@@ -273,7 +273,8 @@ def smaller_vectors(report: Report) -> str:
     if whole is None or whole.value <= 0:
         return ""
     enough = [row for row in rows if 100 * row.value / whole.value >= KEPT]
-    smallest = min(enough, key=lambda row: (BITS[row.precision] * row.width, row.value))
+    # Of equally small ones the better: binary vectors that are scored again take no more room
+    smallest = min(enough, key=lambda row: (BITS[row.precision] * row.width, -row.value))
     times = BITS["float32"] * whole.width / (BITS[smallest.precision] * smallest.width)
     if times < 2:
         return ""

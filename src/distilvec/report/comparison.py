@@ -387,12 +387,13 @@ def flat_rows(comparison: Comparison) -> list[list[Any]]:
     tasks = [*comparison.tasks, *comparison.averages] if comparison.tasks else []
     header = ["run", "method", "seeds", "reference"]
     for task in tasks:
-        header += [task, f"{task} std", f"{task} mark", f"{task} % of teacher"]
+        header += [task, f"{task} std", f"{task} mark", f"{task} % of teacher", f"{task} % of teacher, asymmetric"]
     lines: list[list[Any]] = [[*header, *PLAIN]]
     for row in comparison.rows:
         line: list[Any] = [row.run, row.method, row.seeds, int(row.run == comparison.reference)]
         for task in tasks:
-            line += [row.mean.get(task), row.std.get(task), row.marks.get(task), row.retention.get(task)]
+            line += [row.mean.get(task), row.std.get(task), row.marks.get(task)]
+            line += [row.retention.get(task), row.asymmetric.get(task)]
         line += [getattr(row, key) for key in PLAIN]
         lines.append(line)
     return lines

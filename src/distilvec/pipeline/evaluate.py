@@ -11,7 +11,7 @@ from functools import partial
 
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import START_COLUMNS
-from distilvec.core.device import release_memory
+from distilvec.core.device import pick_device, release_memory
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
 from distilvec.evaluation.diagnostics import as_scores, labelled_groups, supervised_report
@@ -48,7 +48,8 @@ def evaluate(job: Job) -> Report:
     """Return the report: the judgement by neighbours, scores, and the parts that the recipe names.
 
     Without a suite there are no scores but on a labeled task, where the part "supervised" has the metrics on its test
-    split. Every part is written when it is there, so that a killed evaluation goes on with the next one.
+    split. Every part is written when it is there, so that a killed evaluation goes on with the next one. A part that
+    fails is not measured: its cause may be gone at the next evaluation, such as a network that was down.
     """
     report = stored_report(job)
     if NEIGHBORS not in report.measured:
@@ -66,7 +67,10 @@ def evaluate(job: Job) -> Report:
 
 
 def stored_report(job: Job) -> Report:
-    """Return the parts that an earlier evaluation of the same student wrote; a new report if there are none."""
+    """Return the parts that an earlier evaluation of the same student wrote; a new report if there are none.
+
+    Parts that failed then are not in it, and neither are their failures.
+    """
     key = _fingerprint(job)
     try:
         report = read_report(job.files)
@@ -74,9 +78,21 @@ def stored_report(job: Job) -> Report:
         log(f"{error}\nmeasuring everything again")
         report = None
     if report is not None and report.fingerprint == key:
+        _forget_failed_parts(report)
         return report
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return Report(name=job.recipe.name, fingerprint=key, created=created)
+
+
+def _forget_failed_parts(report: Report) -> None:
+    """Drop the failures of whole parts, so that these are measured again.
+
+    Failures of single tasks stay: they have a column, and belong to scores that are measured.
+    """
+    failed = [failure.task for failure in report.failures if failure.column is None]
+    report.failures = [failure for failure in report.failures if failure.column is not None]
+    # Earlier versions have written failed parts as measured
+    report.measured = [name for name in report.measured if name not in failed]
 
 
 def _fingerprint(job: Job) -> str:
@@ -88,6 +104,8 @@ def _fingerprint(job: Job) -> str:
         if not trains_projection(job):
             settings["columns"] = [name for name in settings["columns"] if name != "projected"]
         key = fingerprint(job.fingerprint, suite_fingerprint(list(job.tasks)), MEASURED, settings)
+    elif job.examples is not None:
+        key = fingerprint(job.fingerprint, MEASURED, "supervised", section.draws)
     else:
         key = fingerprint(job.fingerprint, MEASURED, "supervised")
     key = fingerprint(key, job.teacher.info.similarity)
@@ -110,11 +128,15 @@ def _steps(job: Job) -> list[str]:
 
 @contextmanager
 def _models(job: Job, report: Report) -> Iterator[Models]:
-    """Load the run's models; the teacher's memory is freed at the end."""
+    """Load the run's models onto the device of its training; the teacher's memory is freed at the end."""
     section, prompts = job.recipe.evaluation, job.teacher.info.prompts
     labeled = labelled_groups(job.examples, test_split(job.recipe, job.examples)) if job.examples is not None else []
+    device = pick_device(job.recipe.train.device)
     student = trained_student(job)
     projected = projected_student(job, student) if "projected" in section.columns else None
+    if projected is not None:
+        projected.to(device)
+    student.to(device)  # last: the projected one shares its modules, and is built on the CPU
     with job.teacher.load(job.recipe.train.device) if _reads_teacher(job) else nullcontext() as teacher:
         if isinstance(teacher, ApiEmbedder):
             teacher.store_in(open_cache(job, job.teacher), job.teacher.corpus)
@@ -125,7 +147,7 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
             job.tasks,
             job.corpus,
             ModelEmbedder(student, "student", section.batch_tokens, prompts),
-            _untrained(job),
+            _untrained(job, device),
             teacher if isinstance(teacher, ModelEmbedder) else None,
             None if projected is None else ModelEmbedder(projected, "projected", section.batch_tokens, prompts),
             saved_students(job),
@@ -143,12 +165,12 @@ def _reads_teacher(job: Job) -> bool:
     return _steps(job) != ["texts"] or cached_vectors(job, job.corpus.holdout_rows) is None
 
 
-def _untrained(job: Job) -> ModelEmbedder | None:
-    """Build the student before its training; None if no part of the report is made of it."""
+def _untrained(job: Job, device: str) -> ModelEmbedder | None:
+    """Build the student before its training, on this device; None if no part of the report is made of it."""
     section = job.recipe.evaluation
     if not {"projections", "tokens"} & {*_steps(job)} and not (job.tasks and START_COLUMNS & {*section.columns}):
         return None
-    model = read_start(job).student(job)
+    model = read_start(job).student(job).to(device)
     return ModelEmbedder(model, "untrained", section.batch_tokens, job.teacher.info.prompts)
 
 
@@ -168,16 +190,17 @@ def saved_students(job: Job) -> list[SavedStudent]:
 
 
 def _add_judgement(job: Job, report: Report) -> None:
-    """Add the judgement by neighbours, if there is one; one that fails is listed in the failures."""
+    """Add the judgement by neighbours, if there is one; one that fails is listed in the failures alone."""
     try:
         report.neighbors = judge_run(job)
     except DistilvecError as error:
         report.failures.append(TaskFailure(NEIGHBORS, str(error)))
+        return
     report.measured.append(NEIGHBORS)
 
 
 def _add(job: Job, models: Models, report: Report, name: str) -> None:
-    """Measure one part; one that fails stays empty and is listed in the failures."""
+    """Measure one part; one that fails stays empty and is listed in the failures alone."""
     if name == "scores":
         problems: list[TaskFailure] = []
         scores, samples = score_columns(models.tasks, models.columns, models.cache, problems)
@@ -189,6 +212,7 @@ def _add(job: Job, models: Models, report: Report, name: str) -> None:
             setattr(report, name, PARTS[name](models))
         except DistilvecError as error:
             report.failures.append(TaskFailure(name, str(error)))
+            return
     report.measured.append(name)
 
 

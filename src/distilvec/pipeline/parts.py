@@ -67,6 +67,7 @@ def _nothing(rows: Any) -> Any:
 class Models:
     """The models of a run and the texts they are compared on; all parts share one cache of embeddings.
 
+    All models are on one device, and so are those that a part loads itself; only the speed is measured on the CPU.
     `labeled` are test texts of the run's own task. `scores` are those of the report, by model. `remote` is the
     teacher if it is a table of vectors or an API. `cached` returns the teacher's vectors of rows of the corpus from its
     cache, None where it lacks one. `dims` are those that the student was trained to be cut to.
@@ -87,6 +88,11 @@ class Models:
     remote: TableEmbedder | ApiEmbedder | None = None
     cached: Callable[[Any], Any] = _nothing
     dims: Sequence[int] = ()
+
+    @property
+    def device(self) -> str:
+        """The device of the models."""
+        return str(self.student.model.device)
 
     @property
     def columns(self) -> Columns:
@@ -175,7 +181,7 @@ def margin(models: Models) -> Margin | None:
     tasks, points = models.quick_tasks, list[MarginPoint]()
     with progress("saved checkpoints", len(later), "students") as advance:
         for number, saved in enumerate(later):
-            model, name = load_saved(saved.folder), f"step {saved.step}"
+            model, name = load_saved(saved.folder, models.device), f"step {saved.step}"
             embedder = ModelEmbedder(model, name, models.section.batch_tokens, models.student.prompts)
             cache = EmbeddingCache()
             for request in requests(tasks, embedder, embedder):
@@ -191,7 +197,7 @@ def margin(models: Models) -> Margin | None:
 
 
 def speed(models: Models) -> Speed:
-    """Measure latency and throughput of teacher and student, in at most `evaluation.speed_seconds`."""
+    """Measure latency and throughput of teacher and student on the CPU, in at most `evaluation.speed_seconds`."""
     with progress("speed", 100, "%") as advance:
         return measure_speed(
             {name: model.model for name, model in models.present.items() if name != "untrained"},
@@ -249,7 +255,8 @@ def tokens(models: Models) -> list[SeparatePlanes]:
         return []
     shown = {name: model.model for name, model in models.present.items() if not is_static(model.model)}
     if (folder := models.section.finetuned) is not None:
-        shown["finetuned"] = load_model(str(finetuned_model(folder)), "evaluation.finetuned")
+        finetuned = load_model(str(finetuned_model(folder)), "evaluation.finetuned")
+        shown["finetuned"] = finetuned.to(models.device)
     return project_token_planes(draw_sentences(texts, PLANES), shown)
 
 

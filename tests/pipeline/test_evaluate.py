@@ -1,0 +1,146 @@
+"""The parts of a report: those that failed are measured again, settings count, all models are on one device."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from labelled import write_task
+from samples import make_texts
+from sentence_transformers import SentenceTransformer
+
+from distilvec.config import recipe as recipes
+from distilvec.core.errors import DistilvecError
+from distilvec.core.files import write_json
+from distilvec.core.run_folder import RunFolder
+from distilvec.pipeline import evaluate as evaluation
+from distilvec.pipeline import parts
+from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.run import run
+
+pytestmark = pytest.mark.usefixtures("shared_cache", "no_pages")
+
+
+@pytest.fixture
+def suite(tmp_path):
+    texts = make_texts(40, seed=5)
+    rows = []
+    for number in range(20):
+        first, second = texts[2 * number : 2 * number + 2]
+        rows.append({"sentence1": first, "sentence2": second, "score": number % 6, "split": "test"})
+    (tmp_path / "sts.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    path = tmp_path / "suite.yaml"
+    path.write_text("- {name: sts, type: sts, path: sts.jsonl}\n")
+    return str(path)
+
+
+def fail(*args, **kwargs):
+    raise DistilvecError("teacher.api", "the server does not answer.", "Run the same command again.")
+
+
+def failed_parts(result):
+    return {problem.task for problem in result.problems}
+
+
+def test_what_failed_for_a_minute_is_measured_by_the_same_command(tiny_recipe, suite, tmp_path, monkeypatch):
+    recipe = tiny_recipe(evaluation__suite=suite, evaluation__parts=["compression"], train__max_steps=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(evaluation, "judge_run", fail)
+        patched.setitem(parts.PARTS, "compression", fail)
+        assert failed_parts(run(recipe, tmp_path / "run")) == {"neighbors", "compression"}
+        again = run(recipe, tmp_path / "run")
+        assert sorted(problem.task for problem in again.problems) == ["compression", "neighbors"], "each is named once"
+    monkeypatch.setattr("distilvec.pipeline.evaluate.score_columns", lambda *a: pytest.fail("scored again"))
+    result = run(recipe, tmp_path / "run")
+    assert not result.problems
+    assert result.record.neighbors is not None and result.report.compression is not None
+    monkeypatch.setattr(evaluation, "judge_run", lambda job: pytest.fail("judged again"))
+    assert not run(recipe, tmp_path / "run").problems
+
+
+def test_a_failure_that_an_earlier_version_kept_as_measured_is_measured_again(tiny_recipe, tmp_path):
+    recipe = tiny_recipe(train__max_steps=2)
+    run(recipe, tmp_path / "run")
+    path = RunFolder(tmp_path / "run").report
+    content = json.loads(path.read_text())
+    del content["seal"], content["neighbors"]
+    assert "neighbors" in content["measured"]
+    content["failures"] = [{"task": "neighbors", "message": "[teacher.api] the server does not answer."}]
+    write_json(path, content, sealed=True)
+    result = run(recipe, tmp_path / "run")
+    assert result.report.neighbors is not None and not result.problems
+
+
+def test_a_task_that_cannot_be_scored_is_named_again_and_not_scored_again(
+    tiny_recipe, suite, tmp_path, monkeypatch, shared_cache
+):
+    """Its failure belongs to scores that are measured."""
+    recipe = tiny_recipe(evaluation__suite=suite, evaluation__columns=["student"], train__max_steps=2)
+    with monkeypatch.context() as patched:
+        patched.setattr("distilvec.pipeline.columns.score_task", fail)
+        first = run(recipe, tmp_path / "run").problems
+    assert [(problem.task, problem.column) for problem in first] == [("sts", "student")]
+    monkeypatch.setattr("distilvec.pipeline.evaluate.score_columns", lambda *a: pytest.fail("scored again"))
+    assert run(recipe, tmp_path / "run").problems == first
+
+
+def labelled_fingerprint(tiny_model, tmp_path, draws):
+    tree = {
+        "name": "labels",
+        "teacher": {"model": str(tiny_model)},
+        "student": {"model": "teacher", "layers": 2},
+        "task": {"type": "classification", "path": str(tmp_path / "rows.jsonl")},
+        "method": {"name": "task"},
+        "train": {"max_steps": 2, "batch_size": 8, "device": "cpu"},
+        "evaluation": {"parts": [], "draws": draws},
+    }
+    return evaluation.stored_report(resolve(recipes.validate(tree), tmp_path / "run")).fingerprint
+
+
+def test_the_draws_of_intervals_count_without_a_suite(tiny_model, tmp_path):
+    """A labelled run has intervals as well; the same setting gives the same report."""
+    write_task(tmp_path / "rows.jsonl", "classification", examples=40, test=20)
+    before = labelled_fingerprint(tiny_model, tmp_path, 50)
+    assert labelled_fingerprint(tiny_model, tmp_path, 50) == before
+    assert labelled_fingerprint(tiny_model, tmp_path, 60) != before
+
+
+def test_all_models_are_on_the_device_of_the_training(tiny_recipe, suite, tmp_path, monkeypatch):
+    columns = ["teacher", "untrained", "student", "projected"]
+    recipe = tiny_recipe(evaluation__suite=suite, evaluation__columns=columns, method__name="talas", train__max_steps=2)
+    run(recipe, tmp_path / "run")
+    job = resolve(recipe, tmp_path / "run")
+    moves = {}
+    move = SentenceTransformer.to
+
+    def to(model, device):
+        moves[id(model)] = device
+        return move(model, device)
+
+    monkeypatch.setattr(SentenceTransformer, "to", to)
+    monkeypatch.setattr(evaluation, "pick_device", lambda name: f"{name}:0")  # what a GPU would be to these tests
+    with evaluation._models(job, evaluation.stored_report(job)) as models:
+        assert models.untrained is not None and models.projected is not None
+        for embedder in (models.student, models.untrained, models.projected):
+            assert moves[id(embedder.model)] == "cpu:0"
+
+
+def test_saved_checkpoints_are_loaded_onto_the_device_of_the_others(tiny_recipe, suite, tmp_path, monkeypatch):
+    devices = []
+    load = parts.load_saved
+
+    def load_saved(folder, device="cpu"):
+        devices.append(device)
+        return load(folder, device)
+
+    monkeypatch.setattr(parts, "load_saved", load_saved)
+    monkeypatch.setattr(parts.Models, "device", property(lambda models: "cpu:0"))
+    recipe = tiny_recipe(
+        evaluation__suite=suite,
+        evaluation__columns=["teacher", "student"],
+        evaluation__parts=["margin"],
+        train__keep_students=3,
+        train__max_steps=6,
+    )
+    run(recipe, tmp_path / "run")
+    assert len(devices) >= 3 and set(devices) == {"cpu:0"}

@@ -18,7 +18,7 @@ from refusals import refused
 from distilvec.core.errors import DistilvecError
 from distilvec.report.model_card import FROM_FOLDER, model_card
 from distilvec.report.record import parse_record
-from distilvec.verbs.push.push import checked_card, hub_card, model_files, push_model
+from distilvec.verbs.push.push import _PUSHED, checked_card, hub_card, model_files, push_model
 
 ROOT = Path(__file__).parents[2]
 RECORD = {
@@ -195,3 +195,50 @@ def test_folders_that_are_not_pushed(folders, tiny_model, tmp_path):
         model_files(bare)
     with refused("HF_HUB_OFFLINE"):
         push_model(folders / "student", "me/offline")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sentencepiece.bpe.model", "spiece.model", "tokenizer.model", "tokenizer.model.v3", "source.spm", "bpe.codes",
+        "qwen.tiktoken", "vocab.json", "entity_vocab.json", "adapter_config.json", "adapter_model.safetensors",
+        "0_Transformer/sentencepiece.bpe.model", "sentence_roberta_config.json",
+        "0_WordEmbeddings/wordembedding_config.json", "0_WordEmbeddings/whitespacetokenizer_config.json",
+        "preprocessor_config.json", "additional_chat_templates/search.jinja",
+    ],
+)  # fmt: skip
+def test_files_that_tokenizers_and_modules_need_are_pushed(name):
+    assert _PUSHED.fullmatch(name)
+
+
+@pytest.mark.parametrize(
+    "name", [*SECRETS, ".model", ".secret.model", "a/.b/spiece.model", "modeling.py", "key.json", "scaler.pt"]
+)
+def test_files_that_are_nobodys_business_are_not_pushed(name):
+    assert not _PUSHED.fullmatch(name)
+
+
+def test_every_file_that_a_tokenizer_of_transformers_may_have_is_pushed():
+    from transformers import AutoTokenizer  # noqa: F401 - so that the table of tokenizers is filled
+    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
+
+    names = set()
+    for entry in TOKENIZER_MAPPING_NAMES.values():
+        for name in [entry] if isinstance(entry, str) else entry or ():
+            try:
+                found = tokenizer_class_from_name(name) if name else None
+            except (ImportError, AttributeError):  # of a package that is not installed
+                continue
+            names |= {*getattr(found, "vocab_files_names", {}).values()}
+    missing = sorted(name for name in names if isinstance(name, str) and not _PUSHED.fullmatch(name))
+    assert len(names) > 10 and not missing
+
+
+def test_code_that_the_settings_name_is_pushed_and_no_other(folders, tmp_path):
+    model = shutil.copytree(folders / "old", tmp_path / "model")
+    settings = {"auto_map": {"AutoModel": "modeling.New", "AutoConfig": "me/elsewhere--configuration.New"}}
+    (model / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    (model / "modeling.py").write_text("from .layers import Layer\n", encoding="utf-8")
+    for name in ("layers.py", "train.py", "configuration.py"):
+        (model / name).write_text("", encoding="utf-8")
+    assert {name for name in model_files(model) if name.endswith(".py")} == {"modeling.py", "layers.py"}

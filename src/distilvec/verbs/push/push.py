@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,13 +23,32 @@ from distilvec.models.origin import is_hub_id
 from distilvec.report.model_card import FROM_FOLDER
 
 CARD = "README.md"
-_PUSHED = re.compile(  # names of a model's files, in any folder of it that is not hidden
-    r"(?:(?!\.)[^/]+/)*(?:(?:model|head)(?:-[0-9]+-of-[0-9]+)?\.safetensors|model\.safetensors\.index\.json"
-    r"|model[\w-]*\.onnx(?:[._]data)?|openvino_model[\w-]*\.(?:xml|bin)|[\w-]*\.model|vocab\.txt|merges\.txt"
-    r"|(?:tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|config|generation_config|modules|head"
-    r"|config_sentence_transformers|sentence_bert_config|router_config|vocabulary|exports|distillation)\.json"
-    r"|chat_template\.jinja|README\.md|(?:LICEN[CS]E|NOTICE)(?:\.txt|\.md)?|distilvec_experts\.py)"
+# Names of a model's files, in any folder of it that is not hidden. Those of tokenizers are VOCAB_FILES_NAMES of the
+# tokenizers of transformers; the ..._config.json are modules of sentence-transformers, and processors of pictures.
+_WEIGHTS = (
+    r"(?:model|head|adapter_model)(?:-[0-9]+-of-[0-9]+)?\.safetensors",
+    r"(?:model|adapter_model)\.safetensors\.index\.json",
+    r"model[\w-]*\.onnx(?:[._]data)?",
+    r"openvino_model[\w-]*\.(?:xml|bin)",
 )
+_TOKENIZERS = (
+    r"\w[\w.-]*\.model(?:\.v[0-9]+)?",  # spiece.model, sentencepiece.bpe.model, tokenizer.model.v3
+    r"(?:source|target)\.spm|\w[\w.-]*\.tiktoken|prophetnet\.tokenizer",
+    r"vocab\.txt|merges\.txt|dict\.txt|bpe\.codes",
+    r"(?:tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|vocab-src|vocab-tgt|source_vocab|target_vocab"
+    r"|entity_vocab|word_shape|word_pronunciation|emoji|normalizer|byte_maps|tekken|chat_template)\.json",
+    r"(?:chat_template|additional_chat_templates/[\w-]+)\.jinja",
+)
+_SETTINGS = (
+    r"(?:config|generation_config|adapter_config|modules|head|vocabulary|exports|distillation|idf)\.json",
+    r"(?:config_sentence_transformers|sentence_\w+_config|router_config|cnn_config|lstm_config|wordembedding_config"
+    r"|whitespacetokenizer_config|phrasetokenizer_config|preprocessor_config|processor_config"
+    r"|video_preprocessor_config)\.json",
+    r"README\.md|(?:LICEN[CS]E|NOTICE)(?:\.txt|\.md)?",
+)
+_PUSHED = re.compile(rf"(?:(?!\.)[^/]+/)*(?:{'|'.join((*_WEIGHTS, *_TOKENIZERS, *_SETTINGS))})")
+_WITH_CODE = ("modules.json", "config.json", "tokenizer_config.json", "preprocessor_config.json")
+_RELATIVE_IMPORT = re.compile(r"^\s*from\s+\.(\w+)\s+import\b", re.MULTILINE)
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 
@@ -109,7 +129,12 @@ def model_files(model: Path) -> list[str]:
         )
     root = model.resolve()
     names = sorted(path.relative_to(model).as_posix() for path in model.rglob("*") if path.is_file())
-    files = [name for name in names if _PUSHED.fullmatch(name) and (root / name).resolve().is_relative_to(root)]
+    code = code_files(model)
+    files = []
+    for name in names:
+        is_of_the_model = name in code or _PUSHED.fullmatch(name)
+        if is_of_the_model and (root / name).resolve().is_relative_to(root):
+            files.append(name)
     if left := sorted({*names} - {*files}):
         log(f"not pushed, since no files of a model: {', '.join(left)}")
     if not any(name.endswith(".safetensors") for name in files):
@@ -119,6 +144,45 @@ def model_files(model: Path) -> list[str]:
     if CARD not in files:
         raise DistilvecError("model", f"{model} has no model card.", f"Write a {CARD} with its base model and license.")
     return files
+
+
+def code_files(model: Path) -> set[str]:
+    """Return the relative names of Python files that a model's settings name, and of those that they import.
+
+    They are types in modules.json and classes in `auto_map`, which a reader runs with trust_remote_code. Other Python
+    files are nobody's business.
+    """
+    pending = []
+    for path in model.rglob("*.json"):
+        if path.name in _WITH_CODE and not any(part.startswith(".") for part in path.relative_to(model).parts):
+            pending += [path.parent / f"{module}.py" for module in _named_modules(path)]
+    files: set[str] = set()
+    while pending:
+        path = pending.pop()
+        name = path.relative_to(model).as_posix()
+        if name in files or not path.is_file():
+            continue
+        files.add(name)
+        text = path.read_text(encoding="utf-8", errors="replace")
+        pending += [path.parent / f"{module}.py" for module in _RELATIVE_IMPORT.findall(text)]
+    return files
+
+
+def _named_modules(path: Path) -> list[str]:
+    """Return the modules that a file of settings names; none of a damaged file, or of code in another repository."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, OSError):
+        return []
+    classes: list[Any] = []
+    if isinstance(content, list):
+        classes = [module.get("type") for module in content if isinstance(module, dict)]
+    elif isinstance(content, dict) and isinstance(content.get("auto_map"), dict):
+        for named in content["auto_map"].values():
+            classes += named if isinstance(named, list) else [named]  # a tokenizer has two: the slow and the fast one
+    # a module of an installed package has dots in its own name
+    names = [name.rpartition(".")[0] for name in classes if isinstance(name, str) and "--" not in name]
+    return [name for name in names if name.isidentifier()]
 
 
 def checked_card(model: Path, license: str | None) -> ModelCard:

@@ -14,6 +14,7 @@ from huggingface_hub import ModelCard
 from refusals import refused
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
+from servers import serving
 
 from distilvec.__main__ import run_command
 from distilvec.core.errors import DistilvecError
@@ -23,6 +24,7 @@ from distilvec.pipeline.run import run
 from distilvec.teachers.teacher import load_teacher
 from distilvec.verbs.export.export import export_model
 from distilvec.verbs.export.router import document_tower
+from distilvec.verbs.serve.model import ServedModel
 
 TEXTS = make_texts(20, seed=3)
 PROMPTS = {"query": "search for: ", "document": "text: "}
@@ -103,6 +105,15 @@ def test_teachers_that_are_no_tower(tiny_recipe, tiny_model, tmp_path):
         export_model(str(student), "router")
     with refused("model", "--to router"):
         export_model(str(tiny_model), "router")
+
+
+@pytest.mark.usefixtures("loopback")
+def test_a_teacher_behind_an_api_is_not_looked_up_on_the_hub(tiny_recipe, tiny_model, tmp_path):
+    with serving(ServedModel(str(tiny_model), "text-embedding-3-small")) as address:
+        api = {"model": "text-embedding-3-small", "api": {"base_url": f"{address}/v1"}}
+        student = finished(tiny_recipe, tmp_path / "run", teacher=api, student__model=str(tiny_model))
+    with refused("--to", "text-embedding-3-small, is behind an API"):
+        export_model(str(student), "router")
 
 
 def test_towers_that_a_router_cannot_hold(tiny_recipe, tiny_model, tmp_path):

@@ -24,8 +24,8 @@ def export_router(student: Path, out: Path | None) -> Path:
     """Write a finished run's student for queries and its first teacher for documents, by default as RUN/router.
 
     A student with a space of its own encodes queries behind its trained projection.
-    Errors: DistilvecError for a folder that is no run's student, a teacher that is a table of vectors or has changed
-    since the run, and a student whose vectors cannot be compared with the teacher's.
+    Errors: DistilvecError for a folder that is no run's student, a teacher that is a table of vectors, is behind an API
+    or has changed since the run, and a student whose vectors cannot be compared with the teacher's.
     """
     job, record = finished_job(student, "router")
     section = job.teacher.section
@@ -35,6 +35,13 @@ def export_router(student: Path, out: Path | None) -> Path:
             f"the teacher of {job.folder} is a table of vectors ({job.teacher.info.name}), not a model that embeds "
             "documents.",
             "Use the student alone for queries to the index.",
+        )
+    if section.local_model is None:
+        raise DistilvecError(
+            "--to",
+            f"the teacher of {job.folder}, {job.teacher.info.name}, is behind an API: there is no model to embed "
+            "documents with in one folder.",
+            "Use the student alone for queries, and the API for documents.",
         )
     compatible = bool(record.teacher_compatible)
     query = _query_tower(job, load_saved(student), compatible)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import webbrowser
+from pathlib import Path
 
 import pytest
 from refusals import refused
@@ -82,6 +84,46 @@ def test_a_damaged_run_does_not_hide_the_others(finished, capsys):
     assert run_command(["runs", str(finished.parent), "--json", "-"]) == 0
     out, err = capsys.readouterr()
     assert {row["state"] for row in json.loads(out)} == {"finished", "damaged"} and "report.json" in err
+
+
+def test_a_folder_that_cannot_be_read_does_not_hide_the_others(finished, monkeypatch, capsys):
+    """Tests may run as root, whom no permission stops, so the system's refusal is played."""
+    closed = finished.parent / "closed"
+    closed.mkdir()
+    iterdir = Path.iterdir
+
+    def refusing(folder):
+        if folder == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return iterdir(folder)
+
+    monkeypatch.setattr(Path, "iterdir", refusing)
+    by_folder = {info.folder: info for info in distilvec.runs(finished.parent)}
+    assert {*by_folder} == {closed, finished} and by_folder[finished].state == "finished"
+    assert by_folder[closed].state == "unreadable" and "permission denied" in by_folder[closed].problem
+    assert run_command(["runs", str(finished.parent)]) == 0
+    out, err = capsys.readouterr()
+    assert "unreadable" in out and str(closed) in err
+    with refused("folder", "permission denied"):
+        distilvec.runs(closed)
+
+
+def test_a_run_that_another_process_removes_meanwhile_is_a_state(finished, monkeypatch):
+    def gone(folder):
+        raise FileNotFoundError(errno.ENOENT, "No such file", str(folder))
+
+    monkeypatch.setattr("distilvec.verbs.runs.function.folder_bytes", gone)
+    (info,) = distilvec.runs(finished.parent)
+    assert info.state == "damaged" and "does not exist" in info.problem
+
+
+@pytest.mark.parametrize("train", ["5", "[1]", "{epochs: many}", "{epochs: 1, max_steps: few}"])
+def test_a_recipe_changed_by_hand_leaves_the_total_open(finished, train):
+    run = RunFolder(finished)
+    run.record.unlink()
+    run.recipe.write_text(f"train: {train}\n")
+    (info,) = distilvec.runs(finished.parent)
+    assert info.state == "stopped" and info.step
 
 
 def test_a_folder_that_does_not_exist_is_refused(tmp_path):

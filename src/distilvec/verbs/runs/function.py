@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from distilvec.config import recipe as recipes
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, explained
 from distilvec.core.files import folder_bytes, is_locked
 from distilvec.core.run_folder import RunFolder
 from distilvec.report.record import read_record
@@ -17,18 +18,19 @@ from distilvec.report.values import Report, Verdict, read_report
 from distilvec.train.length import read_steps
 from distilvec.train.metrics import read_metrics
 
-State = Literal["finished", "running", "stopped", "damaged"]
+State = Literal["finished", "running", "stopped", "damaged", "unreadable"]
 AVERAGE = "all"  # of all tasks, in a report's averages
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """A run folder.
+    """A run folder, or a folder that could not be searched for runs: its state is "unreadable".
 
     `step` of `steps` is the last logged one; None before training, `steps` also where they are not known. `changed` is
     when the run last wrote a result. `score` is the student's average over the tasks times 100, `retention` that as per
     cent of the teacher's, `neighbors` the share of the teacher's ten nearest neighbours that the student finds; None
-    where the run did not measure it. `problem` says why the state is "damaged".
+    where the run did not measure it. `problem` says why the state is "damaged" or
+    "unreadable".
     """
 
     folder: Path
@@ -56,39 +58,62 @@ class RunInfo:
 def runs(folder: str | Path = "runs") -> list[RunInfo]:
     """List the runs in a folder and below it, sweeps included, the newest first.
 
-    Errors: DistilvecError if there is no such folder.
+    A folder below it that cannot be read is listed with its problem, and does not hide the others.
+    Errors: DistilvecError if there is no such folder, or if it cannot be read itself.
     """
     root = Path(folder)
     if not root.is_dir():
         raise DistilvecError("folder", f"{root} is not a folder.", "Give the folder that holds your runs.")
-    listed = [read_run(path) for path in run_folders(root)]
-    return sorted(listed, key=lambda run: run.changed, reverse=True)
+    with explained("folder", root):
+        next(root.iterdir(), None)
+    return sorted(runs_below(root), key=lambda run: run.changed, reverse=True)
 
 
-def run_folders(folder: Path) -> Iterator[Path]:
-    """Yield the run folders at and below a folder; what lies inside of a run is not searched."""
+def runs_below(folder: Path) -> Iterator[RunInfo]:
+    """Yield the runs at and below a folder; what lies inside of a run is not searched."""
     run = RunFolder(folder)
-    if run.marker.is_file() and not run.sweep.is_file():
-        yield folder
+    folders: list[Path] = []
+    try:
+        with explained("folder", folder):
+            is_run = run.marker.is_file() and not run.sweep.is_file()
+            if not is_run:
+                folders = [path for path in sorted(folder.iterdir()) if _is_searched(path)]
+    except DistilvecError as error:
+        yield RunInfo(folder, folder.name, "unreadable", None, None, _last_touch(folder), 0, problem=str(error))
         return
-    for path in sorted(folder.iterdir()):
-        if path.is_dir() and not path.is_symlink() and not path.name.startswith("."):
-            yield from run_folders(path)
+    if is_run:
+        yield read_run(folder)
+    for path in folders:
+        yield from runs_below(path)
+
+
+def _is_searched(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and not path.name.startswith(".")
+
+
+def _last_touch(folder: Path) -> datetime:
+    """Return when a folder was changed; the beginning of time where not even that can be read."""
+    with suppress(OSError):
+        return datetime.fromtimestamp(folder.lstat().st_mtime, UTC)
+    return datetime.fromtimestamp(0, UTC)
 
 
 def read_run(folder: Path) -> RunInfo:
-    """Read one run folder; damaged files are a state, not an error."""
+    """Read one run folder; damaged files, and those that may not be opened, are a state, not an error."""
     run = RunFolder(folder)
-    changed = last_change(run)
-    size = folder_bytes(folder)
+    changed, size = _last_touch(folder), 0
     try:
-        step, steps = training_progress(run)
-        record = read_record(run)
-        report = read_report(run) or Report()
+        with explained("run folder", folder):
+            changed = last_change(run)
+            size = folder_bytes(folder)
+            step, steps = training_progress(run)
+            record = read_record(run)
+            report = read_report(run) or Report()
+            is_running = is_locked(run.lock)
     except DistilvecError as error:
         return RunInfo(folder, folder.name, "damaged", None, None, changed, size, problem=str(error))
 
-    if is_locked(run.lock):
+    if is_running:
         return RunInfo(folder, folder.name, "running", step, steps, changed, size)
     if record is None:
         return RunInfo(folder, folder.name, "stopped", step, steps, changed, size)
@@ -118,19 +143,29 @@ def last_change(run: RunFolder) -> datetime:
 def training_progress(run: RunFolder) -> tuple[int | None, int | None]:
     """Return the last logged step of the training, and the number of steps that it has in all.
 
-    The total follows from the recipe's epochs and how far the last line has come; None where no epoch has begun. Of a
-    recipe that leaves the length open it is in a file.
+    The total follows from the recipe's epochs and how far the last line has come; None where no epoch has begun, or
+    where the recipe has something else in the place of a number. Of a recipe that leaves the length open it is in a
+    file.
     Errors: DistilvecError for a damaged file.
     """
     lines = read_metrics(run.metrics)
     if not lines:
         return None, None
-    step, epoch = lines[-1]["step"], lines[-1].get("epoch") or 0
-    if not step or not epoch or not run.recipe.exists():
+    step, epoch = lines[-1]["step"], lines[-1].get("epoch")
+    if not step or not epoch or not _is_number(epoch) or not run.recipe.exists():
         return step, None
-    train: dict[str, Any] = recipes.read_tree(run.recipe).get("train") or {}
-    epochs, most = train.get("epochs", "auto"), train.get("max_steps")
+    train = recipes.read_tree(run.recipe).get("train")
+    settings: dict[str, Any] = train if isinstance(train, dict) else {}
+    epochs, most = settings.get("epochs", "auto"), settings.get("max_steps")
+    if most is not None and not _is_number(most):
+        return step, None
     if epochs == "auto":
         return step, most or read_steps(run.training)
+    if not _is_number(epochs):
+        return step, None
     total = round(epochs * step / epoch)
     return step, total if most is None else min(total, most)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -29,6 +29,7 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline import describe
 from distilvec.pipeline import job as jobs
 from distilvec.pipeline.caches import open_cache
+from distilvec.pipeline.overview import overview
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.teachers.cache.store import TeacherCache
@@ -314,6 +315,13 @@ def test_every_teacher_reads_its_own_prompts(two, second, tmp_path, live):
             cache = open_cache(job, job.teachers[1])
             assert len(cache) == (80 if other else 60) and [shard.rows for shard in cache._shards][:3] == [16, 16, 16]
             assert len(list((job.store.root / "keys").glob("[!.]*"))) == (2 if other else 1)
+
+
+def test_the_first_screen_counts_the_vectors_of_all_teachers(two, tmp_path):
+    job = resolve(two(corpus__validation_rows=8, cache__dtype="float32"), tmp_path / "run")
+    bytes_of_both = 200 * ((16 + 4 * 32) + (16 + 4 * 48))  # keys and vectors
+    line = dict(overview(job))["disk"]
+    assert line == f"{bytes_of_both / 1e6:.1f} MB for the teachers' vectors, kept for later runs"
 
 
 def test_caches_are_filled_and_planned_one_by_one(two, tmp_path, monkeypatch, capsys):

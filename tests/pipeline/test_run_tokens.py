@@ -19,11 +19,12 @@ from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.run_folder import RunFolder
-from distilvec.pipeline.caches import open_cache
-from distilvec.pipeline.prepare import prepare_data
+from distilvec.pipeline.caches import bytes_of_a_text, open_cache
+from distilvec.pipeline.overview import overview
+from distilvec.pipeline.prepare import align, prepare_data, tokenize_for
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.student import untrained_student
+from distilvec.pipeline.student import student_tokenizer, untrained_student
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher, NoTeacher
 from distilvec.teachers.live import LiveTeacher
@@ -192,6 +193,24 @@ def test_plan_tells_the_size_of_the_tokens(emo, tmp_path):
     told = float(rows["disk for them"].split()[0])
     cache = filled(emo(), tmp_path / "run")
     assert told == pytest.approx(cache.inspect()["bytes"] / 1e6, rel=0.2)
+
+
+def test_the_bytes_of_a_text_are_those_of_the_cache(emo, tmp_path, shared_cache):
+    job = resolve(emo(), tmp_path / "run")
+    with job.teacher.load("cpu") as model:
+        lengths = np.asarray(tokenize_for(job, job.teacher, model).lengths, dtype=np.int64)
+        pairs = np.asarray(align(job, student_tokenizer(job), model).counts, dtype=np.int64)
+    stored = filled(emo(), tmp_path / "run").inspect()["bytes"]
+    # The rest are headers of files
+    assert len(lengths) * bytes_of_a_text(job.teacher, lengths, pairs) == pytest.approx(stored, rel=0.02)
+
+
+def test_the_first_screen_tells_the_size_of_the_tokens(emo, tmp_path, shared_cache):
+    """It is estimated from characters: the texts are not tokenized yet."""
+    job = resolve(emo(), tmp_path / "run")
+    about, megabytes = dict(overview(job))["disk"].split()[:2]
+    stored = filled(emo(), tmp_path / "run").inspect()["bytes"] / 1e6
+    assert about == "about" and stored / 2 < float(megabytes) < 2 * stored
 
 
 def test_the_method_chooses_the_number_format_of_states_unless_the_recipe_does(

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from distilvec.alignment.store import AlignmentStore
 from distilvec.config.schema import Recipe
 from distilvec.core.artifacts import ArtifactStore
@@ -16,6 +18,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.log import progress
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.storage import Pusher, Remote
+from distilvec.data.corpus_files import KEY_BYTES, Rows
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.job import Job, Teacher, errors_of
 from distilvec.teachers.cache.fill import (
@@ -34,6 +37,8 @@ from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.teachers.teacher import OpenTeacher
+
+OFFSET_BYTES = 8  # of a row's offset in a signal of uneven length
 
 
 def cache_folder(recipe: Recipe, store: ArtifactStore, teacher: str, fingerprint: str) -> Path:
@@ -177,6 +182,27 @@ def token_source(
     # The default of any device: a batch has the states of all layers
     budget = batch_budget(teacher.section.batch_tokens or BATCH_TOKENS, device)
     return TokenSource(LiveTeacher(model, tokens, required), tokens.lengths, alignment, budget, device)
+
+
+def bytes_of_a_text(teacher: Teacher, lengths: Rows | None = None, pairs: Rows | None = None) -> float:
+    """Return the bytes that a text takes in the teacher's cache, on average.
+
+    `lengths` [n] are the teacher's tokens of some texts, needed for a cache with token signals. `pairs` [n] are those
+    of them that are aligned with tokens of the student; by default all.
+    """
+    size = float(KEY_BYTES)
+    settings, info = teacher.manifest.tokens, teacher.info
+    for name, signal in teacher.manifest.signals.items():
+        item_bytes = signal.width * np.dtype(signal.dtype).itemsize
+        if not signal.uneven:
+            size += item_bytes
+            continue
+        assert settings is not None and lengths is not None
+        counted_pairs = lengths if pairs is None else pairs
+        if settings.special_tokens == "drop":
+            counted_pairs = np.maximum(counted_pairs - sum(info.special_tokens or ()), 0)
+        size += OFFSET_BYTES + float(settings.items(name, lengths, counted_pairs).mean()) * item_bytes
+    return size
 
 
 def reads_tokens(teacher: Teacher) -> bool:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from distilvec.core.info import UNLIMITED
 from distilvec.core.outputs import OutputSpec
+from distilvec.pipeline.caches import bytes_of_a_text
 from distilvec.pipeline.estimate import time_line
 from distilvec.pipeline.job import Job, Teacher
+from distilvec.pipeline.rates import SAMPLE_TEXTS, Lengths
+from distilvec.teachers.model_embedder import CHARACTERS_A_TOKEN
 
 MEGABYTE = 1e6
 BYTES_A_PARAMETER = 4  # float32
@@ -16,10 +23,9 @@ def overview(job: Job) -> list[tuple[str, str]]:
     lines = [("teacher", _teacher(teacher)) for teacher in job.teachers]
     lines.append(("student", _student(job)))
     lines.append(("texts", _texts(job)))
-    if job.required != OutputSpec() and not job.teacher.live:
-        size = len(job.corpus) * sum(signal.width for signal in job.teacher.manifest.signals.values())
-        megabytes = size * (2 if job.recipe.cache.dtype == "float16" else 4) / MEGABYTE
-        lines.append(("disk", f"{megabytes:,.1f} MB for the teacher's vectors, kept for later runs"))
+    cached = [teacher for teacher in job.teachers if not teacher.live]
+    if job.required != OutputSpec() and cached:
+        lines.append(("disk", _disk(cached)))
     if (time := time_line(job)) is not None:
         lines.append(("time", time))
     lines.append(("test", _test(job)))
@@ -53,6 +59,29 @@ def _texts(job: Job) -> str:
     if job.examples is not None:
         return f"{len(job.corpus):,} in labelled examples"
     return f"{len(job.corpus):,}, {len(job.corpus.holdout_rows):,} of them for validation"
+
+
+def _disk(teachers: Sequence[Teacher]) -> str:
+    """Describe the size of the teachers' caches; that of token signals is estimated, since no text is tokenized yet."""
+    size = 0.0
+    for teacher in teachers:
+        lengths = estimated_lengths(teacher) if teacher.manifest.tokens is not None else None
+        size += len(teacher.corpus) * bytes_of_a_text(teacher, lengths)
+    about = "" if all(teacher.manifest.tokens is None for teacher in teachers) else "about "
+    whose = "teacher's" if len(teachers) == 1 else "teachers'"
+    outputs = "vectors and outputs for each token" if about else "vectors"
+    return f"{about}{size / MEGABYTE:,.1f} MB for the {whose} {outputs}, kept for later runs"
+
+
+def estimated_lengths(teacher: Teacher) -> Lengths:
+    """Estimate the teacher's tokens of a sample of texts [n] from their characters."""
+    corpus = teacher.corpus
+    rows = np.random.default_rng(0).choice(len(corpus), min(SAMPLE_TEXTS, len(corpus)), replace=False)
+    characters = []
+    for text in corpus.prompted(np.sort(rows)):
+        characters.append(len(text) if isinstance(text, str) else sum(map(len, text)))
+    tokens = np.array(characters, dtype=np.int64) // CHARACTERS_A_TOKEN + sum(teacher.info.special_tokens or ())
+    return np.clip(tokens, 1, teacher.info.max_length)
 
 
 def _test(job: Job) -> str:

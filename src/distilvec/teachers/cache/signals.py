@@ -134,6 +134,15 @@ class TokenSettings:
             signals["grams"] = Signal(len(self.gram_layers), "float16", uneven=True)
         return signals
 
+    def items(self, name: str, lengths: Rows, pairs: Rows) -> Rows:
+        """Items [n] of a signal of texts with so many tokens and aligned pairs [n]; see `select` in losses/emo.py."""
+        if name not in ("selected", "grams"):
+            return lengths
+        assert self.divisor is not None
+        selected = pairs // self.divisor
+        selected = np.where(selected > 1, selected, 0) if self.special_tokens == "drop" else np.maximum(selected, 2)
+        return selected if name == "selected" else selected * (selected + 1) // 2
+
 
 def token_settings(
     required: TokenOutputSpec, hidden: str, hidden_size: int | None, student_tokenizer: str, student_max_length: int

@@ -20,24 +20,15 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.duration import duration
 from distilvec.core.info import UNLIMITED
 from distilvec.core.outputs import ModelOutputs, OutputSpec
-from distilvec.data.corpus_files import KEY_BYTES
 from distilvec.data.tokens import TokenStore
 from distilvec.models.static import is_static, text_tokenizer
-from distilvec.pipeline.caches import missing_rows, reads_tokens, token_source
+from distilvec.pipeline.caches import bytes_of_a_text, missing_rows, reads_tokens, token_source
 from distilvec.pipeline.data import ReadyTeacher, training_data
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.judgement import plan_line
 from distilvec.pipeline.pace import measure_pace, steps_in_minutes
 from distilvec.pipeline.prepare import align, prepare_teacher, tokenize, tokenize_for
-from distilvec.pipeline.rates import (
-    SAMPLE_TEXTS,
-    Lengths,
-    PerToken,
-    mean_lengths,
-    measure_rate,
-    measured_rows,
-    rate_text,
-)
+from distilvec.pipeline.rates import SAMPLE_TEXTS, PerToken, measure_rate, rate_text
 from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.pipeline.student import trainable, untrained_student
 from distilvec.pipeline.texts import below_limits, left_out
@@ -312,10 +303,8 @@ def _cost_of_a_text(
 ) -> TextCost:
     """Measure what a text costs, on long and on short ones of a random sample."""
     corpus = teacher.corpus
-    size = float(KEY_BYTES)
-    for signal in teacher.manifest.signals.values():
-        if not signal.uneven:
-            size += signal.width * np.dtype(signal.dtype).itemsize
+    pairs = None if alignment is None else np.asarray(alignment.counts, dtype=np.int64)
+    size = bytes_of_a_text(teacher, None if tokens is None else np.asarray(tokens.lengths, dtype=np.int64), pairs)
     if model is None:
         return TextCost(size)
 
@@ -331,21 +320,8 @@ def _cost_of_a_text(
         def compute(chosen: Rows) -> dict[str, Array | Ragged]:
             return in_order(list(compute_tokens(teacher.manifest, corpus, source, rows[chosen])))
 
-        rate, results = measure_rate(compute, lengths)
-        size += _token_bytes(lengths, results)
+        rate, _ = measure_rate(compute, lengths)
     return TextCost(size, rate.mean(lengths), rate, rate_text(rate, lengths))
-
-
-def _token_bytes(lengths: Lengths, results: Sequence[Mapping[str, Array | Ragged]]) -> float:
-    """Bytes of the token signals of a text on average; `results` are those of `measured_rows`."""
-    groups = measured_rows(lengths)
-    bytes_per_token = []
-    for rows, signals in zip(groups, results, strict=True):
-        stored = sum(values.values.nbytes for values in signals.values() if isinstance(values, Ragged))
-        bytes_per_token.append(stored / int(lengths[rows].sum()))
-    short, long = bytes_per_token
-    offsets = sum(8 for values in results[0].values() if isinstance(values, Ragged))
-    return offsets + PerToken(mean_lengths(lengths, groups), (short, long)).mean(lengths)
 
 
 # -- training ----------------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from refusals import refused
 
 from distilvec.api import load_recipe
 from distilvec.config import recipe
+from distilvec.config.base import as_name, check_name
 from distilvec.config.builtin import moved_text, recipe_file
-from distilvec.config.schema import CorpusSection
+from distilvec.config.schema import CorpusSection, SourceSection, TaskSection
 from distilvec.config.yaml_dialect import dump_yaml
 from distilvec.core.errors import DistilvecError
 from distilvec.verbs.run.sweep import expand
@@ -168,6 +169,17 @@ def test_names_stay_inside_their_folder(file, name):
             recipe.validate(changed)
     with refused("name"):
         expand({**tree, "name": name, "sweep": {"seeds": [0]}})
+
+
+@pytest.mark.parametrize("text", [*NAMES, "\ud800"])
+def test_any_text_becomes_a_name(text):
+    assert check_name(as_name(text, "default"))
+
+
+def test_a_hidden_file_has_a_label(tmp_path):
+    path = tmp_path / ".texts.txt"
+    assert SourceSection(path=path).label == "texts"
+    assert TaskSection(type="sts", path=path).label == "texts"
 
 
 def test_members_of_sweeps_stay_inside_their_folder(file):

@@ -53,6 +53,14 @@ def test_a_quarter_of_the_teacher_is_the_default():
 
 
 @pytest.mark.parametrize(
+    ("folder", "name"),
+    [(".hidden", "hidden"), ("..two", "two"), ("a b", "a-b"), ("runs/.x/.y.z", "y.z"), ("...", "distilled")],
+)
+def test_a_run_folder_may_have_any_name(folder, name):
+    assert recipe_of("./model", out=Path(folder)).name == name
+
+
+@pytest.mark.parametrize(
     ("options", "folder"),
     [
         ({}, "runs/model-25-percent"),

@@ -57,6 +57,17 @@ def test_leaves_a_teacher_for_recipes(words, tiny_model, tmp_path, monkeypatch):
     assert json.loads(RunFolder(out).report.read_text())["supervised"]["rows"] == 16
 
 
+@pytest.mark.parametrize(("folder", "name"), [(".hidden", "hidden"), ("...", "finetune"), ("my run", "my run")])
+def test_a_run_folder_may_have_any_name(folder, name, tiny_model, tmp_path, monkeypatch):
+    recipes = []
+    monkeypatch.setattr("distilvec.pipeline.run.run", lambda recipe, *_: recipes.append(recipe))
+    path = write_task(tmp_path / "task.jsonl", "classification", 8, 4)
+    options = ["--task", str(path), "--type", "classification", "--out", str(tmp_path / folder), "--no-lora"]
+    done = CliRunner().invoke(app, ["finetune", str(tiny_model), *options])
+    assert done.exit_code == 0, done.output
+    assert [recipe.name for recipe in recipes] == [name]
+
+
 def test_takes_the_teachers_pooling_and_length(tmp_path):
     import architectures
 

@@ -52,6 +52,13 @@ def check_name(text: Any) -> str:
     return text
 
 
+def as_name(text: str, default: str) -> str:
+    """Return the text as a name that `check_name` accepts; `default` where nothing is left of it."""
+    name = _CONTROL.sub("-", text).replace("/", "-").replace("\\", "-").lstrip(".")
+    name = name.encode()[:MOST_NAME_BYTES].decode(errors="ignore")
+    return name if name.strip() else default
+
+
 def check_label(text: str) -> str:
     """Return the text; ValueError where it is empty, too long for a table, or has control characters."""
     if not text.strip() or len(text) > MOST_NAME_BYTES or _CONTROL.search(text):

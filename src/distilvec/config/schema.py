@@ -190,7 +190,7 @@ class SourceSection(Section):
     def label(self) -> str:
         """The source's name in reports."""
         file = self.path.name if self.path else self.url.rstrip("/").rpartition("/")[2] if self.url else ""
-        return self.name or str(file.split(".")[0] or self.dataset or self.tokenizer or self.builtin)
+        return self.name or str(file.lstrip(".").split(".")[0] or self.dataset or self.tokenizer or self.builtin)
 
 
 class CorpusSection(Section):
@@ -238,7 +238,7 @@ class TaskSection(Section):
     @property
     def label(self) -> str:
         """The task's name in reports."""
-        return self.name or self.path.name.split(".")[0]
+        return self.name or self.path.name.lstrip(".").split(".")[0]
 
 
 class CacheSection(Section):

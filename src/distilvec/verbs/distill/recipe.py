@@ -11,8 +11,11 @@ from typing import Any, Literal, cast
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from distilvec.config.recipe import recipe_from, section_of, stated_sizes
-from distilvec.config.schema import Recipe, TeacherSection
+from distilvec.config.base import as_name
+from distilvec.config.base import excerpt
+from distilvec.config.paths import resolve_key
+from distilvec.config.recipe import SectionType, override, recipe_from, section_of, stated_sizes
+from distilvec.config.schema import CacheSection, Recipe, TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.replace import read_record
 from distilvec.pipeline.inputs import Model, Texts, model_name, teacher_keys
@@ -123,7 +126,7 @@ def make_recipe(request: Request, root: Path) -> Recipe:
     """
     _check(request)
     tree = {
-        "name": re.sub(r"[^\w.-]+", "-", request.folder.resolve().name) or "distilled",
+        "name": as_name(re.sub(r"[^\w.-]+", "-", request.folder.resolve().name), "distilled"),
         "teacher": _teacher(request, root),
         "student": _student(request, root),
         "corpus": {"sources": _sources(request, root)},
@@ -189,8 +192,28 @@ def _teacher(request: Request, root: Path) -> dict[str, Any]:
 
 
 def index_section(request: Request) -> TeacherSection:
-    """Return the validated section of a request's index."""
-    return section_of(TeacherSection, "teacher", _teacher(request, Path()))
+    """Return the validated section of a request's index, as it is in the recipe."""
+    return _stated_section(TeacherSection, "teacher", _teacher(request, Path()), request.overrides)
+
+
+def stated_root(overrides: Mapping[str, Any]) -> Path | None:
+    """Return the cache's folder that overrides state: `cache.root`."""
+    return _stated_section(CacheSection, "cache", {}, overrides).root
+
+
+def _stated_section(
+    section: type[SectionType], name: str, values: dict[str, Any], overrides: Mapping[str, Any]
+) -> SectionType:
+    """Return a validated section of the recipe from its values and the overrides of its keys."""
+    changes = {}
+    for key, value in overrides.items():
+        if key.split(".")[0] == name:
+            changes[key] = resolve_key(key, value, Path.cwd(), Recipe)
+    tree = {name: values}
+    override(tree, changes)
+    if not isinstance(tree[name], dict):
+        raise DistilvecError(name, f"expected keys with their values; found {excerpt(tree[name])}.")
+    return section_of(section, name, tree[name])
 
 
 def has_texts_elsewhere(request: Request) -> bool:

@@ -57,6 +57,7 @@ def finetune(
     LLM2Vec.
     """
     from distilvec.config import recipe as recipes
+    from distilvec.config.base import as_name
     from distilvec.core.extras import require_extra
     from distilvec.core.files import check_output_folder
 
@@ -72,7 +73,7 @@ def finetune(
     tree = finetune_recipe(model, task, kind, encode, adapters if lora else None, trust_remote_code)
     rate = learning_rate if learning_rate is not None else 2e-3 if adapted else 2e-5
     train = {**tree["train"], "epochs": epochs, "batch_size": batch_size, "learning_rate": rate}
-    tree |= {"name": out.resolve().name or "finetune", "train": train}
+    tree |= {"name": as_name(out.resolve().name, "finetune"), "train": train}
     with named_options(_FINETUNE):
         recipe = recipes.recipe_from(tree, changes, "distilvec finetune")
         check_input(task, "task.path")

@@ -23,6 +23,7 @@ import distilvec
 from benchmarks.indexes import DATABASES, lacking, stored
 from distilvec.__main__ import run_command
 from distilvec.config.schema import TeacherSection
+from distilvec.core.errors import DistilvecError
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.significance import mean_interval
 from distilvec.evaluation.stored import draw_stored, stored_tasks
@@ -32,8 +33,10 @@ from distilvec.pipeline import columns, judgement
 from distilvec.pipeline.caches import open_cache
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
+from distilvec.remote.client import Client
 from distilvec.teachers.api_embedder import _PROBE
 from distilvec.teachers.cache.columns import USUAL_NAMES
+from distilvec.teachers.indexes import copy
 from distilvec.teachers.maker import SAMPLE
 from distilvec.teachers.open import open_table
 from distilvec.teachers.table_embedder import TableEmbedder
@@ -445,6 +448,76 @@ def test_queries_are_embedded_by_the_api_that_made_the_index(near_teacher, tmp_p
     for text in QUERIES:
         np.testing.assert_allclose(found[text], by_text[text], atol=2e-3)
     assert f"{len(QUERIES)} that the table lacks" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("limited_by", ["argument", "override"])
+def test_a_refresh_is_of_the_copy_that_the_run_reads(table, near_teacher, tmp_path, monkeypatch, limited_by):
+    """Below `cache.root`, and nothing in the user's own cache; the index is read once."""
+    read = []
+    read_index = copy._read_index
+
+    def counted(section, address, folder, refresh):
+        read.append(folder)
+        return read_index(section, address, folder, refresh)
+
+    overrides = {**FAST, "cache.root": str(tmp_path / "big")}
+    asked = {"student": near_teacher, "overrides": overrides, "out": tmp_path / "run", "dry_run": True}
+    if limited_by == "argument":
+        asked["limit"] = 200  # so that it is no table that is used as it is
+    else:
+        overrides["teacher.limit"] = 200
+    distilvec.distill(table, **asked)
+    monkeypatch.setattr(copy, "_read_index", counted)
+    distilvec.distill(table, **asked)
+    assert read == []
+    distilvec.distill(table, refresh=True, **asked)
+    assert len(read) == 1 and read[0].parent == tmp_path / "big" / "indexes"
+    assert not (tmp_path / "cache" / "indexes").exists()
+
+
+@pytest.mark.usefixtures("loopback")
+def test_the_connections_of_apis_are_closed(table, vectors, tmp_path, monkeypatch):
+    """Also where the work fails, and where the server does not answer."""
+    opened, closed = [], []
+    start, close = Client.__init__, Client.close
+
+    def start_counted(client, *args, **kwargs):
+        opened.append(client)
+        start(client, *args, **kwargs)
+
+    def close_counted(client):
+        closed.append(client)
+        close(client)
+
+    monkeypatch.setattr(Client, "__init__", start_counted)
+    monkeypatch.setattr(Client, "close", close_counted)
+    (tmp_path / "sts.csv").write_text("sentence1,sentence2,score\nriver,stone,1\nbridge,river,3\nstone,stone,5\n")
+    (tmp_path / "suite.yaml").write_text("- {name: mini, type: sts, path: sts.csv}\n")
+    texts = [*TEXTS, "river", "stone", "bridge", *_PROBE]
+    numbers = np.random.default_rng(0).normal(size=(len(texts), 32)).astype(np.float32)
+    with FaultyApi(dict(zip(texts, numbers, strict=True))) as server:
+        score_models(server.address, tmp_path / "suite.yaml", teacher=server.address)
+        assert len(opened) >= 2 and set(opened) == set(closed)
+        check_index(server.address, TeacherSection(vectors=table), sample=50)
+        assert set(opened) == set(closed)
+        monkeypatch.setattr("distilvec.verbs.check.check.judge_encoder", lambda *a: pytest.fail("no judgement"))
+        with pytest.raises(pytest.fail.Exception):
+            check_index(server.address, TeacherSection(vectors=table), sample=50)
+        assert set(opened) == set(closed)
+        server.refusal = 401
+        with pytest.raises(DistilvecError):
+            score_models(f"{server.address}#served", tmp_path / "suite.yaml")
+    assert set(opened) == set(closed)
+
+
+def test_a_cache_folder_that_cannot_be_written_is_named_by_its_variable(table, tiny_model, tmp_path, monkeypatch):
+    """`check` and `evaluate` read no recipe, in which `cache.root` could be set."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / "file"))
+    with refused("DISTILVEC_CACHE", "Set this environment variable"):
+        distilvec.check(tiny_model, table)
+    with refused("DISTILVEC_CACHE", "Set this environment variable"):
+        score_models(tiny_model, teacher=table)
 
 
 def test_a_plan_says_what_the_model_of_an_index_embeds(table, tiny_model, near_teacher, tmp_path, capsys):

@@ -39,7 +39,7 @@ def nothing_loads(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a model was loaded before the refusal")
 
-    monkeypatch.setattr("distilvec.verbs.evaluate.scores.open_embedder", refuse)
+    monkeypatch.setattr("distilvec.verbs.evaluate.scores.opened", refuse)
 
 
 def test_a_folder_and_an_object_score_alike(tiny_model, suite):

@@ -26,6 +26,7 @@ from distilvec.teachers.sources import NAMES, Kind, shown, source_kind
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.teachers.teacher import plain_settings
 
+CACHE_VARIABLE = "DISTILVEC_CACHE"
 Source: TypeAlias = str | os.PathLike[str] | SentenceTransformer
 
 
@@ -41,6 +42,8 @@ def open_embedder(
     - an API: `openai:MODEL` with the key in OPENAI_API_KEY; or the URL of a server with OpenAI's interface, with
       #MODEL behind it if the server has several models, and the key, if it needs one, in DISTILVEC_API_KEY
 
+    An API holds connections until it is closed: `with opened(...)` closes it.
+
     Errors: DistilvecError with `key` if nothing can be opened there, or if the folder holds another kind of model.
     """
     kind = source_kind(source)
@@ -52,9 +55,31 @@ def open_embedder(
     if kind == "api":
         with errors_named(key):
             api = ApiEmbedder(named_api(str(source), key), key=key)
-            assert api.dim  # asks the server once, so that one that does not answer is found out here
+            with closed_on_error(api):
+                assert api.dim  # asks the server once, so that one that does not answer is found out here
             return api
     return open_model(source, key=key, device=device, trust_remote_code=trust_remote_code)
+
+
+@contextmanager
+def opened(source: Source, *, key: str = "model", device: str = "auto") -> Iterator[Embedder]:
+    """Open an embedder, and close the connections of an API at the end; arguments and errors as `open_embedder`."""
+    embedder = open_embedder(source, key=key, device=device)
+    if isinstance(embedder, ApiEmbedder):
+        with embedder:
+            yield embedder
+    else:
+        yield embedder
+
+
+@contextmanager
+def closed_on_error(api: ApiEmbedder) -> Iterator[None]:
+    """Close an API's connections if the block fails."""
+    try:
+        yield
+    except BaseException:
+        api.client.close()
+        raise
 
 
 def open_model(
@@ -80,12 +105,23 @@ def open_model(
     return embedder
 
 
-def open_table(section: TeacherSection, key: str = "teacher.vectors", refresh: bool = False) -> TableEmbedder:
+def open_table(
+    section: TeacherSection, key: str = "teacher.vectors", refresh: bool = False, root: Path | None = None
+) -> TableEmbedder:
     """Open a table or index with settings, through its copy in the cache folder unless it is Parquet and read whole.
 
-    `refresh`: make the copy again. Errors: DistilvecError with the keys of a recipe for what cannot be read.
+    Args:
+        refresh: make the copy again
+        root: the cache's folder; by default the user's
+
+    Errors: DistilvecError with the keys of a recipe for what cannot be read; with DISTILVEC_CACHE for a user's cache
+    folder that cannot be written.
     """
-    return TableEmbedder(local_table(section, user_cache(), refresh), key)
+    if root is not None:
+        return TableEmbedder(local_table(section, root, refresh), key)
+    with cache_named():
+        table = local_table(section, user_cache(), refresh)
+    return TableEmbedder(table, key)
 
 
 def expect_kind(source: Source, kinds: Sequence[Kind], key: str) -> None:
@@ -97,9 +133,26 @@ def expect_kind(source: Source, kinds: Sequence[Kind], key: str) -> None:
 
 
 @contextmanager
-def errors_named(key: str) -> Iterator[None]:
-    """Give the errors inside this key. A ColumnError becomes a plain one: its other fix is for verbs with --column."""
+def cache_named() -> Iterator[None]:
+    """Name the environment variable in errors about the cache's folder, for verbs that read no recipe."""
     try:
         yield
     except DistilvecError as error:
+        if error.key != "cache.root":
+            raise
+        fix = "Set this environment variable to a folder that can be written."
+        raise DistilvecError(CACHE_VARIABLE, error.problem, fix) from error
+
+
+@contextmanager
+def errors_named(key: str) -> Iterator[None]:
+    """Give the errors inside this key, but for those about the cache's folder.
+
+    A ColumnError becomes a plain one: its other fix is for verbs with --column.
+    """
+    try:
+        yield
+    except DistilvecError as error:
+        if error.key == CACHE_VARIABLE:
+            raise
         raise DistilvecError(key, error.problem, error.fix) from error

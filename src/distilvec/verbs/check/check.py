@@ -25,7 +25,7 @@ from distilvec.report.advice import index_advice
 from distilvec.report.record import RunRecord
 from distilvec.report.scores import make_verdict
 from distilvec.teachers.first_dims import FirstDims
-from distilvec.teachers.open import Source, expect_kind, open_embedder, open_table
+from distilvec.teachers.open import Source, cache_named, expect_kind, open_table, opened
 from distilvec.verbs.check.section import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of
 
@@ -101,7 +101,8 @@ def check(
     """
     keys = index_keys(index, "index", columns=columns, texts=texts, limit=limit, similarity=similarity, repeats=repeats)
     section = section_of(TeacherSection, "teacher", keys)
-    suite = None if test is None else suite_of(Path(test), user_cache())
+    with cache_named():
+        suite = None if test is None else suite_of(Path(test), user_cache())
     return check_index(model, section, suite, sample, refresh)
 
 
@@ -117,23 +118,24 @@ def check_index(
     tasks = load_suite(suite, problems) if suite is not None else []
     expect_kind(model, ("model", "export", "api"), "model")
     index = open_table(section, refresh=refresh)
-    student = open_embedder(model, key="model")
-    cut_from = None
-    if student.dim > index.dim:
-        log(
-            f"{student.name} gives vectors of {student.dim} dimensions: the first {index.dim} are compared, as many as "
-            "the index has"
-        )
-        cut_from = student.dim
-        student = FirstDims(student, index.dim, index.normalized)
-    elif student.dim < index.dim:
-        raise DistilvecError(
-            "model",
-            f"{student.name} gives vectors of {student.dim} dimensions, the index has {index.dim}.",
-            "Train one that can: distilvec distill INDEX.",
-        )
-    log_similarity(index.section, index.normalized)
-    judgement = judge_encoder(student, index, sample)
-    columns: Columns = {"teacher": (index, index), "asymmetric": (student, index)}
-    scores, _ = score_columns([*tasks, *stored_tasks(index, sample)], columns, EmbeddingCache(), problems)
+    with opened(model, key="model") as embedder:
+        student = embedder
+        cut_from = None
+        if embedder.dim > index.dim:
+            log(
+                f"{embedder.name} gives vectors of {embedder.dim} dimensions: the first {index.dim} are compared, as "
+                "many as the index has"
+            )
+            cut_from = embedder.dim
+            student = FirstDims(embedder, index.dim, index.normalized)
+        elif embedder.dim < index.dim:
+            raise DistilvecError(
+                "model",
+                f"{embedder.name} gives vectors of {embedder.dim} dimensions, the index has {index.dim}.",
+                "Train one that can: distilvec distill INDEX.",
+            )
+        log_similarity(index.section, index.normalized)
+        judgement = judge_encoder(student, index, sample)
+        columns: Columns = {"teacher": (index, index), "asymmetric": (student, index)}
+        scores, _ = score_columns([*tasks, *stored_tasks(index, sample)], columns, EmbeddingCache(), problems)
     return IndexCheck(index.name, judgement, scores, problems, index.dim, cut_from)

@@ -16,7 +16,7 @@ from distilvec.pipeline.run import run as run_recipe
 from distilvec.train.metrics import Callback
 from distilvec.verbs.distill.arguments import arguments_named, queries_named
 from distilvec.verbs.distill.maker import with_maker
-from distilvec.verbs.distill.recipe import IndexOptions, Request, make_recipe
+from distilvec.verbs.distill.recipe import IndexOptions, Request, make_recipe, stated_root
 from distilvec.verbs.distill.screens import show_plan
 from distilvec.verbs.distill.texts import text_sources
 
@@ -110,9 +110,10 @@ def distill(
     if document_prompt is not None:
         prompts["document"] = document_prompt
     with arguments_named(changes):
+        root = stated_root(changes) or cache_root()
         query_sources = None
         if queries is not None:
-            query_sources = text_sources(queries, cache_root(), role="query", language=language)
+            query_sources = text_sources(queries, root, role="query", language=language)
         request = Request(
             teacher=teacher,
             texts=texts,
@@ -132,8 +133,8 @@ def distill(
             overrides=changes,
         )
         if request.kind == "table":
-            request = with_maker(request, made_by, refresh)
-        recipe = make_recipe(request, cache_root())
+            request = with_maker(request, made_by, root, refresh)
+        recipe = make_recipe(request, root)
         with queries_named(recipe):
             if dry_run:
                 show_plan(resolve(recipe, request.folder))

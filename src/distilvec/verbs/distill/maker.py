@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,15 +48,16 @@ class Candidate:
         return cosine if self.dim == index_dim else f"{cosine}, of its first {index_dim} of {self.dim} dimensions"
 
 
-def with_maker(request: Request, candidates: Sequence[str], refresh: bool) -> Request:
+def with_maker(request: Request, candidates: Sequence[str], root: Path, refresh: bool) -> Request:
     """Return the request of an index with the model that made it and its prompts, as far as `candidates` tell.
 
-    The model is needed for texts that the index lacks: queries, and TEXTS beside the index's own. Errors:
-    DistilvecError with the argument `made_by` if there are such texts and no candidate has made the index.
+    The model is needed for texts that the index lacks: queries, and TEXTS beside the index's own. `root` is the cache's
+    folder of the run, which goes on with the copy that is read or refreshed here. Errors: DistilvecError with the
+    argument `made_by` if there are such texts and no candidate has made the index.
     """
     if not (refresh or candidates or request.queries is not None):
         return request
-    table = open_table(index_section(request), refresh=refresh)
+    table = open_table(index_section(request), refresh=refresh, root=root)
     if not candidates:
         if request.queries is not None:
             _refuse_unknown_queries(request, table)

@@ -11,8 +11,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from distilvec.config.base import as_name
-from distilvec.config.base import excerpt
+from distilvec.config.base import as_name, excerpt
 from distilvec.config.paths import resolve_key
 from distilvec.config.recipe import SectionType, override, recipe_from, section_of, stated_sizes
 from distilvec.config.schema import CacheSection, Recipe, TeacherSection

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from distilvec.report.scores import complete_averages, problem_text, score_frame
 from distilvec.report.tables import html_list, to_html, to_text
 from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.teachers.open import Source, open_embedder
+from distilvec.teachers.open import Source, opened
 from distilvec.teachers.sources import NAMES, shown, source_kind
 from distilvec.teachers.table_embedder import TableEmbedder
 
@@ -119,19 +120,19 @@ def score_on_suite(model: Source, teacher: Source | None, suite: str | os.PathLi
     for task in tasks:
         for note in getattr(task, "notes", ()):
             log(f"{task.name}: {note}.")
-    columns = open_columns(model, teacher, mixed, problems)
-    _keep_vectors(columns)
-    scores, _ = score_columns(tasks, columns, EmbeddingCache(), problems)
+    with open_columns(model, teacher, mixed, problems) as columns:
+        _keep_vectors(columns)
+        scores, _ = score_columns(tasks, columns, EmbeddingCache(), problems)
     return Scores(scores, problems)
 
 
 def score_on_table(model: Source, table: Source, mixed: bool = False) -> Scores:
     """Score a model as the query encoder of a table of vectors or an index, on tasks that are made of its own texts."""
     problems: list[TaskFailure] = []
-    columns = open_columns(model, table, mixed, problems)
-    index = columns["teacher"][1]
-    assert isinstance(index, TableEmbedder)
-    scores, _ = score_columns(stored_tasks(index, STORED), columns, EmbeddingCache(), problems)
+    with open_columns(model, table, mixed, problems) as columns:
+        index = columns["teacher"][1]
+        assert isinstance(index, TableEmbedder)
+        scores, _ = score_columns(stored_tasks(index, STORED), columns, EmbeddingCache(), problems)
     return Scores(scores, problems)
 
 
@@ -148,35 +149,39 @@ def score_on_mteb(
     import_mteb(cache)
     find_tasks(tasks, benchmark)
     problems: list[TaskFailure] = []
-    columns = open_columns(model, teacher, mixed, problems)
     folder = None if data is None else Path(data)
-    return Scores(mteb_scores(columns, tasks, benchmark, folder, cache, problems=problems), problems)
+    with open_columns(model, teacher, mixed, problems) as columns:
+        scores = mteb_scores(columns, tasks, benchmark, folder, cache, problems=problems)
+    return Scores(scores, problems)
 
 
-def open_columns(model: Source, teacher: Source | None, mixed: bool, problems: list[TaskFailure]) -> Columns:
+@contextmanager
+def open_columns(model: Source, teacher: Source | None, mixed: bool, problems: list[TaskFailure]) -> Iterator[Columns]:
     """Open the models, each as a column of the table of scores; say before the scores that two have no common space.
 
     A table has vectors alone, so that nothing is left to score: a problem.
     """
-    other: Embedder | None = None
-    if teacher is not None and source_kind(teacher) == "table":
-        other = open_embedder(teacher, key="teacher")  # first: a wrong path is found out before a model is loaded
-    student = open_embedder(model, key="model")
-    if teacher is not None and other is None:
-        other = open_embedder(teacher, key="teacher")
-    columns = make_columns(student, teacher=other)
-    if not mixed:
-        columns.pop(MIXED, None)
-    if other is not None and "asymmetric" not in columns:
-        dims = (
-            f"vectors of {shown(model)} have {student.dim} dimensions, those of {shown(teacher)} {other.dim}: no "
-            "common space"
-        )
-        if isinstance(other, TableEmbedder):
-            problems.append(TaskFailure("all", f"{dims}.", "asymmetric"))
-        else:
-            log(f"{dims}, so each model has its own scores alone.")
-    return columns
+    with ExitStack() as stack:
+        other: Embedder | None = None
+        if teacher is not None and source_kind(teacher) == "table":
+            # First: a wrong path is found out before a model is loaded
+            other = stack.enter_context(opened(teacher, key="teacher"))
+        student = stack.enter_context(opened(model, key="model"))
+        if teacher is not None and other is None:
+            other = stack.enter_context(opened(teacher, key="teacher"))
+        columns = make_columns(student, teacher=other)
+        if not mixed:
+            columns.pop(MIXED, None)
+        if other is not None and "asymmetric" not in columns:
+            dims = (
+                f"vectors of {shown(model)} have {student.dim} dimensions, those of {shown(teacher)} {other.dim}: no "
+                "common space"
+            )
+            if isinstance(other, TableEmbedder):
+                problems.append(TaskFailure("all", f"{dims}.", "asymmetric"))
+            else:
+                log(f"{dims}, so each model has its own scores alone.")
+        yield columns
 
 
 def check_arguments(

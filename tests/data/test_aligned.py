@@ -30,13 +30,14 @@ def corpus_of(tmp_path, texts):
 
 @pytest.mark.parametrize("chunk", [1, 100, 1 << 20])
 @pytest.mark.parametrize("kind", ["offsets", "overlap", "mined", "strict"])
-def test_batches_hold_what_the_aligner_finds(tmp_path, monkeypatch, tokenizers, kind, chunk):
+def test_batches_hold_what_the_aligner_finds(tmp_path, monkeypatch, tokenizers, kind, chunk, capsys):
     monkeypatch.setattr(tokens, "_CHUNK_BYTES", chunk)
-    corpus, told = corpus_of(tmp_path, TEXTS), []
-    store = build_alignment(
-        corpus, tokenizers[0], 24, tokenizers[1], 32, kind, tmp_path / "pairs", lambda *what: told.append(what)
-    )
-    assert told[-1] == ("aligning", len(TEXTS)) == ("aligning", len(store))
+    corpus = corpus_of(tmp_path, TEXTS)
+    store = build_alignment(corpus, tokenizers[0], 24, tokenizers[1], 32, kind, tmp_path / "pairs")
+    assert f"aligning tokens: {len(TEXTS)}/{len(TEXTS)} texts" in capsys.readouterr().err
+    assert len(store) == len(TEXTS)
+    build_alignment(corpus, tokenizers[0], 24, tokenizers[1], 32, kind, tmp_path / "pairs")
+    assert "aligning" not in capsys.readouterr().err, "what is stored has no bar"
     rows = np.array([3, 8, 0, 3, 9])
     batch, aligner = store.batch(rows), Aligner(tokenizers[0], 24, tokenizers[1], 32, kind)
     assert batch.pairs.dtype == torch.int64 and batch.pairs.shape == (5, store.counts[rows].max(), 2)

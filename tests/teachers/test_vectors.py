@@ -238,6 +238,22 @@ def test_vectors_that_say_nothing_of_a_model_are_not_compared_with_it(tiny_model
         fill("wrong.parquet", others)
 
 
+def test_the_first_rows_of_a_table_may_be_empty(tiny_model, tmp_path, monkeypatch):
+    """The model is compared with the first texts that there are, however many rows are before them."""
+    monkeypatch.setattr("distilvec.teachers.cache.parquet._ROWS", 4)
+    vectors = open_maker(str(tiny_model)).embed(TEXTS[:20])
+    corpus = corpus_of(tmp_path / "corpus", TEXTS[5:30])
+    zeros = np.zeros((8, vectors.shape[1]), dtype=np.float32)
+    path = write(tmp_path / "t.parquet", [*[""] * 4, *TEXTS[40:44], *TEXTS[:20]], np.vstack([zeros, vectors]))
+    table = TableEmbedder(TeacherSection(vectors=path, made_by=str(tiny_model)), device="cpu")
+    cache = TeacherCache.create_or_open(tmp_path / "cache", table.manifest())
+    list(table.fill_steps(cache, corpus))
+    assert len(cache) == 25
+    nothing = TableEmbedder(TeacherSection(vectors=write(tmp_path / "n.parquet", [""] * 4, zeros[:4])), device="cpu")
+    with refused("teacher.vectors", "no row with a text"):
+        nothing._sample(2)
+
+
 def test_the_model_that_made_a_table_counts_by_its_content(tiny_model, tmp_path):
     path = write(tmp_path / "t.parquet", TEXTS[:20], unit(20, 32))
     maker = tmp_path / "maker"

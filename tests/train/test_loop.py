@@ -192,6 +192,22 @@ def test_trackers_get_the_same_figures(tiny_recipe, tmp_path):
     )
 
 
+def test_trackers_end_with_a_training_that_fails(tiny_recipe, tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard")
+    loop = make_loop(tiny_recipe(train__trackers=["tensorboard"]), tmp_path / "run")
+    finished = []
+    (tracker,) = loop.accelerator.trackers
+    monkeypatch.setattr(tracker, "finish", lambda: finished.append("tensorboard"))
+
+    def fail(batches, index):
+        raise DistilvecError("train", "the loss is not finite.")
+
+    monkeypatch.setattr(loop, "_step", fail)
+    with refused("train", "not finite"):
+        loop.run()
+    assert finished == ["tensorboard"]
+
+
 def test_refusals(tiny_recipe, tmp_path):
     if not torch.cuda.is_available():
         with refused("train.device", "no GPU"):

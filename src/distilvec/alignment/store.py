@@ -19,9 +19,10 @@ from distilvec.alignment.align import Aligned, Aligner, mapping_rates
 from distilvec.config.recipe import fingerprint
 from distilvec.core.artifacts import META, Column, open_column, open_or_build
 from distilvec.core.batch import Alignment
+from distilvec.core.log import Advance, progress
 from distilvec.core.outputs import AlignmentKind
 from distilvec.data.corpus import Corpus
-from distilvec.data.corpus_files import Progress, Rows
+from distilvec.data.corpus_files import Rows
 from distilvec.data.tokens import row_chunks
 from distilvec.models.tokenizers import tokenizer_hash
 
@@ -81,11 +82,10 @@ def build_alignment(
     teacher_max_length: int,
     kind: AlignmentKind,
     folder: Path,
-    progress: Progress | None = None,
 ) -> AlignmentStore:
     """Align the prompted texts into `folder`, or reopen the folder if it is complete and has the same inputs.
 
-    Positions are those of the token stores. `progress("aligning", rows)` is called after each chunk.
+    Positions are those of the token stores. The work has a bar.
     Errors: DistilvecError for slow tokenizers, a `max_length` without room, and a full disk.
     """
     aligner = Aligner(student_tokenizer, student_max_length, teacher_tokenizer, teacher_max_length, kind, corpus.paired)
@@ -97,7 +97,8 @@ def build_alignment(
     positions = np.int16 if max(student_max_length, teacher_max_length) <= np.iinfo(np.int16).max else np.int32
 
     def build(target: Path) -> dict[str, Any]:
-        report = _write(target, corpus, aligner, positions, progress or (lambda stage, rows: None))
+        with progress("aligning tokens", len(corpus), "texts") as advance:
+            report = _write(target, corpus, aligner, positions, advance)
         return {"kind": kind, "report": {**report, **mapping_rates(report)}}
 
     return open_or_build(folder, key, "alignment", int(corpus.offsets[-1]), build, AlignmentStore)
@@ -111,7 +112,7 @@ def _columns(kind: AlignmentKind, positions: npt.DTypeLike) -> dict[str, npt.DTy
 
 
 def _write(
-    target: Path, corpus: Corpus, aligner: Aligner, positions: npt.DTypeLike, progress: Progress
+    target: Path, corpus: Corpus, aligner: Aligner, positions: npt.DTypeLike, advance: Advance
 ) -> dict[str, int]:
     """Align chunk by chunk into the columns; return the report."""
     report: Counter[str] = Counter(rows=len(corpus))
@@ -133,7 +134,7 @@ def _write(
             report.update(chunk.report)
             pairs += len(chunk.pairs)
             done += len(chunk.counts)
-            progress("aligning", done)
+            advance(done)
     return dict(report)
 
 

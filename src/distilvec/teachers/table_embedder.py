@@ -152,15 +152,30 @@ class TableEmbedder:
                 yield from steps
 
     def _sample(self, count: int) -> tuple[list[str], Array]:
-        """Return some stored texts with their prompts, documents if the first rows have any, and their vectors."""
-        rows = next(self.rows(["embedding"]))
-        rows = rows.select(rows.texts != "")  # an API refuses empty texts
+        """Return some stored texts with their prompts, documents if the first rows have any, and their vectors.
+
+        Errors: DistilvecError for a table without a usable row.
+        """
+        rows = self._first_embedded_rows()
         is_document = self._are_documents(rows)
         prompt = self.prompts["document" if is_document.any() else "query"]
         if is_document.any():
             rows = rows.select(is_document)
         rows = rows.select(slice(count))
         return [prompt + text for text in rows.texts], rows.vectors["embedding"]
+
+    def _first_embedded_rows(self) -> TableRows:
+        """Return the usable rows of the first chunk that has any.
+
+        An API refuses empty texts, and a vector that is zero or not finite says nothing of the model.
+        """
+        for rows in self.rows(["embedding"]):
+            is_vector, _ = _real_and_unit(rows.vectors["embedding"], _ROUNDED)
+            rows = rows.select((rows.texts != "") & is_vector)
+            if len(rows.texts):
+                return rows
+        problem = f"{self.table.path} has no row with a text and a vector that is not zero."
+        raise DistilvecError(self.key, problem, "Check the columns.")
 
     def _are_documents(self, rows: TableRows) -> Any:
         """Return which rows are documents, [n]: their keys are those of their texts with the prompt of documents."""

@@ -160,13 +160,15 @@ class Trainer:
         for monitor in self.monitors:
             monitor.warned = monitor.kind in warned
         bar = progress("training", self.total_steps, "steps", done=self.state.step)
-        with stop_on_signals(self._ask_to_stop), bar as advance, processes.exchange(only=False):
-            if self.state.step == 0:
-                self._validate_start()
-            while not (self.state.finished or self._asked()[0]):
-                self._epoch(advance)
-        for tracker in self.accelerator.trackers:
-            tracker.finish()
+        try:
+            with stop_on_signals(self._ask_to_stop), bar as advance, processes.exchange(only=False):
+                if self.state.step == 0:
+                    self._validate_start()
+                while not (self.state.finished or self._asked()[0]):
+                    self._epoch(advance)
+        finally:  # trackers send their last lines then
+            for tracker in self.accelerator.trackers:
+                tracker.finish()
         return self.state
 
     # -- an epoch, a step --------------------------------------------------------------------------------------------

@@ -261,6 +261,32 @@ def test_a_file_with_other_names_of_columns(tmp_path):
     assert examples_fingerprint(section, {}) != examples_fingerprint(plain, {})
 
 
+def test_files_beside_the_splits_do_not_count(tmp_path):
+    """A run is resumed after a file manager or a colleague left a file in the folder."""
+    for split in ("train", "test", "dev"):
+        lines = [json.dumps({"text": f"{split} {label}", "label": label}) + "\n" for label in "ab"]
+        (tmp_path / f"{split}.jsonl").write_text("".join(lines))
+    section = TaskSection(type="classification", path=tmp_path, validation_split="dev")
+    before = examples_fingerprint(section, {})
+    (tmp_path / ".DS_Store").write_bytes(b"\0")
+    (tmp_path / "notes.txt").write_text("Labelled in May.")
+    (tmp_path / "raw.csv").write_text("a,b\n1,2\n")
+    assert examples_fingerprint(section, {}) == before
+    for split in ("train", "test", "dev"):
+        with (tmp_path / f"{split}.jsonl").open("a") as file:
+            file.write(json.dumps({"text": "more", "label": "a"}) + "\n")
+        after = examples_fingerprint(section, {})
+        assert after != before
+        before = after
+
+
+def test_a_folder_without_the_splits_is_refused(tmp_path):
+    with refused("task.path", "expected train.jsonl"):
+        build_examples(TaskSection(type="classification", path=tmp_path), {}, tmp_path / "examples")
+    with refused("task.path", "nowhere"):
+        build_examples(TaskSection(type="classification", path=tmp_path / "nowhere"), {}, tmp_path / "examples")
+
+
 def test_files_that_change_while_they_are_read_are_refused(tmp_path, monkeypatch):
     """Their rows would be stored under the name of the earlier content."""
     original = labeled._write

@@ -155,6 +155,39 @@ def test_saved_dataset_folder(tmp_path):
         list(read_source(SourceSection(dataset=str(tmp_path / "one"), column="text"), 0))
 
 
+class _PayloadError(Exception):
+    """As the errors of aiohttp and httpx, it is neither an OSError nor a ValueError."""
+
+
+@pytest.mark.parametrize("error", [_PayloadError("cut off"), ConnectionError("reset"), ValueError("not JSON")])
+def test_a_stream_that_breaks_off_is_named_with_its_row(monkeypatch, error):
+    datasets = pytest.importorskip("datasets")
+
+    def rows():
+        yield {"text": "a"}
+        yield {"text": "b"}
+        raise error
+
+    stream = datasets.IterableDataset.from_generator(rows)
+    monkeypatch.setattr("distilvec.data.readers._load_dataset", lambda source, key: stream)
+    texts = read_source(SourceSection(dataset="some/data", streaming=True), 1)
+    assert [next(texts), next(texts)] == ["a", "b"]
+    with refused("corpus.sources.1.dataset", "row 3") as caught:
+        next(texts)
+    assert str(error) in str(caught.value) and "streaming: false" in str(caught.value)
+
+
+def test_a_dataset_that_cannot_be_loaded_is_named(monkeypatch):
+    pytest.importorskip("datasets")
+
+    def load(source, key):
+        raise _PayloadError("cut off")
+
+    monkeypatch.setattr("distilvec.data.readers._load_dataset", load)
+    with refused("corpus.sources.1.dataset", "_PayloadError: cut off"):
+        list(read_source(SourceSection(dataset="some/data"), 1))
+
+
 def test_facts_by_word(tmp_path):
     """The form of REDACT's Vocabulary set; such a file is read if it is named, not if a folder has it."""
     path = tmp_path / "vocabulary.json"

@@ -3,11 +3,26 @@
 import gzip
 import json
 
+import numpy as np
 import pytest
 from refusals import refused
 
 from distilvec.core.errors import DistilvecError
-from distilvec.data.task_rows import TableOptions, find_table, load_labelled, some_of, table_rows
+from distilvec.data.corpus import loose_key
+from distilvec.data.readers import Location
+from distilvec.data.task_rows import (
+    TableOptions,
+    find_table,
+    id_text,
+    label_of,
+    load_labelled,
+    loose_text,
+    number_of,
+    some_of,
+    table_rows,
+)
+
+WHERE = Location("label", "row 1")
 
 
 @pytest.fixture
@@ -66,3 +81,31 @@ def test_missing_empty_and_ambiguous_files_are_refused(tmp_path, write_jsonl):
 def test_names_are_shortened():
     assert some_of(["a" * 50, "b"]) == "a" * 40 + "…, b"
     assert some_of(str(number) for number in range(12)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"
+
+
+@pytest.mark.parametrize(
+    "value", [1, 1.0, True, "1", np.int64(1), np.uint8(1), np.float64(1), np.float32(1), np.bool_(True), np.str_("1")]
+)
+def test_a_label_is_the_same_whatever_type_of_number_it_has(value):
+    assert label_of(value, WHERE) == "1"
+
+
+@pytest.mark.parametrize("value", [1.5, np.float32(1.5), float("nan"), np.float64("nan"), None, "", [1], np.array([1])])
+def test_what_is_no_label_is_refused(value):
+    with refused("label", "row 1"):
+        label_of(value, WHERE)
+
+
+def test_numbers_of_numpy_are_ids_and_scores_as_those_of_python():
+    assert id_text(np.float32(3)) == id_text(np.int64(3)) == "3"
+    assert number_of(np.float32(0.5), WHERE, "score") == 0.5
+    with refused("label"):
+        number_of(np.bool_(True), WHERE, "score")
+
+
+def test_loose_texts_are_equal_where_loose_keys_are():
+    texts = ["Straße  am\tMeer", " STRASSE AM MEER\n", "strasse am meer.", "İ", "i̇"]
+    for first in texts:
+        for second in texts:
+            assert (loose_text(first) == loose_text(second)) == (loose_key(first) == loose_key(second))
+    assert loose_text(texts[0]) == loose_text(texts[1])

@@ -29,7 +29,8 @@ from distilvec.core.hashing import hash_files
 from distilvec.core.task_head import PAIRS, TaskInfo
 from distilvec.data.corpus import LONGEST_TEXT, SEPARATOR, Corpus, describe, text_key
 from distilvec.data.corpus_files import Rows, TextWriter, as_keys, clean_text, write_columns
-from distilvec.data.task_rows import load_labelled, some_of
+from distilvec.data.readers import check_readable
+from distilvec.data.task_rows import TableOptions, load_labelled, some_of, split_file
 
 FORMAT = 1
 VALIDATION = 10  # one training row in ten is for validation if the task has no validation split
@@ -109,7 +110,7 @@ def read_split(section: TaskSection, split: str, prompt: str, classes: list[str]
 
 
 def examples_fingerprint(section: TaskSection, prompts: Mapping[Role, str]) -> str:
-    """Changes with a file of the task (name, content), an option or a prompt."""
+    """Changes with a file that the task reads (name, content), an option or a prompt."""
     content = hash_files(_files(section), key="task.path")
     unset = {key for key in ("labels", "columns") if not getattr(section, key)}  # a recipe without them is as before
     return fingerprint(FORMAT, section.model_dump(mode="json", exclude=unset), content, prompts)
@@ -278,6 +279,14 @@ def _as_input(stored: str) -> Text:
 
 
 def _files(section: TaskSection) -> list[Path]:
-    if section.path.is_file():
+    """The files that the splits are read from, sorted.
+
+    Others in the folder are not among them: a note or a .DS_Store that appears there must not end a run's resuming.
+    """
+    if not section.path.is_dir():
+        check_readable(section.path, "task.path")
         return [section.path]
-    return sorted(path for path in section.path.glob("*") if path.is_file())
+    splits = [section.train_split, section.test_split]
+    if section.validation_split is not None:
+        splits.append(section.validation_split)
+    return sorted({split_file(section.path, TableOptions(split, key="task.path")) for split in splits})

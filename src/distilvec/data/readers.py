@@ -287,18 +287,35 @@ def _parquet_rows(path: Path, key: str, choose: Choose | None) -> Rows:
 def read_dataset(source: SourceSection, key: str, choose: Choose) -> Rows:
     """The rows of one split of a dataset, by its id or the folder that save_to_disk wrote. Errors: see `read_rows`."""
     require_extra("datasets", key)
-    import datasets
-
     place = f"dataset {source.dataset}"
     try:
         data = _load_dataset(source, key)
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        problem = f"{type(error).__name__}: {first_line(error)}".rstrip(".")
-        raise DistilvecError(key, f"{place}: split '{source.split}' cannot be loaded ({problem}).") from None
+    except (DistilvecError, MemoryError):
+        raise
+    except Exception as error:  # of the network, of any file format, of a script of the dataset
+        problem = f"split '{source.split}' cannot be loaded ({_typed_line(error)})."
+        raise DistilvecError(key, f"{place}: {problem}") from None
     if data.column_names is not None:  # unknown for some streams
         data = data.select_columns(sorted(choose(data.column_names)))
-    for number, row in enumerate(data, 1):
-        yield Location(key, f"{place}, row {number}"), row
+
+    number = 0
+    try:
+        for row in data:
+            number += 1
+            yield Location(key, f"{place}, row {number}"), row
+    except MemoryError:
+        raise
+    except Exception as error:  # the rows of a stream are fetched and decoded here, one by one
+        problem = f"{place}, row {number + 1}: cannot be read ({_typed_line(error)})."
+        fix = "Download it again."
+        if source.streaming:
+            fix = "Run the command again, or set streaming: false, which downloads the dataset first."
+        raise DistilvecError(key, problem, fix) from None
+
+
+def _typed_line(error: Exception) -> str:
+    """The type and the first line of a library's error, to stand inside a sentence."""
+    return f"{type(error).__name__}: {first_line(error)}".rstrip(".")
 
 
 def is_saved_dataset(folder: Path) -> bool:

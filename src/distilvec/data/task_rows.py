@@ -10,10 +10,28 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from distilvec.core.errors import DistilvecError, explained
 from distilvec.data.readers import MAPPING, TABLES, Location, Row, extension, read_rows
+
+TRAIN: Final = "train"
+VALIDATION: Final = "validation"
+TEST: Final = "test"
+# Usual names of splits and what they are for; of several names for one use the first is preferred
+SPLIT_USES = {
+    "test": TEST,
+    "testing": TEST,
+    "validation": VALIDATION,
+    "dev": VALIDATION,
+    "valid": VALIDATION,
+    "val": VALIDATION,
+    "development": VALIDATION,
+    "train": TRAIN,
+    "training": TRAIN,
+}
 
 
 @dataclass(frozen=True)
@@ -47,9 +65,7 @@ def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list
     folder with one file a split (`test.jsonl`, `train.csv`, ...) or a single table.
     Errors: DistilvecError if the split or a subset is missing (it lists those that exist), or a row has no split.
     """
-    with explained(options.key, path):
-        file = _split_file(path, options) if path.is_dir() else path
-    rows = list(read_rows(file, options.key))
+    rows = list(read_rows(split_file(path, options), options.key))
     if not rows:
         raise DistilvecError(options.key, f"{path}: no rows. Expected the rows of split '{options.split}'.")
     table = Location(options.key, str(path))
@@ -72,6 +88,20 @@ def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list
             rows[number] = (where, row)
         need_columns(row, needed, where, fix)
     return rows
+
+
+def split_file(path: Path, options: TableOptions) -> Path:
+    """The file with the rows of a split: `path` itself, or the split's file or the only table of a folder.
+
+    Errors: DistilvecError if a folder has no such file.
+    """
+    with explained(options.key, path):
+        return _split_file(path, options) if path.is_dir() else path
+
+
+def split_use(name: str) -> str | None:
+    """What a split is for by its name, in any case of letters: TRAIN, VALIDATION or TEST; None for other names."""
+    return SPLIT_USES.get(name.strip().casefold())
 
 
 def load_labelled(
@@ -125,8 +155,17 @@ def text_of(value: Any, where: Location, column: str) -> str:
     return value
 
 
+def loose_text(text: str) -> str:
+    """What two texts share if they differ in case and white space alone, as `loose_key` of data/corpus.py.
+
+    It is here because that module imports torch, which takes seconds.
+    """
+    return " ".join(text.casefold().split())
+
+
 def id_text(value: object) -> str:
     """An id as text: 3, 3.0 and "3" are the same id, as the file formats write them differently."""
+    value = _python_value(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value).strip()
@@ -134,6 +173,7 @@ def id_text(value: object) -> str:
 
 def number_of(value: Any, where: Location, column: str) -> float:
     """A cell as a finite number; DistilvecError for anything else."""
+    value = _python_value(value)
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -145,6 +185,7 @@ def number_of(value: Any, where: Location, column: str) -> float:
 
 def label_of(value: Any, where: Location) -> str:
     """A label as text: 1, 1.0, True and "1" are the same label, as the file formats write them differently."""
+    value = _python_value(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if value is None or value == "" or not isinstance(value, (str, int)):
@@ -181,6 +222,11 @@ def some_of(names: Iterable[str]) -> str:
     text = ", ".join(shortened[:10])
     more = len(shortened) - 10
     return f"{text} and {more} more" if more > 0 else text
+
+
+def _python_value(value: Any) -> Any:
+    """A scalar of NumPy, as rows in memory have, as Python's own; any other value as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _unexpected(value: Any, where: Location, column: str, expected: str) -> DistilvecError:

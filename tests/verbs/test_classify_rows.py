@@ -108,12 +108,127 @@ def test_a_test_file_is_the_test(tmp_path):
     test = [{"utterance": "new", "intent": "intent 2"}, INTENTS[0]]
     data, found = read_and_split(INTENTS, [], None, test, 0.2, 0)
     assert [row.texts[0] for row in found.test] == ["new", "text 0"] and len(data.rows) == 40
-    assert len(found.train) + len(found.validation) == 40
-    assert any("too high" in note for note in found.notes), "one test row is a training row"
+    assert len(found.train) + len(found.validation) == 39
+    assert any("text is in the test: 1" in note for note in found.notes), "one test row is a training row"
     with refused("test", "unseen"):
         read_and_split(INTENTS, [], None, [{"utterance": "new", "intent": "unseen"}], 0.2, 0)
     with refused("text", "utterance"):
         read_and_split(INTENTS, [], None, [{"text": "new", "intent": "intent 2"}], 0.2, 0)
+
+
+def with_splits(names, rows=INTENTS):
+    """The rows with a column split: ten rows of the first name, ten of the second, the others of the third."""
+    return [{**row, "split": names[min(number // 10, 2)]} for number, row in enumerate(rows)]
+
+
+def texts_of(rows):
+    return {row.texts[0] for row in rows}
+
+
+def trained_texts(found):
+    return {row.texts[0].casefold().strip() for row in [*found.train, *found.validation]}
+
+
+def has_note(found, *words):
+    return any(all(word in note for word in words) for note in found.notes)
+
+
+LEAKS = [
+    {"utterance": "text 0", "intent": "intent 0"},
+    {"utterance": "Text  1 ", "intent": "intent 1"},
+    {"utterance": "TEXT 2", "intent": "intent 3"},
+    {"utterance": "new", "intent": "intent 2"},
+]
+
+
+@pytest.mark.parametrize("place", ["column", "file"])
+def test_no_text_of_a_test_row_is_trained_on(place):
+    if place == "column":
+        found = split([{**row, "split": "train"} for row in INTENTS] + [{**row, "split": "test"} for row in LEAKS])
+    else:
+        _, found = read_and_split(INTENTS, [], None, LEAKS, 0.2, 0)
+    assert len(found.test) == 4 and len(found.train) + len(found.validation) == 37
+    assert trained_texts(found).isdisjoint({"text 0", "text 1", "text 2"})
+    assert has_note(found, "in the test: 3", "other labels than there: 1")
+    assert has_note(found, "different labels on different rows: 1", "'text 2'")
+
+
+def test_stated_validation_rows_are_kept_apart_from_test_and_training():
+    rows = with_splits(["validation", "test", "train"])
+    rows.append({**INTENTS[0], "split": "train"})  # a text of the validation rows
+    rows.append({**INTENTS[10], "split": "validation"})  # a text of the test rows
+    found = split(rows)
+    assert (len(found.train), len(found.validation), len(found.test)) == (20, 10, 10)
+    assert texts_of(found.train).isdisjoint(texts_of(found.validation) | texts_of(found.test))
+    assert has_note(found, "in the test: 1") and has_note(found, "in the validation rows: 1")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_of_one_text_are_drawn_together(seed):
+    spelled = [{**row, "utterance": f" {row['utterance'].upper()}"} for row in INTENTS]
+    other_labels = [{**row, "intent": f"intent {(number + 1) % 4}"} for number, row in enumerate(INTENTS[:12])]
+    found = split([*INTENTS, *spelled, *other_labels], seed=seed)
+    parts = [
+        {text.casefold().strip() for text in texts_of(part)} for part in (found.train, found.validation, found.test)
+    ]
+    assert len(found.train) + len(found.validation) + len(found.test) == 92
+    assert all(parts) and sum(map(len, parts)) == len(set.union(*parts)) == 40
+    assert has_note(found, "different labels on different rows: 12")
+
+
+def test_rows_with_texts_of_their_own_are_drawn_as_before_texts_counted():
+    """A run that was begun before is resumed with the same rows."""
+    numbers = sorted(int(text.split()[1]) for text in texts_of(split(INTENTS).test))
+    assert numbers == [2, 3, 11, 17, 28, 30, 32, 37]
+
+
+def test_training_rows_that_are_all_tested_are_refused():
+    with refused("test", "training"):
+        read_and_split(INTENTS, [], None, INTENTS, 0.2, 0)
+    only_there = [*INTENTS, {"utterance": "alone", "intent": "single"}]
+    with refused("test", "also tested"):
+        read_and_split(only_there, [], None, only_there[-1:], 0.2, 0)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("Test", "Dev", "Train"),
+        ("TEST", "VALID", "TRAINING"),
+        ("test ", "validation", " training"),
+        ("test", "val", "train"),
+    ],
+)
+def test_a_column_split_has_its_usual_names_in_any_case(names):
+    found = split(with_splits(names))
+    assert texts_of(found.test) == {f"text {number}" for number in range(10)}
+    assert texts_of(found.validation) == {f"text {number}" for number in range(10, 20)}
+    assert len(found.train) == 20
+
+
+def test_validation_rows_are_the_test_where_the_column_has_no_test_rows():
+    found = split(with_splits(["dev", "Train", "Train"]))
+    assert texts_of(found.test) == {f"text {number}" for number in range(10)}
+    assert len(found.train) + len(found.validation) == 30 and found.validation
+    assert has_note(found, "Train, dev", "validation rows are the test")
+
+
+@pytest.mark.parametrize("names", [("train",) * 3, ("test",) * 3, ("dev", "test", "test"), ("a", "b", "c")])
+def test_a_column_without_training_or_test_rows_is_named_and_the_test_drawn(names):
+    found = split(with_splits(names))
+    assert [row.texts for row in found.test] == [row.texts for row in split(INTENTS).test]
+    assert has_note(found, ", ".join(sorted(set(names))), "drawn from all rows")
+
+
+def test_the_column_split_counts_where_a_test_file_is_given():
+    new = [{"utterance": f"new {number}", "intent": f"intent {number % 4}"} for number in range(40)]
+    _, found = read_and_split(with_splits(["test", "dev", "train"]), [], None, new, 0.2, 0)
+    assert (len(found.train), len(found.validation), len(found.test)) == (20, 10, 40)
+    assert has_note(found, "10 rows", "left out")
+    _, found = read_and_split(INTENTS, [], None, with_splits(["Test", "dev", "train"], new), 0.2, 0)
+    assert texts_of(found.test) == {f"new {number}" for number in range(10)} and has_note(found, "30 rows", "test file")
+    _, found = read_and_split(with_splits(["test"] * 3), [], None, new, 0.2, 0)
+    assert len(found.train) + len(found.validation) == 40 and has_note(found, "no training rows")
 
 
 def test_what_cannot_be_read_is_refused(tmp_path):

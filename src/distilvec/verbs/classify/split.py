@@ -6,18 +6,26 @@ import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_file
 from distilvec.core.run_folder import RunFolder
-from distilvec.data.task_rows import some_of
+from distilvec.data.task_rows import (
+    SPLIT_USES,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    loose_text,
+    shown_value,
+    some_of,
+    split_use,
+)
 from distilvec.pipeline.claim import has_trained
-from distilvec.verbs.classify.rows import LabelledText, LabelledTexts, Source, read_labelled
+from distilvec.verbs.classify.rows import SPLIT, LabelledText, LabelledTexts, Source, read_labelled
 
 VALIDATION_SHARE = 0.1  # of the training rows; on them the best student is chosen
 LEAST_FOR_VALIDATION = 4  # training rows of a label before one of them is taken away
-TRAIN, VALIDATION, TEST = "train", "validation", "test"
 
 
 @dataclass(frozen=True)
@@ -56,40 +64,55 @@ def read_and_split(
 def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float, seed: int) -> Split:
     """Split the rows: a test file, else the file's column `split`, else a share of every label, drawn by seed.
 
-    A row that is there twice counts once, so that no test row was trained on. A label with a single row is trained on
-    and not tested. Errors: DistilvecError for a single label, and for labels of test rows that no training row has.
+    No text of a test row is trained on or chosen on, whatever its labels, its case and its white space: stated training
+    rows with such a text are left out, and rows of one text are drawn together. A row that is there twice counts once.
+    A label with a single text is trained on and not tested.
+    Errors: DistilvecError if no rows are left, for a single label, for labels of test rows that no training row has.
     """
-    rows, repeated = _distinct(data.rows)
-    notes = [f"{repeated:,} rows repeat another one and are left out"] if repeated else []
+    column = _rows_by_use(data)
+    notes: list[str] = []
+    key = "file" if test is None else "test"
     validation: list[LabelledText] = []
-    stated = {row.split for row in rows}
     if test is not None:
-        train = rows
-        test_rows, key = _distinct(test.rows)[0], "test"
-        both = len(set(map(_content, train)) & set(map(_content, test_rows)))
-        if both:
-            notes.append(f"{both:,} test rows are training rows too: the accuracy will be too high")
-    elif {TRAIN, TEST} <= stated:
-        train = [row for row in rows if row.split == TRAIN]
-        validation = [row for row in rows if row.split == VALIDATION]
-        test_rows = [row for row in rows if row.split == TEST]
-        key = "file"
-        left_out = len(rows) - len(train) - len(validation) - len(test_rows)
-        notes.append("training and test rows are those of the column split")
-        if left_out:
-            notes.append(f"{left_out:,} rows of other splits than train, validation and test are left out")
+        train, validation = _rows_beside_a_test(column, notes)
+        test_rows = _rows_of_test_file(_rows_by_use(test), notes)
+    elif column.train and (column.test or column.validation):
+        train, validation, test_rows = _stated_rows(column, notes)
     else:
-        train, test_rows = _draw(rows, test_size, seed, 2)
-        key = "file"
-        single = _labels_of_one_row(rows)
+        train = column.every
+        test_rows = []
+        if column.names:
+            problem = f"the column {SPLIT} has {some_of(column.names)}, and not both training and test rows"
+            notes.append(f"{problem}: the test rows are drawn from all rows")
+
+    train, repeated = _distinct(train)
+    validation, repeated_validation = _distinct(validation)
+    test_rows, repeated_test = _distinct(test_rows)
+    repeated += repeated_validation + repeated_test
+    if repeated:
+        notes.append(f"{repeated:,} rows repeat another one and are left out")
+    contradictory = _contradictory_texts([*train, *validation, *test_rows])
+    if contradictory:
+        example = shown_value(contradictory[0])
+        notes.append(f"texts with different labels on different rows: {len(contradictory):,}, such as {example}")
+
+    left_out: list[LabelledText] = []
+    if test_rows:
+        train, validation, left_out = _without_test_texts(train, validation, test_rows, notes)
+    else:
+        single = _labels_of_one_text(train)
+        train, test_rows = _draw(train, test_size, seed, 2)
         if single:
-            notes.append(f"trained on and not tested, with one row each: {some_of(single)}")
+            notes.append(f"trained on and not tested, with one text each: {some_of(single)}")
     if not test_rows:
         raise DistilvecError(key, "no rows are left for the test.", "Give at least two rows of every label.")
+    if not train:
+        problem = "no rows are left for the training: all of their texts are in the test or validation rows."
+        raise DistilvecError(key, problem, "Give training rows with other texts.")
     if not validation:
         train, validation = _draw(train, VALIDATION_SHARE, seed, LEAST_FOR_VALIDATION)
     split = Split(train, validation, test_rows, notes)
-    _check(split, data.several, key)
+    _check(split, data.several, key, left_out)
     return split
 
 
@@ -128,17 +151,137 @@ def write_split(files: Mapping[str, str], run: RunFolder) -> None:
         write_file(folder / name, content, "out")
 
 
+@dataclass(frozen=True)
+class _RowsByUse:
+    """The rows by what the column `split` says of them; all of them are in `every`, without their split.
+
+    `names` are the names of splits as the file has them, sorted; none if it has no such column.
+    """
+
+    every: list[LabelledText]
+    names: list[str]
+    train: list[LabelledText]
+    validation: list[LabelledText]
+    test: list[LabelledText]
+
+
+def _rows_by_use(data: LabelledTexts) -> _RowsByUse:
+    """Sort the rows by their split, which has its usual names in any case of letters."""
+    every = [replace(row, split=None) for row in data.rows]
+    by_use: dict[str, list[LabelledText]] = {use: [] for use in SPLIT_USES.values()}
+    names: set[str] = set()
+    is_other_column = SPLIT in (data.columns.label, *data.columns.texts)
+    for stated, row in zip(data.rows, every, strict=True):
+        if stated.split is None or is_other_column:
+            continue
+        names.add(stated.split)
+        use = split_use(stated.split)
+        if use is not None:
+            by_use[use].append(row)
+    return _RowsByUse(every, sorted(names), by_use[TRAIN], by_use[VALIDATION], by_use[TEST])
+
+
+def _stated_rows(
+    column: _RowsByUse, notes: list[str]
+) -> tuple[list[LabelledText], list[LabelledText], list[LabelledText]]:
+    """The training, validation and test rows of the column `split`; its validation rows are the test if it has none."""
+    left_out = len(column.every) - len(column.train) - len(column.validation) - len(column.test)
+    if column.test:
+        notes.append(f"training and test rows are those of the column {SPLIT}")
+        parts = column.train, column.validation, column.test
+    else:
+        found = f"the column {SPLIT} has no test rows, it has {some_of(column.names)}"
+        notes.append(f"{found}: its validation rows are the test, and others are drawn from the training rows")
+        parts = column.train, [], column.validation
+    if left_out:
+        notes.append(f"{left_out:,} rows of other splits than train, validation and test are left out")
+    return parts
+
+
+def _rows_beside_a_test(column: _RowsByUse, notes: list[str]) -> tuple[list[LabelledText], list[LabelledText]]:
+    """The training and validation rows of a file where the test is another one."""
+    if not column.train:
+        if column.names:
+            notes.append(
+                f"the column {SPLIT} has {some_of(column.names)}, and no training rows: all rows are for the training"
+            )
+        return column.every, []
+    if column.validation:
+        notes.append(f"training and validation rows are those of the column {SPLIT}")
+    left_out = len(column.every) - len(column.train) - len(column.validation)
+    if left_out:
+        notes.append(
+            f"{left_out:,} rows of other splits than train and validation are left out: another file is the test"
+        )
+    return column.train, column.validation
+
+
+def _rows_of_test_file(column: _RowsByUse, notes: list[str]) -> list[LabelledText]:
+    """The rows of a test file that are tested: its test rows if it has other ones too, else its validation rows."""
+    tested = column.test
+    if not tested and column.train:
+        tested = column.validation
+    if not tested:
+        if len(column.names) > 1:
+            notes.append(f"the test file's column {SPLIT} has {some_of(column.names)}: all of its rows are the test")
+        return column.every
+    left_out = len(column.every) - len(tested)
+    if left_out:
+        use = TEST if column.test else VALIDATION
+        notes.append(f"{left_out:,} rows of the test file are of other splits than {use} and are left out")
+    return tested
+
+
+def _without_test_texts(
+    train: list[LabelledText], validation: list[LabelledText], test: list[LabelledText], notes: list[str]
+) -> tuple[list[LabelledText], list[LabelledText], list[LabelledText]]:
+    """The training and validation rows without texts of the test, the training rows without those of validation too.
+
+    Third come the rows that were left out. A student that is chosen on a test text has seen the test as well.
+    """
+    kept_validation, in_test = _without_texts(validation, test)
+    kept_train, trained_in_test = _without_texts(train, test)
+    kept_train, in_validation = _without_texts(kept_train, kept_validation)
+    in_test += trained_in_test
+    if in_test:
+        note = f"rows left out of the training because their text is in the test: {len(in_test):,}"
+        tested = {(_text_key(row), row.labels) for row in test}
+        differing = sum((_text_key(row), row.labels) not in tested for row in in_test)
+        if differing:
+            note += f", of them with other labels than there: {differing:,}"
+        notes.append(note)
+    if in_validation:
+        notes.append(f"training rows left out because their text is in the validation rows: {len(in_validation):,}")
+    return kept_train, kept_validation, in_test + in_validation
+
+
+def _without_texts(
+    rows: list[LabelledText], others: list[LabelledText]
+) -> tuple[list[LabelledText], list[LabelledText]]:
+    """The rows whose text is not among those of other rows, and the rest."""
+    texts = {_text_key(row) for row in others}
+    kept, left_out = [], []
+    for row in rows:
+        if _text_key(row) in texts:
+            left_out.append(row)
+        else:
+            kept.append(row)
+    return kept, left_out
+
+
 def _draw(
     rows: Sequence[LabelledText], share: float, seed: int, fewest: int
 ) -> tuple[list[LabelledText], list[LabelledText]]:
-    """Draw a share of every label's rows, at least one where there are `fewest`; the others first.
+    """Draw a share of every label's texts, at least one where there are `fewest`; the other rows come first.
 
-    A row with several labels counts for its rarest one.
+    All rows of a text are drawn together. A text with several labels counts for its rarest one.
     """
-    counts = Counter(label for row in rows for label in row.labels)
+    groups = _rows_of_texts(rows)
+    labels_of_groups = [{label for row in group for label in row.labels} for group in groups]
+    counts = Counter(label for labels in labels_of_groups for label in labels)
     by_label: dict[str, list[int]] = {}
-    for number, row in enumerate(rows):
-        rarest = min(row.labels, key=lambda label: (counts[label], label), default="")
+    for number, labels in enumerate(labels_of_groups):
+        rarest = min(labels, key=lambda label: (counts[label], label), default="")
         by_label.setdefault(rarest, []).append(number)
     generator = random.Random(seed)
     drawn: set[int] = set()
@@ -147,35 +290,69 @@ def _draw(
         generator.shuffle(numbers)
         if len(numbers) >= fewest:
             drawn.update(numbers[: min(len(numbers) - 1, max(1, round(share * len(numbers))))])
-    remaining = {label for number, row in enumerate(rows) if number not in drawn for label in row.labels}
-    drawn = {number for number in drawn if remaining.issuperset(rows[number].labels)}
-    kept = [row for number, row in enumerate(rows) if number not in drawn]
-    return kept, [row for number, row in enumerate(rows) if number in drawn]
+
+    remaining = {label for number, labels in enumerate(labels_of_groups) if number not in drawn for label in labels}
+    drawn = {number for number in drawn if remaining.issuperset(labels_of_groups[number])}
+    kept_rows, drawn_rows = [], []
+    for number, group in enumerate(groups):
+        if number in drawn:
+            drawn_rows += group
+        else:
+            kept_rows += group
+    return kept_rows, drawn_rows
 
 
-def _check(split: Split, several: bool, key: str) -> None:
-    """DistilvecError for a single label, and for labels that are to be tested and were not trained on."""
+def _check(split: Split, several: bool, key: str, left_out: Sequence[LabelledText]) -> None:
+    """DistilvecError for a single label, and for labels that are to be tested and were not trained on.
+
+    `left_out`: training rows whose texts are in the test, which may have been a label's only ones.
+    """
     classes = split.classes
     if len(classes) < (1 if several else 2):
         found = f"one label only, '{classes[0]}'" if classes else "no label on any row"
         raise DistilvecError("label", f"the training rows have {found}.", "Give rows of two labels.")
+    labels_left_out = {label for row in left_out for label in row.labels}
     for name, rows in {"validation": split.validation, "test": split.test}.items():
         unknown = sorted({label for row in rows for label in row.labels} - set(classes))
         if unknown:
             problem = f"{name} rows have labels that no training row has: {some_of(unknown)}."
-            raise DistilvecError(key, problem, "Add training rows of them, or correct the labels.")
+            fix = "Add training rows of them, or correct the labels."
+            if labels_left_out.intersection(unknown):
+                fix = "Add training rows of them with other texts: the texts of those there are also tested."
+            raise DistilvecError(key, problem, fix)
 
 
 def _distinct(rows: Sequence[LabelledText]) -> tuple[list[LabelledText], int]:
-    """The rows without repetitions, and how many were repetitions. A row of another split is another row."""
+    """The rows without repetitions, and how many were repetitions."""
     distinct = list(dict.fromkeys(rows))
     return distinct, len(rows) - len(distinct)
 
 
-def _content(row: LabelledText) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return row.texts, row.labels
+def _text_key(row: LabelledText) -> tuple[str, ...]:
+    """What rows of one text, or pair, share; case and white space do not count, as in a corpus."""
+    return tuple(loose_text(text) for text in row.texts)
 
 
-def _labels_of_one_row(rows: Sequence[LabelledText]) -> list[str]:
-    counts = Counter(label for row in rows for label in row.labels)
+def _rows_of_texts(rows: Sequence[LabelledText]) -> list[list[LabelledText]]:
+    """The rows grouped by their text, in the order of the first row of each."""
+    groups: dict[tuple[str, ...], list[LabelledText]] = {}
+    for row in rows:
+        groups.setdefault(_text_key(row), []).append(row)
+    return list(groups.values())
+
+
+def _contradictory_texts(rows: Sequence[LabelledText]) -> list[str]:
+    """The texts whose rows have different labels; of a pair its first text."""
+    contradictory = []
+    for group in _rows_of_texts(rows):
+        if len({row.labels for row in group}) > 1:
+            contradictory.append(group[0].texts[0])
+    return contradictory
+
+
+def _labels_of_one_text(rows: Sequence[LabelledText]) -> list[str]:
+    """The labels that a single text has, sorted."""
+    counts: Counter[str] = Counter()
+    for group in _rows_of_texts(rows):
+        counts.update({label for row in group for label in row.labels})
     return sorted(label for label, count in counts.items() if count == 1)

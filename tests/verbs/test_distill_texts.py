@@ -176,6 +176,53 @@ def test_unknown_forms_are_refused(rows, tmp_path):
         suite_of(write_lines(tmp_path / "rows.jsonl", rows), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"query": "a", "document": "b"}, {"query": "a"}),
+        ({"query": "a", "document": "b"}, {"query": "a", "document": None}),
+        ({"text": "a", "label": "b"}, {"text": "a"}),
+        ({"text": "a", "label": "b"}, {"text": None, "label": "b"}),
+        ({"text": "a", "label": "b"}, {"text": "a", "label": None}),
+        ({"sentence1": "a", "sentence2": "b", "label": 1}, {"sentence1": "a", "sentence2": "b"}),
+        ({"sentence1": "a", "sentence2": "b", "label": 1}, {"sentence1": "a", "sentence2": None, "label": 0}),
+        ({"sentence1": "a", "sentence2": "b", "score": 1}, {"sentence1": "a", "sentence2": "b", "score": None}),
+    ],
+)
+def test_rows_that_differ_from_the_first_are_named(first, second, tmp_path):
+    with refused("test", "rows.jsonl, line 2"):
+        suite_of(write_lines(tmp_path / "rows.jsonl", [first, second]), tmp_path)
+
+
+def test_rows_of_other_splits_may_lack_labels(tmp_path):
+    rows = [{"sentence1": "a", "sentence2": "b", "label": label, "split": "dev"} for label in (True, False)]
+    rows.append({"sentence1": "a", "sentence2": "b", "label": None, "split": "other"})
+    task = load(write_lines(tmp_path / "pairs.jsonl", rows), tmp_path)
+    assert list(task.positive) == [True, False]
+
+
+def test_no_text_is_in_both_parts_of_labelled_texts(tmp_path, capsys):
+    rows = [{"text": f"{label} {n}", "label": label} for n in range(10) for label in ("x", "y")]
+    rows += [{"text": f"X  {n}", "label": "y"} for n in range(5)]
+    task = load(write_lines(tmp_path / "intents.jsonl", rows), tmp_path)
+    assert len(task.train_texts) == 16 and len(task.test_texts) == 4
+    assert "5 rows repeat" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("names", [("Train", "Test"), ("training", "TEST"), ("train", "valid"), ("train", "held_out")])
+def test_a_split_with_another_name_is_scored(names, tmp_path):
+    rows = [{"text": f"{split} {label}", "label": label, "split": split} for split in names for label in "xy"]
+    task = load(write_lines(tmp_path / "intents.jsonl", rows), tmp_path)
+    assert task.test_texts == [f"{names[1]} {label}" for label in "xy"]
+    assert task.train_texts == [f"{names[0]} {label}" for label in "xy"]
+
+
+def test_splits_of_which_several_could_be_the_test_are_refused(tmp_path):
+    rows = [{"text": f"{split} {label}", "label": label, "split": split} for split in ("a", "b") for label in "xy"]
+    with refused("test", "a, b"):
+        suite_of(write_lines(tmp_path / "intents.jsonl", rows), tmp_path)
+
+
 def test_a_missing_test_is_refused(tmp_path):
     with refused("test", "nowhere"):
         suite_of(tmp_path / "nowhere.csv", tmp_path)

@@ -10,8 +10,20 @@ from typing import Any
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_file
-from distilvec.data.readers import Row, read_rows
-from distilvec.data.task_rows import find_table
+from distilvec.core.log import log
+from distilvec.data.readers import Location, Row, read_rows
+from distilvec.data.task_rows import (
+    SPLIT_USES,
+    TRAIN,
+    find_table,
+    label_of,
+    loose_text,
+    need_columns,
+    number_of,
+    some_of,
+    split_use,
+    text_of,
+)
 
 KEY = "test"
 SUITE_ENDINGS = (".yaml", ".yml")
@@ -23,7 +35,8 @@ COLUMNS = {
     "classification": ("text", "label"),
     "search": ("query", "document"),
 }
-SPLITS = ("test", "validation", "dev")
+SPLITS = [name for name, use in SPLIT_USES.items() if use != TRAIN]  # that may be scored, the first that is there
+LocatedRows = list[tuple[Location, Row]]
 
 
 def suite_of(path: Path, root: Path) -> Path:
@@ -33,6 +46,7 @@ def suite_of(path: Path, root: Path) -> Path:
     - a folder with corpus, queries and qrels is a search task (BEIR's form)
     - a file or a folder of splits with the columns of COLUMNS is a task of that type. Rows of `query` and `document`
       become a search task: each query looks for its own document among all of them.
+    - of a file with a column `split` the test rows are scored, else the validation rows.
 
     The suite is written below `root`, under a name that depends on its content.
     Errors: DistilvecError with the key "test".
@@ -51,31 +65,83 @@ def suite_of(path: Path, root: Path) -> Path:
 def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:
     """Return the suite's entry for labelled rows."""
     file, split = (_split_file(path), None) if path.is_dir() else (path, None)
-    rows = [row for _, row in read_rows(file, KEY)]
+    rows = list(read_rows(file, KEY))
     if not rows:
         raise DistilvecError(KEY, f"{file} has no rows.")
-    kind = next((kind for kind, columns in COLUMNS.items() if all(name in rows[0] for name in columns)), None)
+    first_row = rows[0][1]
+    kind = next((kind for kind, columns in COLUMNS.items() if all(name in first_row for name in columns)), None)
     if kind is None:
         known = "; ".join(", ".join(columns) for columns in COLUMNS.values())
         raise DistilvecError(
-            KEY, f"{file} has the columns {', '.join(rows[0])}.", f"Expected one of these sets of columns: {known}."
+            KEY, f"{file} has the columns {', '.join(first_row)}.", f"Expected one of these sets of columns: {known}."
         )
     name = path.name.split(".")[0]
     if kind == "search":
+        _check_cells(rows, kind)
         return {"name": name, "type": "retrieval", "path": str(_search_folder(rows, root))}
-    splits = {str(row["split"]) for row in rows if row.get("split")}
+
+    splits = {str(row["split"]) for _, row in rows if row.get("split")}
+    scored = rows
     if splits:
-        split = next((split for split in SPLITS if split in splits), sorted(splits)[-1])
+        split = _scored_split(splits, file)
+        scored = [(where, row) for where, row in rows if str(row.get("split")) == split]
+    _check_cells(scored, kind)
+
     entry: dict[str, Any] = {"name": name, "type": kind, "path": str(path.resolve())}
     if split is not None:
         entry["split"] = split
     elif path.is_dir():
         entry["split"] = file.name.split(".")[0]
     if kind == "pair":
-        entry["positive_label"] = _positive_label(rows, file)
+        entry["positive_label"] = _positive_label(scored, file)
+    if kind == "classification" and splits:
+        entry |= _train_split(splits)
     if kind == "classification" and not path.is_dir() and not splits:
-        entry["path"] = str(_split_by_label(rows, root))
+        entry["path"] = str(_split_by_label(rows, file, root))
     return entry
+
+
+def _check_cells(rows: LocatedRows, kind: str) -> None:
+    """DistilvecError with the row's number if a row lacks a column of its kind, or has no text, label or score there.
+
+    The first row decides on the kind; the rows of JSON Lines may differ from it.
+    """
+    columns = COLUMNS[kind]
+    for where, row in rows:
+        need_columns(row, columns, where)
+        for column in columns:
+            if column == "score":
+                number_of(row[column], where, column)
+            elif column == "label":
+                label_of(row[column], where)
+            else:
+                text_of(row[column], where, column)
+
+
+def _scored_split(splits: set[str], file: Path) -> str:
+    """Return the split that is scored: by its usual name, else the only one, or the only one beside the training rows.
+
+    Errors: DistilvecError if several could be meant.
+    """
+    for usual in SPLITS:
+        for split in sorted(splits):
+            if split.strip().casefold() == usual:
+                return split
+    candidates = splits
+    if len(splits) > 1:
+        candidates = {split for split in splits if split_use(split) != TRAIN}
+    if len(candidates) == 1:
+        return next(iter(candidates))
+    problem = f"{file}: which of the splits {some_of(sorted(splits))} is the test?"
+    raise DistilvecError(KEY, problem, "Name it test in the column split.")
+
+
+def _train_split(splits: set[str]) -> dict[str, str]:
+    """Return the suite's key for the split of the training rows, where it has another name than the usual one."""
+    names = sorted(split for split in splits if split_use(split) == TRAIN)
+    if not names or TRAIN in names:
+        return {}
+    return {"train_split": names[0]}
 
 
 def _split_file(folder: Path) -> Path:
@@ -91,9 +157,9 @@ def _split_file(folder: Path) -> Path:
     )
 
 
-def _positive_label(rows: list[Row], file: Path) -> str:
+def _positive_label(rows: LocatedRows, file: Path) -> str:
     """Return the label of pairs that match: 1, true or yes in a file of two labels."""
-    labels = sorted({str(row["label"]) for row in rows})
+    labels = sorted({label_of(row["label"], where) for where, row in rows})
     for label in labels:
         if label.casefold() in ("1", "true", "yes", "entailment", "equivalent", "duplicate"):
             return label
@@ -104,28 +170,41 @@ def _positive_label(rows: list[Row], file: Path) -> str:
     )
 
 
-def _split_by_label(rows: list[Row], root: Path) -> Path:
-    """Write rows without splits with one: the last fifth of every label's rows, in the file's order, is the test."""
-    by_label: dict[str, list[Row]] = {}
-    for row in rows:
-        by_label.setdefault(str(row["label"]), []).append(row)
+def _split_by_label(rows: LocatedRows, file: Path, root: Path) -> Path:
+    """Write rows without splits with one: the last fifth of every label's rows, in the file's order, is the test.
+
+    A text counts once, whatever its labels: no text is in both splits.
+    """
+    texts_by_label: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    for where, row in rows:
+        text = text_of(row["text"], where, "text")
+        label = label_of(row["label"], where)
+        key = loose_text(text)
+        if key not in seen:
+            seen.add(key)
+            texts_by_label.setdefault(label, []).append(text)
+    repeated = len(rows) - len(seen)
+    if repeated:
+        log(f"note: {file}: {repeated:,} rows repeat the text of another one and are left out of the test")
+
     lines = []
-    for label, labelled in by_label.items():
-        first_of_test = max(1, len(labelled) - len(labelled) // 5)
-        for number, row in enumerate(labelled):
+    for label, texts in texts_by_label.items():
+        first_of_test = max(1, len(texts) - len(texts) // 5)
+        for number, text in enumerate(texts):
             split = "test" if number >= first_of_test else "train"
-            lines.append({"text": row["text"], "label": label, "split": split})
+            lines.append({"text": text, "label": label, "split": split})
     return _stored_lines("labelled", {"rows.jsonl": lines}, root) / "rows.jsonl"
 
 
-def _search_folder(rows: list[Row], root: Path) -> Path:
+def _search_folder(rows: LocatedRows, root: Path) -> Path:
     """Write pairs of a query and its document in BEIR's form; equal documents are one, equal queries as well."""
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}
     judgements: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for row in rows:
-        document = documents.setdefault(str(row["document"]), f"d{len(documents)}")
-        query = queries.setdefault(str(row["query"]), f"q{len(queries)}")
+    for _, row in rows:
+        document = documents.setdefault(row["document"], f"d{len(documents)}")
+        query = queries.setdefault(row["query"], f"q{len(queries)}")
         judgements[query, document] = {"query-id": query, "corpus-id": document, "score": 1}
     return _stored_lines(
         "search",

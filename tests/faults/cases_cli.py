@@ -65,9 +65,10 @@ def _(world: World) -> list[str]:
     return ["recipes", "copy", "talas", "--out", "folder"]
 
 
-@case("recipes-copy-to-a-missing-folder", key="--out")
+@case("recipes-copy-below-a-file", key="--out")
 def _(world: World) -> list[str]:
-    return ["recipes", "copy", "talas", "--out", "nowhere/mine.yaml"]
+    world.file("notes")
+    return ["recipes", "copy", "talas", "--out", "notes/mine.yaml"]
 
 
 @case("recipes-copy-to-an-impossible-name", key="--out")

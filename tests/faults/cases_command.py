@@ -15,11 +15,12 @@ def _(world: World) -> list[str]:
     return ["run", "absent.yaml"]
 
 
-@case("json-in-a-missing-folder", key="--json")
+@case("json-below-a-file", key="--json")
 def _(world: World) -> list[str]:
     world.file("sts.csv", "sentence1,sentence2,score\nriver,stone,1\nbridge,river,3\nstone,stone,5\n")
     suite = world.file("suite.yaml", "- {name: mini, type: sts, path: sts.csv}\n")
-    return ["evaluate", str(world.model), "--suite", suite, "--json", "nowhere/out.json"]
+    world.file("notes")
+    return ["evaluate", str(world.model), "--suite", suite, "--json", "notes/new/out.json"]
 
 
 @case("a-run", key=None)

@@ -245,10 +245,11 @@ def _(world: World) -> list[str]:
     return ["speed", "./absent"]
 
 
-@case("speed-json-in-a-missing-folder", key="--json")
+@case("speed-json-below-a-file", key="--json")
 def _(world: World) -> list[str]:
     never_loads(world)
-    return ["speed", str(world.model), "--json", "nowhere/speed.json"]
+    world.file("notes")
+    return ["speed", str(world.model), "--json", "notes/speed.json"]
 
 
 @case("recipes-unknown-action", key="recipes")

@@ -401,7 +401,8 @@ def _(world: World) -> list[str]:
     return [*line, "--max-length", "2"]
 
 
-@case("align-json-in-a-missing-folder", key="--json")
+@case("align-json-below-a-file", key="--json")
 def _(world: World) -> list[str]:
     line = ["align", "--teacher", "absent", "--student", "absent", "--texts", str(world.texts)]
-    return [*line, "--json", "nowhere/out.json"]
+    world.file("notes")
+    return [*line, "--json", "notes/out.json"]

@@ -193,9 +193,10 @@ def _(world: World) -> list[str]:
     return ["compare", str(a_run(world)), "--csv", "table.txt", "--latex", str(world.root / "table.txt")]
 
 
-@case("csv-in-a-missing-folder", key="--csv")
+@case("csv-below-a-file", key="--csv")
 def _(world: World) -> list[str]:
-    return ["compare", str(a_run(world)), "--json", "first.json", "--csv", "nowhere/table.csv"]
+    world.file("notes")
+    return ["compare", str(a_run(world)), "--json", "first.json", "--csv", "notes/table.csv"]
 
 
 @case("json-would-replace-the-report", key="--json")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from distilvec.cli.layout import Grouped, example
-from distilvec.cli.options import option
+from distilvec.cli.options import App, option
 from distilvec.verbs.align.command import align
 from distilvec.verbs.cache.command import cache_app
 from distilvec.verbs.check.command import check
@@ -33,7 +33,7 @@ from distilvec.verbs.serve.command import serve
 from distilvec.verbs.speed.command import speed
 from distilvec.verbs.transplant.command import transplant
 
-app = typer.Typer(cls=Grouped, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = App(cls=Grouped, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)

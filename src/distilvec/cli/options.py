@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -20,7 +21,48 @@ from distilvec.core.run_folder import RunFolder
 if TYPE_CHECKING:
     from distilvec.config.schema import Recipe
 
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+HOME = ("~/", f"~{os.sep}")
 _SOURCE = re.compile(r"corpus\.sources\.[0-9]+\.(\w+)")
+
+
+class App(typer.Typer):
+    """A typer app whose commands get their paths with the home folder in the place of `~`."""
+
+    def command(self, *names: Any, **more: Any) -> Callable[[Verb], Verb]:
+        """Register a command."""
+        register = super().command(*names, **more)
+        return lambda verb: register(_with_home(verb))
+
+    def callback(self, *names: Any, **more: Any) -> Callable[[Verb], Verb]:
+        """Register the function of the app itself."""
+        register = super().callback(*names, **more)
+        return lambda verb: register(_with_home(verb))
+
+
+def _with_home(verb: Verb) -> Verb:
+    @wraps(verb)  # typer reads the signature of the verb
+    def call(**values: Any) -> Any:
+        return verb(**{name: with_home(value) for name, value in values.items()})
+
+    return cast(Verb, call)
+
+
+def with_home(value: Any) -> Any:
+    """Return the value of an argument or option, with the home folder in the place of `~` in paths.
+
+    A shell leaves `~` in '~/texts.txt' and in --out=~/run as it is. Models and texts are plain text, since they may be
+    ids of the hub: in them `~/` alone begins a path.
+    """
+    if isinstance(value, (list, tuple)):
+        return [with_home(item) for item in value]
+    is_path = isinstance(value, Path) or (isinstance(value, str) and value.startswith(HOME))
+    if not is_path:
+        return value
+    try:
+        return type(value)(Path(value).expanduser())
+    except RuntimeError:  # a file whose name begins with "~", or a user without a home folder
+        return value
 
 
 def argument(text: str, **more: Any) -> Any:
@@ -110,13 +152,13 @@ def check_model_path(name: str, key: str) -> None:
     """DistilvecError for the path of a model that does not exist. Ids and addresses are left to the loader."""
     is_address = "://" in name or name.startswith("openai:")
     looks_like_a_path = name.startswith((".", "~", os.sep)) or name.count("/") > 1 or name.endswith("/")
-    if looks_like_a_path and not is_address and not Path(name).expanduser().exists():
+    if looks_like_a_path and not is_address and not Path(name).exists():
         raise DistilvecError(key, f"{name} does not exist.", "Check the path.")
 
 
 def check_input(path: Path | None, key: str) -> None:
     """DistilvecError for a file or folder that does not exist; None is fine."""
-    if path is not None and not path.expanduser().exists():
+    if path is not None and not path.exists():
         raise DistilvecError(key, f"{path} does not exist.", "Check the path.")
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
-from distilvec.core.files import write_json
+from distilvec.core.files import make_parents, write_json
 
 STANDARD_OUTPUT = Path("-")
 _json_stream: ContextVar[TextIO | None] = ContextVar("json_stream", default=None)
@@ -42,6 +42,7 @@ def write_result(path: Path | None, content: Any) -> None:
     if path is None:
         return
     if path != STANDARD_OUTPUT:
+        make_parents(path, "--json")
         write_json(path, content, key="--json")
         return
     text = json.dumps(content, indent=1, ensure_ascii=False, default=str)

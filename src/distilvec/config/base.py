@@ -97,10 +97,10 @@ class Mark(Enum):
     LABELS = "labels that are compared, not counted: booleans are allowed, and mean 1 and 0"
 
 
-ModelName = Annotated[str, PathMark(lambda text: text.startswith("."))]  # else an id, or the name of a folder
+ModelName = Annotated[str, PathMark(lambda text: text.startswith((".", "~")))]  # else an id, or a folder's name
 CodeName = Annotated[str, PathMark(lambda text: text.endswith(".py"))]  # else the name of a method
 IndexName = Annotated[Path | str, PathMark(lambda text: "://" not in text)]  # else an address
-WorkingPath = Annotated[Path, PathMark(lambda text: False)]  # stays relative to the current folder
+WorkingPath = Annotated[Path, PathMark(lambda text: text.startswith("~"))]  # stays relative to the current folder
 Changes = Annotated[dict[str, Any], Mark.CHANGES]
 Grid = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Mark.GRID]
 

@@ -257,14 +257,17 @@ def is_locked(path: Path) -> bool:
 
 
 def check_output_file(path: Path | None, key: str) -> None:
-    """DistilvecError if `path` could not be written at the end of the work. Nothing is changed; None is fine."""
+    """DistilvecError if `path` could not be written at the end of the work. Nothing is changed; None is fine.
+
+    Folders that lead to it may be missing: `make_parents` makes them when it is written.
+    """
     if path is None:
         return
     with explained(key, path):
         if path.exists() and not path.is_file():
             what = "a folder" if path.is_dir() else "not a file"
             raise DistilvecError(key, f"{path} is {what}.", "Give a file.")
-        _try_to_write(path, path.absolute().parent, key)
+        _try_to_write(path, _existing(path.absolute().parent), key)
         if path.exists():
             path.open("ab").close()
 
@@ -272,9 +275,18 @@ def check_output_file(path: Path | None, key: str) -> None:
 def check_output_folder(path: Path, key: str) -> None:
     """DistilvecError unless `path` is a folder, or could be made, and can be written to. Nothing is changed."""
     with explained(key, path):
-        absolute = path.absolute()
-        found = next(parent for parent in (absolute, *absolute.parents) if parent.exists() or parent.is_symlink())
-        _try_to_write(path, found, key)
+        _try_to_write(path, _existing(path.absolute()), key)
+
+
+def make_parents(path: Path, key: str) -> None:
+    """Make the folders that lead to a file which the user named. DistilvecError with `key` where that fails."""
+    with explained(key, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that exists; a link to nothing counts."""
+    return next(parent for parent in (folder, *folder.parents) if parent.exists() or parent.is_symlink())
 
 
 def _try_to_write(path: Path, folder: Path, key: str) -> None:
@@ -282,7 +294,7 @@ def _try_to_write(path: Path, folder: Path, key: str) -> None:
     if path.is_symlink():
         path.stat()
     if not folder.is_dir():
-        raise DistilvecError(key, f"{folder} is not a folder.", "Make it, or choose another path.")
+        raise DistilvecError(key, f"{folder} is not a folder.", "Choose another path.")
     trial = scratch(folder / "trial")
     try:
         trial.touch()

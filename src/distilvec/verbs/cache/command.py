@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from distilvec.cli.layout import Listed, example
-from distilvec.cli.options import Overrides, RecipeFile, Variant, check_input, load_recipe, option
+from distilvec.cli.options import App, Overrides, RecipeFile, Variant, argument, check_input, load_recipe, option
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
-from distilvec.core.files import check_output_file, check_output_folder
+from distilvec.core.files import check_output_file
 
+CacheFolder = Annotated[Path, argument("The cache's folder.")]
 _FOLDER = "~/.cache/distilvec/FOLDER"
 
 
@@ -26,7 +25,7 @@ class FillByDefault(Listed):
         return super().resolve_command(ctx, ["fill", *args] if is_recipe else args)
 
 
-cache_app = typer.Typer(
+cache_app = App(
     cls=FillByDefault,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -103,7 +102,8 @@ def cache_merge(recipe: RecipeFile, overrides: Overrides = None, variant: Varian
 
 @cache_app.command("verify", epilog=example("cache verify", f"{_FOLDER} --repair"))
 def cache_verify(
-    folder: Path, repair: Annotated[bool, option("Drop damaged shards; the next run computes them again.")] = False
+    folder: CacheFolder,
+    repair: Annotated[bool, option("Drop damaged shards; the next run computes them again.")] = False,
 ) -> None:
     """Check every shard of a cache against its checksum."""
     check_input(folder, "cache.path")
@@ -119,7 +119,7 @@ def cache_verify(
 
 
 @cache_app.command("inspect", epilog=example("cache inspect", _FOLDER))
-def cache_inspect(folder: Path) -> None:
+def cache_inspect(folder: CacheFolder) -> None:
     """Show a cache's rows, bytes, manifest and rounding."""
     check_input(folder, "cache.path")
     from distilvec.cli.terminal import show_table
@@ -139,11 +139,7 @@ def cache_export(
 
     The vectors are those of its first teacher.
     """
-    if out.parent.is_dir():
-        check_output_file(out, "--out")
-    else:
-        check_output_folder(out.parent, "--out")
-
+    check_output_file(out, "--out")
     loaded = load_recipe(recipe, variant, overrides)
 
     from distilvec.pipeline.prepare import cached_teachers, fill_cache

@@ -14,7 +14,7 @@ from distilvec.cli.options import (
 )
 from distilvec.cli.output import write_result
 from distilvec.core.extras import require_extra
-from distilvec.core.files import check_output_folder, write_file
+from distilvec.core.files import check_output_folder, make_parents, write_file
 
 
 def compare(
@@ -53,6 +53,7 @@ def compare(
     )
     for key, path, text in forms:
         if path is not None:
+            make_parents(path, key)
             write_file(path, text, key)
     write_result(json_file, comparison.to_json())
     show_comparison(comparison)

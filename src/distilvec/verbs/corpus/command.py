@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from distilvec.cli.layout import Listed, example
-from distilvec.cli.options import argument, check_input, named_options, option
+from distilvec.cli.options import App, argument, check_input, named_options, option
 from distilvec.core.files import check_output_file
 
 _OPTIONS = {  # of the recipe's section that errors name
@@ -30,7 +28,7 @@ _LOCAL = (
     "words.txt --model qwen3 --base-url http://localhost:11434/v1 --kind questions --out questions.json --limit 100"
 )
 
-corpus_app = typer.Typer(
+corpus_app = App(
     cls=Listed,
     no_args_is_help=True,
     rich_markup_mode=None,

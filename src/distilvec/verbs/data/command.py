@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from distilvec.cli.layout import Listed, example
-from distilvec.cli.options import JsonFile, argument, check_outputs, option
+from distilvec.cli.options import App, JsonFile, argument, check_outputs, option
 from distilvec.cli.output import write_result
 from distilvec.core.files import check_output_folder
 
-data_app = typer.Typer(
+data_app = App(
     cls=Listed,
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from distilvec.cli.layout import Listed, example
-from distilvec.cli.options import JsonFile, argument, check_outputs, option
+from distilvec.cli.options import App, JsonFile, argument, check_outputs, option
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError, explained, nearest
-from distilvec.core.files import check_output_file, write_file
+from distilvec.core.files import check_output_file, make_parents, write_file
 
 BuiltIn = Annotated[str, argument("The recipe's name.")]
 
@@ -29,7 +29,7 @@ class OnlyVerbs(Listed):
         return super().resolve_command(ctx, args)
 
 
-recipes_app = typer.Typer(
+recipes_app = App(
     cls=OnlyVerbs, invoke_without_command=True, rich_markup_mode=None, epilog=example("recipes", "", "copy talas")
 )
 
@@ -100,6 +100,7 @@ def copy_recipe(
     check_output_file(target, "--out")
     if target.exists():
         raise DistilvecError("--out", f"{target} exists already.", "Choose another file with --out.")
+    make_parents(target, "--out")
     write_file(target, moved_text(path), "--out")
     print(target)
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from refusals import refused
 
+from distilvec.alignment import store
 from distilvec.alignment.align import Aligner
 from distilvec.alignment.store import AlignmentStore, build_alignment
 from distilvec.config.schema import CorpusSection
@@ -86,13 +87,18 @@ def test_report(tmp_path, tokenizers):
     assert 0 < report["student_rate_ordinary"] < report["student_rate"] < 100
 
 
-def test_reopened_only_for_the_same_things(tmp_path, tokenizers):
+def test_reopened_only_for_the_same_things(tmp_path, tokenizers, monkeypatch):
     corpus, told = corpus_of(tmp_path, TEXTS), []
+    write = store._write
+
+    def written(*args):
+        told.append(args)
+        return write(*args)
+
+    monkeypatch.setattr(store, "_write", written)
 
     def build(length=16, kind="offsets", teacher=tokenizers[1]):
-        return build_alignment(
-            corpus, tokenizers[0], length, teacher, 32, kind, tmp_path / "pairs", lambda *what: told.append(what)
-        )
+        return build_alignment(corpus, tokenizers[0], length, teacher, 32, kind, tmp_path / "pairs")
 
     first = build()
     built = len(told)

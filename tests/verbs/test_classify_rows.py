@@ -6,6 +6,7 @@ import csv
 import json
 from collections import Counter
 
+import pandas
 import pytest
 from refusals import refused
 
@@ -204,6 +205,16 @@ def test_a_column_split_has_its_usual_names_in_any_case(names):
     assert texts_of(found.test) == {f"text {number}" for number in range(10)}
     assert texts_of(found.validation) == {f"text {number}" for number in range(10, 20)}
     assert len(found.train) == 20
+
+
+def test_a_column_split_is_seen_in_any_case_and_may_have_empty_cells():
+    rows = [{**row, "Split": row.pop("split")} for row in with_splits(("test", "Train", "Train"))]
+    assert texts_of(split(rows).test) == {f"text {number}" for number in range(10)}
+    frame = pandas.DataFrame(rows)
+    frame.loc[frame.index[-1], "Split"] = None
+    found = split(frame)
+    assert texts_of(found.test) == {f"text {number}" for number in range(10)}
+    assert not has_note(found, "nan")
 
 
 def test_validation_rows_are_the_test_where_the_column_has_no_test_rows():

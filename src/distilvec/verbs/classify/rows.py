@@ -69,6 +69,7 @@ def read_labelled(
     columns = choose_columns(located[0][1], text, label, place)
     if several is None:
         several = _is_list(located[0][1][columns.label])
+    split = next((str(name) for name in located[0][1] if str(name).lower() == SPLIT), SPLIT)
 
     rows = []
     for where, row in located:
@@ -79,8 +80,7 @@ def read_labelled(
         texts = tuple(text_of(row[column], at_text, column) for column in columns.texts)
         cell = row[columns.label]
         labels = labels_of(cell, at_label) if several else (label_of(cell, at_label),)
-        split = row.get(SPLIT)
-        rows.append(LabelledText(texts, labels, None if split in (None, "") else str(split)))
+        rows.append(LabelledText(texts, labels, _split_of(row.get(split))))
     if several and len(columns.texts) == 2:
         raise DistilvecError("label", f"{place}: pairs have one label each; found lists.", "Give one label a row.")
     return LabelledTexts(name, columns, several, rows)
@@ -123,6 +123,12 @@ def _python_rows(source: Iterable[Any], key: str) -> Iterator[tuple[Location, Ro
         if not isinstance(row, Mapping):
             raise DistilvecError(key, f"{expected}; row {number} is a {type(row).__name__}.")
         yield Location(key, f"row {number}"), row
+
+
+def _split_of(cell: Any) -> str | None:
+    """The name of a row's split; None for an empty cell, which pandas has as NaN."""
+    is_missing = cell is None or cell == "" or cell != cell  # NaN differs from itself
+    return None if is_missing else str(cell)
 
 
 def _is_list(cell: Any) -> bool:

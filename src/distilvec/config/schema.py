@@ -314,7 +314,7 @@ class Recipe(Section):
     paper: str | None = key(None, "title of the paper")
     output: WorkingPath = key(Path("runs"), "folder of run folders")
     after: Name | None = key(
-        None, "the variant that trains student.model: `distilvec run` runs it first where that folder is missing"
+        None, "the variant that trains student.model: `distilvec run` runs it first where it is missing or unfinished"
     )
     remote_output: str | None = key(None, "address that keeps the run folder too, below it under its name")
     teacher: TeacherSection

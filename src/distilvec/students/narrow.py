@@ -156,33 +156,42 @@ def _fit(
 ) -> tuple[Int[Tensor, " size"], Float[Tensor, "hidden size"], Float[Tensor, " hidden"] | None]:
     """Return the neurons to keep, ascending, the weights that read them, and the bias, None for a layer without one.
 
-    With the inverse of the covariance, P, neuron j costs |w_j|^2 / P_jj; removing a set D changes the weights of the
-    others, S, by - P_SD P_DD^-1 W_D, and P_SS by - P_SD P_DD^-1 P_DS. A layer without bias cannot correct the mean, so
-    its weights are fitted to the second moments instead of the covariance.
+    A layer without bias cannot correct the mean, so its weights are fitted to the second moments instead of the
+    covariance.
     """
     weight = linear.weight
     bias = cast(Tensor | None, linear.bias)
     if moments is None:
         neurons = weight.float().square().sum(0).topk(size).indices.sort().values.cpu()
         return neurons, weight[:, neurons], bias
-    old = weight.double().T.cpu()
+    whole = weight.double().T.cpu()
     mean = moments.mean
     gram = moments.covariance if bias is not None else moments.covariance + torch.outer(mean, mean)
-    gram = gram + torch.eye(len(gram), dtype=gram.dtype) * (_RIDGE * gram.diagonal().mean())
-    p = torch.linalg.inv(gram)
-    w = old
-    neurons = torch.arange(len(old))
-    while len(neurons) > size:
-        costs = w.square().sum(1) / p.diagonal()
-        order = costs.argsort(stable=True)
-        count = min(max(1, len(neurons) // _SHARE), len(neurons) - size)
-        d = order[:count]
-        s = order[count:].sort().values
-        share = torch.linalg.solve(p[d][:, d], p[d][:, s])  # P_DD^-1 P_DS
-        w = w[s] - share.T @ w[d]
-        p = p[s][:, s] - p[s][:, d] @ share
-        neurons = neurons[s]
+    neurons, fitted = _remove(whole, gram, size)
     fitted_bias = None
     if bias is not None:  # the mean of the output stays
-        fitted_bias = (bias.double().cpu() + mean @ old - mean[neurons] @ w).to(weight)
-    return neurons, w.T.contiguous().to(weight), fitted_bias
+        fitted_bias = (bias.double().cpu() + mean @ whole - mean[neurons] @ fitted).to(weight)
+    return neurons, fitted.T.contiguous().to(weight), fitted_bias
+
+
+def _remove(
+    weights: Float[Tensor, "neurons hidden"], gram: Float[Tensor, "neurons neurons"], size: int
+) -> tuple[Int[Tensor, " size"], Float[Tensor, "size hidden"]]:
+    """Remove the neurons that cost least, a share at a time; the `size` that stay, ascending, and their weights.
+
+    With the inverse of the covariance, P, neuron j costs |w_j|^2 / P_jj; removing a set D changes the weights of the
+    others, S, by - P_SD P_DD^-1 W_D, and P_SS by - P_SD P_DD^-1 P_DS.
+    """
+    ridge = torch.eye(len(gram), dtype=gram.dtype) * (_RIDGE * gram.diagonal().mean())
+    inverse = torch.linalg.inv(gram + ridge)
+    neurons = torch.arange(len(weights))
+    while len(neurons) > size:
+        costs = weights.square().sum(1) / inverse.diagonal()
+        count = min(max(1, len(neurons) // _SHARE), len(neurons) - size)
+        order = costs.argsort(stable=True)
+        removed, kept = order[:count], order[count:].sort().values
+        share = torch.linalg.solve(inverse[removed][:, removed], inverse[removed][:, kept])  # P_DD^-1 P_DS
+        weights = weights[kept] - share.T @ weights[removed]
+        inverse = inverse[kept][:, kept] - inverse[kept][:, removed] @ share
+        neurons = neurons[kept]
+    return neurons, weights

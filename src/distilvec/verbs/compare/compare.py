@@ -278,26 +278,36 @@ def _resample(groups: Groups, reference: str, column: str, tasks: Sequence[str],
     drawn: dict[str, Drawn] = {}
     for number, task in enumerate(tasks):
         comparable = _same_rows(samples, reference, task)
-        drawn[task] = {}
-        if reference not in comparable:
-            continue
-        blocks: dict[str, list[np.ndarray[Any, Any]]] = {name: [] for name in comparable}
-        rows = len(comparable[reference][0].gold)
         # one generator for each task: a task's interval does not depend on the other tasks
-        for counts in draw_rows(rows, draws, np.random.default_rng([0, number])):
-            for name, seeds in comparable.items():
-                blocks[name].append(np.mean([resampled(sample, counts) for sample in seeds], axis=0))
-        drawn[task] = {name: 100 * np.concatenate(parts) for name, parts in blocks.items()}
-
-    complete = [name for name in groups if all(name in drawn[task] for task in tasks)]
+        random = np.random.default_rng([0, number])
+        drawn[task] = _drawn_scores(comparable, reference, draws, random) if reference in comparable else {}
     types = {score.task: score.type for score in _shared_scores(groups[reference][0], column, tasks)}
+    return drawn | _drawn_averages(drawn, list(groups), types)
+
+
+def _drawn_scores(
+    comparable: Mapping[str, Sequence[Sample]], reference: str, draws: int, random: np.random.Generator
+) -> Drawn:
+    """Return the scores of a task on every resample of its rows, the same rows for all runs."""
+    blocks: dict[str, list[np.ndarray[Any, Any]]] = {name: [] for name in comparable}
+    rows = len(comparable[reference][0].gold)
+    for counts in draw_rows(rows, draws, random):
+        for name, seeds in comparable.items():
+            blocks[name].append(np.mean([resampled(sample, counts) for sample in seeds], axis=0))
+    return {name: 100 * np.concatenate(parts) for name, parts in blocks.items()}
+
+
+def _drawn_averages(drawn: Mapping[str, Drawn], names: Sequence[str], types: Mapping[str, str]) -> dict[str, Drawn]:
+    """Return the averages on every resample, in the order of AVERAGES, of the runs that have all tasks."""
     averages: dict[str, Drawn] = {}
-    for name in complete:
-        for average, values in weighted_averages({task: drawn[task][name] for task in tasks}, types).items():
-            averages.setdefault(average, {})[name] = values
+    for name in names:
+        if all(name in scores for scores in drawn.values()):
+            values = weighted_averages({task: scores[name] for task, scores in drawn.items()}, types)
+            for average, on_resamples in values.items():
+                averages.setdefault(average, {})[name] = on_resamples
     if not averages:
-        averages = {AVERAGE: {}}
-    return drawn | {average: averages[average] for average in AVERAGES if average in averages}
+        return {AVERAGE: {}}
+    return {average: averages[average] for average in AVERAGES if average in averages}
 
 
 def _same_rows(

@@ -23,7 +23,7 @@ from typing import Any
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.opened_run import Run
-from distilvec.verbs.runs.function import run_folders
+from distilvec.verbs.runs.function import runs_below
 from experiments.shootout import difference
 
 STARTS = {  # the variants of real_teachers.yaml, and what the student is before its training
@@ -57,7 +57,7 @@ def main() -> None:
         earlier = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
     rows = {(row["run"], row["seed"]): row for row in earlier}
     for folder in arguments.folders:
-        for path in run_folders(folder):
+        for path in [found.folder for found in runs_below(folder)]:
             run = RunFolder(path)
             if run.record.exists() and run.report.exists():
                 row = row_of(path)

@@ -21,7 +21,7 @@ import distilvec
 from distilvec.core.files import write_json
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL
 from distilvec.pipeline.opened_run import Run
-from distilvec.verbs.runs.function import run_folders
+from distilvec.verbs.runs.function import runs_below
 from experiments.alternatives import latencies
 
 TITLES = {  # the variants of students.yaml
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
 
-    runs = [Run.open(path) for folder in arguments.runs for path in run_folders(folder)]
+    runs = [Run.open(found.folder) for folder in arguments.runs for found in runs_below(folder)]
     forms: dict[str, str] = {}
     for run in runs:
         name = name_of(run)
@@ -150,8 +150,13 @@ def distances_table(found: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def kept(row: Mapping[str, Any], column: str, average: str) -> str:
-    """Return an average of a column as a share of the teacher's, in per cent."""
+    """Return an average of a column as a share of the teacher's, in per cent.
+
+    Where every task is retrieval, that average is the one over all tasks.
+    """
     averages, key = row["averages"], AVERAGES[average]
+    if key not in averages["teacher"]:
+        key = AVERAGES[AVERAGE]
     return f"{100 * averages[column][key] / averages['teacher'][key]:.1f}"
 
 

@@ -49,6 +49,15 @@ def test_a_line_has_shares_of_the_teacher():
     assert (found["int8, MB"], found["int8, ms"], found["teacher, ms"]) == ("5", "1.2", "60")
 
 
+def test_where_every_task_is_retrieval_its_average_is_that_of_all():
+    only = row("ten-languages-30m", "e5", tquad=60.0)
+    for averages in only["averages"].values():
+        averages.pop("retrieval", None)
+    lines = students_table({"rows": [only]}).splitlines()
+    found = dict(zip(cells(lines[0]), cells(lines[2]), strict=True))
+    assert found["retrieval, %"] == found["average, %"]
+
+
 def test_tasks_of_some_students_stand_beside_their_teacher():
     found = {
         "rows": [row("english-5m", stsb=70.0), row("english-10m", stsb=75.0), row("turkish-20m", "e5", tquad=60.0)]

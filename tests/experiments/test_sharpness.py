@@ -316,7 +316,7 @@ def test_the_command_from_end_to_end(views_run, monkeypatch, capsys, tmp_path):
         (["--steps", "last"], "argument --steps"),
         (["--rho", "0"], "argument --rho"),
         (["--rho", "nan"], "argument --rho"),
-        (["--figure", "nowhere/sharp.svg"], "--figure"),
+        (["--figure", "."], "--figure"),
     ],
 )
 def test_mistakes_in_the_command(views_run, capsys, words, message):

@@ -90,12 +90,16 @@ def evaluate(
     mteb: Sequence[str] | None = None,
     protocol: str = "mteb-like",
     mixed: bool = False,
+    trust_remote_code: bool = False,
 ) -> Scores:
     """Score a model on a suite of local tasks or on tasks of MTEB, with a teacher also asymmetrically.
 
-    `mixed` adds a column with both models in pairs, STS and classification too.
+    `mixed` adds a column with both models in pairs, STS and classification too. `trust_remote_code` runs code that
+    comes with the models.
     """
-    return score_models(model, suite, teacher, mteb, protocol=protocol, mixed=mixed)
+    return score_models(
+        model, suite, teacher, mteb, protocol=protocol, mixed=mixed, trust_remote_code=trust_remote_code
+    )
 
 
 def compare(runs: Sequence[str | Path], reference: str | None = None, column: str = "student") -> Comparison:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from refusals import refused
 
 from distilvec.__main__ import run_command
 from distilvec.core import files
-from distilvec.core.files import check_output_file, is_scratch, remove_scratch, scratch, user_cache
+from distilvec.core.files import check_output_file, is_locked, is_scratch, locked, remove_scratch, scratch, user_cache
 
 
 def test_processes_of_one_number_share_no_scratch_name(tmp_path, monkeypatch):
@@ -54,3 +56,13 @@ def test_results_are_written_into_files_alone(tmp_path, make):
     make(tmp_path / "out.json")
     with refused("--json", "out.json"):
         check_output_file(tmp_path / "out.json", "--json")
+
+
+def test_a_drive_without_locks_is_said(tmp_path, monkeypatch):
+    def no_locks(file, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with refused("--out", "No locks available"), locked(tmp_path / "lock", "--out", "", wait=True):
+        pass
+    assert not is_locked(tmp_path / "lock")

@@ -28,24 +28,22 @@ def student(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformer:
 
 
 def test_loads_without_distilvec(student: SentenceTransformer, tmp_path: Path) -> None:
-    folders = [tmp_path / layout for layout in ("portable", "current")]
-    for folder in folders:
-        save_student(student, folder, {}, "# Tiny\n", folder.name)
-    words = [tmp_path / "modules", json.dumps(TEXTS), *folders]
+    folder = tmp_path / "student"
+    save_student(student, folder, {}, "# Tiny\n")
+    words = [tmp_path / "modules", json.dumps(TEXTS), folder]
     command = Command(*words, module="without_distilvec", folder=tmp_path)
     out, problems = command.communicate()
     assert command.returncode == 0, problems
-    for said in map(json.loads, out.strip().splitlines()[-2:]):
-        assert "trust_remote_code=True" in said["refused"]
-        assert said["kinds"][2] == "distilvec_experts.Experts"
-        assert np.abs(student.encode(TEXTS) - np.array(said["vectors"])).max() < 1e-6
-        assert np.abs(student.encode_query(TEXTS) - np.array(said["queries"])).max() < 1e-6
+    said = json.loads(out.strip().splitlines()[-1])
+    assert "trust_remote_code=True" in said["refused"]
+    assert said["kinds"][2] == "distilvec_experts.Experts"
+    assert np.abs(student.encode(TEXTS) - np.array(said["vectors"])).max() < 1e-6
+    assert np.abs(student.encode_query(TEXTS) - np.array(said["queries"])).max() < 1e-6
 
 
-@pytest.mark.parametrize("layout", ["portable", "current"])
-def test_files(layout: str, student: SentenceTransformer, tmp_path: Path) -> None:
+def test_files(student: SentenceTransformer, tmp_path: Path) -> None:
     folder = tmp_path / "student"
-    save_student(student, folder, {}, "", layout)
+    save_student(student, folder, {}, "")
     entries = json.loads((folder / "modules.json").read_text())
     assert entries[2] == {"idx": 2, "name": "2", "path": "2_Experts", "type": "distilvec_experts.Experts"}
     assert [entry["type"].rsplit(".", 1)[-1] for entry in entries] == [
@@ -61,8 +59,6 @@ def test_files(layout: str, student: SentenceTransformer, tmp_path: Path) -> Non
     settings = json.loads((folder / "2_Experts" / "config.json").read_text())
     assert settings == {"dim": 32, "experts": 3, "width": 24, "gate_width": None, "dropout": 0.1}
     save_student(load(folder, device="cpu"), tmp_path / "again", {}, "")
-    if layout == "current":
-        return
     files = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
     assert all((folder / file).read_bytes() == (tmp_path / "again" / file).read_bytes() for file in files)
 

@@ -52,15 +52,14 @@ def notes_of(section: StudentSection, teacher: TeacherInfo) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("mode", POOLINGS)
-@pytest.mark.parametrize("layout", ["current", "portable"])
-def test_a_model_keeps_its_pooling(folders: dict[str, Path], mode: str, layout: str, tmp_path: Path) -> None:
+def test_a_model_keeps_its_pooling(folders: dict[str, Path], mode: str, tmp_path: Path) -> None:
     """As the teacher's layers, by name, and saved: with every layer the student's vectors are the teacher's."""
     teacher = SentenceTransformer(str(folders[mode]), device="cpu")
     for section in (StudentSection(model="teacher"), StudentSection(model=str(folders[mode]))):
         student = build_student(section, info(folders[mode]), seed=0)
         assert student[1].pooling_mode == mode and not notes_of(section, info(folders[mode]))
         assert np.array_equal(student.encode(TEXTS), teacher.encode(TEXTS))
-    save_student(student, tmp_path / "saved", {"method": "none"}, "# card\n", layout=layout)
+    save_student(student, tmp_path / "saved", {"method": "none"}, "# card\n")
     again = build_student(StudentSection(model=str(tmp_path / "saved")), info(), seed=0)
     np.testing.assert_allclose(again.encode(TEXTS), teacher.encode(TEXTS), atol=1e-6)
     batch = TextBatch(

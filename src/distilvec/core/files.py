@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from distilvec.core.errors import Busy, DistilvecError, disk_is_full, explained
+from distilvec.core.errors import Busy, DistilvecError, disk_is_full, explained, first_line
 from distilvec.core.log import log
 
 SEAL = "seal"  # the key of a JSON file that holds the checksum of all others
@@ -228,6 +228,12 @@ def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
             except BlockingIOError:
                 file.seek(0)
                 holder = f"process {file.read().decode(errors='replace').strip() or 'unknown'}"
+            except OSError as error:
+                raise DistilvecError(
+                    key,
+                    f"{path} cannot be locked ({first_line(error)}): its drive keeps no locks.",
+                    "Choose a folder on another drive.",
+                ) from error
             if not wait:
                 raise Busy(key, f"{holder} is writing {what}.", "Wait for its end, then run the command again.")
             if attempt == 0:
@@ -250,6 +256,8 @@ def is_locked(path: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
+        except OSError:  # a drive without locks: no process can hold one
+            return False
     return False
 
 

@@ -6,7 +6,8 @@ and RoPE settings. Older readers fail on such folders, or load another model wit
 A student with experts comes with the file that defines them, which plain sentence-transformers runs with
 `trust_remote_code=True`. distilvec.load and ONNX need no such trust.
 
-Limits: modules are Transformer, Pooling, Experts, Dense and Normalize, or StaticEmbedding, Dense and Normalize.
+Limits: modules are a Transformer or a StaticEmbedding, and further modules of sentence-transformers or Experts. Those
+that are neither Pooling, Dense nor Normalize are written by themselves.
 transformers 4 reads a ModernBERT only with full attention in every n-th layer, beginning with the first.
 """
 
@@ -20,7 +21,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import sentence_transformers
 import torch
@@ -36,9 +37,7 @@ from distilvec.core.info import UNLIMITED
 from distilvec.formats import replace
 from distilvec.formats.replace import recover_student as recover_student
 from distilvec.models.experts import Experts
-from distilvec.models.load import EXPERTS_FILE, EXPERTS_TYPE, OURS
-
-Layout = Literal["portable", "current"]
+from distilvec.models.load import EXPERTS_FILE, EXPERTS_TYPE
 
 POOLING_FLAGS = {
     "cls": "pooling_mode_cls_token",
@@ -58,21 +57,20 @@ def save_student(
     folder: Path,
     distillation: dict[str, Any],
     card: str,
-    layout: Layout = "portable",
     extra_files: Callable[[Path], None] = lambda folder: None,
     key: str = "student",
 ) -> None:
     """Write the student, `distillation.json` and the model card (`README.md`) as `folder`, whole or not at all.
 
     Files that distilvec did not write stay. If nothing would change, nothing is written. `distillation.json` gets the
-    checksums of all other files (`files`). Weights are fp32. `layout="current"` keeps the files of the installed
-    sentence-transformers. `extra_files` may write further files into the folder that it gets.
+    checksums of all other files (`files`). Weights are fp32. `extra_files` may write further files
+    into the folder that it gets.
     Errors: DistilvecError with `key` if `folder` holds anything but a model that distilvec wrote, cannot be written, or
-    the model has a module that the portable layout cannot hold; the earlier content is then untouched.
+    the model has a module that is not of sentence-transformers; the earlier content is then untouched.
     """
 
     def write(new: Path) -> None:
-        write_modules(in_float32(model), new, layout)
+        write_modules(in_float32(model), new)
         extra_files(new)
 
     save_folder(folder, write, distillation, card, key)
@@ -136,33 +134,26 @@ def in_float32(model: SentenceTransformer) -> SentenceTransformer:
     return copy.deepcopy(model).float()
 
 
-def write_modules(model: SentenceTransformer, folder: Path, layout: Layout = "portable") -> None:
+def write_modules(model: SentenceTransformer, folder: Path) -> None:
     """Write modules.json and the modules into a folder; errors as `save_student`."""
     if any(isinstance(module, Experts) for module in model):
         shutil.copyfile(inspect.getfile(Experts), folder / EXPERTS_FILE)
-    if layout == "current":
-        model.save_pretrained(str(folder), create_model_card=False)
-        entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-        for entry in entries:
-            if entry["type"] in OURS:  # not the class of this package: the folder must load without distilvec
-                entry["type"] = EXPERTS_TYPE
-        write_json(folder / "modules.json", entries)
-        return
     entries = []
     for number, module in enumerate(model):
         kind = type(module).__name__
         is_experts = isinstance(module, Experts)
-        is_known = kind in _WRITERS and (kind != "Experts" or is_experts)
-        if not is_known or (kind in FIRST) != (number == 0):
+        is_stock = type(module).__module__.startswith("sentence_transformers.")
+        if not (is_experts or is_stock) or (kind in FIRST) != (number == 0):
             raise DistilvecError(
                 "student.model",
-                f"module {number} is a {kind} of {type(module).__module__}; the portable layout is Transformer, then "
-                "Pooling, Experts, Dense, Normalize, or StaticEmbedding, then Dense, Normalize.",
-                "Save with layout 'current', or load a student with experts by distilvec.load.",
+                f"module {number} is a {kind} of {type(module).__module__}; a student is a Transformer or a "
+                "StaticEmbedding, and further modules of sentence-transformers.",
+                "Name a model without it.",
             )
         path = f"{number}_{kind}" if number else ""
         (folder / path).mkdir(exist_ok=True)
-        _WRITERS[kind](module, folder / path)
+        write = _WRITERS.get(kind, _write_as_it_is)
+        write(module, folder / path)
         # The old name of the class, which all versions know; the one of 5.4 and later is unknown to earlier ones
         reference = EXPERTS_TYPE if is_experts else f"sentence_transformers.models.{kind}"
         entries.append({"idx": number, "name": str(number), "path": path, "type": reference})
@@ -217,8 +208,9 @@ def _write_transformer(transformer: Any, folder: Path) -> None:
     write_json(folder / "sentence_bert_config.json", settings)
 
 
-def _write_static(table: Any, folder: Path) -> None:
-    table.save(str(folder))
+def _write_as_it_is(module: Any, folder: Path) -> None:
+    """Let a module write itself: its files are the same in all versions."""
+    module.save(str(folder))
 
 
 def _write_pooling(pooling: Any, folder: Path) -> None:
@@ -234,14 +226,12 @@ def _write_pooling(pooling: Any, folder: Path) -> None:
 def _write_dense(dense: Any, folder: Path) -> None:
     config = dense.get_config_dict()
     portable = {name: config.pop(name) for name in ("in_features", "out_features", "bias", "activation_function")}
-    # What is left are settings of newer readers: an older one would ignore them and compute something else
-    features = {config.pop(f"module_{end}_name", "sentence_embedding") for end in ("input", "output")}
-    if features != {"sentence_embedding"} or any(config.values()):
-        raise DistilvecError(
-            "student.dense",
-            f"the portable layout cannot hold a Dense module with {config or features}.",
-            "Save with layout 'current'.",
-        )
+    # What is left are settings of newer readers. They are written where they change anything: an older reader has no
+    # such arguments, and refuses them
+    features = {name: value for name, value in config.items() if name in ("module_input_name", "module_output_name")}
+    if set(features.values()) <= {"sentence_embedding"}:
+        config = {name: value for name, value in config.items() if name not in features}
+    portable |= {name: value for name, value in config.items() if value}
     write_json(folder / "config.json", portable)
     weights = {name: value.detach().cpu().contiguous() for name, value in dense.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -249,9 +239,7 @@ def _write_dense(dense: Any, folder: Path) -> None:
 
 _WRITERS: dict[str, Callable[[Any, Path], None]] = {
     "Transformer": _write_transformer,
-    "StaticEmbedding": _write_static,
     "Pooling": _write_pooling,
-    "Experts": lambda experts, folder: experts.save(str(folder)),
     "Dense": _write_dense,
     "Normalize": lambda module, folder: None,
 }

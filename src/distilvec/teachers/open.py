@@ -62,9 +62,11 @@ def open_embedder(
 
 
 @contextmanager
-def opened(source: Source, *, key: str = "model", device: str = "auto") -> Iterator[Embedder]:
+def opened(
+    source: Source, *, key: str = "model", device: str = "auto", trust_remote_code: bool = False
+) -> Iterator[Embedder]:
     """Open an embedder, and close the connections of an API at the end; arguments and errors as `open_embedder`."""
-    embedder = open_embedder(source, key=key, device=device)
+    embedder = open_embedder(source, key=key, device=device, trust_remote_code=trust_remote_code)
     if isinstance(embedder, ApiEmbedder):
         with embedder:
             yield embedder

@@ -81,6 +81,7 @@ def check(
     similarity: Literal["cosine", "dot", "euclidean"] | None = None,
     repeats: Literal["first", "drop"] | None = None,
     refresh: bool = False,
+    trust_remote_code: bool = False,
 ) -> IndexCheck:
     """Judge a model as the query encoder of an index; nothing is trained, and no document is embedded again.
 
@@ -96,6 +97,7 @@ def check(
         similarity: How the index compares vectors, where it does not say.
         repeats: Take the "first" of rows of one text with different vectors, or "drop" them; refused by default.
         refresh: Read the index again instead of using the local copy.
+        trust_remote_code: Run code that comes with the model.
 
     Errors: DistilvecError for a model or index that cannot be used, or a model of fewer dims than the index.
     """
@@ -103,11 +105,16 @@ def check(
     section = section_of(TeacherSection, "teacher", keys)
     with cache_named():
         suite = None if test is None else suite_of(Path(test), user_cache())
-    return check_index(model, section, suite, sample, refresh)
+    return check_index(model, section, suite, sample, refresh, trust_remote_code)
 
 
 def check_index(
-    model: Source, section: TeacherSection, suite: Path | None = None, sample: int = 500, refresh: bool = False
+    model: Source,
+    section: TeacherSection,
+    suite: Path | None = None,
+    sample: int = 500,
+    refresh: bool = False,
+    trust_remote_code: bool = False,
 ) -> IndexCheck:
     """Judge a model as the query encoder of an index; nothing is trained, and no document is embedded again.
 
@@ -118,7 +125,7 @@ def check_index(
     tasks = load_suite(suite, problems) if suite is not None else []
     expect_kind(model, ("model", "export", "api"), "model")
     index = open_table(section, refresh=refresh)
-    with opened(model, key="model") as embedder:
+    with opened(model, key="model", trust_remote_code=trust_remote_code) as embedder:
         student = embedder
         cut_from = None
         if embedder.dim > index.dim:

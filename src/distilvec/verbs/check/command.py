@@ -10,6 +10,7 @@ import typer
 from distilvec.cli.options import (
     JsonFile,
     ModelOrFile,
+    TrustRemoteCode,
     argument,
     check_input,
     check_model_path,
@@ -58,6 +59,7 @@ def check(
         option("Rows of one text with different vectors: take the first, or drop them. Refused by default."),
     ] = None,
     refresh: Annotated[bool, option("Read the index again instead of using the local copy.", "--refresh")] = False,
+    trust_remote_code: TrustRemoteCode = False,
     json_file: JsonFile = None,
 ) -> None:
     """Judge a model as the query encoder of an index.
@@ -90,6 +92,7 @@ def check(
             similarity=similarity,
             repeats=repeats,
             refresh=refresh,
+            trust_remote_code=trust_remote_code,
         )
     write_result(json_file, found.to_json())
     show_scores(found.scores)

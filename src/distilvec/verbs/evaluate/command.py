@@ -7,6 +7,7 @@ from typing import Annotated
 
 from distilvec.cli.options import (
     JsonFile,
+    TrustRemoteCode,
     argument,
     check_input,
     check_model_path,
@@ -30,6 +31,7 @@ def evaluate(
     ] = None,
     protocol: Annotated[str, option("Main metrics to show: mteb-like, talas, distillmoe, emo, surgery.")] = "mteb-like",
     mixed: Annotated[bool, option("A column with both models in pairs, STS and classification too.")] = False,
+    trust_remote_code: TrustRemoteCode = False,
     json_file: JsonFile = None,
 ) -> None:
     """Score a model on local tasks or on MTEB.
@@ -50,7 +52,7 @@ def evaluate(
     with named_options({name: f"--{name}" for name in ("suite", "teacher", "mteb", "benchmark", "data", "protocol")}):
         check_arguments(model, suite, teacher, mteb, benchmark, data, protocol)
     with named_options({"teacher": "--teacher"}):
-        scores = score_models(model, suite, teacher, mteb, benchmark, data, protocol, mixed)
+        scores = score_models(model, suite, teacher, mteb, benchmark, data, protocol, mixed, trust_remote_code)
 
     from distilvec.cli.terminal import show_problems, show_scores
 

@@ -81,6 +81,7 @@ def score_models(
     data: str | os.PathLike[str] | None = None,
     protocol: str = "mteb-like",
     mixed: bool = False,
+    trust_remote_code: bool = False,
 ) -> Scores:
     """Score a model, and optionally its teacher, on a suite, on a table's own texts, or on tasks of MTEB.
 
@@ -94,6 +95,7 @@ def score_models(
         data: A folder with <MTEB task>/ folders, read instead of the hub.
         protocol: Chooses the main metrics.
         mixed: A further column, with both models in pairs, STS and classification too.
+        trust_remote_code: Run code that comes with the models.
 
     Failed tasks are `problems`. Errors: DistilvecError for arguments and models that cannot be used.
     """
@@ -101,17 +103,23 @@ def score_models(
     if mteb is not None or benchmark is not None:
         names = mteb.split(",") if isinstance(mteb, str) else mteb
         tasks = None if names is None else [name.strip() for name in names]
-        scores = score_on_mteb(model, teacher, tasks, benchmark, data, mixed)
+        scores = score_on_mteb(model, teacher, tasks, benchmark, data, mixed, trust_remote_code)
     elif suite is not None:
-        scores = score_on_suite(model, teacher, suite, mixed)
+        scores = score_on_suite(model, teacher, suite, mixed, trust_remote_code)
     else:
         assert teacher is not None
-        scores = score_on_table(model, teacher, mixed)
+        scores = score_on_table(model, teacher, mixed, trust_remote_code)
     columns = {name: [with_protocol(score, protocol) for score in column] for name, column in scores.columns.items()}
     return Scores(columns, scores.problems, ALSO.get(protocol, {}))
 
 
-def score_on_suite(model: Source, teacher: Source | None, suite: str | os.PathLike[str], mixed: bool = False) -> Scores:
+def score_on_suite(
+    model: Source,
+    teacher: Source | None,
+    suite: str | os.PathLike[str],
+    mixed: bool = False,
+    trust_remote_code: bool = False,
+) -> Scores:
     """Score models on the local tasks of a suite file; no model is opened if none of the tasks can be read."""
     problems: list[TaskFailure] = []
     tasks = load_suite(Path(suite), problems)
@@ -120,16 +128,16 @@ def score_on_suite(model: Source, teacher: Source | None, suite: str | os.PathLi
     for task in tasks:
         for note in getattr(task, "notes", ()):
             log(f"{task.name}: {note}.")
-    with open_columns(model, teacher, mixed, problems) as columns:
+    with open_columns(model, teacher, mixed, problems, trust_remote_code) as columns:
         _keep_vectors(columns)
         scores, _ = score_columns(tasks, columns, EmbeddingCache(), problems)
     return Scores(scores, problems)
 
 
-def score_on_table(model: Source, table: Source, mixed: bool = False) -> Scores:
+def score_on_table(model: Source, table: Source, mixed: bool = False, trust_remote_code: bool = False) -> Scores:
     """Score a model as the query encoder of a table of vectors or an index, on tasks that are made of its own texts."""
     problems: list[TaskFailure] = []
-    with open_columns(model, table, mixed, problems) as columns:
+    with open_columns(model, table, mixed, problems, trust_remote_code) as columns:
         index = columns["teacher"][1]
         assert isinstance(index, TableEmbedder)
         scores, _ = score_columns(stored_tasks(index, STORED), columns, EmbeddingCache(), problems)
@@ -143,6 +151,7 @@ def score_on_mteb(
     benchmark: str | None,
     data: str | os.PathLike[str] | None = None,
     mixed: bool = False,
+    trust_remote_code: bool = False,
 ) -> Scores:
     """Score models on tasks or a benchmark of MTEB. Unknown names are reported before a model is opened."""
     cache = user_cache() / "mteb"
@@ -150,25 +159,28 @@ def score_on_mteb(
     find_tasks(tasks, benchmark)
     problems: list[TaskFailure] = []
     folder = None if data is None else Path(data)
-    with open_columns(model, teacher, mixed, problems) as columns:
+    with open_columns(model, teacher, mixed, problems, trust_remote_code) as columns:
         scores = mteb_scores(columns, tasks, benchmark, folder, cache, problems=problems)
     return Scores(scores, problems)
 
 
 @contextmanager
-def open_columns(model: Source, teacher: Source | None, mixed: bool, problems: list[TaskFailure]) -> Iterator[Columns]:
+def open_columns(
+    model: Source, teacher: Source | None, mixed: bool, problems: list[TaskFailure], trust_remote_code: bool
+) -> Iterator[Columns]:
     """Open the models, each as a column of the table of scores; say before the scores that two have no common space.
 
     A table has vectors alone, so that nothing is left to score: a problem.
     """
+    trusted = {"trust_remote_code": trust_remote_code}
     with ExitStack() as stack:
         other: Embedder | None = None
         if teacher is not None and source_kind(teacher) == "table":
             # First: a wrong path is found out before a model is loaded
-            other = stack.enter_context(opened(teacher, key="teacher"))
-        student = stack.enter_context(opened(model, key="model"))
+            other = stack.enter_context(opened(teacher, key="teacher", **trusted))
+        student = stack.enter_context(opened(model, key="model", **trusted))
         if teacher is not None and other is None:
-            other = stack.enter_context(opened(teacher, key="teacher"))
+            other = stack.enter_context(opened(teacher, key="teacher", **trusted))
         columns = make_columns(student, teacher=other)
         if not mixed:
             columns.pop(MIXED, None)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from distilvec.cli.options import (
     JsonFile,
+    TrustRemoteCode,
     argument,
     check_model_path,
     check_outputs,
@@ -20,6 +21,7 @@ def speed(
     models: Annotated[list[str], argument("SentenceTransformer folders or ids; others are compared with the first.")],
     full: Annotated[bool, option("The papers' 20 warm-ups and 200 repeats of every setting.")] = False,
     seconds: Annotated[float, option("Time for each setting otherwise.")] = 2.0,
+    trust_remote_code: TrustRemoteCode = False,
     json_file: JsonFile = None,
 ) -> None:
     """Measure latency, throughput and memory of models.
@@ -41,7 +43,9 @@ def speed(
     from distilvec.teachers.open import open_model
 
     timing = Timing(20, 200, None if full else seconds)
-    loaded = {name: open_model(name, key="models", device="cpu").model for name in models}
+    loaded = {
+        name: open_model(name, key="models", device="cpu", trust_remote_code=trust_remote_code).model for name in models
+    }
     with progress("speed", 100, "%") as advance:
 
         def note(what: str, done: int, total: int) -> None:

@@ -70,6 +70,17 @@ def test_texts_are_stored_once_and_labels_numbered_by_name(tmp_path):
     assert test.inputs == [("p: test only",)] and test.labels.tolist() == [1]
 
 
+def test_texts_of_the_test_that_are_trained_on_are_counted(tmp_path, capsys):
+    rows = texts_of(("Test  ONLY", "a", "train"), ("both", "a", "train"), ("both", "b", "test"), ("new", "b", "test"))
+    make(tmp_path, [*SMALL, *rows], validation_split="dev")
+    assert "2 of 3 test rows" in capsys.readouterr().err
+    pairs = [("a", "x", 1, "train"), ("A", "x ", 1, "test"), ("a", "b", 2, "train"), ("b", "a", 2, "test")]
+    make(tmp_path, pairs_of(*pairs), "pair")
+    assert "1 of 2 test rows" in capsys.readouterr().err
+    make(tmp_path, SMALL, validation_split="dev")
+    assert "test rows" not in capsys.readouterr().err
+
+
 def test_a_tenth_is_held_out_and_the_limit_drawn_by_seed(tmp_path):
     rows = texts_of(*[(f"text {n}", "ab"[n % 2], "train") for n in range(60)], ("t", "a", "test"))
     drawn = []

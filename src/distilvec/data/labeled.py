@@ -26,11 +26,12 @@ from distilvec.core.artifacts import META, open_column, open_or_build
 from distilvec.core.batch import NO_LABEL, Text, is_missing
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import hash_files
+from distilvec.core.log import log
 from distilvec.core.task_head import PAIRS, TaskInfo
 from distilvec.data.corpus import LONGEST_TEXT, SEPARATOR, Corpus, describe, text_key
 from distilvec.data.corpus_files import Rows, TextWriter, as_keys, clean_text, write_columns
 from distilvec.data.readers import check_readable
-from distilvec.data.task_rows import TableOptions, load_labelled, some_of, split_file
+from distilvec.data.task_rows import TableOptions, load_labelled, loose_text, some_of, split_file
 
 FORMAT = 1
 VALIDATION = 10  # one training row in ten is for validation if the task has no validation split
@@ -228,6 +229,18 @@ def _check(section: TaskSection, texts: list[tuple[str, ...]], classes: list[str
         problem = f"{section.path}: training and test rows are the same"
         fix = "Add a column split (train, test), or name a folder with the files train and test, such as train.csv."
         raise DistilvecError("task.test_split", f"{problem}.", fix)
+    trained = {_loose_key(parts) for parts in texts}
+    shared = sum(_loose_key(parts) in trained for parts in test)
+    if shared:
+        log(
+            f"task {section.label}: {shared:,} of {len(test):,} test rows have a text that the training split has, too: "
+            "they do not show how the student does on new texts."
+        )
+
+
+def _loose_key(parts: tuple[str, ...]) -> tuple[str, ...]:
+    """What a text or pair shares with those that differ in case and white space alone."""
+    return tuple(loose_text(text) for text in parts)
 
 
 def _read(section: TaskSection, split: str) -> tuple[list[tuple[str, ...]], Targets]:

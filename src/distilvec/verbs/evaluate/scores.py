@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,15 +173,15 @@ def open_columns(
 
     A table has vectors alone, so that nothing is left to score: a problem.
     """
-    trusted = {"trust_remote_code": trust_remote_code}
+    open_one = partial(opened, trust_remote_code=trust_remote_code)
     with ExitStack() as stack:
         other: Embedder | None = None
         if teacher is not None and source_kind(teacher) == "table":
             # First: a wrong path is found out before a model is loaded
-            other = stack.enter_context(opened(teacher, key="teacher", **trusted))
-        student = stack.enter_context(opened(model, key="model", **trusted))
+            other = stack.enter_context(open_one(teacher, key="teacher"))
+        student = stack.enter_context(open_one(model, key="model"))
         if teacher is not None and other is None:
-            other = stack.enter_context(opened(teacher, key="teacher", **trusted))
+            other = stack.enter_context(open_one(teacher, key="teacher"))
         columns = make_columns(student, teacher=other)
         if not mixed:
             columns.pop(MIXED, None)

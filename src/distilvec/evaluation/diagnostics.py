@@ -21,6 +21,7 @@ from distilvec.config.schema import Role
 from distilvec.core.batch import Text
 from distilvec.core.info import UNLIMITED
 from distilvec.core.log import progress
+from distilvec.core.spread import evenly_spread
 from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples, Labelled
@@ -233,7 +234,7 @@ def _plane(
     each = max(1, IN_THE_PLANE // len(drawn))
     numbers, teacher, groups, labels = [], [], [], []
     for (group, texts), part in zip(drawn, rows, strict=True):
-        chosen = np.linspace(0, len(texts) - 1, min(each, len(texts))).round().astype(int).tolist()
+        chosen = evenly_spread(len(texts), each).tolist()
         own = [texts[number] for number in chosen]
         numbers += [part.start + number for number in chosen]
         teacher.append(vectors(group, own))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from distilvec.core.spread import evenly_spread
 from distilvec.evaluation.evaluator import EmbeddingCache, ranked_documents, retrieval_vectors, score_task
 from distilvec.evaluation.memory import random_tokens
 from distilvec.evaluation.metrics import cosine_pairs, unit
@@ -143,12 +144,12 @@ def measure_parity(
 
 def sample_task(task: RetrievalTask, queries: int = QUERIES, documents: int = DOCUMENTS) -> RetrievalTask:
     """Return evenly spaced queries of a task, all their relevant documents, and evenly spaced further ones."""
-    kept = set(_spread(len(task.queries), queries))
+    kept = set(evenly_spread(len(task.queries), queries).tolist())
     pairs = zip(task.judged.tolist(), task.gains.tolist(), strict=True)
     judged = {(query, document): gain for (query, document), gain in pairs if query in kept}
     relevant = {document for (_, document), gain in judged.items() if gain > 0}
     others = [row for row in range(len(task.documents)) if row not in relevant]
-    rows = relevant | {others[number] for number in _spread(len(others), documents - len(relevant))}
+    rows = relevant | {others[number] for number in evenly_spread(len(others), documents - len(relevant))}
     made = make_retrieval(
         task.name,
         {task.document_ids[row]: task.documents[row] for row in sorted(rows)},
@@ -157,8 +158,3 @@ def sample_task(task: RetrievalTask, queries: int = QUERIES, documents: int = DO
         own=[task.query_ids[query] for query, row in enumerate(task.own) if row in rows],
     )
     return replace(made, domain=task.domain)
-
-
-def _spread(count: int, most: int) -> list[int]:
-    """Return at most `most` numbers below `count`, evenly spaced."""
-    return sorted({int(number) for number in np.linspace(0, count - 1, min(count, max(0, most)))}) if count else []

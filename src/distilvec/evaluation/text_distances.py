@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from distilvec.core.escape import shortened
+from distilvec.core.spread import evenly_spread
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.diagnostics import LENGTHS
 from distilvec.teachers.embedder import Embedder
@@ -68,8 +69,7 @@ class TextDistances:
 def spread_rows(rows: Array) -> Array:
     """Return at most TEXTS of the corpus's rows, evenly spread, int64."""
     rows = np.asarray(rows, dtype=np.int64)
-    chosen = np.linspace(0, len(rows) - 1, min(TEXTS, len(rows))).round().astype(int)
-    return rows[chosen]
+    return rows[evenly_spread(len(rows), TEXTS)]
 
 
 def row_batches(corpus: Corpus, rows: Array, embedder: Embedder) -> Iterator[EmbeddedBatch]:

@@ -15,6 +15,7 @@ from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import progress
 from distilvec.core.run_folder import RunFolder
+from distilvec.core.spread import evenly_spread
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.agreement import TaskRankings, ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, CompressionScore, compression_rows, default_dims
@@ -312,5 +313,4 @@ PARTS: dict[str, Callable[[Models], Any]] = {
 
 def spread(items: Sequence[str], count: int) -> list[str]:
     """Return `count` items, evenly spread."""
-    chosen = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int).tolist()
-    return [items[number] for number in dict.fromkeys(chosen)]
+    return [items[number] for number in evenly_spread(len(items), count)]

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.core.batch import Text
+from distilvec.core.spread import evenly_spread
 from distilvec.teachers.model_embedder import ModelEmbedder
 
 SAMPLE_TEXTS = 2048  # whose lengths are looked at
@@ -95,5 +96,4 @@ def rate_text(rate: PerToken, lengths: Lengths) -> str:
 
 def spread(texts: Sequence[Text]) -> list[Text]:
     """At most SAMPLE_TEXTS of the texts, evenly spread."""
-    rows = np.linspace(0, len(texts) - 1, min(SAMPLE_TEXTS, len(texts))).round().astype(int)
-    return [texts[row] for row in rows]
+    return [texts[row] for row in evenly_spread(len(texts), SAMPLE_TEXTS)]

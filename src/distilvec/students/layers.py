@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from distilvec.config.student import LayersSection
 from distilvec.core.errors import DistilvecError
+from distilvec.core.spread import evenly_spread
 
 MOST_CHOICES = 300  # that are all compared
 
@@ -38,18 +38,14 @@ def choose_layers(layers: int | list[int] | LayersSection, total: int) -> list[i
     if isinstance(layers, int):
         if not 1 <= layers <= total:
             raise DistilvecError("student.layers", f"found {layers}; give a number from 1 to {total}.")
-        return _spread(layers, total)
+        return evenly_spread(total, layers).tolist()
     if not layers or layers != sorted({*layers}) or not 0 <= layers[0] <= layers[-1] < total:
         raise DistilvecError(
             "student.layers",
             f"found {layers}; expected numbers from 0 (the first layer) to {total - 1} in ascending order, each once.",
-            f"Give for example {_spread(max(1, total // 2), total)}.",
+            f"Give for example {evenly_spread(total, max(1, total // 2)).tolist()}.",
         )
     return list(layers)
-
-
-def _spread(count: int, total: int) -> list[int]:
-    return [int(layer) for layer in np.round(np.linspace(0, total - 1, count))]
 
 
 def best_layers(

@@ -27,6 +27,7 @@ from distilvec.core.hashing import combine
 from distilvec.core.info import TeacherInfo
 from distilvec.core.log import log
 from distilvec.core.similarity import Similarity
+from distilvec.core.spread import evenly_spread
 from distilvec.data.corpus import Corpus, text_name
 from distilvec.remote.client import KEY_VARIABLE, MOST_BYTES, BatchRefused, Client
 from distilvec.remote.meter import Batch, make_batches, one_batch, token_counter
@@ -361,7 +362,7 @@ class ApiEmbedder:
         self._checked = True
         stored = [start + np.flatnonzero(cache.positions(keys) >= 0) for start, keys in key_chunks(corpus)]
         rows = np.concatenate(stored) if stored else np.empty(0, dtype=np.int64)
-        rows = rows[np.linspace(0, len(rows) - 1, min(AGAIN, len(rows))).astype(int)]
+        rows = rows[evenly_spread(len(rows), AGAIN)]
         if not len(rows):
             return
         new = self._whole(corpus.prompted(rows))

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from distilvec.config.schema import Role, SourceSection
 from distilvec.core.errors import ColumnError, DistilvecError
 from distilvec.core.log import log
+from distilvec.core.spread import evenly_spread
 from distilvec.data.sources import read_source
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.maker import SAME, SAMPLE, mean_cosine, open_maker
@@ -100,7 +99,7 @@ def recognize(
     A candidate of fewer dims than the index has no cosine, and comes last.
     """
     texts, vectors = index.documents()
-    chosen = np.linspace(0, len(texts) - 1, min(SAMPLE, len(texts))).astype(int)
+    chosen = evenly_spread(len(texts), SAMPLE)
     sample = [texts[row] for row in chosen]
     compared = []
     for name in candidates:

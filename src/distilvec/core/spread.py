@@ -1,0 +1,15 @@
+"""A few of many, evenly spread."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+
+def evenly_spread(total: int, most: int) -> npt.NDArray[np.int64]:
+    """Return at most `most` of the numbers 0 to total - 1, evenly spread with the first and the last, each once.
+
+    One alone is the first. Halves go to the even neighbour: 3 of 6 are 0, 2 and 5.
+    """
+    count = max(0, min(most, total))
+    return np.linspace(0, total - 1, count).round().astype(np.int64)

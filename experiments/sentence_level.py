@@ -89,6 +89,26 @@ def summary_table(report: Mapping[str, Any], own_layers: Mapping[str, Any], cost
     return "\n".join(lines)
 
 
+def larger_table(report: Mapping[str, Any]) -> str:
+    """A line for each method on the student of a larger teacher: averages, and the difference from `simcse`.
+
+    A method with a map to the teacher's dimensions also has the average of its vectors behind the map.
+    """
+    found = by_name(report["rows"])
+    lines = ["| method | seeds | in domain | out of domain | all | against `simcse` | behind its map |"]
+    lines.append("|---|---:|---:|---:|---:|---:|---:|")
+    methods = [name for name in found if not name.endswith(", projected")]
+    for name in sorted(methods, key=lambda name: statistics.mean(averages(found[name]))):
+        rows = found[name]
+        of_a_method = name not in ("teacher", "untrained", "simcse")
+        gap = difference(by_seed(rows), by_seed(found["simcse"])) if of_a_method else ""
+        behind = found.get(f"{name}, projected")
+        cells = [spread(averages(rows, domain)) for domain in ("in", "out", "all")]
+        cells += [gap, spread(averages(behind)) if behind else ""]
+        lines.append(f"| {name} | {len(rows)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def methods_tables(report: Mapping[str, Any]) -> str:
     """Every method: averages, differences from `simcse`, tasks, and in words where the order is the paper's."""
     found = by_name(report["rows"])

@@ -195,14 +195,15 @@ def test_an_exported_file_is_named_where_the_model_changed(
 ) -> None:
     folder, student = tmp_path / "student", student_of(backbones["bert"])
     save_student(student, folder, {"n": 1}, "# Card\n")
-    (folder / "onnx").mkdir()
-    (folder / "onnx" / "model.onnx").write_bytes(b"onnx")
+    for name in ("onnx/model.onnx", "openvino/openvino_model.xml"):
+        (folder / name).parent.mkdir()
+        (folder / name).write_bytes(b"exported")
     save_student(student, folder, {"n": 2}, "# Card\n")  # as a run that was interrupted in its evaluation
     assert "earlier model" not in capsys.readouterr().err
     with torch.no_grad():
         next(student.parameters()).add_(1)
     save_student(student, folder, {"n": 3}, "# Card\n")
-    assert "kept, of the earlier model: onnx/model.onnx in" in capsys.readouterr().err
+    assert "kept, of the earlier model: onnx/model.onnx, openvino/openvino_model.xml in" in capsys.readouterr().err
 
 
 def test_nothing_is_written_where_nothing_changes(backbones: dict[str, Path], tmp_path: Path) -> None:

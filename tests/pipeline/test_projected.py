@@ -100,3 +100,19 @@ def test_what_has_no_projection(finished, tmp_path, no_pages):
     assert list(without.scores) == ["teacher", "untrained", "student"]
     _, less = finished("distilcse_ckd", evaluation__columns=["student"])
     assert list(less.scores) == ["student"]
+
+
+def test_a_trained_student_is_never_replaced_by_an_export(finished, tmp_path, no_pages):
+    _, result = finished("talas")
+    student = result.folder / "student"
+    before = {path: path.read_bytes() for path in student.rglob("*") if path.is_file()}
+    for to in ("projected", "router"):
+        with refused("--out"):
+            export_model(str(student), to, out=student)
+        with refused("--suite"):
+            export_model(str(student), to, suite=tmp_path / "suite.yaml")
+    assert {path: path.read_bytes() for path in student.rglob("*") if path.is_file()} == before
+    for _ in range(2):
+        assert export_model(str(student), "projected", out=tmp_path / "mine").path == tmp_path / "mine"
+    with refused("--out"):
+        export_model(str(student), "router", out=tmp_path / "mine")

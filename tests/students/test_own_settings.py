@@ -173,3 +173,19 @@ def test_a_lifted_mask_of_the_teacher_is_lifted_in_its_layers(tmp_path: Path) ->
     np.testing.assert_allclose(student.encode(TEXTS), expected, atol=1e-5)
     causal = build_student(StudentSection(model=str(folder)), described, seed=0)
     assert np.abs(causal.encode(TEXTS) - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("layers", [2, 0])
+def test_an_added_token_without_a_row_gets_one(layers: int, tmp_path: Path) -> None:
+    """As Gemma 3's mark of an image, which its table lacks: the model can teach, and a student can be cut from it."""
+    model = SentenceTransformer(str(sentence_transformer(tmp_path / "model", bert(tmp_path / "bert"), "mean")))
+    model.tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    folder = saved(tmp_path / "marked", *model)
+    student = build_student(StudentSection(model="teacher", layers=layers), info(folder), seed=0)
+    plain = build_student(StudentSection(model="teacher", layers=layers), info(tmp_path / "model"), seed=0)
+    np.testing.assert_allclose(student.encode(TEXTS), plain.encode(TEXTS), atol=1e-6)
+    assert np.isfinite(student.encode(["a text with <image> in it"])).all()
+    save_student(student, tmp_path / "saved", {"method": "none"}, "# card\n")
+    loaded = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    marked = ["a text with <image> in it"]
+    np.testing.assert_allclose(loaded.encode(marked), student.encode(marked), atol=1e-6)

@@ -10,6 +10,7 @@ from refusals import refused
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config.recipe import section_of
+from distilvec.config.schema import TeacherSection
 from distilvec.config.student import StudentSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import OutputSpec
@@ -19,6 +20,7 @@ from distilvec.models.static import text_tokenizer
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.static import FREQUENT, frequency_weights, principal_components
+from distilvec.teachers.teacher import load_teacher
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +138,13 @@ def test_long_texts_are_cut_where_the_teacher_cuts_them(folder, tmp_path):
 def test_what_a_table_cannot_have_is_refused(key, value):
     with refused("student." + ("embedding.expand" if key == "embedding" else key), "static"):
         section_of(StudentSection, "student", {"model": "teacher", "layers": 0, key: value})
+
+
+def test_a_static_teacher_reads_as_many_tokens_as_the_recipe_says(folder, tmp_path):
+    built(folder).save_pretrained(str(tmp_path / "static"))
+    whole = load(tmp_path / "static", device="cpu")
+    long = " ".join(TEXTS)
+    tokenizer = text_tokenizer(whole)
+    beginning = tokenizer.decode(tokenizer(long)["input_ids"][:5])
+    with load_teacher(TeacherSection(model=str(tmp_path / "static"), max_length=5), "cpu") as teacher:
+        np.testing.assert_allclose(teacher.embed([long]), whole.encode([beginning]), atol=1e-6)

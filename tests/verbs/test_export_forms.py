@@ -188,3 +188,11 @@ def test_what_is_at_the_place_stays_unless_it_is_onnx(tmp_path: Path) -> None:
 def test_an_id_needs_a_place() -> None:
     with pytest.raises(DistilvecError, match="--out"):
         export("org/model")
+
+
+@pytest.mark.parametrize(("to", "name"), [("openvino", "model.bin"), ("openvino", "model"), ("onnx", "model.xml")])
+def test_a_name_that_says_another_format_is_refused(to: str, name: str, world: SimpleNamespace, tmp_path) -> None:
+    pytest.importorskip("openvino")
+    with refused("--out", name):
+        export_model(str(world.folder), to, out=tmp_path / "new" / name, suite=world.suite)
+    assert not (tmp_path / "new").exists()

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from huggingface_hub import ModelCard
 from refusals import refused
 
 from distilvec.core.errors import DistilvecError
+from distilvec.report.exports import write_exports
 from distilvec.report.model_card import FROM_FOLDER, model_card
 from distilvec.report.record import parse_record
+from distilvec.report.values import ExportedForm
 from distilvec.verbs.push.push import _PUSHED, checked_card, hub_card, model_files, push_model
 
 ROOT = Path(__file__).parents[2]
@@ -242,3 +245,30 @@ def test_code_that_the_settings_name_is_pushed_and_no_other(folders, tmp_path):
     for name in ("layers.py", "train.py", "configuration.py"):
         (model / name).write_text("", encoding="utf-8")
     assert {name for name in model_files(model) if name.endswith(".py")} == {"modeling.py", "layers.py"}
+
+
+def exported_form():
+    """A file that is as good as PyTorch."""
+    numbers = {field.name: 1 for field in fields(ExportedForm) if field.type in ("int", "float")}
+    texts = {field.name: "x" for field in fields(ExportedForm) if field.type == "str"}
+    return ExportedForm(**{**numbers, **texts, "latency_ms": 1, "file": "onnx/model.onnx"})
+
+
+def test_files_that_were_exported_from_an_earlier_model_stay(folders, tmp_path, capsys):
+    """A reader of the hub would run them instead of the new weights."""
+    model = shutil.copytree(folders / "unlicensed", tmp_path / "model")
+    for name in ("onnx/model.onnx", "openvino/openvino_model.xml", "openvino/openvino_model.bin"):
+        (model / name).parent.mkdir(exist_ok=True)
+        (model / name).write_bytes(b"exported")
+    write_exports(model, {})
+    assert "onnx/model.onnx" not in model_files(model)
+    (model / "exports.json").unlink()
+    assert {"onnx/model.onnx", "openvino/openvino_model.bin"} <= {*model_files(model)}, "files of unknown origin"
+    write_exports(model, {"onnx": exported_form()})
+    assert {"onnx/model.onnx", "exports.json"} <= {*model_files(model)}
+    capsys.readouterr()
+    settings = model / "1_Pooling" / "config.json"
+    settings.write_text(settings.read_text().replace("32", "32 "))
+    left = {*model_files(model)}
+    assert not any(name.endswith((".onnx", ".xml", ".bin", "exports.json")) for name in left)
+    assert "openvino/openvino_model.xml" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel, ByT5Tokenizer
 from distilvec.cli.app import app
 from distilvec.core.errors import DistilvecError
 from distilvec.models.load import resolve_model
-from distilvec.verbs.transplant.budget import _fixed, _sizes
+from distilvec.verbs.transplant.budget import _fixed, _sizes, some_of_each
 from distilvec.verbs.transplant.transplant import _card, rows_line
 
 TEXTS = make_texts(300)
@@ -131,9 +131,10 @@ def test_the_first_rank_of_a_budget_leaves_every_token_and_less_than_eight_furth
     [
         ("bert", ["--rank", "32"], r"^\[--rank\] found 32; give a number from 2 to 31"),
         ("gemma3", ["--rank", "8"], r"^\[--rank\] found Gemma3TextModel .*expected a BERT encoder"),
-        ("gemma3", ["--budget", "1M"], r"^\[--rank\] found Gemma3TextModel"),
+        ("gemma3", ["--budget", "30k"], r"^\[--budget\] .*found Gemma3TextModel"),
         ("bert", ["--budget", "30k"], r"^\[--budget\] found 0.03 M parameters; the model's layers"),
         ("bert", ["--budget", "much"], r"^\[--budget\] found 'much'; expected a number of parameters"),
+        ("bert", ["--budget", "25%"], r"^\[--budget\] found '25%'; expected a number of parameters"),
         ("bert", ["--budget-mb", "-1"], r"^\[--budget-mb\] found -1"),
         ("bert", ["--budget", "1M", "--rank", "8"], r"^\[--budget\] found several"),
         ("bert", ["--budget", "1M", "--vocab-size", "90"], r"^\[--budget\] chooses how many tokens"),
@@ -267,3 +268,25 @@ def test_rows_without_an_old_piece_are_explained():
     assert first == "rows 9 missing, 5 special" and "2 bytes of rare characters; ▁ a b c d …" in second
     assert rows_line({"rows": {"special": 5}, "without_pieces": []}) == "rows 5 special"
     assert rows_line({"rows": {"missing": 1}, "without_pieces": ["▁"]}).endswith("(▁)")
+
+
+@pytest.mark.parametrize("name", ["bert", "gemma3"])
+def test_a_budget_that_leaves_room_changes_no_vector(teachers, texts, tmp_path, name):
+    transplant(teachers[name], "--texts", texts, "--budget", "5_000_000", "--out", tmp_path / "out")
+    old, new = (SentenceTransformer(str(folder), device="cpu") for folder in (teachers[name], tmp_path / "out"))
+    np.testing.assert_allclose(new.encode(TEXTS), old.encode(TEXTS), atol=1e-6)
+    assert "rank" not in json.loads((tmp_path / "out" / "vocabulary.json").read_text())
+
+
+def test_every_language_is_among_the_texts_that_a_table_is_fitted_to():
+    many, few = [f"en {number}" for number in range(50)], ["tr 0", "tr 1", "tr 2"]
+    read = some_of_each({"en": lambda: iter(many), "tr": lambda: iter(few)}, 20)
+    assert len(read) == 20 and {*few} < {*read} and {*read} - {*few} == {*many[:17]}
+
+
+def test_the_smallest_table_is_a_budget():
+    sizes = {"hidden_size": 96, "num_attention_heads": 2, "intermediate_size": 8}
+    first = torch.nn.Module()
+    first.auto_model = BertModel(BertConfig(vocab_size=500, num_hidden_layers=1, **sizes))
+    model = torch.nn.Sequential(first)
+    assert [*_sizes(model, _fixed(model, 8) + 8 * 500, 500, 500)] == [(8, 500)]

@@ -90,7 +90,9 @@ def smaller_and_mixed(old):
     """A vocabulary cut to texts in English, and one with 25 tokens of Turkish."""
     english, turkish = {"en": Words(ENGLISH, old)}, Words(TURKISH * 3, old)
     cut = trim(old, english, letters="seen").tokenizer
-    return cut, hybrid(old, turkish, TURKISH * 3, english, 25, trim(old, english).figures["always"] + 35).tokenizer
+    return cut, hybrid(
+        old, turkish, lambda: TURKISH * 3, english, 25, trim(old, english).figures["always"] + 35
+    ).tokenizer
 
 
 @pytest.mark.parametrize("name", ["roberta", "modernbert", "qwen3", "bpe with bytes", "unigram with bytes"])
@@ -334,7 +336,7 @@ def test_a_language_gets_tokens_of_its_own_and_the_others_keep_theirs(pieces, na
     old = pieces[name]
     always = trim(old, {"tr": Words(TURKISH, old)}).figures["always"]
     others = {"en": Words(ENGLISH, old), "x": Words(HARD, old)}
-    found = hybrid(old, Words(TURKISH * 3, old), TURKISH * 3, others, 25, always + 35, "all")
+    found = hybrid(old, Words(TURKISH * 3, old), lambda: TURKISH * 3, others, 25, always + 35, "all")
     assert len(found.tokenizer) == always + 35 and found.figures["target"] == 25 and found.figures["others"] == 10
     new = Pieces(found.tokenizer)
     assert None not in new.tokens and found.figures["unreachable"] == 0
@@ -346,18 +348,29 @@ def test_a_language_gets_tokens_of_its_own_and_the_others_keep_theirs(pieces, na
 def test_share_and_size_of_a_hybrid_are_wishes(pieces, name):
     old, english = pieces[name], {"en": Words(ENGLISH, pieces[name])}
     always = trim(old, {"tr": Words(TURKISH, old)}).figures["always"]
-    few = hybrid(old, Words(["ev"], old), ["ev"], english, 2000, always + 4000)
+    few = hybrid(old, Words(["ev"], old), lambda: ["ev"], english, 2000, always + 4000)
     target, size = few.notes
     assert target == f"{few.figures['target']:,} tokens of the target language instead of 2,000: its texts give no more"
     assert size == f"{len(few.tokenizer):,} tokens instead of {always + 4000:,}: the texts use no more"
     assert few.figures["target"] < 2000 and few.figures["others"] > 0
-    alone = hybrid(old, Words(TURKISH * 3, old), TURKISH * 3, {"en": Words(["a"], old)}, 25, always + 300)
+    alone = hybrid(old, Words(TURKISH * 3, old), lambda: TURKISH * 3, {"en": Words(["a"], old)}, 25, always + 300)
     assert alone.figures["target"] == 25 and alone.notes[-1].endswith("the texts use no more")
     for size in (always + 20, 40, 3):  # letters that no text uses make way, then the share
-        found = hybrid(old, Words(TURKISH * 3, old), TURKISH * 3, english, 25, size)
+        found = hybrid(old, Words(TURKISH * 3, old), lambda: TURKISH * 3, english, 25, size)
         tokens = len(found.tokenizer)
         assert tokens == found.figures["always"] + found.figures["target"] + found.figures["others"]
         assert found.notes and (tokens == size or found.notes[-1].startswith(f"{tokens:,} tokens instead of {size:,}"))
         if found.figures["target"] < 25:
             assert any("left by special tokens and letters" in note for note in found.notes)
         assert not unreachable(Pieces(found.tokenizer)) - unreachable(old)
+
+
+@pytest.mark.parametrize("name", ["xlm_roberta", "t5", "unigram with bytes"])
+def test_a_language_of_many_letters_gets_tokens_of_its_own(pieces, name):
+    """More letters than the share and the old alphabet together, as Chinese has."""
+    old = pieces[name]
+    texts = ["".join(chr(0x4E00 + start + offset) for offset in range(30)) for start in range(0, 600, 3)]
+    english = {"en": Words(ENGLISH, old)}
+    always = trim(old, english).figures["always"]
+    found = hybrid(old, Words(texts, old), lambda: iter(texts), english, 20, always + 40)
+    assert found.figures["tokens"] == len(found.tokenizer) and found.figures["target"] > 0

@@ -34,6 +34,7 @@ RECORD = "distillation.json"
 FILES = "files"  # the record's key
 MODULES = "modules.json"  # what readers of a model begin with
 CHANGED = ".yours"  # suffix of a file that was changed by hand, where the new model has a file of the same name
+EXPORTED = (".onnx", ".onnx_data", ".onnx.data", "openvino_model.xml", "openvino_model.bin")  # ends of exported files
 _CONTENT = (".safetensors", "tokenizer.json")  # ends of the files that an exported file was made of
 
 
@@ -175,7 +176,7 @@ def _name_outdated_exports(folder: Path, old_files: dict[str, str], new_files: d
     """Log the exported files in `folder` that belong to the old model, if the new one is another."""
     if all(new_files.get(name) == checksum for name, checksum in old_files.items() if name.endswith(_CONTENT)):
         return
-    exports = [name for name in _names(folder) if name.endswith(".onnx") and name not in old_files]
+    exports = [name for name in _names(folder) if name.endswith(EXPORTED) and name not in old_files]
     if exports:
         _log_once(f"kept, of the earlier model: {', '.join(exports)} in {folder}; `distilvec export` makes files again")
 

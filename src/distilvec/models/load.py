@@ -33,6 +33,7 @@ from distilvec.models.experts import CONFIG, WEIGHTS, Experts
 from distilvec.models.limits import max_length, position_limit
 from distilvec.models.placement import placement
 from distilvec.models.settings import ModelSettings, setting_key
+from distilvec.models.static import is_static
 from distilvec.models.tokenizers import lower_case
 from distilvec.models.unreadable import (
     PROBE,
@@ -203,13 +204,15 @@ def _set_length(model: SentenceTransformer, name: str, key: str, asked: int | No
     backbone = getattr(model[0], "auto_model", None)
     positions = None if backbone is None else position_limit(backbone)
     special = 0 if backbone is None else model[0].tokenizer.num_special_tokens_to_add(pair=False)
-    if asked is not None and not special < asked <= (positions or asked):
-        raise DistilvecError(
-            setting_key(key, "max_length"),
-            f"found {asked}; {name} has positions for {positions} tokens, of which {special} special ones.",
-            f"Give at least {special + 1}, and at most that.",
-        )
-    if asked is not None:
+    if asked is not None and asked <= special:
+        problem = f"found {asked}; {name} reads {special} special tokens with a text, so that nothing of it is left."
+        raise DistilvecError(setting_key(key, "max_length"), problem, f"Give at least {special + 1}.")
+    if asked is not None and positions is not None and asked > positions:
+        problem = f"found {asked}; {name} has positions for {positions} tokens."
+        raise DistilvecError(setting_key(key, "max_length"), problem, "Give at most that.")
+    if asked is not None and is_static(model):
+        model[0].tokenizer.enable_truncation(asked)  # where a static model has its length
+    elif asked is not None:
         model.max_seq_length = asked
     elif positions is not None:
         model.max_seq_length = max_length(model)

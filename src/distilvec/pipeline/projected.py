@@ -8,9 +8,11 @@ from pathlib import Path
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
+from distilvec.core.escape import visible
 from distilvec.core.objective import Objective
 from distilvec.core.registry import method_class
 from distilvec.core.run_folder import RunFolder
+from distilvec.formats.replace import read_record
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.opened_run import Run
@@ -53,6 +55,14 @@ def finished_job(student: Path, to: str) -> tuple[Job, RunRecord]:
     return reopen(run.recipe, run.folder, run.record), run.record
 
 
+def check_form_folder(out: Path, name: str) -> None:
+    """DistilvecError for a folder with another model of distilvec's than an earlier export of this name."""
+    found = read_record(out)
+    if found is not None and found.get("name") != name:
+        problem = f"{out} holds another model ({visible(str(found.get('name')))}), which would be lost."
+        raise DistilvecError("--out", problem, "Choose a new or empty folder.")
+
+
 def export_projected(student: Path, out: Path | None) -> Path:
     """Write a finished run's student behind its projection as a plain model, by default as RUN/projected.
 
@@ -78,5 +88,6 @@ def export_projected(student: Path, out: Path | None) -> Path:
         neighbors=None,
     )
     out = out or job.files.projected
+    check_form_folder(out, projected.name)
     save_student(model, out, projected.to_json(), model_card(projected), key="--out")
     return out

@@ -94,6 +94,7 @@ def build_with_notes(
             source = load_source(section, teacher)
             notes = student_notes(section, source, teacher)
         transformer, *later_modules = source.modules
+        _add_missing_rows(transformer)
         if vocabulary is not None and section.vocabulary is not None and section.config is None:
             give_tokenizer(transformer, vocabulary, section.vocabulary.compose, section.vocabulary.keep_norm)
         if section.attention == "bidirectional" or (section.model == "teacher" and teacher.attention):
@@ -446,9 +447,31 @@ def _settle_tokenizer(tokenizer: PreTrainedTokenizerBase, backbone: PreTrainedMo
             "Set its pad_token and save it.",
         )
     rows = backbone.get_input_embeddings().num_embeddings
-    if len(tokenizer) > rows:
+    if _beyond(tokenizer, rows):
         raise DistilvecError(
             "student.tokenizer",
             f"the tokenizer has {len(tokenizer)} tokens, the embedding table {rows} rows.",
             "Take the tokenizer that belongs to the model, or set vocab_size in student.config.",
         )
+
+
+def _add_missing_rows(transformer: Transformer) -> None:
+    """Give zeros to added tokens that the table has no row for, such as Gemma's mark of an image: a text may hold one.
+
+    Other tokens without a row mean that tokenizer and model do not belong together, which `_settle_tokenizer` refuses.
+    """
+    tokenizer, backbone = transformer.tokenizer, transformer.auto_model
+    table = backbone.get_input_embeddings()
+    beyond = _beyond(tokenizer, table.num_embeddings)
+    if not beyond or not beyond <= tokenizer.added_tokens_decoder.keys():
+        return
+    size = max(beyond) + 1
+    zeros = table.weight.new_zeros(size - table.num_embeddings, table.embedding_dim)
+    table.weight = nn.Parameter(torch.cat([table.weight.detach(), zeros]))
+    table.num_embeddings = size
+    backbone.config.get_text_config().vocab_size = size
+
+
+def _beyond(tokenizer: PreTrainedTokenizerBase, rows: int) -> set[int]:
+    """Return the ids of a tokenizer that a table of so many rows lacks."""
+    return {number for number in tokenizer.get_vocab().values() if number >= rows}

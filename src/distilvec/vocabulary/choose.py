@@ -58,7 +58,7 @@ def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts
             "student.vocabulary.target",
             f"no texts of '{target}'{nearest(target, words) or '.'} Languages of the texts: {', '.join(words)}.",
         )
-    return hybrid(pieces, words.pop(target), texts[target](), words, share, size, section.letters)
+    return hybrid(pieces, words.pop(target), texts[target], words, share, size, section.letters)
 
 
 def kept_vocabulary(folder: Path, make: Callable[[], Vocabulary]) -> tuple[PreTrainedTokenizerFast, dict[str, Any]]:

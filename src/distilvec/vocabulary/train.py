@@ -78,7 +78,7 @@ def _trained(texts: Texts, kind: NewKind, size: int, special: list[str], like: P
             vocab_size=size, initial_alphabet=ByteLevel.alphabet(), **shared
         )
     elif kind == "unigram":
-        least = len(_letters(tokenizer, texts)) + len(special) + 1  # the trainer refuses fewer
+        least = len(text_letters(tokenizer, texts)) + len(special) + 1  # the trainer refuses fewer
         trainer = trainers.UnigramTrainer(vocab_size=max(size - _BYTES, least), unk_token=unknown, **shared)
     else:
         trainer = trainers.WordPieceTrainer(vocab_size=size, continuing_subword_prefix=PREFIX, **shared)
@@ -90,7 +90,7 @@ def _trained(texts: Texts, kind: NewKind, size: int, special: list[str], like: P
     return state
 
 
-def _letters(tokenizer: Tokenizer, texts: Texts) -> set[str]:
+def text_letters(tokenizer: Tokenizer, texts: Texts) -> set[str]:
     """Return the distinct characters of the texts, as the tokenizer writes them."""
     letters = {SPACE}
     for text in texts():

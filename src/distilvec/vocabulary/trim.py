@@ -6,7 +6,7 @@ Paper: 003, "... Turkish via Cross-Lingual Tokenizer Surgery and Offline Distill
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Literal, TypeVar
@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from distilvec.core.errors import DistilvecError
 from distilvec.vocabulary.edit import alphabet, joined, needed, parts_of, restrict
 from distilvec.vocabulary.pieces import Pieces, Surface
+from distilvec.vocabulary.train import text_letters
 
 Alphabet = Literal["all", "seen"]
 Counts = npt.NDArray[np.int64]
@@ -187,7 +188,7 @@ def _text(pieces: Pieces, number: int) -> str:
 def hybrid(
     pieces: Pieces,
     target: Words,
-    texts: Iterable[str],
+    texts: Callable[[], Iterable[str]],
     others: Mapping[str, Words],
     share: int,
     size: int,
@@ -210,7 +211,10 @@ def hybrid(
     room = max(0, size - len(fixed))
     target_count = min(share, room)
     training_size = int(MORE * target_count) + len(fixed)
-    trained = pieces.tokenizer.train_new_from_iterator(texts, training_size, show_progress=False)
+    if pieces.state["model"]["type"] == "Unigram":  # its trainer refuses fewer tokens than letters
+        alphabet_size = len(text_letters(pieces.tokenizer.backend_tokenizer, texts))
+        training_size = max(training_size, alphabet_size + len(pieces.added) + 1)
+    trained = pieces.tokenizer.train_new_from_iterator(texts(), training_size, show_progress=False)
     target_pieces = Pieces(trained, "the target's tokenizer")
     target_ranked = _by_count(target.tokens(target_pieces), target_pieces)
     others_ranked = list(_in_turn(pieces, counts))

@@ -6,7 +6,7 @@ one gate that compares the form with PyTorch, and one move to the files' final l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,7 @@ def export_model(
     if to not in known:
         raise DistilvecError("--to", f"no form '{to}'{nearest(to, known) or '.'} Forms: {', '.join(known)}.")
     if to in FOLDERS:
+        _refuse_file_options(to, {"--suite": suite, "--force": force, "--trust-remote-code": trust_remote_code})
         return Exported(FOLDERS[to](Path(model), out), {})
     form = FORMS[to]
     for extra in dict.fromkeys(("onnx", form.extra)):
@@ -119,6 +120,10 @@ def export_model(
     if out is None and not Path(model).is_dir():
         raise DistilvecError("--out", f"{model} is a hub id, no folder.", f"Give the path of the {to} file with --out.")
     place = out or Path(model) / form.file
+    ending = Path(form.file).suffix
+    if place.suffix.lower() != ending:
+        problem = f"{place} does not end in {ending}, by which readers know the format."
+        raise DistilvecError("--out", problem, "Give such a name.")
     form.check_place(place, "--out")
     if suite is not None:
         read_suite(suite)
@@ -129,6 +134,13 @@ def export_model(
     if out is None:
         _record(Path(model), forms)
     return Exported(place, forms, tuple(problems))
+
+
+def _refuse_file_options(to: str, options: Mapping[str, Any]) -> None:
+    """Raise DistilvecError for an option of files: a folder has the run's own weights, with nothing to compare."""
+    for name, value in options.items():
+        if value:
+            raise DistilvecError(name, f"is for forms that are a file; {to} is a folder.", "Leave it out.")
 
 
 def parity_task(model: Path, suite: Path | None) -> RetrievalTask:

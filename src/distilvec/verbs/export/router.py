@@ -13,7 +13,7 @@ from torch import nn
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.router import save_router
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.projected import finished_job, projected_student
+from distilvec.pipeline.projected import check_form_folder, finished_job, projected_student
 from distilvec.pipeline.student import load_saved
 from distilvec.report.model_card import model_card
 from distilvec.teachers.model_embedder import ModelEmbedder
@@ -53,6 +53,7 @@ def export_router(student: Path, out: Path | None) -> Path:
         documents=job.teacher.info.name,
         neighbors=record.neighbors if compatible else None,  # judged was the student without its projection
     )
+    check_form_folder(out, routed.name)
     with load_teacher(section.model_copy(update={"dtype": "float32"}), "cpu") as teacher:
         if teacher.manifest().weights != job.teacher.manifest.weights:
             raise DistilvecError(

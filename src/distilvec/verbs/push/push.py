@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,9 @@ from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.escape import quoted
 from distilvec.core.log import log
 from distilvec.core.run_folder import RunFolder
+from distilvec.formats.replace import EXPORTED
 from distilvec.models.origin import is_hub_id
+from distilvec.report.exports import EXPORTS, read_exports
 from distilvec.report.model_card import FROM_FOLDER
 
 CARD = "README.md"
@@ -130,6 +132,10 @@ def model_files(model: Path) -> list[str]:
     root = model.resolve()
     names = sorted(path.relative_to(model).as_posix() for path in model.rglob("*") if path.is_file())
     code = code_files(model)
+    outdated = set(_exports_of_another_model(model, names))
+    if outdated:
+        log(f"not pushed, since made of an earlier model: {', '.join(sorted(outdated))}; `distilvec export` again")
+    names = [name for name in names if name not in outdated]
     files = []
     for name in names:
         is_of_the_model = name in code or _PUSHED.fullmatch(name)
@@ -144,6 +150,13 @@ def model_files(model: Path) -> list[str]:
     if CARD not in files:
         raise DistilvecError("model", f"{model} has no model card.", f"Write a {CARD} with its base model and license.")
     return files
+
+
+def _exports_of_another_model(model: Path, names: Sequence[str]) -> list[str]:
+    """Return exports.json and the exported files if they were made of other weights than the folder's."""
+    if not (model / EXPORTS).is_file() or read_exports(model):
+        return []
+    return [name for name in names if name == EXPORTS or name.endswith(EXPORTED)]
 
 
 def code_files(model: Path) -> set[str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 
 import torch
 from sentence_transformers import SentenceTransformer
@@ -13,6 +12,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config.student import VocabularySection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
+from distilvec.core.spread import evenly_spread
 from distilvec.students.factorize import COMPARED, TEXTS, check_factorizable, factorize
 from distilvec.vocabulary.choose import Texts
 from distilvec.vocabulary.compare import parameter_counts
@@ -21,7 +21,6 @@ from distilvec.vocabulary.trim import Vocabulary
 
 RANKS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # with fewer tokens
 _TRIED = 5  # ranks: the largest multiple of 8 that leaves every token, and the next ones of RANKS
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 Make = Callable[[VocabularySection], Vocabulary]
 
 
@@ -46,12 +45,10 @@ class Made:
         return line if self.distance is None else f"{line}, start distance {self.distance:.3f}"
 
 
-def parameter_budget(text: str) -> int:
-    """Read a number of parameters such as 5M, 800k or 5000000. DistilvecError for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)", text.strip().lower())
-    if found is None or float(found[1]) == 0:
-        raise DistilvecError("--budget", f"found '{text}'; expected a number of parameters.", "Give for example 5M.")
-    return int(float(found[1]) * _UNITS[found[2]])
+def some_of_each(texts: Mapping[str, Texts], most: int) -> list[str]:
+    """Return the first texts of each language in turn, at most so many in all: a language of few has them all there."""
+    in_turn = chain.from_iterable(zip_longest(*(read() for read in texts.values())))
+    return list(islice((text for text in in_turn if text is not None), most))
 
 
 def with_rank(model: SentenceTransformer, rank: int, texts: list[str]) -> SentenceTransformer:
@@ -73,20 +70,30 @@ def within_budget(
 ) -> Made:
     """Return the rank and tokens of at most `parameters` whose vectors are nearest to those of `model`.
 
-    `make` chooses a vocabulary on the texts. Tried are the largest multiple of 8 that leaves every token, and larger
-    ranks with fewer tokens. Errors: DistilvecError for a budget below the layers and the smallest table, a vocabulary
-    that is not trimmed, and a model that cannot be factorized.
+    A model that is small enough with the tokens of its texts keeps its rows as they are. `make` chooses a vocabulary on
+    the texts. Else tried are the largest multiple of 8 that leaves every token, and larger ranks with fewer tokens.
+    Errors: DistilvecError for a budget below the layers and the smallest table, a vocabulary that is not trimmed, and a
+    model that cannot be factorized.
     """
     if section.kind != "trim" or section.tokenizer is not None or section.size is not None:
         raise DistilvecError(
             "--budget", "chooses how many tokens are kept.", "Leave out --kind, --vocab-size, --tokenizer."
         )
-    check_factorizable(model[0].auto_model)
-    read = list(islice(chain.from_iterable(one() for one in texts.values()), TEXTS))
-    sample = read[:: max(1, len(read) // COMPARED)][:COMPARED]
+    everything = make(section)
+    trimmed, rows = transplant(model, everything.tokenizer, section.compose, section.keep_norm, max_length)
+    size = parameter_counts(trimmed)["total"]
+    if size <= parameters:  # with its own table, whose vectors are the old model's
+        return Made(trimmed, everything, rows)
+    try:
+        check_factorizable(model[0].auto_model)
+    except DistilvecError as error:
+        problem = f"with the tokens of the texts the model has {size / 1e6:.2f} M parameters, and no shorter rows"
+        fix = "Give at least that many, or prune layers first (student.layers of a recipe)."
+        raise DistilvecError("--budget", f"{problem}: {error.problem}", fix) from error
+    read = some_of_each(texts, TEXTS)
+    sample = [read[row] for row in evenly_spread(len(read), COMPARED)]
     before = torch.as_tensor(model.encode(sample))
     best: Made | None = None
-    everything = make(section)
     for rank, size in _sizes(model, parameters, everything.figures["tokens"], everything.figures["least"]):
         whole = size == everything.figures["tokens"]
         chosen = everything if whole else make(section.model_copy(update={"size": size}))
@@ -115,7 +122,7 @@ def _sizes(model: SentenceTransformer, parameters: int, tokens: int, least: int)
     larger = [rank for rank in RANKS if max(whole, default=0) < rank < hidden]
     for rank in [*whole, *larger][:_TRIED]:
         size = min(tokens, (parameters - _fixed(model, rank)) // rank)
-        if size > least:
+        if size >= least:
             yield rank, size
 
 

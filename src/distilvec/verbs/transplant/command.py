@@ -93,7 +93,7 @@ def transplant(
         from distilvec.core.extras import require_extra
         from distilvec.report.json_values import from_json
         from distilvec.report.values import Vocabulary
-        from distilvec.verbs.transplant.budget import parameter_budget
+        from distilvec.students.design import parse_size
         from distilvec.verbs.transplant.transplant import (
             distance_line,
             read_texts,
@@ -106,7 +106,11 @@ def transplant(
             raise DistilvecError("--budget", "found several of --rank, --budget and --budget-mb.", "Give one.")
         if budget_mb is not None:
             check_positive(budget_mb, "--budget-mb")
-        parameters = parameter_budget(budget) if budget else int(budget_mb * 1e6 / 4) if budget_mb else None
+        parameters = None if budget_mb is None else int(budget_mb * 1e6 / 4)
+        if budget is not None:
+            parameters = parse_size(budget, "--budget").parameters
+            if parameters is None:
+                raise DistilvecError("--budget", f"found '{budget}'; expected a number of parameters.", "Give it.")
         if section.tokenizer is not None and section.tokenizer.endswith(".model"):
             require_extra("sentencepiece", "--tokenizer")
         sources = read_texts(texts or [], column, limit)

@@ -32,7 +32,7 @@ from distilvec.report.scores import FLOAT_MB, make_verdict
 from distilvec.report.values import Report, Vocabulary
 from distilvec.report.write import draw_vocabulary
 from distilvec.students.factorize import TEXTS, check_factorizable
-from distilvec.verbs.transplant.budget import Made, with_rank, within_budget
+from distilvec.verbs.transplant.budget import Made, some_of_each, with_rank, within_budget
 from distilvec.vocabulary.choose import FIGURES, Texts, choose
 from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
 from distilvec.vocabulary.pieces import BYTE, Pieces
@@ -252,7 +252,7 @@ def _make(
     chosen = choose(section, pieces, texts)
     changed, rows = transplant(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
     if rank is not None:
-        changed = with_rank(changed, rank, list(islice(chain.from_iterable(read() for read in texts.values()), TEXTS)))
+        changed = with_rank(changed, rank, some_of_each(texts, TEXTS))
     return Made(changed, chosen, rows, rank)
 
 

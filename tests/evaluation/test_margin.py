@@ -188,10 +188,12 @@ def test_report_has_every_task_and_the_average():
 
 def test_first_epochs_of_cycles():
     """REDACT, footnote 5. Three epochs a cycle: epochs 1, 4 and 7, whether the checkpoint is of their middle or end."""
-    ends = [epoch for epoch in range(1, 10) if in_first_epoch(epoch, 3)]
-    middles = [epoch for epoch in range(1, 10) if in_first_epoch(epoch - 0.5, 3)]
+    cycles = [range(start, start + 3) for start in (0, 3, 6)]
+    ends = [epoch for epoch in range(1, 10) if in_first_epoch(epoch, cycles)]
+    middles = [epoch for epoch in range(1, 10) if in_first_epoch(epoch - 0.5, cycles)]
     assert ends == middles == [1, 4, 7]
-    of_the_paper = [epoch for epoch in range(1, 31) if not in_first_epoch(epoch, 10)]
+    of_ten = [range(start, start + 10) for start in (0, 10, 20)]
+    of_the_paper = [epoch for epoch in range(1, 31) if not in_first_epoch(epoch, of_ten)]
     assert len(of_the_paper) == 27 and not {1, 11, 21} & set(of_the_paper)
 
 

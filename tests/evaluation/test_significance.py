@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import significance
-from distilvec.evaluation.evaluator import Sample
+from distilvec.evaluation.evaluator import Sample, row_keys
 from distilvec.evaluation.significance import (
     Interval,
     average_interval,
@@ -226,3 +226,13 @@ def test_a_thousand_draws_of_ten_thousand_rows_take_seconds(metric):
         start = time.process_time()
         paired_interval(ours, theirs, draws=1000)
     assert time.process_time() - start < 20  # a loop over rows or draws takes minutes
+
+
+def test_rows_are_the_same_where_their_texts_and_those_that_they_are_searched_among_are():
+    queries, documents = [f"query {number}" for number in range(50)], ["one", "two", ("first", "second")]
+    keys = row_keys(queries, documents)
+    assert keys.dtype == np.int64 and len({*keys.tolist()}) == 50
+    assert np.array_equal(keys, row_keys(list(queries), list(documents)))
+    assert not (keys == row_keys([f"other {number}" for number in range(50)], documents)).any()
+    assert not (keys == row_keys(queries, [*documents, "three"])).any(), "an index that has grown"
+    assert row_keys([]).shape == (0,)

@@ -481,3 +481,13 @@ def test_a_model_without_dropout_has_one_view(tiny_recipe, tmp_path):
     model = architectures.modernbert(tmp_path / "model")
     with refused("student.dropout"):
         resolve(tiny_recipe(method__name="simcse", student={"model": str(model)}), tmp_path / "run")
+
+
+def test_the_passes_of_a_record_are_those_that_were_made(tiny_recipe, tmp_path, no_pages):
+    """Not those that a recipe allows at most: max_steps may end the training in any of them."""
+    whole = run(tiny_recipe(train__epochs=2), tmp_path / "whole").record.training
+    assert whole.epochs == 2
+    some = run(tiny_recipe(train__epochs=30, train__max_steps=16), tmp_path / "some").record.training
+    assert some.epochs == pytest.approx(2 * 16 / whole.steps, abs=0.01) and 1 < some.epochs < 2
+    lines = [line for line in read_metrics(RunFolder(tmp_path / "some").metrics) if "eval/distance" in line]
+    assert lines[-1]["epoch"] == pytest.approx(some.epochs, abs=0.01)

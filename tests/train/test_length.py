@@ -137,7 +137,7 @@ def test_minutes_and_another_length_are_refused(tiny_recipe, changes):
 
 def test_the_rate_falls_from_where_the_decay_begins():
     train_section = TrainSection(epochs=1, learning_rate=1e-3, schedule={"name": "constant", "warmup": 0})
-    schedule = build_schedule(train_section, 1000, 1e-3)
+    schedule = build_schedule(train_section, 1000, 1e-3, passes=1)
     early = with_early_decay(schedule, 200, decay_steps(200), 1e-5)
     assert decay_steps(200) == 20 and decay_steps(1000) == 100 and decay_steps(3) == 20
     assert early(199, 0) == 1e-3

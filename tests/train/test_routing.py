@@ -70,7 +70,7 @@ def test_collapse_to_one_expert_is_named_at_once_and_once():
     monitor, one = GateMonitor(steps=1000), drawn(logits=(0.0, 6.0, 0.0))
     metrics, warning = judge(monitor, one, 10)
     assert metrics["gate_2"] > ONE and metrics["gate_decided"] > 0.9
-    assert "Routing collapsed: " in warning and f"{metrics['gate_2']:.3f}" in warning
+    assert "Routing collapsed: expert 2 " in warning and f"{metrics['gate_2']:.3f}" in warning
     for option in ("beta", "floor", "facets"):
         assert f"[method.options.{option}]" in warning
     metrics, warning = judge(monitor, one, 20)

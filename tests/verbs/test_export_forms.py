@@ -17,6 +17,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.core.errors import DistilvecError
 from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.evaluation import parity
+from distilvec.evaluation.parity import equal_labels
 from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, check_onnx_place, tokenize
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.report.exports import read_exports
@@ -144,6 +145,15 @@ def test_the_head_of_a_classifier_is_an_output(world: SimpleNamespace) -> None:
     logits = session.run(tokenize(world.model, world.texts), ["logits"])[0]
     found_labels = [["x", "y", "z"][row] for row in logits.argmax(axis=1)]
     assert found_labels == TaskModel(world.folder).predict(world.texts)
+
+
+def test_the_head_of_several_classes_is_an_output(world: SimpleNamespace) -> None:
+    """Each text has a set of classes, which is compared whole."""
+    save_head(world.folder, TaskHead(32, TaskInfo("multilabel", 3)), ["x", "y", "z"])
+    found = export_model(str(world.folder), "onnx", suite=world.suite)
+    assert found.forms["onnx"].labels == 1.0
+    assert equal_labels(np.array([[1.0, -1], [2, 3]]), np.array([[0.5, -2], [2, -3]]), several=True) == 0.5
+    assert equal_labels(np.array([[1.0, -1], [2, 3]]), np.array([[0.5, -2], [-9, -3]]), several=False) == 1.0
 
 
 def test_a_head_of_pairs_is_left_out(world: SimpleNamespace) -> None:

@@ -39,7 +39,7 @@ def recipe(tmp_path, tiny_model, monkeypatch):
 def test_one_command_runs_both(recipe, capsys, no_pages):
     words = ["run", recipe, "--variant", "second", "--out", "runs/mine", "train.max_steps=2"]
     assert run_command(words) == 0
-    assert "first the variant first" in capsys.readouterr().err
+    assert "first small-first" in capsys.readouterr().err
     first, second = distilvec.result("runs/small-first"), distilvec.result("runs/mine")
     assert first.recipe.train.max_steps == second.recipe.train.max_steps == 2
     assert second.recipe.student.model == "runs/small-first/student" and second.recipe.after == "first"
@@ -75,7 +75,7 @@ def test_an_unfinished_first_variant_is_run_to_its_end(recipe, step, capsys, no_
     assert not Path("runs/small-first/details/record.json").exists()
     capsys.readouterr()
     assert run_command(["run", recipe, "--variant", "second"]) == 0
-    assert "first the variant first" in capsys.readouterr().err
+    assert "first small-first" in capsys.readouterr().err
     assert distilvec.result("runs/small-first").record.training.steps == 3
 
 
@@ -86,3 +86,14 @@ def test_a_model_that_is_in_no_run_folder_is_taken_as_it_is(recipe, capsys, no_p
     capsys.readouterr()
     assert run_command(["run", recipe, "--variant", "second", "student.model=copied/student"]) == 0
     assert "first the variant" not in capsys.readouterr().err
+
+
+def test_every_run_of_a_sweep_finds_the_student_that_it_begins_with(recipe, capsys, no_pages):
+    words = ["run", recipe, "sweep.variants=[first,second]", "--out", "runs/sweep"]
+    assert run_command(words) == 0
+    assert "first small-first" in capsys.readouterr().err
+    assert distilvec.result("runs/small-first").record.training.steps == 3
+    names = {row.run for row in distilvec.compare(["runs/sweep"]).rows}
+    assert {"first", "second"} <= names
+    assert run_command(words) == 0
+    assert "first small-first" not in capsys.readouterr().err, "it is finished"

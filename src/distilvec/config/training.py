@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -111,10 +110,16 @@ class TrainSection(Section):
     keep_students: int | None = key(None, "save n students along the way, evenly spread, in students/", gt=0, le=10000)
     trackers: list[Literal["tensorboard", "trackio", "wandb"]] = key([], "where metrics go as well")
 
-    @property
-    def epochs_in_cycle(self) -> int:
-        """Epochs from one reset of the rate to the next; 1 for schedules without resets."""
-        return math.ceil(self.passes / self.schedule.cycles) if self.schedule.name == "cycles" else 1
+    def rate_cycles(self, passes: int) -> list[range]:
+        """Return the epochs of each cycle of the rate in a training of so many passes; none without such cycles.
+
+        Where they are not equal the last ones are longer, so that the training ends at the lowest rate. Fewer passes
+        than cycles are cycles of one epoch.
+        """
+        if self.schedule.name != "cycles":
+            return []
+        starts = sorted({number * passes // self.schedule.cycles for number in range(self.schedule.cycles)})
+        return [range(start, end) for start, end in zip(starts, [*starts[1:], passes], strict=True)]
 
     @property
     def passes(self) -> int:

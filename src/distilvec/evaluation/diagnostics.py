@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from distilvec.core.spread import evenly_spread
 from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples, Labelled
-from distilvec.evaluation.evaluator import Sample, Score
+from distilvec.evaluation.evaluator import Sample, Score, row_keys
 from distilvec.evaluation.metrics import class_labels, correlations
 from distilvec.evaluation.projection import ExpertPlane, project_experts
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task
@@ -272,8 +272,9 @@ def supervised_report(
             sample = Sample("sts", "spearman", logits[:, 0].astype(np.float64), gold)
         elif kind == "multilabel":
             scores[model_name] = several_classes_metrics(logits > 0, gold)
-            without_fault = ((logits > 0) == gold).all(1).astype(np.int64)
-            sample = Sample("classification", "accuracy", without_fault, np.ones(len(gold), dtype=np.int64))
+            keys = row_keys([*chain.from_iterable(test.inputs)])  # each text's set of classes counts as its one label
+            without_fault = ((logits > 0) == gold).all(1)
+            sample = Sample("classification", "accuracy", np.where(without_fault, keys, ~keys), keys)
         else:
             scores[model_name] = class_metrics(logits.argmax(1), test.labels)
             sample = Sample("classification", "accuracy", logits.argmax(1), gold)

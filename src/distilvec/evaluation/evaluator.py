@@ -16,6 +16,7 @@ Vectors are compared by the similarity that the document embedder states: a stud
 
 from __future__ import annotations
 
+import hashlib
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, f1_score
 
 from distilvec.config.schema import Role
+from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import metrics
 from distilvec.evaluation.search import Search, top_k, without_own
@@ -72,7 +74,9 @@ class Sample:
 
     sts, pair        predicted: similarities, float64 [rows]       gold: scores, float64, or matches, bool [rows]
     classification   predicted: label codes, int64 [rows]          gold: label codes, int64 [rows]
-    retrieval        predicted: the metric of each query, 0..1     gold: ones
+    retrieval        predicted: the metric of each query, 0..1     gold: keys of query and documents, int64
+
+    Two samples with the same gold are of the same rows.
     """
 
     type: str
@@ -335,7 +339,19 @@ def _score_retrieval(
     if empty:
         notes.append(f"{empty} of {len(filled)} documents are empty and rank last")
     means = {name: float(by_query.mean()) for name, by_query in values.items()}
-    return means, tuple(notes), values["ndcg@10"], np.ones(len(queries))
+    return means, tuple(notes), values["ndcg@10"], row_keys(task.queries, task.documents)
+
+
+def row_keys(texts: Sequence[Text], among: Sequence[Text] = ()) -> Array:
+    """Return a number for each text, int64 [texts]: the same for the same texts among the same others."""
+    shared = hashlib.blake2b(digest_size=16)
+    for text in among:
+        shared.update(repr(text).encode(errors="surrogatepass"))
+    keys = [
+        hashlib.blake2b(repr(text).encode(errors="surrogatepass"), digest_size=8, key=shared.digest()).digest()
+        for text in texts
+    ]
+    return np.frombuffer(b"".join(keys), dtype="<i8").astype(np.int64)
 
 
 def ranked_documents(

@@ -130,9 +130,9 @@ def fit_margin(
     )
 
 
-def in_first_epoch(epoch: float, epochs_in_cycle: int) -> bool:
-    """Whether a checkpoint after `epoch` epochs (1.0: the end of the first) is of the first epoch of a cycle."""
-    return (math.ceil(epoch) - 1) % epochs_in_cycle == 0
+def in_first_epoch(epoch: float, cycles: Sequence[range]) -> bool:
+    """Whether a checkpoint after `epoch` epochs (1.0: the end of the first) is of the first of a cycle's epochs."""
+    return any(math.ceil(epoch) - 1 == cycle.start and len(cycle) > 1 for cycle in cycles)
 
 
 def margin_report(points: Sequence[MarginPoint], teacher: Mapping[str, float], left_out: Sequence[int] = ()) -> Margin:

@@ -115,8 +115,8 @@ def measure_parity(
     change = average_interval([(sample, pytorch_sample)])
     labels = None
     if graph.head is not None:
-        pytorch_labels = pytorch.outputs(task.queries, "query", LOGITS).argmax(axis=1)
-        labels = float(np.mean(export.outputs(task.queries, "query", LOGITS).argmax(axis=1) == pytorch_labels))
+        expected, found = (one.outputs(task.queries, "query", LOGITS) for one in (pytorch, export))
+        labels = equal_labels(expected, found, several=graph.head.task.kind == "multilabel")
 
     inputs = random_tokens(model, 1, min(ROLE_TOKENS["query"], max_length(model)))
     pytorch_seconds, seconds = interleaved(
@@ -140,6 +140,13 @@ def measure_parity(
         latency_ms=1e3 * float(np.median(seconds)),
         pytorch_latency_ms=1e3 * float(np.median(pytorch_seconds)),
     )
+
+
+def equal_labels(expected: Array, found: Array, several: bool) -> float:
+    """Return the share of texts [texts, classes] with the same label, or with `several` with the same set of them."""
+    if several:
+        return float(((expected > 0) == (found > 0)).all(axis=1).mean())
+    return float((expected.argmax(axis=1) == found.argmax(axis=1)).mean())
 
 
 def sample_task(task: RetrievalTask, queries: int = QUERIES, documents: int = DOCUMENTS) -> RetrievalTask:

@@ -4,6 +4,7 @@ missing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -178,13 +179,12 @@ def saved_students(job: Job) -> list[SavedStudent]:
     """List the saved checkpoints with their validation distance; none if the method has no such distance."""
     lines = {line["step"]: line for line in read_metrics(job.files.metrics) if "eval/distance" in line}
     train = job.stages[-1].recipe.train
-    epochs_in_cycle = train.epochs_in_cycle
-    if lines and lines[max(lines)]["epoch"] <= 1:
-        epochs_in_cycle = 1  # `max_steps` ended the training in its first epoch: there is no other to take
+    passes = math.ceil(lines[max(lines)]["epoch"]) if lines else train.passes  # fewer where max_steps ended them
+    cycles = train.rate_cycles(max(1, min(passes, train.passes)))
     saved = []
     for step, folder in job.files.saved_students.items():
         if step in lines:
-            is_first = epochs_in_cycle > 1 and in_first_epoch(lines[step]["epoch"], epochs_in_cycle)
+            is_first = in_first_epoch(lines[step]["epoch"], cycles)
             saved.append(SavedStudent(step, lines[step]["eval/distance"], folder, is_first))
     return saved
 

@@ -55,7 +55,7 @@ def finished_job(student: Path, to: str) -> tuple[Job, RunRecord]:
     return reopen(run.recipe, run.folder, run.record), run.record
 
 
-def check_form_folder(out: Path, name: str) -> None:
+def check_form_folder(out: Path, name: str | None) -> None:
     """DistilvecError for a folder with another model of distilvec's than an earlier export of this name."""
     found = read_record(out)
     if found is not None and found.get("name") != name:

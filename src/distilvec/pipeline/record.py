@@ -121,7 +121,7 @@ def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> T
     return TrainingRecord(
         steps=sum(part.step for part in progress),
         texts=sum(part.texts for part in progress),
-        epochs=state.epoch if train.epochs == "auto" or last.automatic else train.epochs,
+        epochs=round(state.passes, 2) if state.step_in_epoch else state.epoch,
         length=training_length(last),
         batch_size=batch_size,
         learning_rate=state.learning_rate,

@@ -72,6 +72,7 @@ class ApiEmbedder:
         self.api = section.api
         self.name = section.name or str(section.model)
         self.key = key
+        self._can_leave_out = False
         self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.stated_prompts or {})}
         self.similarity: Similarity = section.similarity or "cosine"
         self.client = Client(section.api, key, _settings(key), counts)
@@ -154,9 +155,13 @@ class ApiEmbedder:
         tokens = self.estimate(corpus, missing)
         log(f"{self.name}: {missing:,} texts, about {tokens:,} tokens{self.api.cost_note(tokens)}")
         self._check_same(cache, corpus)
-        with closing(fill_steps(cache, corpus, partial(compute_vectors, cache.manifest, corpus, self))) as steps:
-            for step in steps:
-                yield replace(step, note=self.meter.note)
+        self._can_leave_out = "left_out" in corpus.report  # of sources, not of a labelled task
+        try:
+            with closing(fill_steps(cache, corpus, partial(compute_vectors, cache.manifest, corpus, self))) as steps:
+                for step in steps:
+                    yield replace(step, note=self.meter.note)
+        finally:
+            self._can_leave_out = False
         log(f"{self.name}: {self.meter.note}")
 
     def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
@@ -309,8 +314,8 @@ class ApiEmbedder:
             return np.concatenate([first, self._in_parts(texts[half:], counts[half:], dims, role)])
 
     def _leaving_out(self, sent: str) -> str:
-        """Return how a recipe leaves out a text that was sent; "" where there is none."""
-        if self.key != KEY:
+        """Return how a recipe leaves out a text that was sent; "" for a text of an evaluation or a labelled task."""
+        if self.key != KEY or not self._can_leave_out:
             return ""
         text = sent
         if self.api.by_role is None:  # sent with its prompt

@@ -40,6 +40,7 @@ class Progress:
     step: int = 0  # optimizer steps done
     epoch: int = 0  # the epoch in progress
     step_in_epoch: int = 0  # steps of that epoch that are done
+    steps_an_epoch: int = 0
     texts: int = 0
     tokens: int = 0
     seconds: float = 0.0  # training time, without interruptions
@@ -56,6 +57,11 @@ class Progress:
     flat_validations: int = 0  # that counted since then
     decay_step: int = -1  # at which the decay began early; -1 before that
     finished: bool = False
+
+    @property
+    def passes(self) -> float:
+        """Epochs that are done, with the part of the one in progress."""
+        return self.epoch + self.step_in_epoch / max(self.steps_an_epoch, 1)
 
 
 def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -222,7 +222,9 @@ def describe_gates(gates: Float[Tensor, "texts experts"], done: float) -> str:
     """Describe collapsed gates after a share `done` of training; empty for healthy gates."""
     means, statistics = gate_statistics(gates)
     unused = [number for number, mean in enumerate(means, 1) if mean < UNUSED / len(means)]
-    if max(means) > ONE or len(unused) >= 2:
+    if max(means) > ONE:
+        problem = f"expert {means.index(max(means)) + 1} gets nearly all texts"
+    elif len(unused) >= 2:
         problem = f"some experts get nearly no texts (from 1: {unused})"
     elif done >= UNIFORM_AFTER and statistics["entropy"] > UNIFORM and statistics["spread"] < APART:
         problem = "every text gets nearly equal gates"

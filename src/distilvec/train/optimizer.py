@@ -89,8 +89,8 @@ def _matrices(module: nn.Module) -> set[Tensor]:
     return matrices
 
 
-def build_schedule(train: TrainSection, total_steps: int, learning_rate: float) -> Schedule:
-    """The recipe's schedule over `total_steps` optimizer steps, with this highest rate.
+def build_schedule(train: TrainSection, total_steps: int, learning_rate: float, passes: int) -> Schedule:
+    """The recipe's schedule over `total_steps` optimizer steps, in so many passes, with this highest rate.
 
     - cycles: linear over a cycle's epochs, changed at epoch ends, then reset (REDACT, section 3.2, A.2). Ten epochs
       give 1e-4 - 9e-5 * e / 9 for e = 0 ... 9. A cycle of one epoch keeps the initial rate.
@@ -100,10 +100,13 @@ def build_schedule(train: TrainSection, total_steps: int, learning_rate: float) 
     low = final_rate(train, learning_rate)
     warmup = train.schedule.warmup
     warmup_steps = round(warmup if warmup >= 1 else warmup * total_steps)
-    epochs_in_cycle = train.epochs_in_cycle
+    cycles = train.rate_cycles(passes)
 
     def by_epoch(step: int, epoch: int) -> float:
-        return high - (high - low) * (epoch % epochs_in_cycle) / max(epochs_in_cycle - 1, 1)
+        # Batches by number of tokens differ in number by epoch: the last steps may be in one more than was planned
+        epoch = min(epoch, passes - 1)
+        cycle = next(cycle for cycle in cycles if epoch in cycle)
+        return high - (high - low) * (epoch - cycle.start) / max(len(cycle) - 1, 1)
 
     def by_step(step: int, epoch: int) -> float:
         if step < warmup_steps:

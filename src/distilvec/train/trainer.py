@@ -110,7 +110,7 @@ class Trainer:
         self.state, memory = checkpoint or (Progress(), {})
         self.processes_before = int(memory.get("processes", processes.world_size()))
         processes.broadcast(self.module)
-        self.steps_an_epoch = self._steps_in(self._batches(0))
+        self.steps_an_epoch = self.state.steps_an_epoch = self._steps_in(self._batches(0))
         self.planned_steps = planned_steps(train, self.steps_an_epoch)
         self.total_steps = self.planned_steps  # fewer once the decay has begun early
         # The rate of 'cycles' is reset at the ends of epochs: a flat validation in a cycle says nothing about the next
@@ -191,7 +191,7 @@ class Trainer:
             state.step += 1
             state.step_in_epoch = index + 1
             if norms:
-                self.metrics.write(state.step, self._epochs(), "train", norms)
+                self.metrics.write(state.step, self.state.passes, "train", norms)
             if self._log_due(state.step):
                 self._log()
             advance(state.step, self.note)
@@ -207,8 +207,9 @@ class Trainer:
                 self._checkpoint()
             if stopping:
                 return
-        state.epoch += 1
-        state.step_in_epoch = 0
+        if state.step_in_epoch == steps:  # else max_steps, or an early end, is within the epoch
+            state.epoch += 1
+            state.step_in_epoch = 0
         state.finished = state.step >= self.total_steps
         self._validate()
         self._checkpoint()
@@ -216,7 +217,8 @@ class Trainer:
     def _set_schedule(self, learning_rate: float) -> None:
         """Set the rate over time, with this highest rate."""
         self.state.learning_rate = learning_rate
-        self.schedule = build_schedule(self.train, self.planned_steps, learning_rate)
+        passes = min(self.train.passes, math.ceil(self.planned_steps / self.steps_an_epoch))
+        self.schedule = build_schedule(self.train, self.planned_steps, learning_rate, passes)
         begin = self.state.decay_step
         self.total_steps = self.planned_steps
         if begin >= 0:
@@ -297,12 +299,12 @@ class Trainer:
                 metrics |= monitor.observe(snapshot, state.step)
             metrics |= {name: float(value) for name, value in snapshot.metrics.items()}
         metrics |= self.means.restart(state.texts, state.tokens, state.seconds)
-        self.metrics.write(state.step, self._epochs(), "train", metrics)
+        self.metrics.write(state.step, self.state.passes, "train", metrics)
         for monitor in self.monitors:
             warning = monitor.warning()
             if warning:
                 log(f"step {state.step:,}: {warning}")
-                self.metrics.warn(state.step, self._epochs(), monitor.kind, warning)
+                self.metrics.warn(state.step, self.state.passes, monitor.kind, warning)
         self.note = f"loss {metrics['loss']:.4f}, {metrics['texts_per_second']:,.0f} texts/s"
 
     def _validate_start(self) -> None:
@@ -354,7 +356,7 @@ class Trainer:
         metrics, monitored = self.hooks.validate(
             module.encoder, module.objective, self.data, self.accelerator, self.train.batch_size
         )
-        self.metrics.write(state.step, self._epochs(), "eval", metrics)
+        self.metrics.write(state.step, self.state.passes, "eval", metrics)
         # What a random head gets right by chance says nothing about the student
         head = module.objective.head
         is_candidate = state.step > 0 or head is None or (isinstance(head, TaskHead) and head.fitted)
@@ -408,7 +410,7 @@ class Trainer:
             text = f"the student is further from its teacher than before training ({behind}): back to its start, with a"
             text += f" learning rate of {state.learning_rate:.1e}"
         log(f"step {state.step:,}: {text}")
-        self.metrics.warn(state.step, self._epochs(), "start", text)
+        self.metrics.warn(state.step, self.state.passes, "start", text)
 
     def _end_if_flat(self) -> None:
         """Begin the decay of the rate, if the last validations have not improved and the schedule's end is far."""
@@ -437,9 +439,6 @@ class Trainer:
                 f"{FLAT_VALIDATIONS} validations, so the learning rate falls to its end and training ends at step "
                 f"{self.total_steps:,} instead of {self.planned_steps:,}"
             )
-
-    def _epochs(self) -> float:
-        return self.state.epoch + self.state.step_in_epoch / self.steps_an_epoch
 
     def _checkpoint_due(self) -> bool:
         every = self.train.checkpoint_steps

@@ -21,7 +21,7 @@ from distilvec.core.extras import require_extra
 from distilvec.core.files import remove, remove_scratch, scratch, sync_folder, write_file
 from distilvec.core.log import log
 from distilvec.core.run_folder import RunFolder
-from distilvec.core.task_head import TaskHead
+from distilvec.core.task_head import PAIRS, TaskHead
 from distilvec.evaluation.memory import machine_info
 from distilvec.evaluation.parity import Tolerance, measure_parity
 from distilvec.evaluation.suite import read_suite
@@ -212,12 +212,12 @@ def _open(path: Path) -> Runnable:
 
 
 def _single_text_head(folder: Path) -> TaskHead | None:
-    """Return the head of a model trained to classify single texts; pairs need token types, which the file lacks."""
+    """Return the head of a model trained on labels of single texts; pairs need token types, which the file lacks."""
     saved = load_head(folder) if folder.is_dir() else None
     if saved is None:
         return None
     head = saved[0]
-    if head.task.kind != "classification":
+    if head.task.kind in PAIRS:
         log(f"the head of {folder} reads pairs of texts, so the file has none of its outputs")
         return None
     return head

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,8 +45,8 @@ def run(
 
     runs = load_runs(recipe_file(recipe), overrides or [], combined(variant))
     loaded = runs.first.recipe
-    before = earlier_recipe(recipe_file(recipe), loaded, overrides or [])
-    check_recipe_paths(loaded if before is None else before)
+    earlier = earlier_recipes(recipe_file(recipe), [member.recipe for member in runs.members], overrides or [])
+    check_recipe_paths(next(iter(earlier.values()), loaded))
     if processes > 1:
         from distilvec.verbs.run.launch import launch
 
@@ -61,10 +62,9 @@ def run(
     from distilvec.report.write import draw_sweep
     from distilvec.verbs.compare.compare import compare_runs  # takes seconds: a mistake in a recipe is reported before
 
-    if before is not None:
-        assert loaded.student.model is not None
-        log(f"first the variant {loaded.after}, from whose student this run begins")
-        run_recipe(before, run_of_student(Path(loaded.student.model)).path)
+    for folder, before in earlier.items():
+        log(f"first {before.name}, from whose student a later run begins")
+        run_recipe(before, folder)
     if not runs.is_sweep:
         result = run_recipe(loaded, out or loaded.output / loaded.name, restart)
         if result is not None:
@@ -85,17 +85,23 @@ def run(
             print_result(str(page), link=page)
 
 
-def earlier_recipe(path: Path, recipe: Recipe, overrides: list[str]) -> Recipe | None:
-    """Return the variant that trains the student which a recipe begins with; None where that student is finished.
+def earlier_recipes(path: Path, recipes: Sequence[Recipe], overrides: list[str]) -> dict[Path, Recipe]:
+    """Return the variants, by run folder, that train the students which recipes begin with and that are not finished.
 
-    Changes of the command line hold in both runs, but for those of the student. Errors: DistilvecError for a variant
-    that the recipe's file does not have.
+    Changes of the command line hold in both runs, but for those of the student and of a sweep. Errors: DistilvecError
+    for a variant that the recipe's file does not have.
     """
-    if recipe.after is None or recipe.student.model is None or is_finished(Path(recipe.student.model)):
-        return None
     from distilvec.config.recipe import load
 
-    return load(path, recipe.after, [change for change in overrides if not change.startswith("student.")])
+    kept = [change for change in overrides if not change.startswith(("student.", "sweep."))]
+    earlier = {}
+    for recipe in recipes:
+        if recipe.after is None or recipe.student.model is None:
+            continue
+        student = Path(recipe.student.model)
+        if not is_finished(student):
+            earlier[run_of_student(student).path] = load(path, recipe.after, kept)
+    return earlier
 
 
 def is_finished(student: Path) -> bool:

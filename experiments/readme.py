@@ -18,6 +18,7 @@ from benchmarks.exports import exports_table
 from benchmarks.gpu import gpu_table
 from benchmarks.step_cost_table import cost_table
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
+from experiments import larger_teacher
 from experiments.alternatives import alternatives_line, latency_line
 from experiments.clients import clients_table
 from experiments.cross_tokenizer import (
@@ -48,7 +49,7 @@ from experiments.result_students import distances_table, kept
 from experiments.result_students import students_table as result_students_table
 from experiments.result_students import tasks_table as result_tasks_table
 from experiments.score_table import distance_table, modes_table, retained, score_table, summary_table
-from experiments.sentence_level import ablation_tables, methods_tables, sharpness_table
+from experiments.sentence_level import ablation_tables, larger_table, methods_tables, sharpness_table
 from experiments.sentence_level import summary_table as talas_summary
 from experiments.site.figures import figures
 from experiments.size_figure import draw_sizes
@@ -165,6 +166,7 @@ def pages() -> dict[str, dict[str, str]]:
             "surgery_speed": tables(("surgery_speed", speed_line)),
         },
         "docs/papers/talas.md": {
+            "larger": tables(("shootout_sentence_level_mpnet", larger_table)),
             "methods": talas_part(),
             "unseen": tables(("shootout_sentence_level", methods_tables)),
             "unseen_parts": tables(("shootout_sentence_level", ablation_tables)),
@@ -174,6 +176,7 @@ def pages() -> dict[str, dict[str, str]]:
             "sharpness": tables(("sharpness", sharpness_table)),
         },
         "docs/papers/emo.md": {
+            "larger": tables(("larger_teacher", larger_teacher.emo_table)),
             "emo": emo_part(),
             "cross": tables(("shootout_cross_tokenizer", emo_tables)),
             "one_input": tables(("shootout_cross_tokenizer", one_input_table)),
@@ -186,6 +189,7 @@ def pages() -> dict[str, dict[str, str]]:
             ),
         },
         "docs/papers/distillmoe.md": {
+            "larger": tables(("larger_teacher", larger_teacher.distillmoe_table)),
             "experts": tables(("shootout_cross_tokenizer", moe_summary)),
             "moe": tables(("shootout_cross_tokenizer", distillmoe_tables)),
             "gates": tables(("routing", routing_table)),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from scipy.stats import norm, sem
 
-from experiments.larger_teacher import DISTILLMOE, EMO, RECIPE, TASKS, emo_table, plan
+from distilvec.evaluation.evaluator import Sample
+from experiments.larger_teacher import DISTILLMOE, EMO, RECIPE, TASKS, emo_table, packed, plan
 from experiments.real_teachers import contrast_line, mean_of
 
 
@@ -16,11 +19,30 @@ def test_each_member_is_compared_with_the_one_that_it_differs_from(tmp_path):
     rows = [member("task", seed, 70.0 + seed) for seed in range(3)]
     rows += [member("emo", seed, 72.0 + seed) for seed in range(3)]
     rows += [member("emo-states", 0, 75.0)]
-    report = {"steps": {"mrpc": 600}, "teachers": {"mrpc": {"accuracy": 80.0}}, "rows": rows}
+    report = {"steps": {"mrpc": 600}, "test_rows": {"mrpc": 8}, "teachers": {"mrpc": {"accuracy": 80.0}}, "rows": rows}
     lines = {line.split("|")[1].strip(): line for line in emo_table(report).splitlines() if line.startswith("|")}
     assert "+2.00 [+2.00, +2.00]" in lines["emo"] and "`task`" in lines["emo"]
     assert "+3.00" in lines["emo-states"] and "`emo`" in lines["emo-states"]
     assert "emo-ira" not in lines, "members that were not run are left out"
+
+
+def test_one_seed_has_an_interval_over_the_test_rows():
+    """Against scipy's normal interval of the paired differences."""
+    right = {name: np.random.default_rng(number).random(500) < 0.8 for number, name in enumerate(("task", "emo"))}
+    gold = np.ones(500, dtype=np.int64)
+    rows = [
+        {**member(name, 0, 100 * found.mean()), "right": packed(Sample("classification", "accuracy", found * 1, gold))}
+        for name, found in right.items()
+    ]
+    report = {
+        "steps": {"mrpc": 600},
+        "test_rows": {"mrpc": 500},
+        "teachers": {"mrpc": {"accuracy": 80.0}},
+        "rows": rows,
+    }
+    change = 100.0 * (right["emo"] * 1.0 - right["task"])
+    low, high = norm.interval(0.95, change.mean(), sem(change))
+    assert f"{change.mean():+.2f} [{low:+.2f}, {high:+.2f}]" in emo_table(report)
 
 
 def test_every_member_of_the_sweep_is_in_a_table():

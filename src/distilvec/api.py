@@ -52,8 +52,18 @@ def run(
     restart: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Run | None:
-    """Run a recipe (a file, a built-in name or a Recipe) as `distilvec run` does; None but in the main process."""
-    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, variant, overrides)
+    """Run a recipe (a file, a built-in name or a Recipe) as `distilvec run` does; None but in the main process.
+
+    Errors: DistilvecError for a variant of a Recipe, which has taken its own.
+    """
+    if not isinstance(recipe, Recipe):
+        loaded = load_recipe(recipe, variant, overrides)
+    elif variant is not None:
+        raise DistilvecError("variant", "a Recipe has no variants: it is one of them.", "Give it to load_recipe.")
+    else:
+        loaded = (
+            recipes.recipe_from(recipe.model_dump(mode="json"), overrides, "distilvec.run") if overrides else recipe
+        )
     folder = Path(output_dir) if output_dir is not None else loaded.output / loaded.name
     return run_recipe(loaded, folder, restart, callbacks)
 

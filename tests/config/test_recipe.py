@@ -372,3 +372,12 @@ def test_a_file_is_short_for_a_source(stated, paths, tmp_path, monkeypatch):
     assert f"path: {tmp_path / 'data' / 'texts.txt'}" in recipe.dump(loaded)
     assert recipe.load(tmp_path / "saved.yaml") == loaded
     assert str(tmp_path / "data" / "texts.txt") in moved_text(tmp_path / "mine.yaml")
+
+
+def test_a_section_that_is_null_can_be_set_by_its_keys():
+    tree = {"student": {"vocabulary": None}, "teacher": {}, "train": 3}
+    recipe.set_key(tree, "student.vocabulary.kind", "trim")
+    recipe.set_key(tree, "teacher.prompts.query", "find: ")
+    assert tree["student"] == {"vocabulary": {"kind": "trim"}} and tree["teacher"] == {"prompts": {"query": "find: "}}
+    with refused("train.epochs"):
+        recipe.set_key(tree, "train.epochs", 1)

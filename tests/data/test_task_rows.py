@@ -109,3 +109,10 @@ def test_loose_texts_are_equal_where_loose_keys_are():
         for second in texts:
             assert (loose_text(first) == loose_text(second)) == (loose_key(first) == loose_key(second))
     assert loose_text(texts[0]) == loose_text(texts[1])
+
+
+def test_blanks_beside_labels_and_splits_are_none_of_them(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("text, label, split\nhello, pos, train\nbye,neg,train\nok,pos ,train\nx,pos,test\n")
+    texts, labels = load_labelled(path, "classification", "train", {})
+    assert texts == [("hello",), ("bye",), ("ok",)] and labels == ["pos", "neg", "pos"]

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from refusals import refused
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
+from distilvec.evaluation.evaluator import Sample, Score
+from distilvec.pipeline.columns import intervals
 from distilvec.pipeline.record import best_distance
 from distilvec.report.exports import export_note, export_table, read_exports, write_exports
 from distilvec.report.html import render_page
 from distilvec.report.json_values import from_json
 from distilvec.report.model_card import model_card
 from distilvec.report.record import RunRecord, parse_record, read_record
+from distilvec.report.scores import OF_AN_INDEX, make_verdict
 from distilvec.report.tables import ABSENT
 from distilvec.report.values import ExportedForm, Report, read_report
 from distilvec.report.write import refresh_report
@@ -153,3 +157,28 @@ def test_exports_of_a_model_with_other_settings_are_no_longer_its_own(tmp_path):
     assert read_exports(tmp_path)
     (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
     assert not read_exports(tmp_path)
+
+
+def test_forms_that_were_measured_apart_are_described_apart():
+    first = from_json(ExportedForm, FORM)
+    second = replace(first, task="mine", queries=7, threads=8)
+    together, apart = (
+        export_note({"onnx": first, "onnx-fp16": first}),
+        export_note({"onnx": first, "onnx-int8": second}),
+    )
+    assert together.count("queries") == 1 and "7 queries" not in together
+    assert "onnx against" in apart and "onnx-int8 against PyTorch in fp32: 7 queries" in apart and "8 threads" in apart
+
+
+def test_tasks_of_an_index_count_in_no_average():
+    """Where the teacher answers them alone, there is no average of the others."""
+    of_index = [Score(name, "retrieval", "ndcg@10", 90.0, {}) for name in OF_AN_INDEX]
+    own = Score("mine", "retrieval", "ndcg@10", 70.0, {})
+    name, keys = OF_AN_INDEX[0], np.arange(40)
+    samples = [Sample("retrieval", "ndcg@10", np.linspace(0, best, 40), keys) for best in (0.8, 1.0)]
+    problems = []
+    changes = intervals({"student": {name: samples[0]}, "teacher": {name: samples[1]}}, 50, problems)["student"]
+    assert list(changes) == [name] and not problems
+    changes["average"] = changes[name]
+    verdict = make_verdict({"student": [*of_index, own], "teacher": of_index}, changes)
+    assert verdict.retention is None and verdict.retention_interval is None

@@ -237,6 +237,27 @@ def test_roles_stay_with_a_limit(tmp_path):
         expect(read(section, tmp_path), TEXTS[1::2], VECTORS[1::2])
 
 
+@pytest.mark.parametrize("kind", COLUMNAR)
+def test_a_column_role_of_something_else_says_no_role(kind, tmp_path, capsys):
+    """The speakers of a chat."""
+    section = table_of(kind, tmp_path, {"text": TEXTS, "vector": lists(), "role": ["user", "assistant"] * 30})
+    expect(read(section, tmp_path))
+    assert "role" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", [None, 1000])
+def test_a_row_without_a_role_has_every_role(limit, tmp_path):
+    roles = ["query", None, "document"] * 20
+    section = table_of("parquet", tmp_path, {"text": TEXTS, "vector": lists(), "role": roles})
+    section = section.model_copy(update={"limit": limit, "prompts": {"query": "find: "}})
+    table = TableEmbedder(local_table(section, tmp_path / "cache"))
+    for role, own in (("query", 0), ("document", 2)):
+        for row in (own, 1):
+            np.testing.assert_allclose(table.embed([TEXTS[row]], role)[0], VECTORS[row], atol=1e-6)
+    with refused("teacher.vectors"):
+        table.embed([TEXTS[0]], "document")
+
+
 def test_a_clean_table_is_not_copied(tmp_path):
     section = table_of("parquet", tmp_path, {"text": TEXTS, "vector": lists()})
     assert local_table(section, tmp_path / "cache") == section

@@ -107,7 +107,7 @@ def test_tables_of_others_are_read(teacher, tmp_path, kind):
         ({"text": ["a", "b"], FINAL: [[1.0, 2.0], [1.0, None]]}, "empty rows or values"),
         ({"text": ["a", None], FINAL: [[1.0, 2.0], [1.0, 1.0]]}, "text is None"),
         ({"text": ["a"], FINAL: [["x"]]}, "expected lists of floats"),
-        ({"text": ["a"], FINAL: [[1.0]], "role": ["passage"]}, "role.*'passage'"),
+        ({"text": ["a", "b"], FINAL: [[1.0]] * 2, "role": ["query", "passage"]}, "role.*'passage'"),
         ({"text": ["a"], FINAL: [[1.0, 2.0]]}, r"shape \(1, 2\) .*expected \[1, 24\]"),
         ({"text": ["a"], FINAL: [[float("nan")] * 24]}, "NaN.*'a'"),
     ],

@@ -266,3 +266,15 @@ def test_the_command_names_what_is_wrong_without_torch(rows, tmp_path):
 def test_keys_of_its_own_are_refused(rows, tiny_model, tmp_path):
     with refused("method.name", "classify"):
         classify(rows, tiny_model, tmp_path / "run", overrides={"method.name": "redact"})
+
+
+def test_the_students_keys_are_checked_before_the_teacher_is_trained(rows, tiny_model, tmp_path):
+    for key, named in (("student.lyers", "student.lyers"), ("student.size", "size")):
+        with refused(named):
+            classify(rows, tiny_model, tmp_path / "run", layers=None, overrides={**FAST, key: "10"})
+    assert not (tmp_path / "run" / "details" / "teacher" / "student").exists()
+
+
+def test_a_change_of_the_recipe_says_how_small_the_student_is(rows, tiny_model, tmp_path):
+    found = classify(rows, tiny_model, tmp_path / "run", layers=None, overrides={**FAST, "student.layers": 2})
+    assert distilvec.result(tmp_path / "run").record.student.layers == 2 and found is not None

@@ -80,6 +80,25 @@ def test_layers_or_another_student_are_no_quarter():
     assert recipe_of("./model", student="org/other", size="3M").student.size == "3M"
 
 
+def test_a_model_that_a_change_names_is_trained_whole_as_one_of_the_option():
+    by_option = recipe_of("./model", student="other")
+    by_change = recipe_of("./model", overrides={"student.model": "other"})
+    assert by_change.student.size is None and by_change.student.model == by_option.student.model
+    assert recipe_of("./model", overrides={"student.model": "teacher"}).student.size == QUARTER
+
+
+def test_prompts_that_are_stated_for_a_model_are_its_prompts():
+    prompts = {"query": "query: ", "document": "passage: "}
+    assert recipe_of("./model", index=IndexOptions(prompts=prompts)).teacher.prompts == prompts
+
+
+@pytest.mark.parametrize("texts", [["one text", "another"], [Path("texts.txt"), Path("texts.txt")]])
+def test_vectors_alone_have_their_texts_in_one_file(texts):
+    np.save("vectors.npy", np.eye(4, dtype=np.float32))
+    with refused("texts"):
+        recipe_of("vectors.npy", texts)
+
+
 def test_an_api_teaches_a_small_model_of_the_language():
     english = recipe_of("openai:text-embedding-3-small")
     assert english.teacher.api.key_variable == "OPENAI_API_KEY" and english.student.model == "all-MiniLM-L6-v2"
@@ -140,6 +159,9 @@ def test_an_address_on_the_command_line_stays_one(option, tiny_model, capsys):
         ({"minutes": 5, "epochs": 1}, "minutes"),
         ({"api_model": "x"}, "api_model"),
         ({"texts": None}, "texts"),
+        ({"index": IndexOptions(limit=5)}, "limit"),
+        ({"index": IndexOptions(similarity="dot")}, "similarity"),
+        ({"index": IndexOptions(repeats="drop")}, "repeats"),
         ({"texts": "absent.txt"}, "texts"),
         ({"test": Path("absent.csv")}, "test"),
     ],

@@ -240,3 +240,24 @@ def test_the_column_of_the_texts_is_named_where_the_teacher_is_no_index(tmp_path
     assert source.column == "pos" and list(read_source(source, 0)) == [f"p {number}" for number in range(4)]
     with refused("columns", "embedding=v"):
         make_recipe(replace(request, index=IndexOptions({"embedding": "v"})), tmp_path / "cache")
+
+
+def test_a_file_of_test_rows_alone_is_split_as_one_without_splits(tmp_path):
+    rows = [{"text": f"{label} {n}", "label": label, "split": "test"} for n in range(10) for label in ("x", "y")]
+    task = load(write_lines(tmp_path / "intents.jsonl", rows), tmp_path)
+    assert sorted(task.test_labels) == ["x", "x", "y", "y"] and len(task.train_texts) == 16
+
+
+def test_a_few_texts_of_a_label_are_tested_too(tmp_path):
+    rows = [{"text": f"{label} {n}", "label": label} for n in range(2) for label in ("x", "y")]
+    task = load(write_lines(tmp_path / "intents.jsonl", rows), tmp_path)
+    assert task.train_texts == ["x 0", "y 0"] and task.test_texts == ["x 1", "y 1"]
+    rows = [{"text": label, "label": label} for label in ("x", "y")]
+    with refused("test", "two texts"):
+        suite_of(write_lines(tmp_path / "single.jsonl", rows), tmp_path)
+
+
+def test_the_queries_of_the_test_rows_are_searched_among_all_documents(tmp_path):
+    rows = [{"query": f"q{n}", "document": f"d{n}", "split": "test" if n < 2 else "train"} for n in range(10)]
+    task = load(write_lines(tmp_path / "pairs.jsonl", rows), tmp_path)
+    assert sorted(task.queries) == ["q0", "q1"] and len(task.documents) == 10

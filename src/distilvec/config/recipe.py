@@ -196,7 +196,7 @@ def fingerprint(*parts: Any) -> str:
 
 
 def set_key(tree: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set a dotted key; list items are addressed by number. Parents that are missing are made.
+    """Set a dotted key; list items are addressed by number. Parents that are missing or null are made.
 
     Errors: DistilvecError for a parent that holds a value, and for a number outside a list.
     """
@@ -204,7 +204,9 @@ def set_key(tree: dict[str, Any], dotted: str, value: Any) -> None:
     parent: Any = tree
     try:
         for name in parents:
-            parent = parent[_index(name)] if isinstance(parent, list) else parent.setdefault(name, {})
+            if isinstance(parent, dict) and parent.get(name) is None:
+                parent[name] = {}
+            parent = parent[_index(name)] if isinstance(parent, list) else parent[name]
             if not isinstance(parent, (dict, list)):
                 key = key_text(dotted)
                 raise DistilvecError(key, f"cannot be set: '{key_text(name)}' holds a value, not a section.")

@@ -188,6 +188,8 @@ def label_of(value: Any, where: Location) -> str:
     value = _python_value(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
+    if isinstance(value, str):
+        value = value.strip()
     if value is None or value == "" or not isinstance(value, (str, int)):
         raise _unexpected(value, where, "label", "a text or a whole number")
     if isinstance(value, bool):
@@ -238,12 +240,12 @@ def _select(
     rows: list[tuple[Location, Row]], column: str, values: Sequence[str], table: Location
 ) -> list[tuple[Location, Row]]:
     """The rows with one of the values in a column, each of which must occur in the table."""
-    present = sorted({str(row.get(column)) for _, row in rows})
+    present = sorted({str(row.get(column)).strip() for _, row in rows})
     missing = [value for value in values if value not in present]
     if missing:
         problem = f"{table.place}: no {column} '{some_of(missing)}'; found {some_of(present)}."
         raise DistilvecError(table.key, problem, "Name one of these.")
-    return [(where, row) for where, row in rows if str(row.get(column)) in values]
+    return [(where, row) for where, row in rows if str(row.get(column)).strip() in values]
 
 
 def _split_file(folder: Path, options: TableOptions) -> Path:

@@ -27,6 +27,7 @@ from distilvec.evaluation.evaluator import (
 from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.stored import held_part
 from distilvec.evaluation.tasks import RetrievalTask, Task, TaskFailure, embedded_texts
+from distilvec.report.scores import OF_AN_INDEX
 from distilvec.report.values import REPORT_FORMAT, ChangeInterval
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.embedder import Embedder
@@ -181,7 +182,7 @@ def _differences(
         except DistilvecError as error:
             problems.append(TaskFailure(task, str(error), name))
     if len(differences) == len(pairs):
-        types = {task: after[task].type for task in pairs}
+        types = {task: after[task].type for task in pairs if task not in OF_AN_INDEX}
         for average, weights in task_weights(types).items():
             averaged = [pairs[task] for task in weights]
             differences[average] = average_interval(averaged, draws=draws, weights=list(weights.values()))

@@ -15,7 +15,7 @@ from distilvec.evaluation.diagnostics import as_scores
 from distilvec.evaluation.neighbors import DOUBTFUL, Judgement, NeighborShares, Share
 from distilvec.report.neighbors import wider_text
 from distilvec.report.record import TrainingRecord
-from distilvec.report.scores import shared
+from distilvec.report.scores import shared, without_index_tasks
 from distilvec.report.sections.compression import BITS, mean_rows, vectors
 from distilvec.report.sections.training import metric_values
 from distilvec.report.tables import number
@@ -76,7 +76,8 @@ def fits_the_index(report: Report) -> str:
 
 def training_lowers(report: Report) -> str:
     """The student before training had the higher average, or found more of the teacher's neighbours."""
-    student, untrained = shared(report.scores.get("student", ()), report.scores.get("untrained", ()))
+    columns = (without_index_tasks(report.scores.get(name, ())) for name in ("student", "untrained"))
+    student, untrained = shared(*columns)
     change = report.changes.get("training", {}).get(AVERAGE)
     judgement = _judgement(report)
     lost = ""
@@ -286,8 +287,8 @@ def smaller_vectors(report: Report) -> str:
 
 
 def smaller_weights(report: Report) -> str:
-    """The student was not exported."""
-    if report.exports or report.record is None or report.record.student is None:
+    """The student was not exported, and has layers to export."""
+    if report.exports or report.record is None or report.record.student is None or not report.record.student.layers:
         return ""
     student = shlex.quote(str(RunFolder(Path(report.folder)).student))
     return f"Export a smaller and faster file: distilvec export {student} --to onnx-int8 (int8 weights, checked)."

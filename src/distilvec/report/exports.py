@@ -83,13 +83,21 @@ def export_note(forms: Mapping[str, ExportedForm]) -> str:
     """Return the texts and the machine that the parities were measured with, and what is out of tolerance."""
     if not forms:
         return ""
-    row = next(iter(forms.values()))
-    threads = "1 thread" if row.threads == 1 else f"{row.threads} threads"
-    sentences = [
-        f"Against PyTorch in fp32: {row.queries} queries, encoded one by one, and {row.documents} documents of "
-        f"{row.task}; latency of one text of 16 tokens, median, {threads} of {row.processor}.",
-        "int8 and fp16 mean weights; vectors are float32.",
-    ]
+    # Forms may be made one after another, on other tasks and machines
+    alike: dict[str, list[str]] = {}
+    for form, row in forms.items():
+        threads = "1 thread" if row.threads == 1 else f"{row.threads} threads"
+        measured = (
+            f"{row.queries} queries, encoded one by one, and {row.documents} documents of {row.task}; latency of one "
+            f"text of 16 tokens, median, {threads} of {row.processor}."
+        )
+        alike.setdefault(measured, []).append(form)
+    if len(alike) == 1:
+        sentences = [f"Against PyTorch in fp32: {next(iter(alike))}"]
+    else:
+        sentences = [f"{', '.join(names)} against PyTorch in fp32: {measured}" for measured, names in alike.items()]
+        sentences.append(f"PyTorch's latency is that beside {list(forms)[-1]}.")
+    sentences.append("int8 and fp16 mean weights; vectors are float32.")
     for form, row in forms.items():
         if row.out_of_tolerance:
             problems = "; ".join(row.out_of_tolerance)

@@ -303,9 +303,10 @@ def make_verdict(
         verdict.worst_task = min(by_task, key=lambda task: by_task[task])
         verdict.worst_change = by_task[verdict.worst_task] - 100
     of_average = (changes or {}).get(AVERAGE)
-    if of_average is not None:
+    answered = shared(student, teacher)[1]
+    if of_average is not None and answered:
         verdict.within_interval = of_average.low <= 0 <= of_average.high
-        of_teacher = average(shared(student, teacher)[1])
+        of_teacher = average(answered)
         if of_teacher > 0:
             bounds = (100 + 100 * of_average.low / of_teacher, 100 + 100 * of_average.high / of_teacher)
             verdict.retention_interval = bounds

@@ -12,7 +12,7 @@ from distilvec.report.tables import make_table
 from distilvec.report.values import REPORT_FORMAT, Report
 
 SOURCES = {"Source": "name", "Role": "role", "Language": "language", "texts": ("rows", 0)}
-_EMPTY = re.compile(r" *\w+: (null|''|\[\]|\{\})")
+_NULL = re.compile(r" *\w+: null")
 
 
 def section(report: Report) -> Section | None:
@@ -45,6 +45,9 @@ def section(report: Report) -> Section | None:
 
 
 def stated_keys(recipe: str | None) -> str:
-    """Return a saved recipe without the keys that are null or empty; the file in the run's folder has all of them."""
+    """Return a saved recipe without the keys that are null; the file in the run's folder has all of them.
+
+    An empty value may be a choice: no prompts, where the model has some, or no parts of the report.
+    """
     lines = (recipe or "").splitlines(keepends=True)
-    return "".join(line for line in lines if not _EMPTY.fullmatch(line.rstrip()))
+    return "".join(line for line in lines if not _NULL.fullmatch(line.rstrip()))

@@ -100,7 +100,10 @@ def retained(scores: Scores, intervals: Mapping[str, Changes]) -> list[Retained]
         of_model, of_teacher = shared(column, teacher)
         has_all = len(without_index_tasks(of_teacher)) == len(without_index_tasks(teacher))
         wholes = _with_averages(of_teacher)
-        for task, value in retention(of_model, of_teacher).items():
+        shares = {task: share for task, share in retention(of_model, of_teacher).items() if task not in AVERAGES}
+        counted = [without_index_tasks(one) for one in (of_model, of_teacher)]
+        shares |= {task: share for task, share in retention(*counted).items() if task in AVERAGES}
+        for task, value in shares.items():
             if task in AVERAGES and not has_all:  # an average over fewer tasks would be compared with the others
                 continue
             change = intervals.get(model, {}).get(task)
@@ -113,9 +116,10 @@ def retained(scores: Scores, intervals: Mapping[str, Changes]) -> list[Retained]
 
 
 def _with_averages(column: Sequence[Score]) -> dict[str, float]:
-    """Return scores by task, then the averages by their names."""
+    """Return scores by task, then the averages by their names; tasks of an index itself count in none."""
     values = {score.task: score.value for score in column}
-    means = averages(column)
+    counted = without_index_tasks(column)
+    means = averages(counted) if counted else {}
     return values | {name: means[key] for name, key in AVERAGES.items() if key in means}
 
 

@@ -82,7 +82,8 @@ def next_commands(report: Report, student: Path) -> list[str]:
     if lookup(recipe, "teacher.vectors"):
         commands.append(check_words(student, lookup(recipe, "teacher")))
     commands.append(["speed", *([teacher] if teacher else []), student])
-    commands.append(["export", student, "--to", "onnx-int8"])
+    if report.record is None or report.record.student is None or report.record.student.layers != 0:
+        commands.append(["export", student, "--to", "onnx-int8"])
     return [shlex.join(["distilvec", *map(str, words)]) for words in commands]
 
 

@@ -17,6 +17,7 @@ USUAL_NAMES: dict[Part, tuple[str, ...]] = {  # by preference; FINAL is the name
     "id": ("id", "_id"),
     "role": ("role",),
 }
+ROLE_VALUES = ("query", "document")
 REQUIRED: tuple[Part, ...] = ("text", "embedding")
 
 

@@ -21,9 +21,10 @@ import pyarrow.parquet as pq
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import files_below, full_disk_explained, remove, scratch
+from distilvec.core.log import log
 from distilvec.data.corpus import Corpus, text_key
 from distilvec.data.corpus_files import as_keys
-from distilvec.teachers.cache.columns import FINAL, PRE_DENSE, Part, find_columns
+from distilvec.teachers.cache.columns import FINAL, PRE_DENSE, ROLE_VALUES, Part, find_columns
 from distilvec.teachers.cache.index import KeyIndex, Keys
 from distilvec.teachers.cache.journal import KEY_NAME
 from distilvec.teachers.cache.manifest import Manifest, parse_manifest
@@ -86,6 +87,9 @@ class VectorTable:
             self.schema = pq.read_schema(self.paths[0])
         self.is_quantized = QUANTIZED in (self.schema.metadata or {})
         self.names = find_columns(self.schema.names, columns, str(path), key)
+        if "role" in self.names and not (columns or {}).get("role") and not self._has_roles():
+            log(f"{path}: no row of the column role is a query or document, so it is not read as the texts' role")
+            del self.names["role"]
         self.columns = {"embedding": self.names["embedding"]}
         if PRE_DENSE in self.schema.names:
             self.columns["pre_dense"] = PRE_DENSE
@@ -96,6 +100,15 @@ class VectorTable:
         if first_rows is None:
             raise self._error("has no rows. Give a table with texts and vectors.")
         self.dims = {name: vectors.shape[1] for name, vectors in first_rows.vectors.items()}
+
+    def _has_roles(self) -> bool:
+        """Return whether any row of the column of roles has one: other tables name the speakers of a chat by it."""
+        for path in self.paths:
+            with self._readable(path):
+                for batch in pq.ParquetFile(path).iter_batches(columns=[self.names["role"]]):
+                    if any(role in ROLE_VALUES for role in batch.column(0).unique().to_pylist()):
+                        return True
+        return False
 
     def rows(self, signals: Iterable[str]) -> Iterator[TableRows]:
         """All rows in order, some thousand at a time; only the columns of these signals are read."""
@@ -142,7 +155,10 @@ class VectorTable:
         """The keys of rows of the table, V16 [n], for tables of one role or with a column of roles."""
         texts = [text.strip() for text in rows.column(self.names["text"]).to_pylist()]
         roles = rows.column(self.names["role"]).to_pylist() if "role" in self.names else self.roles * len(texts)
-        return as_keys(text_key(self.prompts[role], text) for role, text in zip(roles, texts, strict=True))
+        first_role = self.roles[0]  # of a row without one
+        return as_keys(
+            text_key(self.prompts[role or first_role], text) for role, text in zip(roles, texts, strict=True)
+        )
 
     def _all_keys(self) -> tuple[KeyIndex, KeyIndex]:
         """All keys of the table, and those of several rows."""
@@ -178,21 +194,20 @@ class VectorTable:
             raise self._error(f"cannot be read as Parquet: {first_line(error)}. {fix}", path) from None
 
     def _rows(self, path: Path, batch: pa.RecordBatch, columns: dict[str, str]) -> TableRows:
-        """The rows of a batch; without a column of roles once for each of `self.roles`."""
+        """The rows of a batch; a row without a role once for each of `self.roles`."""
         texts = batch.column(self.names["text"]).to_pylist()
         not_text = [text for text in texts if not isinstance(text, str)]
         if not_text:
             raise self._error(f"has a row whose text is {not_text[0]!r}; expected a string. Remove such rows.", path)
         texts = [text.strip() for text in texts]
 
-        if "role" in self.names:
-            roles_of_rows = [self._roles(path, batch)]
-        else:
-            roles_of_rows = [[role] * len(texts) for role in self.roles]
-        keys = []
-        for roles in roles_of_rows:
-            for role, text in zip(roles, texts, strict=True):
-                keys.append(text_key(self.prompts[role], text))
+        stated = self._roles(path, batch) if "role" in self.names else [None] * len(texts)
+        numbers, keys = [], []
+        for number, role in enumerate(self.roles):
+            for row, (text, stated_role) in enumerate(zip(texts, stated, strict=True)):
+                if stated_role is None or number == 0:  # a row with a role counts once
+                    numbers.append(row)
+                    keys.append(text_key(self.prompts[stated_role or role], text))
 
         vectors = {}
         for name, column in columns.items():
@@ -201,13 +216,13 @@ class VectorTable:
             if matrix.shape[1] != dim:
                 problem = f"has vectors of {matrix.shape[1]} dimensions (column '{column}'); those before have {dim}"
                 raise self._error(f"{problem}. Give vectors of one model.", path)
-            vectors[name] = np.tile(matrix, (len(roles_of_rows), 1))
-        return TableRows(as_keys(keys), np.array(texts * len(roles_of_rows), dtype=object), vectors)
+            vectors[name] = matrix[numbers]
+        return TableRows(as_keys(keys), np.array(texts, dtype=object)[numbers], vectors)
 
-    def _roles(self, path: Path, batch: pa.RecordBatch) -> list[Role]:
-        roles: list[Role] = batch.column(self.names["role"]).to_pylist()
+    def _roles(self, path: Path, batch: pa.RecordBatch) -> list[Role | None]:
+        roles: list[Role | None] = batch.column(self.names["role"]).to_pylist()
         for role in roles:
-            if role not in ("query", "document"):
+            if role not in (None, *ROLE_VALUES):
                 raise self._error(f"has the role {role!r}; expected query or document. Rename it.", path)
         return roles
 

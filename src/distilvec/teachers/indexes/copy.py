@@ -28,7 +28,7 @@ from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.files import files_below, full_disk_explained, locked, remove, remove_scratch, scratch, write_json
 from distilvec.core.hashing import checksum_once, hash_files
 from distilvec.core.log import log, progress
-from distilvec.teachers.cache.columns import FINAL
+from distilvec.teachers.cache.columns import FINAL, ROLE_VALUES
 from distilvec.teachers.cache.parquet import QUANTIZED, VectorTable
 from distilvec.teachers.indexes.address import Address, read_address
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, Vectors, metric_similarity, usable_rows
@@ -350,7 +350,9 @@ def _table(batch: Batch, rows: list[int], vectors: Vectors, address: Address) ->
         raise DistilvecError(KEY, problem, "Correct or remove it.") from None
     columns = {"text": texts, **columns, "id": pa.array([batch.ids[row] for row in rows], pa.large_string())}
     if batch.roles is not None:
-        columns["role"] = pa.array([batch.roles[row] for row in rows])
+        roles = [batch.roles[row] for row in rows]
+        # Anything else, such as the speaker of a chat, says no role
+        columns["role"] = pa.array([role if role in ROLE_VALUES else None for role in roles], pa.string())
     return pa.table(columns)
 
 

@@ -25,8 +25,10 @@ from distilvec.verbs.classify.recipes import (
     check_overrides,
     default_layers,
     describe_labels,
+    stated_cut,
     student_recipe,
     teacher_recipe,
+    whole_cut,
     with_rate,
 )
 from distilvec.verbs.classify.result import Classifier, read_classifier
@@ -110,21 +112,25 @@ def classify(
     for note in split.notes:
         log(f"note: {note}")
 
+    # The student's keys are checked before the teacher is trained; its layers are not known before the teacher is read
+    student_recipe(Path(name), Path(name).name, whole_cut(cut, overrides, layers=1), labels, *options)
     recipe = teacher_recipe(name, labels, *options)
     log(f"first the teacher: {name} {'has learned these labels' if knows_labels else 'learns the labels'}")
     whole = resolve(recipe, files.teacher.path).student  # the teacher, as a student with all of its layers
-    if "size" in cut:
-        check_size(recipe, cut, files.teacher.path)
+    if "size" in stated_cut(cut, overrides):
+        check_size(recipe, stated_cut(cut, overrides), files.teacher.path)
     teacher_folder = Path(name)
     if not knows_labels:
         run(with_rate(recipe, whole.hidden_size), files.teacher.path)
         teacher_folder = files.teacher.student
 
-    if not cut:
-        cut["layers"] = default_layers(whole.layers)
-    log(f"then the student: {_student_line(cut, whole.layers)}, from the labels and the teacher's answers")
+    cut = whole_cut(cut, overrides, default_layers(whole.layers))
+    about = _student_line(stated_cut(cut, overrides), whole.layers)
+    log(f"then the student: {about}, from the labels and the teacher's answers")
     recipe = student_recipe(teacher_folder, Path(name).name, cut, labels, *options)
-    width = whole.hidden_size if student is None else resolve(recipe, folder).student.hidden_size
+    width = whole.hidden_size
+    if recipe.student.model != "teacher":
+        width = resolve(recipe, folder).student.hidden_size
     result = run(with_rate(recipe, width, STUDENT_FACTOR), folder, callbacks=callbacks)
     assert result is not None  # None in other processes than the main one, and this is one process
     return read_classifier(result, split.notes, teacher_folder, whole.layers)

@@ -19,7 +19,14 @@ from distilvec.pipeline.rates import embedding_rate
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.verbs.classify.recipes import default_layers, describe_labels, student_recipe, teacher_recipe
+from distilvec.verbs.classify.recipes import (
+    default_layers,
+    describe_labels,
+    stated_cut,
+    student_recipe,
+    teacher_recipe,
+    whole_cut,
+)
 from distilvec.verbs.classify.rows import LabelledTexts
 from distilvec.verbs.classify.split import Split, split_files, write_split
 from distilvec.verbs.plan.plan import Lines, SampleTeacher, measure_stage
@@ -52,10 +59,11 @@ def make_plan(
         write_split(split_files(split, data.several), files)
         labels = describe_labels(data, split, files.labels)
         learning = teacher_recipe(teacher, labels, *options)
-        if "size" in cut:
-            check_size(learning, cut, files.path)
+        stated = stated_cut(cut, options[3])
+        if "size" in stated:
+            check_size(learning, stated, files.path)
         teacher_job = resolve(learning, files.path)
-        cut = cut or {"layers": default_layers(teacher_job.student.layers)}
+        cut = whole_cut(cut, options[3], default_layers(teacher_job.student.layers))
         distilling = student_recipe(Path(teacher), Path(teacher).name, cut, labels, *options)
         # On the labels alone: a step takes as long, and a teacher that has not learned them has no answers yet
         distilling = distilling.model_copy(update={"teacher": learning.teacher, "method": learning.method})

@@ -126,6 +126,18 @@ def default_layers(layers: int) -> int:
     return max(1, math.ceil(layers / 3))
 
 
+def whole_cut(cut: Mapping[str, Any], overrides: Mapping[str, Any] | None, layers: int) -> dict[str, Any]:
+    """Return the keys of `student` that say how small it is: so many layers where neither `cut` nor a change does."""
+    stated = stated_cut(cut, overrides)
+    return dict(cut) if stated else {"layers": layers}
+
+
+def stated_cut(cut: Mapping[str, Any], overrides: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what says how small the student is, and of which model: keys of `cut`, and changes of the recipe."""
+    changes = {name: (overrides or {}).get(f"student.{name}") for name in ("model", "size", "layers")}
+    return {**cut, **{name: value for name, value in changes.items() if value is not None}}
+
+
 def check_cut(size: str | int | None, layers: int | None) -> dict[str, Any]:
     """Return the key of the section `student` that says how small the student is; none where neither is stated.
 

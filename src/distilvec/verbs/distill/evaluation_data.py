@@ -76,16 +76,14 @@ def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:
             KEY, f"{file} has the columns {', '.join(first_row)}.", f"Expected one of these sets of columns: {known}."
         )
     name = path.name.split(".")[0]
-    if kind == "search":
-        _check_cells(rows, kind)
-        return {"name": name, "type": "retrieval", "path": str(_search_folder(rows, root))}
-
     splits = {str(row["split"]) for _, row in rows if row.get("split")}
     scored = rows
     if splits:
         split = _scored_split(splits, file)
         scored = [(where, row) for where, row in rows if str(row.get("split")) == split]
-    _check_cells(scored, kind)
+    _check_cells(rows if kind == "search" else scored, kind)
+    if kind == "search":
+        return {"name": name, "type": "retrieval", "path": str(_search_folder(rows, scored, root))}
 
     entry: dict[str, Any] = {"name": name, "type": kind, "path": str(path.resolve())}
     if split is not None:
@@ -94,10 +92,11 @@ def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:
         entry["split"] = file.name.split(".")[0]
     if kind == "pair":
         entry["positive_label"] = _positive_label(scored, file)
-    if kind == "classification" and splits:
+    if kind == "classification" and not path.is_dir() and not any(split_use(split) == TRAIN for split in splits):
+        entry.pop("split", None)
+        entry["path"] = str(_split_by_label(scored, file, root))
+    elif kind == "classification" and splits:
         entry |= _train_split(splits)
-    if kind == "classification" and not path.is_dir() and not splits:
-        entry["path"] = str(_split_by_label(rows, file, root))
     return entry
 
 
@@ -171,9 +170,10 @@ def _positive_label(rows: LocatedRows, file: Path) -> str:
 
 
 def _split_by_label(rows: LocatedRows, file: Path, root: Path) -> Path:
-    """Write rows without splits with one: the last fifth of every label's rows, in the file's order, is the test.
+    """Write rows of one split with two: the last fifth of every label's rows, in the file's order, is the test.
 
-    A text counts once, whatever its labels: no text is in both splits.
+    A text counts once, whatever its labels: no text is in both splits. Of a label with few texts one is tested. Errors:
+    DistilvecError where no label has two texts.
     """
     texts_by_label: dict[str, list[str]] = {}
     seen: set[str] = set()
@@ -188,22 +188,29 @@ def _split_by_label(rows: LocatedRows, file: Path, root: Path) -> Path:
     if repeated:
         log(f"note: {file}: {repeated:,} rows repeat the text of another one and are left out of the test")
 
+    if all(len(texts) < 2 for texts in texts_by_label.values()):
+        raise DistilvecError(KEY, f"{file}: no label has two texts, one to train on and one to test.", "Add some.")
     lines = []
     for label, texts in texts_by_label.items():
-        first_of_test = max(1, len(texts) - len(texts) // 5)
+        first_of_test = max(1, len(texts) - max(1, len(texts) // 5))
         for number, text in enumerate(texts):
             split = "test" if number >= first_of_test else "train"
             lines.append({"text": text, "label": label, "split": split})
     return _stored_lines("labelled", {"rows.jsonl": lines}, root) / "rows.jsonl"
 
 
-def _search_folder(rows: LocatedRows, root: Path) -> Path:
-    """Write pairs of a query and its document in BEIR's form; equal documents are one, equal queries as well."""
+def _search_folder(rows: LocatedRows, scored: LocatedRows, root: Path) -> Path:
+    """Write pairs of a query and its document in BEIR's form; equal documents are one, equal queries as well.
+
+    The documents of all rows are searched, for the queries of the scored ones.
+    """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}
     judgements: dict[tuple[str, str], Mapping[str, Any]] = {}
     for _, row in rows:
-        document = documents.setdefault(row["document"], f"d{len(documents)}")
+        documents.setdefault(row["document"], f"d{len(documents)}")
+    for _, row in scored:
+        document = documents[row["document"]]
         query = queries.setdefault(row["query"], f"q{len(queries)}")
         judgements[query, document] = {"query-id": query, "corpus-id": document, "score": 1}
     return _stored_lines(

@@ -111,7 +111,8 @@ class Request:
         """The size that the student is designed for: None for a whole model, and where its layers are named."""
         if self.size is not None:
             return self.size
-        takes_own_layers = self.kind == "model" and self.student is None
+        named = self.overrides.get("student.model", TEACHER)  # as `student`: a model that is trained whole
+        takes_own_layers = self.kind == "model" and self.student is None and named == TEACHER
         return QUARTER if takes_own_layers and self.layers is None else None
 
 
@@ -152,6 +153,15 @@ def _check(request: Request) -> None:
     if foreign and request.kind != "table":
         problem = f"found {foreign[0]}={request.index.columns[foreign[0]]}; {_short_name(request.teacher)} is no index."
         raise DistilvecError("columns", problem, "Give it text=NAME, the column of the texts.")
+    if request.kind != "table":
+        for name in ("limit", "similarity", "repeats"):
+            if getattr(request.index, name) is not None:
+                raise DistilvecError(name, f"is for an index; {_short_name(request.teacher)} is none.", "Leave it out.")
+    if request.index.prompts and request.kind == "array":
+        raise DistilvecError("document_prompt", "an array of vectors has no model.", "Leave the prompts out.")
+    if has_texts_elsewhere(request) and not isinstance(request.texts, str | Path | None):
+        problem = f"the texts of {request.teacher} are in one file, a row for each vector."
+        raise DistilvecError("texts", problem, "Name that file.")
     if request.queries is not None and request.kind == "array":
         raise DistilvecError("queries", "an array of vectors has none of the queries.", "Leave the queries out.")
     if request.texts is None and request.kind != "table":
@@ -170,10 +180,11 @@ def _teacher(request: Request, root: Path) -> dict[str, Any]:
             section["prompts"] = dict(request.index.prompts)
         return section
     if request.kind != "table":
-        return teacher_keys(request.teacher, cast(Texts, request.texts), root)
+        section = teacher_keys(request.teacher, cast(Texts, request.texts), root)
+        if request.index.prompts:
+            section["prompts"] = dict(request.index.prompts)
+        return section
     texts = request.texts if has_texts_elsewhere(request) else None
-    if isinstance(texts, (list, tuple)):
-        (texts,) = texts
     section = index_keys(
         str(request.teacher),
         "teacher",

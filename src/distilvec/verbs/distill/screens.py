@@ -54,9 +54,14 @@ def numbers(run: Run) -> list[str]:
 
 
 def next_command(run: Run) -> str:
-    """Return the command that a user wants next: a check with the own index, else a smaller and faster file."""
+    """Return the command that a user wants next: a check with the own index, else a smaller and faster file.
+
+    A static student is small and fast, and has no such file: it can be tried at once.
+    """
     section = run.recipe.teacher
     if section.vectors is None:
+        if run.record.student is not None and run.record.student.layers == 0:
+            return shlex.join(["distilvec", "serve", str(run.student_folder)])
         return shlex.join(["distilvec", "export", str(run.student_folder), "--to", "onnx-int8"])
     words = check_words(run.student_folder, section.model_dump(mode="json"))
     return shlex.join(["distilvec", *map(str, words)])

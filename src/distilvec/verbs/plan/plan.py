@@ -247,7 +247,9 @@ def _plan_teacher(
         lines.append(["  rate", cost.rate_text])
     lines += service_lines
     lines.append(["disk for them", _disk_text(teacher, folder, missing * cost.bytes)])
-    if fleet is not None:
+    if fleet is not None and cost.rate is None:
+        lines.append(["  with workers", "they are for a teacher that is a model on their machines"])
+    elif fleet is not None:
         lines += fleet_lines(fleet, teacher, missing, cost.seconds, cost.bytes, student_tokens)
 
     lengths = None

@@ -17,7 +17,7 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.train.metrics import read_metrics
-from distilvec.train.monitors import OptionMonitor, take_snapshot
+from distilvec.train.monitors import ENOUGH_BATCHES, OptionMonitor, take_snapshot
 
 KEPT = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
         "max_position_embeddings")  # fmt: skip
@@ -41,23 +41,34 @@ def snapshot(share: float, texts: int):
     return take_snapshot(batch, ModelOutputs(), ModelOutputs(), {"share": torch.tensor(share)})
 
 
-def test_the_method_is_asked_about_means_over_64_texts():
+def test_the_method_is_asked_about_means_over_many_batches():
+    """The texts of a batch are alike in length: a few of them say nothing about all."""
     judge = Judge()
     monitor = OptionMonitor(judge)
-    monitor.observe(snapshot(1.0, 40), 1)
+    for step in range(1, ENOUGH_BATCHES):
+        monitor.observe(snapshot(float(step < 6), 100), step)
     assert not judge.asked and not monitor.warning()
-    monitor.observe(snapshot(0.0, 60), 2)
-    assert judge.asked == [{"share": pytest.approx(0.4)}] and not monitor.warning()
-    monitor.observe(snapshot(1.0, 100), 3)
-    assert judge.asked[-1] == {"share": pytest.approx(0.7)}
+    monitor.observe(snapshot(0.0, 200), ENOUGH_BATCHES)
+    assert judge.asked == [{"share": pytest.approx(500 / 1300)}] and not monitor.warning()
+    monitor.observe(snapshot(1.0, 1000), ENOUGH_BATCHES + 1)
+    assert judge.asked[-1] == {"share": pytest.approx(1500 / 2300)}
     assert monitor.warning() == "too much" and not monitor.warning()
-    monitor.observe(snapshot(1.0, 100), 4)
+    monitor.observe(snapshot(1.0, 100), ENOUGH_BATCHES + 2)
     assert len(judge.asked) == 2, "a run warns once"
 
     resumed = OptionMonitor(Judge())
     resumed.state = dict(monitor.state)
-    resumed.observe(snapshot(0.0, 200), 5)
-    assert resumed.objective.asked == [{"share": pytest.approx(140 / 400)}]
+    resumed.observe(snapshot(0.0, 200), ENOUGH_BATCHES + 3)
+    assert resumed.objective.asked == [{"share": pytest.approx(1500 / 2500)}]
+
+
+def test_batches_of_a_text_are_judged_once_there_are_enough_texts():
+    monitor = OptionMonitor(Judge())
+    for step in range(1, 64):
+        monitor.observe(snapshot(1.0, 1), step)
+    assert not monitor.objective.asked
+    monitor.observe(snapshot(1.0, 1), 64)
+    assert monitor.warning() == "too much"
 
 
 def test_a_method_without_an_opinion_says_nothing():
@@ -91,7 +102,14 @@ def test_emo_on_short_texts(across, tmp_path, monkeypatch, capsys):
     texts = make_texts(400)
     words = sorted({word for text in texts for word in text.split()})
     short = [f"{one} {other}" for one in words[:12] for other in words[-12:]]
-    recipe = across(short, method__name="emo", train__epochs=3, train__max_steps=12, train__checkpoint_steps=3)
+    recipe = across(
+        short,
+        method__name="emo",
+        train__epochs=3,
+        train__max_steps=16,
+        train__logging_steps=1,
+        train__checkpoint_steps=3,
+    )
     interrupt(resolve(recipe, tmp_path / "short"), 9, monkeypatch)
     run(recipe, tmp_path / "short")
     (warning,) = said(tmp_path / "short")
@@ -99,13 +117,13 @@ def test_emo_on_short_texts(across, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.count("ira teaches nothing") == 1
 
     long = [f"{one} {other}" for one, other in zip(texts, reversed(texts), strict=True)]
-    run(across(long, method__name="emo", train__max_steps=12), tmp_path / "long")
+    run(across(long, method__name="emo", train__max_steps=16, train__logging_steps=1), tmp_path / "long")
     assert said(tmp_path / "long") == []
 
 
 def test_distillmoe_with_a_margin_wider_than_the_teachers_cosines_vary(across, tmp_path):
     method = {"name": "distillmoe", "options": {"layers": 2, "manual": [0.3, 0.3, 0.3], "margin": 2.0}}
-    run(across(make_texts(300), method=method, train__max_steps=12), tmp_path / "wide")
+    run(across(make_texts(300), method=method, train__max_steps=16, train__logging_steps=1), tmp_path / "wide")
     (warning,) = said(tmp_path / "wide")
     assert "100% of the pairs" in warning and "[method.options.margin: 0]" in warning
     for name, options in {
@@ -115,5 +133,8 @@ def test_distillmoe_with_a_margin_wider_than_the_teachers_cosines_vary(across, t
     }.items():
         chosen = {**method["options"], **options}
         chosen["manual"] = [0.3] * len(options.get("facets", "abc"))
-        run(across(make_texts(300), method={**method, "options": chosen}, train__max_steps=12), tmp_path / name)
+        run(
+            across(make_texts(300), method={**method, "options": chosen}, train__max_steps=16, train__logging_steps=1),
+            tmp_path / name,
+        )
         assert said(tmp_path / name) == []

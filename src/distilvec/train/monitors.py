@@ -34,7 +34,9 @@ APART = 0.01  # standard deviation of a gate over the texts
 DECIDED = 0.9  # a text's largest gate, above which the text goes to one expert
 UNIFORM_AFTER = 0.2  # share of the steps before which gates may be uniform, as they are at the start
 _SEEN = "texts seen"  # beside the metrics of a method, whose names have no space
+_BATCHES = "batches seen"
 ENOUGH = 64  # texts that are judged together if batches are smaller
+ENOUGH_BATCHES = 12  # the texts of one are alike in length: of two, all may be short by chance
 
 
 @dataclass(frozen=True)
@@ -186,19 +188,19 @@ class OptionMonitor(Monitor):
         self.objective = objective
 
     def observe(self, snapshot: Snapshot, step: int) -> dict[str, float]:
-        """Ask the method about the means of its metrics over the snapshots so far, once these have 64 texts.
+        """Ask the method about the means of its metrics over the snapshots so far, once there are enough of them.
 
         The metrics themselves are logged anyway.
         """
         if not snapshot.metrics or self.warned:
             return {}
         texts = len(snapshot.batch.rows)
-        new = {_SEEN: torch.tensor(1.0), **snapshot.metrics}
-        sums = {name: texts * value.detach().double().cpu() for name, value in new.items()}
-        self.state = {name: value + self.state.get(name, 0) for name, value in sums.items()}
+        new = {name: texts * value.detach().double().cpu() for name, value in snapshot.metrics.items()}
+        counts = {_SEEN: torch.tensor(float(texts)), _BATCHES: torch.tensor(1.0)}
+        self.state = {name: value + self.state.get(name, 0) for name, value in (new | counts).items()}
         seen = float(self.state[_SEEN])
-        if seen >= ENOUGH:
-            means = {name: float(value) / seen for name, value in self.state.items() if name != _SEEN}
+        if seen >= ENOUGH and float(self.state[_BATCHES]) >= ENOUGH_BATCHES:
+            means = {name: float(value) / seen for name, value in self.state.items() if name not in counts}
             self.problem = self.objective.problem(means)
         return {}
 

@@ -159,7 +159,8 @@ def _check(request: Request) -> None:
                 raise DistilvecError(name, f"is for an index; {_short_name(request.teacher)} is none.", "Leave it out.")
     if request.index.prompts and request.kind == "array":
         raise DistilvecError("document_prompt", "an array of vectors has no model.", "Leave the prompts out.")
-    if has_texts_elsewhere(request) and not isinstance(request.texts, str | Path | None):
+    several = isinstance(request.texts, (list, tuple)) and len(request.texts) != 1
+    if has_texts_elsewhere(request) and several:
         problem = f"the texts of {request.teacher} are in one file, a row for each vector."
         raise DistilvecError("texts", problem, "Name that file.")
     if request.queries is not None and request.kind == "array":
@@ -185,6 +186,8 @@ def _teacher(request: Request, root: Path) -> dict[str, Any]:
             section["prompts"] = dict(request.index.prompts)
         return section
     texts = request.texts if has_texts_elsewhere(request) else None
+    if isinstance(texts, (list, tuple)):
+        (texts,) = texts
     section = index_keys(
         str(request.teacher),
         "teacher",

@@ -77,7 +77,7 @@ def _(world: World) -> list[str]:
 
 @case("table-with-an-unknown-role", key="teacher.vectors")
 def _(world: World) -> list[str]:
-    _table(world, make_texts(TEXTS), float, role=["passage"] * TEXTS)
+    _table(world, make_texts(TEXTS), float, role=["query", *["passage"] * (TEXTS - 1)])
     return _with_table(world)
 
 

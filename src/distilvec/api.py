@@ -60,10 +60,10 @@ def run(
         loaded = load_recipe(recipe, variant, overrides)
     elif variant is not None:
         raise DistilvecError("variant", "a Recipe has no variants: it is one of them.", "Give it to load_recipe.")
+    elif overrides:
+        loaded = recipes.recipe_from(recipe.model_dump(mode="json"), overrides, "distilvec.run")
     else:
-        loaded = (
-            recipes.recipe_from(recipe.model_dump(mode="json"), overrides, "distilvec.run") if overrides else recipe
-        )
+        loaded = recipe
     folder = Path(output_dir) if output_dir is not None else loaded.output / loaded.name
     return run_recipe(loaded, folder, restart, callbacks)
 

@@ -176,3 +176,21 @@ def test_a_wrong_key_ends_before_the_corpus_is_read(tiny_recipe, tiny_model, tmp
         with refused("teacher.api", "(SOME_KEY)") as found:
             resolve(api_recipe(tiny_recipe, tiny_model, address), tmp_path / "run")
         assert "wrong-key" not in str(found.value)
+
+
+def test_a_refused_text_of_the_evaluation_is_not_sent_to_the_corpus_s_list(
+    tiny_recipe, tiny_model, suite, tmp_path, monkeypatch, capsys, no_pages
+):
+    monkeypatch.setenv("SOME_KEY", KEY)
+    asked = make_texts(60, seed=3)
+    texts = [*make_texts(200), *asked, *_PROBE]
+    draw = np.random.default_rng(0).standard_normal((len(texts), 32))
+    with FaultyApi(dict(zip(texts, draw, strict=True))) as server:
+        server.unwanted = {asked[5]}
+        recipe = api_recipe(tiny_recipe, tiny_model, server.address.removesuffix("/v1"), evaluation__suite=str(suite))
+        (tmp_path / "api.yaml").write_text(recipes.dump(recipe))
+        assert (
+            run_command(["run", str(tmp_path / "api.yaml"), "--out", str(tmp_path / "run"), "train.max_steps=1"]) == 2
+        )
+    message = capsys.readouterr().err
+    assert "The request had one text" in message and "leave_out" not in message

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 from refusals import refused
 
 from distilvec.core.errors import DistilvecError
@@ -21,6 +22,7 @@ from distilvec.report.json_values import from_json
 from distilvec.report.model_card import model_card
 from distilvec.report.record import RunRecord, parse_record, read_record
 from distilvec.report.scores import OF_AN_INDEX, make_verdict
+from distilvec.report.sections.record import stated_keys
 from distilvec.report.tables import ABSENT
 from distilvec.report.values import ExportedForm, Report, read_report
 from distilvec.report.write import refresh_report
@@ -182,3 +184,12 @@ def test_tasks_of_an_index_count_in_no_average():
     changes["average"] = changes[name]
     verdict = make_verdict({"student": [*of_index, own], "teacher": of_index}, changes)
     assert verdict.retention is None and verdict.retention_interval is None
+
+
+def test_the_pages_recipe_is_the_runs_recipe():
+    """An empty value is a choice, null is not: the model's own prompts would stand where the run had none."""
+    recipe = "teacher:\n  prompts:\n    query: ''\n    document: ''\n  revision: null\nevaluation:\n  parts: []\n"
+    assert yaml.safe_load(stated_keys(recipe)) == {
+        "teacher": {"prompts": {"query": "", "document": ""}},
+        "evaluation": {"parts": []},
+    }

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from architectures import TEXTS, bert, mistral, sentence_transformer
+from architectures import TEXTS, bert, gemma3, mistral, sentence_transformer, t5
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 
@@ -175,10 +175,13 @@ def test_a_lifted_mask_of_the_teacher_is_lifted_in_its_layers(tmp_path: Path) ->
     assert np.abs(causal.encode(TEXTS) - expected).max() > 1e-3
 
 
-@pytest.mark.parametrize("layers", [2, 0])
-def test_an_added_token_without_a_row_gets_one(layers: int, tmp_path: Path) -> None:
-    """As Gemma 3's mark of an image, which its table lacks: the model can teach, and a student can be cut from it."""
-    model = SentenceTransformer(str(sentence_transformer(tmp_path / "model", bert(tmp_path / "bert"), "mean")))
+@pytest.mark.parametrize(("make", "layers"), [(bert, 2), (bert, 0), (t5, 2), (gemma3, 2)])
+def test_an_added_token_without_a_row_gets_one(make, layers: int, tmp_path: Path) -> None:
+    """As Gemma 3's mark of an image, which its table lacks: the model can teach, and a student can be cut from it.
+
+    T5's table is used twice.
+    """
+    model = SentenceTransformer(str(sentence_transformer(tmp_path / "model", make(tmp_path / "backbone"), "mean")))
     model.tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
     folder = saved(tmp_path / "marked", *model)
     student = build_student(StudentSection(model="teacher", layers=layers), info(folder), seed=0)

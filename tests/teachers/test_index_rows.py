@@ -245,6 +245,13 @@ def test_a_column_role_of_something_else_says_no_role(kind, tmp_path, capsys):
     assert "role" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", COLUMNAR)
+def test_a_column_that_the_recipe_names_holds_roles(kind, tmp_path):
+    section = table_of(kind, tmp_path, {"text": TEXTS, "vector": lists(), "who": ["user", "query"] * 30})
+    with refused("teacher.vectors", "'user'"):
+        read(section.model_copy(update={"columns": {"role": "who"}}), tmp_path)
+
+
 @pytest.mark.parametrize("limit", [None, 1000])
 def test_a_row_without_a_role_has_every_role(limit, tmp_path):
     roles = ["query", None, "document"] * 20

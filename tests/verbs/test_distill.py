@@ -17,6 +17,8 @@ from distilvec.__main__ import run_command
 from distilvec.config.recipe import override
 from distilvec.data.sources import read_source
 from distilvec.models.placement import count_parameters
+from distilvec.report.advice import advice
+from distilvec.report.sections.use import next_commands
 from distilvec.verbs.distill import distill as distill_module
 from distilvec.verbs.distill.recipe import QUARTER, IndexOptions, Request, make_recipe
 from distilvec.verbs.distill.texts import text_sources
@@ -90,6 +92,12 @@ def test_a_model_that_a_change_names_is_trained_whole_as_one_of_the_option():
 def test_prompts_that_are_stated_for_a_model_are_its_prompts():
     prompts = {"query": "query: ", "document": "passage: "}
     assert recipe_of("./model", index=IndexOptions(prompts=prompts)).teacher.prompts == prompts
+
+
+@pytest.mark.parametrize("options", [{"made_by": ["some-model"]}, {"refresh": True}])
+def test_options_of_an_index_are_refused_for_a_model(tiny_model, options):
+    with refused(next(iter(options))):
+        distilvec.distill(str(tiny_model), make_texts(40), dry_run=True, **options)
 
 
 @pytest.mark.parametrize("texts", [["one text", "another"], [Path("texts.txt"), Path("texts.txt")]])
@@ -286,8 +294,10 @@ def test_an_earlier_student_goes_on_without_a_second_linear_layer(tiny_model, na
 def test_a_static_student_with_dims(tiny_model, capsys, no_pages):
     command = ["distill", str(tiny_model), "texts.txt", "--layers", "0", "--dims", "32,16", "--out", "run", *WORDS]
     assert run_command(command) == 0
-    student = distilvec.result("run").student
-    assert type(student[0]).__name__ == "StaticEmbedding" and student.encode(["river"]).shape == (1, 32)
+    run = distilvec.result("run")
+    assert type(run.student[0]).__name__ == "StaticEmbedding" and run.student.encode(["river"]).shape == (1, 32)
+    told = [capsys.readouterr().out, *advice(run.report), *next_commands(run.report, run.student_folder)]
+    assert "next: distilvec serve" in told[0] and "--to onnx" not in "".join(told), "a table has no graph to export"
     assert run_command([*command[:5], "--dims", "wide"]) == 2
     assert "[--dims]" in capsys.readouterr().err
 

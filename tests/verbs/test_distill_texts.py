@@ -248,6 +248,12 @@ def test_a_file_of_test_rows_alone_is_split_as_one_without_splits(tmp_path):
     assert sorted(task.test_labels) == ["x", "x", "y", "y"] and len(task.train_texts) == 16
 
 
+def test_blanks_beside_a_split_are_no_part_of_it(tmp_path):
+    (tmp_path / "intents.csv").write_text("text,label,split\na,x,train\nb,y, train\nc,x,test\nd,y,test \n")
+    task = load(tmp_path / "intents.csv", tmp_path)
+    assert task.test_texts == ["c", "d"] and task.train_texts == ["a", "b"]
+
+
 def test_a_few_texts_of_a_label_are_tested_too(tmp_path):
     rows = [{"text": f"{label} {n}", "label": label} for n in range(2) for label in ("x", "y")]
     task = load(write_lines(tmp_path / "intents.jsonl", rows), tmp_path)

@@ -43,7 +43,7 @@ from distilvec.students.factorize import factorize
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
 from distilvec.students.narrow import narrow
 from distilvec.students.static import STATIC_RANK, static_table
-from distilvec.vocabulary.transplant import give_tokenizer
+from distilvec.vocabulary.transplant import give_tokenizer, put_tables
 
 ROLES: tuple[Role, ...] = ("query", "document")
 POOLINGS = ("mean", "cls", "lasttoken", "max", "mean_sqrt_len_tokens", "weightedmean")  # a vector as wide as the states
@@ -467,9 +467,7 @@ def _add_missing_rows(transformer: Transformer) -> None:
         return
     size = max(beyond) + 1
     zeros = table.weight.new_zeros(size - table.num_embeddings, table.embedding_dim)
-    table.weight = nn.Parameter(torch.cat([table.weight.detach(), zeros]))
-    table.num_embeddings = size
-    backbone.config.get_text_config().vocab_size = size
+    put_tables(backbone, [(table.weight, torch.cat([table.weight.detach(), zeros]))])
 
 
 def _beyond(tokenizer: PreTrainedTokenizerBase, rows: int) -> set[int]:

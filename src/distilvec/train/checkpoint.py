@@ -40,7 +40,7 @@ class Progress:
     step: int = 0  # optimizer steps done
     epoch: int = 0  # the epoch in progress
     step_in_epoch: int = 0  # steps of that epoch that are done
-    steps_an_epoch: int = 0
+    steps_an_epoch: int = 0  # of the first epoch: batches by number of tokens differ by epoch
     texts: int = 0
     tokens: int = 0
     seconds: float = 0.0  # training time, without interruptions

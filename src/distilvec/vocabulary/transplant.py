@@ -185,7 +185,8 @@ def give_tokenizer(
             matrix = part.detach().reshape(len(part), -1)
             rows = compose_rows(matrix, composed.rows, compose, keep_norm and part.dim() > 1)
             tables.append((part, rows.reshape(-1, *part.shape[1:])))
-    _put(backbone, tables, tokenizer)
+    put_tables(backbone, tables)
+    _name_special_tokens(backbone, tokenizer)
     first.processor = tokenizer
     return composed
 
@@ -212,8 +213,8 @@ def _output(backbone: Any, table: Tensor) -> list[Tensor]:
     return [part for part in parts.values() if len(part) == len(table)]
 
 
-def _put(backbone: Any, tables: Sequence[tuple[Tensor, Tensor]], tokenizer: PreTrainedTokenizerFast) -> None:
-    """Replace old tables by new ones [tokens, ...], also where they are tied; update sizes and special tokens."""
+def put_tables(backbone: Any, tables: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Replace old tables by new ones [tokens, ...], also where they are tied, and update sizes."""
     fresh = {id(old): nn.Parameter(rows, requires_grad=old.requires_grad) for old, rows in tables}
     size = len(tables[0][1])
     for module in backbone.modules():
@@ -226,6 +227,11 @@ def _put(backbone: Any, tables: Sequence[tuple[Tensor, Tensor]], tokenizer: PreT
                     module.out_features = size
     for config in (backbone.config, backbone.config.get_text_config()):
         config.vocab_size = size
+
+
+def _name_special_tokens(backbone: Any, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write the tokenizer's numbers of special tokens where the backbone states some."""
+    for config in (backbone.config, backbone.config.get_text_config()):
         for role in ("pad", "bos", "eos", "cls", "sep"):
             if getattr(config, f"{role}_token_id", None) is not None:
                 setattr(config, f"{role}_token_id", getattr(tokenizer, f"{role}_token_id"))

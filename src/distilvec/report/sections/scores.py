@@ -100,10 +100,7 @@ def retained(scores: Scores, intervals: Mapping[str, Changes]) -> list[Retained]
         of_model, of_teacher = shared(column, teacher)
         has_all = len(without_index_tasks(of_teacher)) == len(without_index_tasks(teacher))
         wholes = _with_averages(of_teacher)
-        shares = {task: share for task, share in retention(of_model, of_teacher).items() if task not in AVERAGES}
-        counted = [without_index_tasks(one) for one in (of_model, of_teacher)]
-        shares |= {task: share for task, share in retention(*counted).items() if task in AVERAGES}
-        for task, value in shares.items():
+        for task, value in _shares(of_model, of_teacher).items():
             if task in AVERAGES and not has_all:  # an average over fewer tasks would be compared with the others
                 continue
             change = intervals.get(model, {}).get(task)
@@ -113,6 +110,14 @@ def retained(scores: Scores, intervals: Mapping[str, Changes]) -> list[Retained]
                 low, high = (100 * (1 + bound / wholes[task]) for bound in (change.low, change.high))
                 rows.append(Retained(model, task, value, low, high))
     return rows
+
+
+def _shares(of_model: Sequence[Score], of_teacher: Sequence[Score]) -> dict[str, float]:
+    """Return percent of the teacher's score by task, then of the averages; tasks of an index itself count in none."""
+    of_tasks = retention(of_model, of_teacher)
+    of_averages = retention(without_index_tasks(of_model), without_index_tasks(of_teacher))
+    shares = {task: share for task, share in of_tasks.items() if task not in AVERAGES}
+    return shares | {name: share for name, share in of_averages.items() if name in AVERAGES}
 
 
 def _with_averages(column: Sequence[Score]) -> dict[str, float]:

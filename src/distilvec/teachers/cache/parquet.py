@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,9 @@ _ROWS = 8192  # rows read or written at once
 # compute in bfloat16 and in batches give one text vectors that differ by less
 _SAME = 0.1414
 _MAX_BYTES = 1 << 28  # of repeated texts' vectors in memory together
+
+
+_log_once = cache(log)  # a run opens a table several times
 
 
 @dataclass
@@ -88,7 +92,7 @@ class VectorTable:
         self.is_quantized = QUANTIZED in (self.schema.metadata or {})
         self.names = find_columns(self.schema.names, columns, str(path), key)
         if "role" in self.names and not (columns or {}).get("role") and not self._has_roles():
-            log(f"{path}: no row of the column role is a query or document, so it is not read as the texts' role")
+            _log_once(f"{path}: no row of the column role is a query or document, so it is not read as the texts' role")
             del self.names["role"]
         self.columns = {"embedding": self.names["embedding"]}
         if PRE_DENSE in self.schema.names:

@@ -190,7 +190,9 @@ def _copy(reader: Reader, section: TeacherSection, address: Address, folder: Pat
     is_complete = bool(behind_parts) and state.after is None  # killed between the last part and meta.json
     with progress(f"reading {address.name}", state.rows, "rows", state.read) as advance:
         if not is_complete:
-            for table, next_state in _tables(reader, address, _draw_rows(state.rows, section.limit), state):
+            for table, next_state in _tables(
+                reader, address, _draw_rows(state.rows, section.limit), state, "role" in (section.columns or {})
+            ):
                 state = next_state
                 if table is not None:
                     path = folder / f"part-{len(behind_parts):05d}.parquet"
@@ -306,7 +308,11 @@ def _count(left_out: dict[str, LeftOut], reason: str, rows: int, first: str) -> 
 
 
 def _tables(
-    reader: Reader, address: Address, is_drawn: npt.NDArray[np.bool_] | None, state: CopyState
+    reader: Reader,
+    address: Address,
+    is_drawn: npt.NDArray[np.bool_] | None,
+    state: CopyState,
+    must_be_roles: bool,
 ) -> Iterator[tuple[pa.Table | None, CopyState]]:
     """Parts of at least _ROWS rows as Arrow tables, each with the state behind it.
 
@@ -330,7 +336,7 @@ def _tables(
         is_chosen = is_asked[rows]
         chosen = rows[is_chosen].tolist()
         if chosen:
-            tables.append(_table(batch, chosen, usable.vectors[is_chosen], address))
+            tables.append(_table(batch, chosen, usable.vectors[is_chosen], address, must_be_roles))
         count += len(chosen)
         read = state.read + len(batch_rows)
         state = replace(state, after=batch.after, read=read, kept=state.kept + len(chosen), left_out=left_out)
@@ -341,7 +347,7 @@ def _tables(
     yield (_join(tables, address).replace_schema_metadata(notes) if tables else None), state
 
 
-def _table(batch: Batch, rows: list[int], vectors: Vectors, address: Address) -> pa.Table:
+def _table(batch: Batch, rows: list[int], vectors: Vectors, address: Address, must_be_roles: bool) -> pa.Table:
     columns = {FINAL: pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])}
     try:
         texts = pa.array([batch.texts[row] for row in rows], pa.large_string())
@@ -350,10 +356,25 @@ def _table(batch: Batch, rows: list[int], vectors: Vectors, address: Address) ->
         raise DistilvecError(KEY, problem, "Correct or remove it.") from None
     columns = {"text": texts, **columns, "id": pa.array([batch.ids[row] for row in rows], pa.large_string())}
     if batch.roles is not None:
-        roles = [batch.roles[row] for row in rows]
-        # Anything else, such as the speaker of a chat, says no role
-        columns["role"] = pa.array([role if role in ROLE_VALUES else None for role in roles], pa.string())
+        columns["role"] = pa.array(_roles(batch, rows, address, must_be_roles), pa.string())
     return pa.table(columns)
+
+
+def _roles(batch: Batch, rows: list[int], address: Address, must_be_roles: bool) -> list[str | None]:
+    """Return the roles of rows; None where the index says none.
+
+    A column that was found by its name may hold something else, such as the speakers of a chat: no roles. Errors:
+    DistilvecError for such a value in a column that the recipe names.
+    """
+    assert batch.roles is not None
+    roles: list[str | None] = []
+    for row in rows:
+        role = batch.roles[row]
+        if must_be_roles and role not in (None, *ROLE_VALUES):
+            problem = f"{address.text} has the role {role!r} (row {batch.ids[row]}); expected query or document."
+            raise DistilvecError(KEY, problem, "Correct it, or name no column of roles.")
+        roles.append(role if role in ROLE_VALUES else None)
+    return roles
 
 
 def _join(tables: list[pa.Table], address: Address) -> pa.Table:

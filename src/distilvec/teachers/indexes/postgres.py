@@ -115,7 +115,7 @@ class PostgresTable(Reader):
                 rows = cursor.execute(query.format(**parts, **limits)).fetchall()
                 ids = [str(row[0]) for row in rows]
                 texts = [read_text(row[1], str(row[0]), self.address, self.key) for row in rows]
-                roles = [str(row[3]) for row in rows] if "role" in self.columns else None
+                roles = [row[3] for row in rows] if "role" in self.columns else None
                 yield Batch(ids, texts, [row[2] for row in rows], end, roles)
 
     @contextmanager

@@ -97,7 +97,7 @@ class QdrantCollection(Reader):
                 ids.append(str(point.id) if value is None else read_id(value, 0))
                 texts.append(read_text(field_of(payload, names["text"]), ids[-1], self.address, self.key))
                 vectors.append(self._vector_of(point.vector))
-                roles.append(str(field_of(payload, names["role"])) if "role" in names else "")
+                roles.append(field_of(payload, names["role"]) if "role" in names else None)
             yield Batch(ids, texts, vectors, after, roles if "role" in names else None)
             if after is None:
                 return

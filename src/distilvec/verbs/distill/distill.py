@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from distilvec.core.errors import DistilvecError
 from distilvec.core.verbosity import quiet_libraries
 from distilvec.pipeline.inputs import Model, Texts
 from distilvec.pipeline.opened_run import Run
@@ -134,6 +135,8 @@ def distill(
         )
         if request.kind == "table":
             request = with_maker(request, made_by, root, refresh)
+        elif made_by or refresh:
+            raise DistilvecError("made_by" if made_by else "refresh", "is for an index.", "Leave it out.")
         recipe = make_recipe(request, root)
         with queries_named(recipe):
             if dry_run:

@@ -76,11 +76,11 @@ def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:
             KEY, f"{file} has the columns {', '.join(first_row)}.", f"Expected one of these sets of columns: {known}."
         )
     name = path.name.split(".")[0]
-    splits = {str(row["split"]) for _, row in rows if row.get("split")}
+    splits = {str(row["split"]).strip() for _, row in rows if row.get("split")}
     scored = rows
     if splits:
         split = _scored_split(splits, file)
-        scored = [(where, row) for where, row in rows if str(row.get("split")) == split]
+        scored = [(where, row) for where, row in rows if str(row.get("split")).strip() == split]
     _check_cells(rows if kind == "search" else scored, kind)
     if kind == "search":
         return {"name": name, "type": "retrieval", "path": str(_search_folder(rows, scored, root))}

@@ -204,13 +204,7 @@ def table(report: Mapping[str, Any], against: Mapping[str, str]) -> str:
             if not scores:
                 continue
             other = against.get(name)
-            gap = ""
-            if other is not None:
-                gap = difference(scores, by_seed(rows, task, other))
-                if "[" not in gap:
-                    of_task = [row for row in rows if row["task"] == task]
-                    both = ([row for row in of_task if row["method"] == one] for one in (name, other))
-                    gap = row_difference(*both, report["test_rows"][task]) or gap
+            gap = "" if other is None else gap_between(report, task, name, other)
             reference = f"`{other}`" if other is not None else ""
             cells = [name, str(len(scores)), spread([*scores.values()]), gap, reference]
             if has_gates:
@@ -222,9 +216,26 @@ def table(report: Mapping[str, Any], against: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def by_seed(rows: Sequence[Mapping[str, Any]], task: str, method: str) -> Seeds:
+def gap_between(report: Mapping[str, Any], task: str, name: str, other: str) -> str:
+    """Return a cell: the difference of two members, its interval over seeds from three on, else over the test rows."""
+    rows = report["rows"]
+    scores, reference = by_seed(rows, task, name), by_seed(rows, task, other)
+    if len(scores.keys() & reference.keys()) < 3:
+        ours, theirs = (rows_of_member(rows, task, member) for member in (name, other))
+        gap = row_difference(ours, theirs, report["test_rows"][task])
+        if gap:
+            return gap
+    return difference(scores, reference)
+
+
+def rows_of_member(rows: Rows, task: str, method: str) -> Rows:
+    """Return a member's rows on a task, one for each seed."""
+    return [row for row in rows if (row["task"], row["method"]) == (task, method)]
+
+
+def by_seed(rows: Rows, task: str, method: str) -> Seeds:
     """Return a member's main figure by seed."""
-    return {row["seed"]: row["scores"][MAIN[task]] for row in rows if (row["task"], row["method"]) == (task, method)}
+    return {row["seed"]: row["scores"][MAIN[task]] for row in rows_of_member(rows, task, method)}
 
 
 if __name__ == "__main__":

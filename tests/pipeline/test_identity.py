@@ -107,12 +107,12 @@ def models(world: World) -> None:
     model(root / "teacher", seed=0)
     model(root / "student", seed=1)
     world.json("teacher/config_sentence_transformers.json", prompts={"query": "find: ", "document": "read: "})
-    texts = [text.capitalize() for text in make_texts(120)]
+    texts = [text.capitalize() for text in make_texts(60)]
     (root / "texts" / "more").mkdir(parents=True)
-    (root / "texts" / "a.txt").write_text("\n".join(texts[:40]))
-    (root / "texts" / "more" / "b.txt").write_text("\n".join(texts[40:80]))
+    (root / "texts" / "a.txt").write_text("\n".join(texts[:20]))
+    (root / "texts" / "more" / "b.txt").write_text("\n".join(texts[20:40]))
     (root / "others").mkdir()
-    (root / "others" / "c.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts[80:]))
+    (root / "others" / "c.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts[40:]))
     suite(root)
     world.tree = {
         "name": "identity",
@@ -121,7 +121,7 @@ def models(world: World) -> None:
         "student": {"model": root / "student", "layers": 2},
         "corpus": {
             "sources": [{"path": root / "texts"}, {"path": root / "others", "role": "query"}],
-            "validation_rows": 20,
+            "validation_rows": 10,
         },
         "method": {"name": "redact"},
         "train": dict(TRAIN),
@@ -168,9 +168,9 @@ def linked(world: World) -> None:
 def table(world: World) -> None:
     """A table of vectors instead of the teacher."""
     models(world)
-    texts = [text.capitalize() for text in make_texts(120)]
+    texts = [text.capitalize() for text in make_texts(60)]
     generator = torch.Generator().manual_seed(0)
-    vectors = torch.nn.functional.normalize(torch.randn(120, 32, generator=generator)).numpy()
+    vectors = torch.nn.functional.normalize(torch.randn(60, 32, generator=generator)).numpy()
     write_table(world.root / "vectors.parquet", texts, vectors)
     world.tree["teacher"] = {"vectors": world.root / "vectors.parquet"}
 
@@ -245,8 +245,8 @@ def model(folder: Path, seed: int) -> None:
 
 
 def suite(root: Path) -> None:
-    texts = make_texts(40, seed=5)
-    rows = [{"sentence1": texts[row], "sentence2": texts[row + 20], "score": row % 6} for row in range(20)]
+    texts = make_texts(20, seed=5)
+    rows = [{"sentence1": texts[row], "sentence2": texts[row + 10], "score": row % 6} for row in range(10)]
     (root / "sts.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     (root / "suite.yaml").write_text("- {name: sts, type: sts, path: sts.jsonl}\n")
 
@@ -348,8 +348,8 @@ CHANGES = {
     "corpus: one more file": (models, extra),
     "corpus: a file of another source": (models, moved),
     "corpus.sources.0.role": (models, key("corpus.sources.0.role", "query")),
-    "corpus.sources.0.limit": (models, key("corpus.sources.0.limit", 30)),
-    "corpus.validation_rows": (models, key("corpus.validation_rows", 30)),
+    "corpus.sources.0.limit": (models, key("corpus.sources.0.limit", 15)),
+    "corpus.validation_rows": (models, key("corpus.validation_rows", 15)),
     "corpus.seed": (models, key("corpus.seed", 1)),
     "method.name": (models, key("method.name", "offline_cosine")),
     "cache.dtype": (models, key("cache.dtype", "float32")),

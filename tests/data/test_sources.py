@@ -81,6 +81,16 @@ def test_column_and_where(tmp_path):
     refuse("corpus.sources.0.column", "'bodi'", "'body'", path=path, column="bodi")
 
 
+def test_null_in_a_list_of_values_takes_rows_without_one(tmp_path, capsys):
+    rows = [{"text": "one", "role": "query"}, {"text": "two", "role": None}, {"text": "three", "role": "document"}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for file in (write_jsonl(tmp_path / "a.jsonl", [*rows, {"text": "four"}]), tmp_path / "a.parquet"):
+        assert read(file, where={"role": ["query", None]})[:2] == ["one", "two"]
+        assert "three" not in read(file, where={"role": ["query", None]})
+    assert read(tmp_path / "a.jsonl", where={"role": ["document", None]}) == ["two", "three", "four"]
+    assert "no row" not in capsys.readouterr().err
+
+
 def test_a_condition_that_no_row_meets_is_said(tmp_path, capsys):
     (tmp_path / "texts").mkdir()
     write_jsonl(tmp_path / "texts" / "a.jsonl", [{"text": "one", "lang": "en", "part": 1}])

@@ -63,6 +63,19 @@ def test_reload_gives_the_same_vectors(name: str, backbones: dict[str, Path], tm
     assert (folder / "README.md").read_text() == "# Tiny\n"
 
 
+def test_a_model_that_keeps_its_first_dims_keeps_them(backbones: dict[str, Path], tmp_path: Path) -> None:
+    """Versions before 6 do not read the setting."""
+    student = student_of(backbones["bert"], layers=[0, 3])
+    student.truncate_dim = 16
+    expected = student.encode(TEXTS)
+    for number in range(2):  # a loaded one is not cut again
+        save_student(student, tmp_path / str(number), {"name": "tiny"}, "# Tiny\n")
+        assert "truncate_dim" not in read(tmp_path / str(number) / "config_sentence_transformers.json")
+        student = SentenceTransformer(str(tmp_path / str(number)), device="cpu")
+        assert student.encode(TEXTS).shape == (len(TEXTS), 16)
+        assert np.abs(student.encode(TEXTS) - expected).max() < 1e-6
+
+
 @pytest.mark.parametrize("name", ["bert", "gemma3", "modernbert"])
 def test_saving_a_loaded_student_changes_nothing(name: str, backbones: dict[str, Path], tmp_path: Path) -> None:
     save_student(student_of(backbones[name]), tmp_path / "once", {}, "")

@@ -173,6 +173,20 @@ def test_bytes_of_a_database_are_decoded_or_refused(tmp_path):
         read(table("bytes", definition, rows), tmp_path / "again")
 
 
+@pytest.mark.parametrize("kind", ["text", "bytea", "part"])
+def test_roles_of_a_database_of_every_type(kind, tmp_path):
+    """`part` is an ENUM."""
+    rows = [(*row, "query" if row[0] < 20 else "document") for row in numbered()]
+    if kind == "bytea":
+        rows = [(*row[:3], row[3].encode()) for row in rows]
+    if not lacking("pgvector"):
+        with connect() as connection:
+            connection.execute("DROP TYPE IF EXISTS part CASCADE")
+            connection.execute("CREATE TYPE part AS ENUM ('query', 'document')")
+    section = table("roles", f"id int, text text, vector vector(8), role {kind}", rows)
+    expect(read(section, tmp_path), range(20, 60))
+
+
 @pytest.mark.parametrize("kind", ["int", "jsonb"])
 def test_columns_of_a_database_that_hold_no_texts_are_refused(kind, tmp_path):
     section = table(f"of {kind}", f"id int, text {kind}, vector vector(8)", numbered(str))

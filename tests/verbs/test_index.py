@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 import tempfile
 from html import escape, unescape
 from pathlib import Path
@@ -368,6 +369,31 @@ def test_a_table_is_a_full_teacher_of_a_run(table, tiny_recipe, tiny_model, tmp_
     assert parity_task(tmp_path / "run" / "student", None).name == "mine"  # what an export is compared on
 
 
+def test_rows_of_an_index_without_a_role_are_trained_on(vectors, tiny_recipe, tiny_model, tmp_path):
+    """They count for both roles."""
+    roles = [*["query"] * 5, *["document"] * 5, *[None] * (len(TEXTS) - 10)]
+    pq.write_table(pa.table({"text": TEXTS, "embedding": list(vectors), "role": roles}), tmp_path / "roles.parquet")
+    for role, expected in (("document", TEXTS[5:]), ("query", TEXTS[:5] + TEXTS[10:])):
+        recipe = tiny_recipe(
+            teacher={"vectors": str(tmp_path / "roles.parquet"), "prompts": {"query": "find: "}},
+            student={"model": str(tiny_model)},
+            corpus={"sources": [{"builtin": "teacher", "role": role}], "validation_rows": 16},
+        )
+        corpus = resolve(recipe, tmp_path / role).corpus
+        assert set(corpus.stored(range(len(corpus)))) == set(expected)
+
+
+def test_documents_of_a_table_without_prompts_are_no_queries(vectors, tmp_path):
+    roles = [*["query"] * 100, *["document"] * 100, *[None] * 100]
+    columns = {"text": TEXTS, "embedding": list(vectors), "role": roles}
+    bytes_too = columns | {"role": pa.array(roles, pa.string()).cast(pa.binary())}
+    for name, rows in (("roles", columns), ("bytes", bytes_too)):
+        pq.write_table(pa.table(rows), tmp_path / f"{name}.parquet")
+        texts, found = TableEmbedder(TeacherSection(vectors=tmp_path / f"{name}.parquet")).documents()
+        assert texts == TEXTS[100:]
+        np.testing.assert_allclose(found, vectors[100:], atol=1e-6)
+
+
 def test_candidates_are_recognized(table, tiny_model, near_teacher):
     index = TableEmbedder(TeacherSection(vectors=table))
     best, other = recognize(index, [str(near_teacher), str(tiny_model)])
@@ -403,6 +429,46 @@ def test_queries_of_an_index_are_embedded_by_the_model_that_made_it(
     assert set(QUERIES) <= set(vectors) and len(vectors) == len(TEXTS) - 30 + len(QUERIES)
     expected = teacher.encode([f"river {text}" for text in QUERIES])
     np.testing.assert_allclose(np.stack([vectors[text] for text in QUERIES]), expected, atol=2e-3)
+
+
+def test_a_recipe_states_the_prompts_of_the_model_that_made_a_table(
+    table, teacher, tiny_recipe, tiny_model, near_teacher, tmp_path, no_pages
+):
+    """A model that puts something before queries is not asked without it in silence."""
+    prompted = shutil.copytree(tiny_model, tmp_path / "prompted")
+    path = prompted / "config_sentence_transformers.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"prompts": {"query": "river ", "document": ""}}))
+    (tmp_path / "queries.txt").write_text("\n".join(QUERIES))
+
+    def made(name, **stated):
+        recipe = tiny_recipe(
+            teacher={"vectors": str(table), "made_by": str(prompted), **stated},
+            student={"model": str(near_teacher)},
+            corpus={
+                "sources": [{"builtin": "teacher"}, {"path": str(tmp_path / "queries.txt"), "role": "query"}],
+                "validation_rows": 16,
+            },
+            train__max_steps=1,
+        )
+        run(recipe, tmp_path / name)
+        return np.stack([cached(distilvec.result(tmp_path / name))[text] for text in QUERIES])
+
+    with refused("teacher.prompts", "'river '"):
+        made("unstated")
+    expected = teacher.encode([f"river {text}" for text in QUERIES])
+    np.testing.assert_allclose(made("stated", prompts={"query": "river "}), expected, atol=2e-3)
+    np.testing.assert_allclose(made("none", prompts={}), teacher.encode(QUERIES), atol=2e-3)
+
+
+def test_a_model_of_another_scale_has_not_made_a_table(vectors, near_teacher, tiny_model, tmp_path, no_pages):
+    """Its cosines are right; its vectors beside the stored ones would be of another length."""
+    (tmp_path / "queries.txt").write_text("\n".join(QUERIES))
+    pq.write_table(pa.table({"text": TEXTS, "embedding": list(5 * vectors)}), tmp_path / "scaled.parquet")
+    with refused("made_by", "mean length of 1"):
+        distilvec.distill(
+            tmp_path / "scaled.parquet", queries=tmp_path / "queries.txt", made_by=[str(tiny_model)],
+            student=near_teacher, overrides=FAST, out=tmp_path / "run",
+        )  # fmt: skip
 
 
 def test_queries_of_an_index_come_from_standard_input(table, near_teacher, tmp_path, monkeypatch, no_pages):

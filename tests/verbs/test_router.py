@@ -21,6 +21,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.formats.router import save_router
 from distilvec.models.load import load
 from distilvec.pipeline.run import run
+from distilvec.teachers.open import open_embedder
 from distilvec.teachers.teacher import load_teacher
 from distilvec.verbs.export.export import export_model
 from distilvec.verbs.export.router import document_tower
@@ -71,6 +72,19 @@ def test_queries_go_to_the_student_and_documents_to_the_teacher(tiny_recipe, tmp
     capsys.readouterr()
     with refused("model", "Router"):
         export_model(str(folder), "onnx", tmp_path / "x.onnx")
+    with refused("model", "Router"):
+        open_embedder(model)
+
+
+def test_both_towers_have_the_dims_that_the_teachers_own_settings_keep(tiny_recipe, tiny_model, tmp_path):
+    own = shutil.copytree(tiny_model, tmp_path / "own")
+    path = own / "config_sentence_transformers.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"truncate_dim": 20}))
+    student = finished(tiny_recipe, tmp_path / "run", teacher__model=str(own))
+    model = SentenceTransformer(str(export_model(str(student), "router").path), device="cpu")
+    assert model.encode_query(TEXTS).shape == model.encode_document(TEXTS).shape == (len(TEXTS), 20)
+    with load_teacher(tiny_recipe(teacher__model=str(own)).teacher, "cpu") as teacher:
+        assert np.allclose(model.encode_document(TEXTS), teacher.embed(TEXTS, "document"), atol=1e-6)
 
 
 def test_a_student_with_a_space_of_its_own_goes_behind_its_projection(tiny_recipe, tmp_path, shared_cache):

@@ -175,8 +175,8 @@ class SourceSection(Section):
     role: Role = key("document", "the teacher's prompt that the texts get")
     language: str | None = key(None, "for reports and vocabularies")
     column: str | list[str] | None = key(None, "column(s) with texts; found by name when left out")
-    where: Annotated[dict[str, str | int | list[str | int]], Mark.LABELS] = key(
-        {}, "only rows whose columns have these values"
+    where: Annotated[dict[str, str | int | list[str | int | None]], Mark.LABELS] = key(
+        {}, "only rows whose columns have these values; null in a list: rows without one"
     )
     limit: int | None = key(None, "keep at most n distinct texts", gt=0)
     sample: Literal["random", "first"] = key("random", "for the limit: drawn by seed, or the first")

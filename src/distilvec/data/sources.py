@@ -42,16 +42,20 @@ _SHOWN_VALUES = 10  # of a column, in a message
 class Conditions:
     """What `where` asks of a source's rows, and which of its values some row had."""
 
-    def __init__(self, where: Mapping[str, str | int | list[str | int]]) -> None:
-        self.allowed = {name: list(values) if isinstance(values, list) else [values] for name, values in where.items()}
+    def __init__(self, where: Mapping[str, str | int | list[str | int | None]]) -> None:
+        lists = {name: values if isinstance(values, list) else [values] for name, values in where.items()}
+        self.allowed = {name: [value for value in values if value is not None] for name, values in lists.items()}
+        self.may_lack = {name for name, values in lists.items() if None in values}
         self.missing = {name: {str(value) for value in values} for name, values in self.allowed.items()}
         self.others: dict[str, set[str]] = {name: set() for name in where}
 
     def hold(self, row: readers.Row) -> bool:
-        """Whether a row has one of the values in each of the columns; 1 and "1" are the same value."""
+        """Whether a row has one of the values, or may lack one, in each column; 1 and "1" are the same value."""
         return all(self._holds(row, name) for name in self.allowed)
 
     def _holds(self, row: readers.Row, name: str) -> bool:
+        if row.get(name) is None and name in self.may_lack:
+            return True
         if name not in row:
             return False
         value, allowed, others = row[name], self.allowed[name], self.others[name]

@@ -29,6 +29,7 @@ import transformers
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Dense
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.errors import DistilvecError, explained, first_line
@@ -38,6 +39,7 @@ from distilvec.formats import replace
 from distilvec.formats.replace import recover_student as recover_student
 from distilvec.models.experts import Experts
 from distilvec.models.load import EXPERTS_FILE, EXPERTS_TYPE
+from distilvec.models.unreadable import stated_width
 
 POOLING_FLAGS = {
     "cls": "pooling_mode_cls_token",
@@ -138,8 +140,11 @@ def write_modules(model: SentenceTransformer, folder: Path) -> None:
     """Write modules.json and the modules into a folder; errors as `save_student`."""
     if any(isinstance(module, Experts) for module in model):
         shutil.copyfile(inspect.getfile(Experts), folder / EXPERTS_FILE)
+    modules = list(model)
+    if model.truncate_dim is not None:  # a setting that versions before 6 do not read
+        modules.append(first_dims(stated_width(model) or model.truncate_dim, model.truncate_dim))
     entries = []
-    for number, module in enumerate(model):
+    for number, module in enumerate(modules):
         kind = type(module).__name__
         is_experts = isinstance(module, Experts)
         is_stock = type(module).__module__.startswith("sentence_transformers.")
@@ -159,6 +164,11 @@ def write_modules(model: SentenceTransformer, folder: Path) -> None:
         entries.append({"idx": number, "name": str(number), "path": path, "type": reference})
     write_json(folder / "modules.json", entries)
     write_settings(folder, dict(model.prompts), model.similarity_fn_name, model.default_prompt_name)
+
+
+def first_dims(width: int, dim: int) -> Dense:
+    """Return a layer that keeps the first `dim` of `width` dimensions."""
+    return Dense(width, dim, bias=False, activation_function=torch.nn.Identity(), init_weight=torch.eye(dim, width))
 
 
 def write_settings(folder: Path, prompts: dict[str, str], similarity: str | None, default: str | None = None) -> None:

@@ -104,7 +104,7 @@ def _check_numbers(model: Any, name: str, key: str) -> None:
     sizes = {
         "max_seq_length": model.max_seq_length,
         "truncate_dim": model.truncate_dim,
-        "embedding_dimension": _stated_width(model),
+        "embedding_dimension": stated_width(model),
     }
     for setting, size in sizes.items():
         if size is not None and (not isinstance(size, int | float) or size < 1):
@@ -152,7 +152,7 @@ def check_vector(vector: Any, model: Any, name: str, key: str) -> None:
         raise DistilvecError(
             key, f"{name} gives vectors that are not finite numbers.", "Copy or train the model again."
         )
-    stated, width = _stated_width(model), vector.shape[-1]
+    stated, width = stated_width(model), vector.shape[-1]
     if stated is not None and width not in (stated, model.get_embedding_dimension()):
         raise DistilvecError(
             key,
@@ -161,7 +161,7 @@ def check_vector(vector: Any, model: Any, name: str, key: str) -> None:
         )
 
 
-def _stated_width(model: Any) -> int | None:
+def stated_width(model: Any) -> int | None:
     """Return the width that the last module with one states, without `truncate_dim`, which cuts on purpose."""
     for module in reversed(list(model)):
         width = getattr(module, "get_embedding_dimension", lambda: None)()

@@ -58,5 +58,5 @@ def _table_source(source: SourceSection, position: int, teacher: TeacherSection)
         "name": source.name or embedder.name.replace("/", "-"),
     }
     if "role" in columns and not source.where:
-        changes["where"] = {columns["role"]: source.role}
+        changes["where"] = {columns["role"]: [source.role, None]}  # a row without a role counts for both
     return source.model_copy(update=changes)

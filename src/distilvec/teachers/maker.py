@@ -21,6 +21,7 @@ from distilvec.teachers.open import expect_kind, open_embedder
 KEY = "teacher.made_by"
 SAMPLE = 64  # stored texts that are embedded again
 SAME = 0.99  # mean cosine with the stored vectors from which on they are this model's
+SAME_LENGTH = 0.05  # how far the mean length may be from that of the stored vectors, as a share of it
 
 
 def open_maker(name: str, key: str = KEY, device: str = "auto") -> ModelEmbedder | ApiEmbedder:
@@ -49,6 +50,12 @@ def mean_cosine(embedded: Array, stored: Array) -> float:
     return float((products / lengths.clip(1e-12)).mean())
 
 
+def mean_length(vectors: Array) -> float:
+    """Return the mean length of the vectors [n, dim] that are finite and not zero; there must be one."""
+    lengths = np.linalg.norm(vectors, axis=1)
+    return float(lengths[np.isfinite(lengths) & (lengths > 0)].mean())
+
+
 @dataclass(frozen=True)
 class Maker:
     """Computes vectors as a table stores them: cut to its `dim`, and of length 1 where the table's are `normalized`."""
@@ -74,13 +81,23 @@ class Maker:
         if self.embedder.dim < self.dim:
             problem = f"{name} has {self.embedder.dim} dimensions, the table {self.dim}."
             raise DistilvecError(KEY, problem, "Name the model that made the table.")
-        cosine = mean_cosine(self.embedder.embed_prompted(prompted), stored)
+        embedded = self._as_stored(self.embedder.embed_prompted(prompted))
+        cosine = mean_cosine(embedded, stored)
         if cosine < SAME:
             raise DistilvecError(
                 KEY,
                 f"{name} has not made the table: its vectors of {len(prompted)} stored texts have a mean cosine of "
                 f"{cosine:.3f} with the stored ones, expected {SAME} or more.",
                 "Name the model that made the table, and the prompts it was given.",
+            )
+        length, stored_length = mean_length(embedded), mean_length(stored)
+        if abs(length - stored_length) > SAME_LENGTH * stored_length:
+            raise DistilvecError(
+                KEY,
+                f"the vectors of {name} have a mean length of {length:.3g}, the stored ones of the same texts "
+                f"{stored_length:.3g}: new texts would get vectors of another scale.",
+                "Name the model as it made the table, without the last step that gives vectors the length 1; or store "
+                "vectors of length 1.",
             )
 
     def _as_stored(self, vectors: Array) -> Array:

@@ -17,6 +17,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import user_cache
 from distilvec.core.log import log
 from distilvec.models.settings import ModelSettings
+from distilvec.models.unreadable import check_model
 from distilvec.teachers.api_embedder import ApiEmbedder, named_api
 from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.graph_embedder import open_exported
@@ -93,6 +94,7 @@ def open_model(
     """
     expect_kind(source, ("model",), key)
     if isinstance(source, SentenceTransformer):
+        check_model(source, "the model", key)
         return ModelEmbedder(source, key, key=key)
     if not isinstance(source, (str, os.PathLike)):
         problem = f"expected a folder, an id or a SentenceTransformer; found {type(source).__name__}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property, partial
@@ -145,11 +146,21 @@ class TableEmbedder:
 
         assert self.section.made_by is not None
         with open_maker(self.section.made_by, device=self.device) as embedder:
+            self._refuse_unstated_prompt(embedder.name, embedder.prompts["query"], corpus)
             maker = Maker(embedder, self.dim, self.normalized)
             maker.check(*self._sample(SAMPLE))
             compute = partial(compute_vectors, cache.manifest, corpus, maker)
             with closing(fill_steps(cache, corpus, compute)) as steps:
                 yield from steps
+
+    def _refuse_unstated_prompt(self, maker: str, prompt: str, corpus: Corpus) -> None:
+        """Raise DistilvecError if the maker gives queries a prompt, and nothing says whether the table's had it."""
+        if prompt and self.section.prompts is None and "query" in corpus.roles:
+            raise DistilvecError(
+                "teacher.prompts",
+                f"{maker} puts {prompt!r} before queries, and no prompts of the table are stated.",
+                f"State them: teacher.prompts='{json.dumps({'query': prompt})}', or '{{}}' if queries get none.",
+            )
 
     def _sample(self, count: int) -> tuple[list[str], Array]:
         """Return some stored texts with their prompts, documents if the first rows have any, and their vectors.
@@ -157,10 +168,9 @@ class TableEmbedder:
         Errors: DistilvecError for a table without a usable row.
         """
         rows = self._first_embedded_rows()
-        is_document = self._are_documents(rows)
-        prompt = self.prompts["document" if is_document.any() else "query"]
-        if is_document.any():
-            rows = rows.select(is_document)
+        prompt = self.prompts["document" if rows.is_document.any() else "query"]
+        if rows.is_document.any():
+            rows = rows.select(rows.is_document)
         rows = rows.select(slice(count))
         return [prompt + text for text in rows.texts], rows.vectors["embedding"]
 
@@ -176,11 +186,6 @@ class TableEmbedder:
                 return rows
         problem = f"{self.table.path} has no row with a text and a vector that is not zero."
         raise DistilvecError(self.key, problem, "Check the columns.")
-
-    def _are_documents(self, rows: TableRows) -> Any:
-        """Return which rows are documents, [n]: their keys are those of their texts with the prompt of documents."""
-        keys = self._keys_of(rows.texts.tolist(), "document")
-        return (keys.view(np.uint64) == rows.keys.view(np.uint64)).reshape(-1, 2).all(axis=1)
 
     def absent(self, corpus: Corpus) -> int:
         """Count the corpus's rows that have no vector in the table."""
@@ -228,7 +233,7 @@ class TableEmbedder:
         vectors = [np.empty((0, self.dim), dtype=np.float32)]
         seen = KeyIndex()
         for rows in self.rows(["embedding"]):
-            rows = rows.select(self._are_documents(rows) & (rows.texts != ""))
+            rows = rows.select(rows.is_document & (rows.texts != ""))
             keys = rows.keys
             first = np.sort(np.unique(keys, return_index=True)[1])
             first = first[seen.positions(keys[first]) < 0]

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,11 +49,15 @@ _log_once = cache(log)  # a run opens a table several times
 
 @dataclass
 class TableRows:
-    """Some rows of a table: `keys` V16 [n], `texts` objects [n], `vectors` float32 [n, dim] by signal."""
+    """Some rows of a table: `keys` V16 [n], `texts` objects [n], `vectors` float32 [n, dim] by signal.
+
+    `is_document` bool [n]: the role of the row is document, or it has none.
+    """
 
     keys: Keys
     texts: Array
     vectors: dict[str, Array]
+    is_document: Array
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -60,7 +65,7 @@ class TableRows:
     def select(self, rows: Array | slice) -> TableRows:
         """Some of the rows, by a mask, numbers or a slice."""
         vectors = {name: values[rows] for name, values in self.vectors.items()}
-        return TableRows(self.keys[rows], self.texts[rows], vectors)
+        return TableRows(self.keys[rows], self.texts[rows], vectors, self.is_document[rows])
 
 
 class VectorTable:
@@ -82,8 +87,9 @@ class VectorTable:
         self.key = key
         self.prompts = prompts
         self.roles: list[Role] = ["query", "document"] if role is None else [role]
-        if prompts["query"] == prompts["document"]:
-            self.roles = self.roles[:1]  # both roles give the same keys
+        self.is_one_key_for_both = prompts["query"] == prompts["document"]
+        if self.is_one_key_for_both:
+            self.roles = self.roles[:1]
         self.paths = files_below(path, ".parquet") if path.is_dir() else [path]
         if not self.paths or not self.paths[0].is_file():
             raise DistilvecError(key, f"no Parquet file at {path}.", "Give a .parquet file or a folder of them.")
@@ -110,7 +116,7 @@ class VectorTable:
         for path in self.paths:
             with self._readable(path):
                 for batch in pq.ParquetFile(path).iter_batches(columns=[self.names["role"]]):
-                    if any(role in ROLE_VALUES for role in batch.column(0).unique().to_pylist()):
+                    if any(role in ROLE_VALUES for role in _role_names(batch.column(0).unique())):
                         return True
         return False
 
@@ -158,7 +164,7 @@ class VectorTable:
     def keys_of(self, rows: pa.Table) -> Keys:
         """The keys of rows of the table, V16 [n], for tables of one role or with a column of roles."""
         texts = [text.strip() for text in rows.column(self.names["text"]).to_pylist()]
-        roles = rows.column(self.names["role"]).to_pylist() if "role" in self.names else self.roles * len(texts)
+        roles = _role_names(rows.column(self.names["role"])) if "role" in self.names else self.roles * len(texts)
         first_role = self.roles[0]  # of a row without one
         return as_keys(
             text_key(self.prompts[role or first_role], text) for role, text in zip(roles, texts, strict=True)
@@ -206,12 +212,14 @@ class VectorTable:
         texts = [text.strip() for text in texts]
 
         stated = self._roles(path, batch) if "role" in self.names else [None] * len(texts)
-        numbers, keys = [], []
+        numbers, keys, is_document = [], [], []
         for number, role in enumerate(self.roles):
             for row, (text, stated_role) in enumerate(zip(texts, stated, strict=True)):
                 if stated_role is None or number == 0:  # a row with a role counts once
                     numbers.append(row)
                     keys.append(text_key(self.prompts[stated_role or role], text))
+                    is_of_both = stated_role is None and self.is_one_key_for_both
+                    is_document.append(is_of_both or (stated_role or role) == "document")
 
         vectors = {}
         for name, column in columns.items():
@@ -221,10 +229,12 @@ class VectorTable:
                 problem = f"has vectors of {matrix.shape[1]} dimensions (column '{column}'); those before have {dim}"
                 raise self._error(f"{problem}. Give vectors of one model.", path)
             vectors[name] = matrix[numbers]
-        return TableRows(as_keys(keys), np.array(texts, dtype=object)[numbers], vectors)
+        return TableRows(
+            as_keys(keys), np.array(texts, dtype=object)[numbers], vectors, np.array(is_document, dtype=bool)
+        )
 
     def _roles(self, path: Path, batch: pa.RecordBatch) -> list[Role | None]:
-        roles: list[Role | None] = batch.column(self.names["role"]).to_pylist()
+        roles: list[Role | None] = _role_names(batch.column(self.names["role"]))
         for role in roles:
             if role not in (None, *ROLE_VALUES):
                 raise self._error(f"has the role {role!r}; expected query or document. Rename it.", path)
@@ -266,6 +276,11 @@ class VectorTable:
                     first_text = rows.texts[chosen[np.argmax(differs)]]
                 is_different[start + slots[differs]] = True
         return Repeats(repeated, is_different, first_text)
+
+
+def _role_names(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values of a column of roles, of bytes as text."""
+    return [role.decode(errors="replace") if isinstance(role, bytes) else role for role in column.to_pylist()]
 
 
 @dataclass(frozen=True)
@@ -310,7 +325,8 @@ def _join(parts: Sequence[TableRows]) -> TableRows:
     keys = np.concatenate([part.keys for part in parts])
     texts = np.concatenate([part.texts for part in parts])
     vectors = {name: np.concatenate([part.vectors[name] for part in parts]) for name in parts[0].vectors}
-    return TableRows(keys, texts, vectors)
+    is_document = np.concatenate([part.is_document for part in parts])
+    return TableRows(keys, texts, vectors, is_document)
 
 
 def _append(cache: TeacherCache, rows: TableRows) -> int:

@@ -370,6 +370,8 @@ def _roles(batch: Batch, rows: list[int], address: Address, must_be_roles: bool)
     roles: list[str | None] = []
     for row in rows:
         role = batch.roles[row]
+        if isinstance(role, bytes):
+            role = role.decode(errors="replace")
         if must_be_roles and role not in (None, *ROLE_VALUES):
             problem = f"{address.text} has the role {role!r} (row {batch.ids[row]}); expected query or document."
             raise DistilvecError(KEY, problem, "Correct it, or name no column of roles.")

@@ -105,7 +105,7 @@ class PostgresTable(Reader):
             "id": sql.Identifier(self.columns["id"]) if "id" in self.columns else sql.SQL("ctid"),
             "text": self._text_expression(),
             "embedding": sql.Identifier(self.columns["embedding"]),
-            "role": sql.Identifier(self.columns["role"]) if "role" in self.columns else sql.SQL("NULL"),
+            "role": self._role_expression(),
             "table": self.table,
         }
         with self._readable(), self.connection.cursor(binary=True) as cursor:
@@ -133,6 +133,16 @@ class PostgresTable(Reader):
         if choice not in names and self.types.get(choice.partition(".")[0], "").startswith("json"):
             names.append(choice)
         return names
+
+    def _role_expression(self) -> Any:
+        """The SQL of the roles, which may have a type of their own (ENUM)."""
+        from psycopg import sql
+
+        name = self.columns.get("role")
+        if name is None:
+            return sql.SQL("NULL")
+        column = sql.Identifier(name)
+        return column if self.types.get(name) == "bytea" else sql.SQL("{}::text").format(column)
 
     def _text_expression(self) -> Any:
         """The SQL of the texts. Errors: DistilvecError for a column of numbers, dates or others that are no texts."""

@@ -45,7 +45,7 @@ class Batch:
     texts: Sequence[str | None]
     vectors: Sequence[Sequence[float] | None] | Vectors
     after: Cursor
-    roles: Sequence[str | None] | None = None
+    roles: Sequence[str | bytes | None] | None = None
 
 
 class Reader(Protocol):

@@ -201,6 +201,7 @@ def _teacher(request: Request, root: Path) -> dict[str, Any]:
         section["prompts"] = dict(request.index.prompts)
     if request.index.made_by is not None:
         section["made_by"] = request.index.made_by
+        section["prompts"] = dict(request.index.prompts)  # known, even where there are none
     return section
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Dense
-from torch import nn
 
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.router import save_router
+from distilvec.formats.sentence_transformers import first_dims
+from distilvec.models.unreadable import stated_width
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.projected import check_form_folder, finished_job, projected_student
 from distilvec.pipeline.student import load_saved
@@ -81,10 +80,8 @@ def _query_tower(job: Job, student: SentenceTransformer, compatible: bool) -> Se
 def document_tower(teacher: ModelEmbedder) -> SentenceTransformer:
     """Return the teacher's modules with its prompts; `truncate_dim` becomes a linear layer that cuts the vector."""
     modules = list(teacher.model)
-    full = int(teacher.model.get_embedding_dimension() or 0)
+    full = stated_width(teacher.model) or teacher.dim
     if teacher.dim < full:
-        first_dims = torch.eye(teacher.dim, full)
-        cut = Dense(full, teacher.dim, bias=False, activation_function=nn.Identity(), init_weight=first_dims)
         before_normalize = len(modules) - 1 if teacher.normalized else len(modules)
-        modules.insert(before_normalize, cut)
+        modules.insert(before_normalize, first_dims(full, teacher.dim))
     return SentenceTransformer(modules=modules, prompts=dict(teacher.prompts), device="cpu")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +16,7 @@ from distilvec.data.corpus import build_corpus, text_key
 from distilvec.teachers.cache.fill import fill_cache
 from distilvec.teachers.cache.parquet import FINAL, PRE_DENSE, export_parquet, import_parquet
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.teachers.teacher import load_teacher
 
 PROMPTS = {"query": "find: ", "document": ""}
@@ -38,6 +41,26 @@ def teacher(tmp_path_factory):
         folder / "model", architectures.bert(folder / "backbone"), "mean dense:24 normalize"
     )
     return load_teacher(TeacherSection(model=str(folder / "model"), prompts=PROMPTS), "cpu")
+
+
+def test_some_documents_of_a_large_table_are_drawn_without_holding_it(tmp_path):
+    """Their vectors, spread from the first document to the last; queries and empty texts are none."""
+    count, dim = 60_000, 64
+    texts = ["" if row % 7 == 0 else f"text {row}" for row in range(count)]
+    vectors = np.random.default_rng(0).normal(size=(count, dim)).astype(np.float32)
+    values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), dim)
+    roles = ["query" if row % 5 == 0 else "document" for row in range(count)]
+    pq.write_table(pa.table({"text": texts, FINAL: values, "role": roles}), tmp_path / "t.parquet")
+    table = TableEmbedder(TeacherSection(vectors=tmp_path / "t.parquet"))
+    tracemalloc.start()
+    drawn, found = table.some_documents(9)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    rows = [int(text.split()[1]) for text in drawn]
+    assert len(rows) == 9 and rows == sorted(set(rows)) and rows[0] == 1 and rows[-1] == count - 1
+    assert all(row % 5 and row % 7 for row in rows)
+    np.testing.assert_allclose(found, vectors[rows])
+    assert peak < vectors.nbytes
 
 
 @pytest.mark.parametrize(("dtype", "pre_dense"), [("float16", False), ("float16", True), ("float32", True)])

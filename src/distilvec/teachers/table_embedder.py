@@ -17,6 +17,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import combine, hash_files
 from distilvec.core.info import TeacherInfo
 from distilvec.core.similarity import Similarity
+from distilvec.core.spread import evenly_spread
 from distilvec.data.corpus import Corpus, text_key
 from distilvec.data.corpus_files import as_keys
 from distilvec.teachers.cache.fill import FillStep, FillSteps, compute_vectors, count_missing, fill_steps, key_chunks
@@ -233,13 +234,30 @@ class TableEmbedder:
         vectors = [np.empty((0, self.dim), dtype=np.float32)]
         seen = KeyIndex()
         for rows in self.rows(["embedding"]):
-            rows = rows.select(rows.is_document & (rows.texts != ""))
+            rows = rows.select(_is_text(rows))
             keys = rows.keys
             first = np.sort(np.unique(keys, return_index=True)[1])
             first = first[seen.positions(keys[first]) < 0]
             seen.add(keys[first])
             texts += rows.texts[first].tolist()
             vectors.append(rows.vectors["embedding"][first])
+        return texts, np.concatenate(vectors)
+
+    def some_documents(self, count: int) -> tuple[list[str], Array]:
+        """At most `count` texts with the role of documents, evenly spread over the table, and their vectors.
+
+        The table is read twice, some thousand rows at a time.
+        """
+        chosen = evenly_spread(sum(int(_is_text(rows).sum()) for rows in self.rows(())), count)
+        texts: list[str] = []
+        vectors = [np.empty((0, self.dim), dtype=np.float32)]
+        passed = 0
+        for rows in self.rows(["embedding"]):
+            rows = rows.select(_is_text(rows))
+            here = chosen[(chosen >= passed) & (chosen < passed + len(rows))] - passed
+            passed += len(rows)
+            texts += rows.texts[here].tolist()
+            vectors.append(rows.vectors["embedding"][here])
         return texts, np.concatenate(vectors)
 
     @cached_property
@@ -290,6 +308,12 @@ class TableEmbedder:
                 "Remove these texts, add their vectors, or name the model or API that made the table, which embeds "
                 f"them: --made-by (teacher.made_by).{separate}",
             )
+
+
+def _is_text(rows: TableRows) -> npt.NDArray[np.bool_]:
+    """Return which rows are documents with a text, bool [n]."""
+    is_text: npt.NDArray[np.bool_] = rows.is_document & (rows.texts != "")
+    return is_text
 
 
 def _real_and_unit(vectors: Array, tolerance: float) -> tuple[Any, Any]:

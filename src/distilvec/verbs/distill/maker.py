@@ -10,7 +10,6 @@ from typing import Any
 from distilvec.config.schema import Role, SourceSection
 from distilvec.core.errors import ColumnError, DistilvecError
 from distilvec.core.log import log
-from distilvec.core.spread import evenly_spread
 from distilvec.data.sources import read_source
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.maker import SAME, SAMPLE, mean_cosine, open_maker
@@ -98,15 +97,13 @@ def recognize(
 
     A candidate of fewer dims than the index has no cosine, and comes last.
     """
-    texts, vectors = index.documents()
-    chosen = evenly_spread(len(texts), SAMPLE)
-    sample = [texts[row] for row in chosen]
+    sample, vectors = index.some_documents(SAMPLE)
     compared = []
     for name in candidates:
         with open_maker(name, key="made_by") as model:
             known = (prompts or {}).get("document")
             tried = ["", *model.prompts.values()] if known is None else [known]
-            compared.append(_compare(model, name, tried, sample, vectors[chosen]))
+            compared.append(_compare(model, name, tried, sample, vectors))
     return sorted(compared, key=lambda candidate: -2 if candidate.cosine is None else candidate.cosine, reverse=True)
 
 

@@ -244,6 +244,25 @@ def test_a_dotted_name_reaches_a_field(tmp_path):
     assert read(path, column="doc.text") == ["with a dot"]
 
 
+def test_a_dotted_name_reaches_the_fields_of_a_list_of_objects(tmp_path):
+    rows = [{"passages": [{"text": "a"}, {"text": None}, {"text": "b"}]}, {"passages": []}, {"passages": None}]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for file in (path, tmp_path / "a.parquet"):
+        assert read(file, column="passages.text") == ["a", "", "b", ""]
+    write_jsonl(path, [{"doc": {"passages": [{"lines": ["a", "b"]}, {"lines": ["c"]}]}}])
+    assert read(path, column="doc.passages.lines") == ["a", "b", "c"]
+    refuse("corpus.sources.0.path", "no 'doc.passages.line'", "lines", path=path, column="doc.passages.line")
+    refuse("corpus.sources.0.path", "no 'doc.other.text'", path=path, column="doc.other.text")
+
+
+@pytest.mark.parametrize("value", ["words", 3, ["words"], {"inner": "words"}])
+def test_a_dotted_name_below_what_has_no_fields_is_refused(tmp_path, value):
+    column = "meta.inner.text" if isinstance(value, dict) else "meta.text"
+    path = write_jsonl(tmp_path / "a.jsonl", [{"meta": None}, {"meta": value}])
+    refuse("corpus.sources.0.column", "line 2", "no field 'text'", path=path, column=column)
+
+
 def test_columns_that_are_not_read_are_told(tmp_path, capsys):
     path = write_jsonl(tmp_path / "a.jsonl", [{"query": "q", "pos": ["p"], "neg": ["n"], "lang": "en"}])
     assert read(path) == ["q"]

@@ -13,7 +13,7 @@ from distilvec.core.hashing import combine, hash_files
 from distilvec.core.log import log
 from distilvec.core.storage import Remote
 from distilvec.data import docstrings, readers
-from distilvec.data.readers import READABLE, Location, extension, field_of, names_of
+from distilvec.data.readers import READABLE, Location, extension, names_of
 from distilvec.data.task_rows import shown_value, some_of
 from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
@@ -235,17 +235,39 @@ def _tell_unread(names: list[str], columns: list[str], source: SourceSection, ke
 
 def _texts_of(row: readers.Row, column: str, source: SourceSection, key: str, where: Location) -> list[str]:
     """The text of a row; the texts of a list in a column that the source names, since others may hold words."""
-    if column in row:
-        value = row[column]
-    else:
-        top = _top_column(column, row)
-        parent = None if top is None else field_of(row, column.rpartition(".")[0])
-        if top is None or (isinstance(parent, Mapping) and column.rpartition(".")[2] not in parent):
-            raise DistilvecError(where.key, f"{where.place}: no '{column}'; {_names_line(column, names_of(row))}")
-        value = field_of(row, column)
-    if isinstance(value, list) and source.column is not None:
-        return [_text(row, text, column, source, key, where) for text in value]
-    return [_text(row, value, column, source, key, where)]
+    texts = []
+    for value in _values_below(row, column, column, key, where):
+        values = value if isinstance(value, list) and source.column is not None else [value]
+        texts += [_text(row, text, column, source, key, where) for text in values]
+    return texts
+
+
+def _values_below(parent: object, name: str, column: str, key: str, where: Location) -> list[object]:
+    """The value of a field of `parent`, or of a field inside of one (doc.text); of a list of objects that of each.
+
+    `name` is what is left of the column's name below `parent`. Errors: DistilvecError for an object without the field,
+    and for anything that has no fields; None stands for a missing object.
+    """
+    if parent is None:
+        return [None]
+    if isinstance(parent, list):
+        values = []
+        for item in parent:
+            values += _values_below(item, name, column, key, where)
+        return values
+
+    place = column.removesuffix(name)  # "doc." for the field text of doc.text
+    if not isinstance(parent, Mapping):
+        problem = f"{where.place}: '{place[:-1]}' holds {shown_value(parent)}, which has no field '{name}'."
+        fix = "Set another {}."
+        raise ColumnError(f"{key}.column", problem, fix.format("'column'"), fix.format("--column"))
+    top = _top_column(name, parent)
+    if top is None:
+        found = [f"{place}{inner}" for inner in names_of(parent)]
+        raise DistilvecError(where.key, f"{where.place}: no '{column}'; {_names_line(column, found)}")
+    if top == name:
+        return [parent[name]]
+    return _values_below(parent[top], name[len(top) + 1 :], column, key, where)
 
 
 def _text(row: readers.Row, value: object, column: str, source: SourceSection, key: str, where: Location) -> str:

@@ -121,6 +121,22 @@ def forked_modules(monkeypatch):
     monkeypatch.setattr(subprocess, "run", forked)
 
 
+@pytest.fixture
+def columns_read(monkeypatch):
+    """The names of the columns that are read of Parquet files."""
+    from pyarrow.parquet import ParquetFile
+
+    names: set[str] = set()
+    read = ParquetFile.iter_batches
+
+    def iter_batches(file, *args, columns=None, **options):
+        names.update(file.schema_arrow.names if columns is None else columns)
+        return read(file, *args, columns=columns, **options)
+
+    monkeypatch.setattr(ParquetFile, "iter_batches", iter_batches)
+    return names
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Path:
     """A randomly initialised BERT of four layers, 32 wide, mean pooling and normalisation, as a SentenceTransformer

@@ -4,6 +4,8 @@ import gzip
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from refusals import refused
 
@@ -116,3 +118,22 @@ def test_blanks_beside_labels_and_splits_are_none_of_them(tmp_path):
     path.write_text("text, label, split\nhello, pos, train\nbye,neg,train\nok,pos ,train\nx,pos,test\n")
     texts, labels = load_labelled(path, "classification", "train", {})
     assert texts == [("hello",), ("bye",), ("ok",)] and labels == ["pos", "neg", "pos"]
+
+
+def test_columns_that_a_task_does_not_name_are_neither_read_nor_kept(write_jsonl, columns_read):
+    row = {"utterance": "hello", "label": "pos", "split": "test", "subset": "en", "vector": [0.5], "label_text": "+"}
+    path = write_jsonl("a.jsonl", [row])
+    pq.write_table(pa.Table.from_pylist([row]), path.with_suffix(".parquet"))
+    options = TableOptions("test", ("en",), {"text": "utterance"})
+    for file in (path, path.with_suffix(".parquet")):
+        assert [row for _, row in table_rows(file, options, ("text", "label"))] == [{"text": "hello", "label": "pos"}]
+    assert columns_read == {"utterance", "label", "split", "subset"}
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
+def test_a_missing_column_is_refused_with_all_that_a_table_has(write_jsonl, ending):
+    rows = [{"texts": "hello", "label": "pos", "vector": [0.5]}]
+    path = write_jsonl("a.jsonl", rows)
+    pq.write_table(pa.Table.from_pylist(rows), path.with_suffix(".parquet"))
+    with refused("suite", "no column text; expected text, label, found texts, label, vector"):
+        table_rows(path.with_suffix(ending), TableOptions(), ("text", "label"))

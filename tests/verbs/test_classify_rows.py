@@ -242,6 +242,14 @@ def test_the_column_split_counts_where_a_test_file_is_given():
     assert len(found.train) + len(found.validation) == 40 and has_note(found, "no training rows")
 
 
+def test_no_other_column_of_parquet_is_read(tmp_path, columns_read):
+    path = tmp_path / "intents.parquet"
+    pandas.DataFrame([{**row, "Split": "train", "vector": [0.5]} for row in INTENTS]).to_parquet(path)
+    data = read_labelled(path, [], None)
+    assert [(*row.texts, *row.labels, row.split) for row in data.rows] == [(*row.values(), "train") for row in INTENTS]
+    assert columns_read == {"utterance", "intent", "Split"}
+
+
 def test_what_cannot_be_read_is_refused(tmp_path):
     with refused("file", "nope.csv"):
         read_labelled(tmp_path / "nope.csv", [], None)

@@ -5,6 +5,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from refusals import refused
 
@@ -109,6 +111,13 @@ def test_matching_pairs_by_their_label(tmp_path):
     rows = [{"sentence1": "a", "sentence2": "b", "label": label} for label in ("no", "yes", "yes")]
     task = load(write_lines(tmp_path / "pairs.jsonl", rows), tmp_path)
     assert (task.type, list(task.positive)) == ("pair", [False, True, True])
+
+
+def test_no_other_column_of_a_labelled_parquet_file_is_read(tmp_path, columns_read):
+    rows = [{"text": f"{label} {n}", "label": label, "vector": [0.5]} for n in range(10) for label in ("x", "y")]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "intents.parquet")
+    assert load(tmp_path / "intents.parquet", tmp_path).type == "classification"
+    assert columns_read == {"text", "label"}
 
 
 def test_pairs_without_a_clear_label_are_refused(tmp_path):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -59,13 +59,26 @@ def find_table(folder: Path, stem: str, key: str) -> Path | None:
 
 
 def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list[tuple[Location, Row]]:
-    """The rows of a split and its subsets with their locations, columns renamed, every needed column present.
+    """The rows of a split and its subsets with their locations, columns renamed, of every needed column and no other.
 
     `path` is a file whose rows may have a column `split` (without the column every row belongs to the split), or a
     folder with one file a split (`test.jsonl`, `train.csv`, ...) or a single table.
     Errors: DistilvecError if the split or a subset is missing (it lists those that exist), or a row has no split.
     """
-    rows = list(read_rows(split_file(path, options), options.key))
+    names = ", ".join(f"{name}: ITS_NAME" for name in needed)
+    fix = f"Name yours: task.columns='{{{names}}}'." if options.key == "task.path" else f"Add columns: {{{names}}}."
+    file_names = {name: name for name in needed} | dict(options.columns or {})
+    needed_of_file = list(file_names.values())
+    about_rows = ["split"] if options.subset is None else ["split", "subset"]
+    file = split_file(path, options)
+
+    def choose(found: list[str]) -> Collection[str]:
+        need_columns(dict.fromkeys(found), needed_of_file, Location(options.key, str(file)), fix)
+        return {name for name in (*needed_of_file, *about_rows) if name in found}
+
+    rows = []
+    for where, row in read_rows(file, options.key, choose):
+        rows.append((where, only_columns(row, needed_of_file, about_rows)))
     if not rows:
         raise DistilvecError(options.key, f"{path}: no rows. Expected the rows of split '{options.split}'.")
     table = Location(options.key, str(path))
@@ -78,15 +91,9 @@ def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list
     if options.subset is not None:
         rows = _select(rows, "subset", options.subset, table)
 
-    names = ", ".join(f"{name}: ITS_NAME" for name in needed)
-    fix = f"Name yours: task.columns='{{{names}}}'." if options.key == "task.path" else f"Add columns: {{{names}}}."
     for number, (where, row) in enumerate(rows):
-        if options.columns:
-            need_columns(row, list(options.columns.values()), where, fix)
-            renamed = {column: row[name] for column, name in options.columns.items()}
-            row = {**row, **renamed}
-            rows[number] = (where, row)
-        need_columns(row, needed, where, fix)
+        need_columns(row, needed_of_file, where, fix)
+        rows[number] = (where, {name: row[file_name] for name, file_name in file_names.items()})
     return rows
 
 
@@ -135,6 +142,16 @@ def need_columns(row: Row, needed: Sequence[str], where: Location, fix: str = "R
     if missing:
         problem = f"no column {some_of(missing)}; expected {', '.join(needed)}, found {some_of(row)}."
         raise DistilvecError(where.key, f"{where.place} has {problem}", fix)
+
+
+def only_columns(row: Row, needed: Sequence[str], optional: Sequence[str] = ()) -> Row:
+    """The row with these columns alone: others, such as vectors, would fill the memory.
+
+    A row that lacks a needed column stays whole, since messages list the columns that it has.
+    """
+    if any(name not in row for name in needed):
+        return row
+    return {name: row[name] for name in (*needed, *optional) if name in row}
 
 
 def texts_of(rows: Sequence[tuple[Location, Row]], column: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -58,21 +58,29 @@ def read_labelled(
     Errors: DistilvecError with `key` for the file, "text" and "label" for columns and their cells.
     """
     name, place = "rows", "the rows"
+
+    def choose(names: list[str]) -> Collection[str]:
+        """The columns to read, of a format that can leave others out."""
+        columns = choose_columns(dict.fromkeys(names), text, label, place)
+        chosen = {*columns.texts, columns.label, _split_column(names)}
+        return chosen & set(names)
+
     if isinstance(source, (str, Path)):
         path = Path(source)
         name, place = path.name.split(".")[0] or "rows", str(path)
-        located = list(read_rows(path, key))
+        located = read_rows(path, key, choose)
     else:
-        located = list(_python_rows(source, key))
-    if not located:
-        raise DistilvecError(key, f"{place}: no rows.", "Give labelled texts, one a row.")
-    columns = choose_columns(located[0][1], text, label, place)
-    if several is None:
-        several = _is_list(located[0][1][columns.label])
-    split = next((str(name) for name in located[0][1] if str(name).lower() == SPLIT), SPLIT)
+        located = _python_rows(source, key)
 
+    columns: Columns | None = None
+    split = SPLIT
     rows = []
-    for where, row in located:
+    for where, row in located:  # one by one: other columns, such as vectors, would fill the memory
+        if columns is None:
+            columns = choose_columns(row, text, label, place)
+            split = _split_column(row)
+            if several is None:
+                several = _is_list(row[columns.label])
         for column_key, column in [*(("text", column) for column in columns.texts), ("label", columns.label)]:
             if column not in row:
                 raise DistilvecError(column_key, f"{where.place} has no column '{column}'; found {some_of(row)}.")
@@ -81,9 +89,11 @@ def read_labelled(
         cell = row[columns.label]
         labels = labels_of(cell, at_label) if several else (label_of(cell, at_label),)
         rows.append(LabelledText(texts, labels, _split_of(row.get(split))))
+    if columns is None:
+        raise DistilvecError(key, f"{place}: no rows.", "Give labelled texts, one a row.")
     if several and len(columns.texts) == 2:
         raise DistilvecError("label", f"{place}: pairs have one label each; found lists.", "Give one label a row.")
-    return LabelledTexts(name, columns, several, rows)
+    return LabelledTexts(name, columns, bool(several), rows)
 
 
 def choose_columns(row: Row, text: Sequence[str], label: str | None, place: str) -> Columns:
@@ -123,6 +133,11 @@ def _python_rows(source: Iterable[Any], key: str) -> Iterator[tuple[Location, Ro
         if not isinstance(row, Mapping):
             raise DistilvecError(key, f"{expected}; row {number} is a {type(row).__name__}.")
         yield Location(key, f"row {number}"), row
+
+
+def _split_column(names: Iterable[str]) -> str:
+    """The column of the splits, in any case of letters; SPLIT in a file without one."""
+    return next((str(name) for name in names if str(name).lower() == SPLIT), SPLIT)
 
 
 def _split_of(cell: Any) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from distilvec.data.task_rows import (
     loose_text,
     need_columns,
     number_of,
+    only_columns,
     some_of,
     split_use,
     text_of,
@@ -65,16 +66,17 @@ def suite_of(path: Path, root: Path) -> Path:
 def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:
     """Return the suite's entry for labelled rows."""
     file, split = (_split_file(path), None) if path.is_dir() else (path, None)
-    rows = list(read_rows(file, KEY))
+
+    def choose(names: list[str]) -> Collection[str]:
+        return {name for name in (*COLUMNS[_kind_of(names, file)], "split") if name in names}
+
+    kind = ""
+    rows = []
+    for where, row in read_rows(file, KEY, choose):
+        kind = kind or _kind_of(row, file)
+        rows.append((where, only_columns(row, COLUMNS[kind], ("split",))))
     if not rows:
         raise DistilvecError(KEY, f"{file} has no rows.")
-    first_row = rows[0][1]
-    kind = next((kind for kind, columns in COLUMNS.items() if all(name in first_row for name in columns)), None)
-    if kind is None:
-        known = "; ".join(", ".join(columns) for columns in COLUMNS.values())
-        raise DistilvecError(
-            KEY, f"{file} has the columns {', '.join(first_row)}.", f"Expected one of these sets of columns: {known}."
-        )
     name = path.name.split(".")[0]
     splits = {str(row["split"]).strip() for _, row in rows if row.get("split")}
     scored = rows
@@ -98,6 +100,17 @@ def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:
     elif kind == "classification" and splits:
         entry |= _train_split(splits)
     return entry
+
+
+def _kind_of(names: Collection[str], file: Path) -> str:
+    """Return the type of task that a file's columns are for; DistilvecError for columns of none."""
+    for kind, columns in COLUMNS.items():
+        if all(name in names for name in columns):
+            return kind
+    known = "; ".join(", ".join(columns) for columns in COLUMNS.values())
+    raise DistilvecError(
+        KEY, f"{file} has the columns {', '.join(names)}.", f"Expected one of these sets of columns: {known}."
+    )
 
 
 def _check_cells(rows: LocatedRows, kind: str) -> None:

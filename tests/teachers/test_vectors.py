@@ -98,6 +98,18 @@ def test_missing_texts_are_counted_and_one_is_quoted(tmp_path):
     assert len(cache) == 0
 
 
+def test_a_text_that_a_corpus_cuts_has_its_vector(tmp_path):
+    texts = [*TEXTS[:20], "word " * 260_000]
+    teacher = TableEmbedder(TeacherSection(vectors=write(tmp_path / "api.parquet", texts, unit(21))))
+    corpus = corpus_of(tmp_path / "c", texts)
+    assert corpus.report["cut"] == 1
+    cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest("float32"), 32)
+    list(teacher.fill_steps(cache, corpus))
+    np.testing.assert_array_equal(cache.read(cache.positions(np.asarray(corpus.keys))), unit(21))
+    for long_texts in (texts, corpus.texts(range(21))):
+        np.testing.assert_array_equal(teacher.embed(long_texts), unit(21))
+
+
 def test_roles_and_prompts(tmp_path):
     prompts = {"query": "find: ", "document": ""}
     vectors = unit(60)

@@ -18,8 +18,8 @@ from distilvec.core.hashing import combine, hash_files
 from distilvec.core.info import TeacherInfo
 from distilvec.core.similarity import Similarity
 from distilvec.core.spread import evenly_spread
-from distilvec.data.corpus import Corpus, text_key
-from distilvec.data.corpus_files import as_keys
+from distilvec.data.corpus import LONGEST_TEXT, Corpus, text_key
+from distilvec.data.corpus_files import as_keys, clean_text
 from distilvec.teachers.cache.fill import FillStep, FillSteps, compute_vectors, count_missing, fill_steps, key_chunks
 from distilvec.teachers.cache.index import KeyIndex
 from distilvec.teachers.cache.manifest import Manifest, hash_named
@@ -265,7 +265,7 @@ class TableEmbedder:
         return self.table.check_conflicts(())
 
     def _keys_of(self, texts: Sequence[str], role: Role) -> Any:
-        return as_keys(text_key(self.prompts[role], text.strip()) for text in texts)
+        return as_keys(text_key(self.prompts[role], clean_text(text, LONGEST_TEXT)) for text in texts)
 
     def rows(self, signals: Iterable[str]) -> Iterator[TableRows]:
         """The table's rows in order, cut to `dim` dimensions. DistilvecError if only some vectors have length 1."""

@@ -24,8 +24,8 @@ from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import files_below, full_disk_explained, remove, scratch
 from distilvec.core.log import log
-from distilvec.data.corpus import Corpus, text_key
-from distilvec.data.corpus_files import as_keys
+from distilvec.data.corpus import LONGEST_TEXT, Corpus, text_key
+from distilvec.data.corpus_files import as_keys, clean_text
 from distilvec.teachers.cache.columns import FINAL, PRE_DENSE, ROLE_VALUES, Part, find_columns
 from distilvec.teachers.cache.index import KeyIndex, Keys
 from distilvec.teachers.cache.journal import KEY_NAME
@@ -163,7 +163,7 @@ class VectorTable:
 
     def keys_of(self, rows: pa.Table) -> Keys:
         """The keys of rows of the table, V16 [n], for tables of one role or with a column of roles."""
-        texts = [text.strip() for text in rows.column(self.names["text"]).to_pylist()]
+        texts = [clean_text(text, LONGEST_TEXT) for text in rows.column(self.names["text"]).to_pylist()]
         roles = _role_names(rows.column(self.names["role"])) if "role" in self.names else self.roles * len(texts)
         first_role = self.roles[0]  # of a row without one
         return as_keys(
@@ -209,7 +209,7 @@ class VectorTable:
         not_text = [text for text in texts if not isinstance(text, str)]
         if not_text:
             raise self._error(f"has a row whose text is {not_text[0]!r}; expected a string. Remove such rows.", path)
-        texts = [text.strip() for text in texts]
+        texts = [clean_text(text, LONGEST_TEXT) for text in texts]  # as the corpus does, whose keys are looked up
 
         stated = self._roles(path, batch) if "role" in self.names else [None] * len(texts)
         numbers, keys, is_document = [], [], []

@@ -271,6 +271,29 @@ def test_a_clean_table_is_not_copied(tmp_path):
     assert not list((tmp_path / "cache").rglob("*.parquet"))
 
 
+def test_a_stream_of_arrow_is_read_as_a_file_of_it(tmp_path):
+    """What save_to_disk of datasets writes."""
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"text": TEXTS, "vector": VECTORS.tolist()})
+    data.save_to_disk(tmp_path / "saved")
+    (stream,) = (tmp_path / "saved").glob("*.arrow")
+    expect(read(TeacherSection(vectors=stream), tmp_path))
+    assert about(TeacherSection(vectors=stream), tmp_path)["kept"] == 60
+
+
+def test_a_cut_stream_and_what_is_no_arrow_are_refused(tmp_path):
+    path = tmp_path / "t.arrow"
+    table = pa.table({"text": TEXTS, "vector": lists()})
+    with pa.ipc.new_stream(path, table.schema) as stream:
+        stream.write_table(table)
+    path.write_bytes(path.read_bytes()[:-500])
+    with refused("teacher.vectors", "cannot be read"):
+        read(TeacherSection(vectors=path), tmp_path)
+    path.write_bytes(b"neither a file nor a stream")
+    with refused("teacher.vectors", "Not an Arrow file"):
+        read(TeacherSection(vectors=path), tmp_path)
+
+
 @pytest.mark.parametrize("limit", [None, 1000])
 def test_files_of_a_folder_may_differ_in_types_and_not_in_names(limit, tmp_path):
     table_of("parquet", tmp_path / "a", {"text": TEXTS[:30], "vector": lists(VECTORS[:30])})

@@ -28,7 +28,10 @@ _PLAIN_LISTS = _LISTS[:3]
 
 
 class ArrowFiles(Reader):
-    """Parquet files (a file or a folder of them) or one Arrow file (.arrow, .feather); the cursor counts rows."""
+    """Parquet files (a file or a folder of them) or one Arrow file or stream (.arrow, .feather).
+
+    The cursor counts rows.
+    """
 
     def __init__(self, path: Path, columns: Mapping[Part, str] | None, key: str) -> None:
         self.path = path
@@ -46,8 +49,7 @@ class ArrowFiles(Reader):
         with self._readable():
             if self.is_parquet:
                 return sum(pq.read_metadata(path).num_rows for path in self.paths)
-            file = self._open_arrow()
-            return sum(file.get_batch(number).num_rows for number in range(file.num_record_batches))
+            return sum(batch.num_rows for batch in self._arrow_batches())
 
     def is_plain(self) -> bool:
         """Whether all files are Parquet with strings and lists of floats, in columns that are not nested."""
@@ -81,8 +83,23 @@ class ArrowFiles(Reader):
     def _schema(self, path: Path) -> pa.Schema:
         return pq.read_schema(path) if self.is_parquet else self._open_arrow().schema
 
-    def _open_arrow(self) -> pa.RecordBatchFileReader:
-        return pyarrow.ipc.open_file(pa.memory_map(str(self.path)))
+    def _open_arrow(self) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
+        """The reader of a file, or of a stream, as save_to_disk of datasets writes it: both end in .arrow."""
+        try:
+            return pyarrow.ipc.open_file(pa.memory_map(str(self.path)))
+        except pa.ArrowInvalid as not_a_file:
+            try:
+                return pyarrow.ipc.open_stream(pa.memory_map(str(self.path)))
+            except pa.ArrowInvalid:
+                raise not_a_file from None
+
+    def _arrow_batches(self) -> Iterator[pa.RecordBatch]:
+        reader = self._open_arrow()
+        if isinstance(reader, pa.RecordBatchStreamReader):
+            yield from reader
+            return
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
 
     def _record_batches(self) -> Iterator[pa.RecordBatch]:
         names = list(dict.fromkeys(self.columns.values()))
@@ -92,10 +109,9 @@ class ArrowFiles(Reader):
                 file = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
                 yield from file.iter_batches(batch_size=ROWS, columns=names)
             return
-        file = self._open_arrow()
-        top_names = list(dict.fromkeys(_top_name(name, file.schema.names) for name in names))
-        for number in range(file.num_record_batches):
-            batch = file.get_batch(number).select(top_names)
+        for whole_batch in self._arrow_batches():
+            top_names = dict.fromkeys(_top_name(name, whole_batch.schema.names) for name in names)
+            batch = whole_batch.select(list(top_names))
             for start in range(0, batch.num_rows, ROWS):
                 yield batch.slice(start, ROWS)
 

@@ -16,6 +16,7 @@ from samples import make_texts
 
 from distilvec.config.schema import TeacherSection
 from distilvec.teachers.indexes import copy
+from distilvec.teachers.indexes.address import is_index
 from distilvec.teachers.indexes.copy import local_table
 from distilvec.teachers.table_embedder import TableEmbedder
 
@@ -305,6 +306,30 @@ def test_files_of_a_folder_may_differ_in_types_and_not_in_names(limit, tmp_path)
     table_of("parquet", tmp_path / "a" / "z", {"vector": lists(VECTORS[30:]), "txt": TEXTS[30:]})
     with refused("teacher.vectors", "no column 'text'"):
         read(section, tmp_path)
+
+
+@pytest.mark.parametrize("limit", [None, 1000])
+def test_files_of_a_folder_are_read_in_any_case_of_letters_and_hidden_ones_are_not(limit, tmp_path):
+    table_of("parquet", tmp_path / "t", {"text": TEXTS[:30], "vector": lists(VECTORS[:30])})
+    table_of("parquet", tmp_path / "more", {"text": TEXTS[30:], "vector": lists(VECTORS[30:])})
+    (tmp_path / "more" / "t.parquet").rename(tmp_path / "t" / "u.PARQUET")
+    (tmp_path / "t" / "._t.parquet").write_bytes(b"\0")  # of macOS
+    (tmp_path / "t" / ".trash").mkdir()
+    (tmp_path / "t" / ".trash" / "old.parquet").write_bytes(b"\0")
+    expect(read(TeacherSection(vectors=tmp_path / "t", limit=limit), tmp_path))
+
+
+def test_endings_in_capital_letters_are_known(tmp_path):
+    columns = {"text": TEXTS, "vector": lists()}
+    for kind in ("parquet", "arrow"):
+        file = table_of(kind, tmp_path, columns).vectors
+        index = file.rename(tmp_path / f"T.{kind.upper()}")
+        assert is_index(index)
+        expect(read(TeacherSection(vectors=index), tmp_path))
+    np.save(tmp_path / "t.npy", VECTORS)
+    (tmp_path / "t.npy").rename(tmp_path / "T.NPY")
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    expect(read(TeacherSection(vectors=tmp_path / "T.NPY", texts=tmp_path / "texts.txt"), tmp_path))
 
 
 def test_files_behind_a_link_to_a_folder_are_read(tmp_path):

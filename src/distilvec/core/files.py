@@ -42,8 +42,8 @@ def user_cache() -> Path:
         raise DistilvecError("cache.root", problem, "Set DISTILVEC_CACHE to a folder for stored work.") from None
 
 
-def files_below(folder: Path, ending: str = "", accept: Callable[[Path], bool] = Path.is_file) -> list[Path]:
-    """All files with this ending at any depth, sorted; with `accept` other entries as well.
+def files_below(folder: Path, accept: Callable[[Path], bool] = Path.is_file) -> list[Path]:
+    """All files at any depth, sorted; with `accept` other entries as well.
 
     Links to folders are followed, but not one into a folder that it lies in.
     """
@@ -53,10 +53,24 @@ def files_below(folder: Path, ending: str = "", accept: Callable[[Path], bool] =
         place, above = pending.pop()
         for path in place.iterdir() if place.is_dir() else ():
             if accept(path):
-                files += [path] if path.name.endswith(ending) else []
+                files.append(path)
             elif path.is_dir() and path.resolve() not in above:
                 pending.append((path, above | {path.resolve()}))
     return sorted(files)
+
+
+def is_hidden(path: Path, folder: Path) -> bool:
+    """Whether a path below a folder, or a folder on the way to it, is hidden, as the ._a.parquet of macOS."""
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """The Parquet files at any depth, sorted: any case of letters, and no hidden ones."""
+    files = []
+    for path in files_below(folder):
+        if path.suffix.lower() == ".parquet" and not is_hidden(path, folder):
+            files.append(path)
+    return files
 
 
 def folder_bytes(folder: Path) -> int:

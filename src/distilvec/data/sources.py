@@ -8,7 +8,7 @@ from pathlib import Path
 
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import ColumnError, DistilvecError, nearest
-from distilvec.core.files import files_below
+from distilvec.core.files import files_below, is_hidden
 from distilvec.core.hashing import combine, hash_files
 from distilvec.core.log import log
 from distilvec.core.storage import Remote
@@ -122,8 +122,7 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
         return [path]
     files = []
     for file in files_below(path, accept=lambda path: not path.is_dir()):
-        is_hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-        if extension(file) in READABLE and not is_hidden:
+        if extension(file) in READABLE and not is_hidden(file, path):
             readers.check_readable(file, key)  # links to nothing and pipes are no texts
             files.append(file)
     if not files:

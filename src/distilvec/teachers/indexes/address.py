@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from distilvec.core.addresses import sets_secret
 from distilvec.core.errors import DistilvecError
-from distilvec.core.files import files_below
+from distilvec.core.files import files_below, parquet_files
 
 ENDINGS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".npy": "npy", ".faiss": "faiss",
            ".index": "faiss", ".lance": "lancedb"}  # fmt: skip
@@ -48,7 +48,7 @@ def is_index(name: object) -> bool:
     """Return whether a teacher's name is the address of a table or index, not that of a model."""
     text = str(name)
     path = Path(text)
-    return text.partition("://")[0] in SCHEMES or path.suffix in ENDINGS or _is_parquet_folder(path)
+    return text.partition("://")[0] in SCHEMES or path.suffix.lower() in ENDINGS or _is_parquet_folder(path)
 
 
 def read_address(text: str | Path, key: str) -> Address:
@@ -82,7 +82,7 @@ def _file_address(text: str, key: str) -> Address:
     if sets_secret(text) and not path.exists():  # libpq's other form: host=... password=...
         problem = "this is no address, and it holds a password, which would end up in recipes and logs."
         raise DistilvecError(key, problem, f"Give {EXAMPLES}.")
-    kind = ENDINGS.get(path.suffix)
+    kind = ENDINGS.get(path.suffix.lower())
     if kind is None and path.is_dir():
         kind = "parquet"
     if kind is None:
@@ -94,4 +94,4 @@ def _is_parquet_folder(path: Path) -> bool:
     """Whether a folder holds Parquet files and is not that of a model, which may have such files next to it."""
     if not path.is_dir() or (path / "modules.json").exists():
         return False
-    return bool(files_below(path, ".parquet"))
+    return bool(parquet_files(path))

@@ -23,7 +23,7 @@ class ArrayIndex(Reader):
         self.key = key
         if not path.is_file():
             raise DistilvecError(key, f"no file at {path}.", "Check the path.")
-        self.array = open_npy(path, key) if path.suffix == ".npy" else open_faiss(path, key)
+        self.array = open_npy(path, key) if path.suffix.lower() == ".npy" else open_faiss(path, key)
         if texts is None:
             raise DistilvecError(
                 _TEXTS,

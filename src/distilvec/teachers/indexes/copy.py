@@ -25,7 +25,16 @@ from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.artifacts import CHECKSUMS, META, read_stored, store_json
 from distilvec.core.errors import DistilvecError, explained, first_line
-from distilvec.core.files import files_below, full_disk_explained, locked, remove, remove_scratch, scratch, write_json
+from distilvec.core.files import (
+    files_below,
+    full_disk_explained,
+    locked,
+    parquet_files,
+    remove,
+    remove_scratch,
+    scratch,
+    write_json,
+)
 from distilvec.core.hashing import checksum_once, hash_files
 from distilvec.core.log import log, progress
 from distilvec.teachers.cache.columns import FINAL, ROLE_VALUES
@@ -416,7 +425,7 @@ def _content(section: TeacherSection, address: Address) -> str:
     if address.path is None:
         paths += address.embedded_files()
     elif address.path.is_dir():
-        paths += files_below(address.path, ".parquet" if address.kind == "parquet" else "")
+        paths += parquet_files(address.path) if address.kind == "parquet" else files_below(address.path)
     else:
         paths.append(_regular_file(address.path, KEY))
     return hash_files(paths, key=KEY)

@@ -208,6 +208,13 @@ def test_vectors_of_a_database_of_every_type(kind, tolerance, tmp_path):
     expect(read(table("types", f"id int, text text, vector {kind}", rows), tmp_path), tolerance=tolerance)
 
 
+@pytest.mark.parametrize("nested", [range(60), [7]], ids=["all", "one"])
+def test_arrays_of_a_database_with_two_dimensions_are_refused(nested, tmp_path):
+    rows = numbered(vector=lambda row: VECTORS[[row, 0] if row in nested else row].tolist())
+    with refused("teacher.vectors", f"row {nested[0]} has a list of vectors"):
+        read(table("nested", "id int, text text, vector real[]", rows), tmp_path)
+
+
 def test_rows_of_a_database_without_text_or_vector_are_left_out(tmp_path, capsys):
     rows = numbered(lambda row: None if row == 3 else TEXTS[row])
     rows[4] = (*rows[4][:2], None)

@@ -140,7 +140,7 @@ def read_id(value: Any, number: int) -> str:
 def usable_rows(batch: Batch, origin: str, key: str) -> UsableRows:
     """Return the rows that have a text and a vector with a direction, and those that are left out.
 
-    Errors: DistilvecError for vectors of different dims.
+    Errors: DistilvecError for vectors of different dims, and for lists of vectors.
     """
     left_out = []
     rows = []
@@ -172,6 +172,9 @@ def _matrix(batch: Batch, rows: list[int], origin: str, key: str) -> Vectors:
         assert first is not None
         for row in rows:
             vector = batch.vectors[row]
+            if vector is not None and isinstance(vector[0], Sequence):  # as an array of PostgreSQL may be
+                problem = f"{origin}: row {batch.ids[row]} has a list of vectors; expected a list of numbers."
+                raise DistilvecError(key, problem, "Give one vector a row, or name the column of the vectors.")
             if vector is not None and len(vector) != len(first):
                 dims = f"row {batch.ids[row]} has {len(vector)} dimensions, row {batch.ids[rows[0]]} has {len(first)}"
                 problem = f"{origin} has vectors of different dims: {dims}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import numpy as np
@@ -82,6 +83,20 @@ def test_the_file_of_an_export(tiny_model, model, vectors, tmp_path):
     embedder = open_embedder(export_onnx(model, folder / "onnx" / "model.onnx"))
     np.testing.assert_allclose(embedder.embed(TEXTS), vectors, atol=1e-4)
     assert embedder.dim == vectors.shape[1] and embedder.prompts == open_embedder(tiny_model).prompts
+
+
+def test_an_export_embeds_empty_texts_as_the_model_does_without_special_tokens(tiny_model, tmp_path):
+    pytest.importorskip("onnxruntime")
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "post_processor": None}))
+    model = SentenceTransformer(str(folder), device="cpu")
+    assert model[0].tokenizer("")["input_ids"] == []
+    own = open_embedder(folder)
+    exported = open_embedder(export_onnx(model, folder / "onnx" / "model.onnx"))
+    for texts, role in ((["", *TEXTS[:3]], "document"), (["", ""], "document"), ([""], "query")):
+        np.testing.assert_allclose(exported.embed(texts, role), own.embed(texts, role), atol=1e-4)
 
 
 def test_a_table_gives_its_own_vectors_and_names_texts_that_it_lacks(vectors, tmp_path):

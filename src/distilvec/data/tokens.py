@@ -21,7 +21,7 @@ from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import Corpus
 from distilvec.data.corpus_files import Progress, Rows, open_columns
-from distilvec.models.tokenizers import plain_copy, tokenizer_hash
+from distilvec.models.tokenizers import blank_token, plain_copy, tokenizer_hash
 
 FORMAT = 1
 _CHUNK_ROWS = 1024
@@ -108,7 +108,7 @@ def build_tokens(
         problem = f"{max_length} leaves no room for text: the tokenizer adds {special} special tokens"
         raise DistilvecError("student.max_length", f"{problem}.", f"Give at least {special + 1}.")
     padding = int(tokenizer.pad_token_id or 0)
-    unknown = padding if tokenizer.unk_token_id is None else int(tokenizer.unk_token_id)
+    unknown = blank_token(tokenizer)
     typed = corpus.paired and token_types and "token_type_ids" in tokenizer.model_input_names
     settings = [corpus.fingerprint, len(corpus), max_length, padding, tokenizer_hash(tokenizer)]
     if typed:

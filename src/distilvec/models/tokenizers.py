@@ -27,6 +27,16 @@ def plain_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
     return copy
 
 
+def blank_token(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token that stands for an empty text where a tokenizer adds no special tokens: the unknown one, if it has any.
+
+    Without a token there is nothing to compute a vector from.
+    """
+    if tokenizer.unk_token_id is not None:
+        return int(tokenizer.unk_token_id)
+    return int(tokenizer.pad_token_id or 0)
+
+
 def lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
     """Make a tokenizer lower-case its texts first, as sentence-transformers does for `do_lower_case`, in place."""
     backend = getattr(tokenizer, "backend_tokenizer", None) if tokenizer.is_fast else None

@@ -25,6 +25,7 @@ from distilvec.core.threads import map_on_threads
 from distilvec.models.limits import max_length
 from distilvec.models.load import evaluating
 from distilvec.models.static import text_tokenizer
+from distilvec.models.tokenizers import blank_token
 
 # Tokens a second of all-MiniLM-L6-v2 on one core (AVX2), by tokens in a batch: 256: 2,400, 512: 2,850, 1,024: 3,000,
 # 2,048: 2,700. all-mpnet-base-v2 differs by 3% from 512 tokens on.
@@ -106,7 +107,7 @@ class Forward:
         types.
         """
         tokenizer = self.model[0].tokenizer
-        blank = tokenizer.unk_token_id if tokenizer.unk_token_id is not None else (tokenizer.pad_token_id or 0)
+        blank = blank_token(tokenizer)
         typed = any(isinstance(text, tuple) for text in texts) and "token_type_ids" in tokenizer.model_input_names
         options = {"truncation": True, "max_length": self.max_length, "padding": False, "return_attention_mask": False}
         ids: Ids = []

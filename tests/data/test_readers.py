@@ -82,6 +82,12 @@ def test_quotes_in_tsv_files_are_text_unless_they_enclose_a_whole_field(tmp_path
     assert texts_of(tmp_path / "a.tsv") == ['"loose', 'he said "no"', '"a" and "b"']
 
 
+def test_a_tsv_file_of_one_column_may_have_loose_quotes(tmp_path):
+    lines = ['"an opening one', "no quote", 'an "inner" one', 'a closing one"', '"whole"', '"and" "two"', '""']
+    (tmp_path / "a.tsv").write_text("\n".join(["text", *lines]))
+    assert texts_of(tmp_path / "a.tsv") == [*lines[:4], "whole", '"and" "two"', ""]
+
+
 def test_only_the_chosen_columns_of_parquet_are_read(tmp_path):
     table = pa.table({"text": [str(i) for i in range(5000)], "vector": [[1.0]] * 5000})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=700)
@@ -113,6 +119,8 @@ DAMAGED = {
     "fields.csv": (b"id,text\n1,a\n2,b,c\n", "line 3: 3 fields, the header has 2"),
     "many.csv": (b"text\n" + b"x," * 5000 + b"\n", "line 2: 5001 fields, the header has 1"),
     "open.csv": (b'id,text\n1,a\n2,"open\n3,c\n', "not valid CSV"),
+    "lines.tsv": (b'text\na\n"begins\n\n""here"" and\nends"\n', "line 6: the end of a .* begins in line 3"),
+    "lines_of_two.tsv": (b'text\tid\n"begins\nends"\t1\n', "line 2: 1 fields, the header has 2"),
     "twice.csv": (b"text,text\na,b\n", "line 1: column 'text' occurs twice"),
     "fake.parquet": (b"not parquet at all", "not a readable Parquet file"),
     "empty.parquet": (b"", "not a readable Parquet file"),

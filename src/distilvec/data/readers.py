@@ -193,10 +193,30 @@ def _tsv_rows(lines: _Lines) -> Iterator[Row]:
 
 
 def _tsv_fields(lines: _Lines) -> Iterator[list[str]]:
+    """The fields of each line, which is a row.
+
+    Errors: DistilvecError for a quoted text of several lines in a file of one column, which would be several texts. In
+    other files such lines have too few fields.
+    """
+    columns = 0
+    opening_line = 0  # whose quote is not closed; 0 for none
     for line in lines:
         line = line.rstrip("\r\n")
-        if line:
-            yield [_unquote(field) for field in line.split("\t")]
+        if not line:
+            continue
+        fields = line.split("\t")
+        columns = columns or len(fields)
+        if columns == 1:
+            single_quotes = line.replace('""', "")  # doubled ones are text
+            quotes = single_quotes.count('"')
+            if opening_line and quotes == 1 and single_quotes.endswith('"'):
+                problem = f"the end of a quoted text that begins in line {opening_line}."
+                raise lines.error(problem, "Put every text in one line, or save the file as .csv or .jsonl.")
+            if quotes == 1 and single_quotes.startswith('"'):
+                opening_line = lines.number
+            elif quotes:  # loose ones
+                opening_line = 0
+        yield [_unquote(field) for field in fields]
 
 
 def _unquote(field: str) -> str:

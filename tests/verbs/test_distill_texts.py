@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from refusals import refused
 
+from distilvec.config.schema import SourceSection
 from distilvec.data.sources import read_source
 from distilvec.evaluation.suite import load_suite
 from distilvec.verbs.distill.evaluation_data import suite_of
@@ -43,6 +44,16 @@ def test_standard_input_is_one_text_a_line(tmp_path, monkeypatch):
     rows = [json.loads(line) for line in Path(source["path"]).read_text().splitlines()]
     assert rows == [{"text": "first"}, {"text": "second"}]
     assert (source["role"], source["language"]) == ("query", "tr")
+
+
+@pytest.mark.parametrize("line_end", ["\r\n", "\r"])
+def test_standard_input_is_read_as_a_text_file_is(tmp_path, monkeypatch, line_end):
+    content = line_end.join(["\ufefffirst", "second\u2028line", ""])
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content.encode()), encoding="utf-8", newline="\n"))
+    (source,) = text_sources("-", tmp_path, **DOCUMENT)
+    (tmp_path / "a.txt").write_bytes(content.encode())
+    from_file = [text.rstrip("\r\n") for text in read_source(SourceSection(path=tmp_path / "a.txt"), 0)]
+    assert list(read_source(SourceSection.model_validate(source), 0)) == from_file == ["first", "second\u2028line"]
 
 
 def test_empty_standard_input_is_refused(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -81,7 +82,9 @@ def _names(texts: Texts | Sequence[Path]) -> list[str]:
 def _named_source(name: str, root: Path) -> list[dict[str, Any]]:
     """Return the sources of one name; a glob may have several."""
     if name == STANDARD_INPUT:
-        lines = [line.rstrip("\n") for line in sys.stdin]
+        # As in a .txt file: Python leaves the byte order mark and the line ends of other systems in the text
+        content = io.StringIO(sys.stdin.read().removeprefix("\ufeff"), newline=None)
+        lines = [line.rstrip("\n") for line in content]
         if not any(line.strip() for line in lines):
             raise DistilvecError("texts", "standard input has no text.", "Send one text a line.")
         return source_keys(lines, root)

@@ -149,6 +149,13 @@ def test_parquet_with_strings_that_are_not_utf_8_is_refused(tmp_path):
         texts_of(tmp_path / "a.parquet")
 
 
+def test_parquet_with_two_columns_of_one_name_is_refused(tmp_path):
+    pq.write_table(pa.table([["a"], ["b"]], names=["text", "text"]), tmp_path / "a.parquet")
+    for choose in (None, lambda names: names[:1]):
+        with pytest.raises(DistilvecError, match=r"^\[key\] .*a.parquet: column 'text' occurs twice"):
+            list(read_rows(tmp_path / "a.parquet", "key", choose))
+
+
 def test_missing_files_and_folders_are_refused(tmp_path):
     (tmp_path / "a.csv").mkdir()
     for name, problem in (("none.txt", "not found"), ("a.csv", "a folder")):

@@ -231,9 +231,9 @@ def _unquote(field: str) -> str:
 def _records(table: Iterator[list[str]], lines: _Lines) -> Iterator[Row]:
     """The rows of a table below its header."""
     header = [name.strip() for name in next(table, [])]
-    for number, name in enumerate(header):
-        if name and name in header[:number]:
-            raise lines.error(f"column '{name}' occurs twice.", "Rename or remove one.")
+    repeated = _repeated(header)
+    if repeated is not None:
+        raise lines.error(f"column '{repeated}' occurs twice.", "Rename or remove one.")
     separator = next((sign for sign in ";\t|," if len(header) == 1 and sign in header[0]), None)
     if separator is not None:
         problem = f"its columns are separated by {separator!r}."
@@ -243,6 +243,14 @@ def _records(table: Iterator[list[str]], lines: _Lines) -> Iterator[Row]:
             problem = f"{len(fields)} fields, the header has {len(header)} ({', '.join(header)[:200]})"
             raise lines.error(f"{problem}.", "Quote fields that hold the separator.")
         yield dict(zip(header, fields, strict=True))
+
+
+def _repeated(names: list[str]) -> str | None:
+    """The first name of two columns, of which a row could have only one; None if there is none."""
+    for number, name in enumerate(names):
+        if name and name in names[:number]:
+            return name
+    return None
 
 
 def _json_file_rows(path: Path, key: str) -> Rows:
@@ -294,7 +302,12 @@ def open_parquet(path: Path, key: str) -> Iterator[ParquetFile]:
 def _parquet_rows(path: Path, key: str, choose: Choose | None) -> Rows:
     number = 0
     with open_parquet(path, key) as file:
-        columns = sorted(choose(file.schema_arrow.names)) if choose else None
+        names = file.schema_arrow.names
+        repeated = _repeated(names)
+        if repeated is not None:
+            problem = f"{path}: column '{repeated}' occurs twice."
+            raise DistilvecError(key, problem, "Rename or remove one.")
+        columns = sorted(choose(names)) if choose else None
         for batch in file.iter_batches(_PARQUET_ROWS, columns=columns):
             for row in batch.to_pylist():
                 number += 1

@@ -261,8 +261,11 @@ def test_a_pusher_waits_and_goes_on_after_failures(remote, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "address", ["s3://key:secret@bucket/x", "https://host/x?signature=secret", "folder/x", "s3:/bucket"]
-)
+    "address",
+    ["s3://key:secret@bucket/x", "https://me:secret#x@host/x.txt", "https://me:secret/x@host/x.txt",
+     "https://me@host:secret[@host/x", "s3:/key:secret@bucket", "https://host/x?signature=secret", "folder/x",
+     "s3:/bucket"],
+)  # fmt: skip
 def test_addresses_hold_no_secrets(address):
     with refused("corpus.url") as error:
         check_address(address, "corpus.url")

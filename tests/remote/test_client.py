@@ -14,14 +14,18 @@ import threading
 import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from traceback import format_exception
 from urllib.parse import quote
 
+import httpx2
 import numpy as np
 import pytest
 from refusals import refused
 
 from distilvec.config.endpoint import EndpointSection
 from distilvec.config.schema import TeacherSection
+from distilvec.core.errors import first_line
+from distilvec.data.public.download import download
 from distilvec.remote.secret import hide
 from distilvec.teachers.api_embedder import ApiEmbedder
 
@@ -320,6 +324,25 @@ def test_a_proxy_of_no_known_kind_is_refused(proxy, monkeypatch):
     monkeypatch.setenv("HTTPS_PROXY", proxy)
     with refused("teacher.api", "proxy"):
         embedder("https://far.example/v1")
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    ["http://me:hunter2#x@proxy:3128", "http://me:hunter2/x@proxy:3128", "me:hunter2?x@proxy:3128",
+     "http://me:hunter2\t@proxy:3128", " http://me:hunter2@proxy:3128", "hunter2://proxy:3128"],
+)  # fmt: skip
+def test_a_proxy_s_password_is_not_shown(proxy, monkeypatch, tmp_path):
+    """Not in the errors of the hub's library either."""
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    for key, work in (
+        ("teacher.api", lambda: embedder("https://far.example/v1")),
+        ("data", lambda: download("https://far.example/x", tmp_path / "x")),
+    ):
+        with refused(key, "HTTPS_PROXY") as found:
+            work()
+        traceback = "".join(format_exception(found.value.with_traceback(None)))
+        assert "hunter2" not in traceback
+    assert "hunter2" not in first_line(httpx2.InvalidURL("Invalid port: 'hunter2'"))
 
 
 @pytest.mark.parametrize("address", ["ftp://far.example/v1", "http://far..example/v1", f"http://{'a' * 64}.example/v1"])

@@ -17,6 +17,7 @@ from test_vectors import corpus_of, unit
 from distilvec.config import recipe
 from distilvec.config.api_teacher import ApiSection
 from distilvec.config.schema import TeacherSection
+from distilvec.core.addresses import has_password
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.tasks import StsTask
@@ -388,6 +389,11 @@ def test_fields_of_keys_are_refused(name):
             r"^\[teacher.api.api_key\] unknown key.*Known here: base_url, key_variable",
         ),
         ({"model": "m", "api": {"base_url": f"https://me:{KEY}@host/v1"}}, r"^\[teacher.api.base_url\] .*password"),
+        ({"model": "m", "api": {"base_url": f"https://me:{KEY}#x@host/v1"}}, r"^\[teacher.api.base_url\] .*password"),
+        ({"model": "m", "api": {"base_url": f"https://me:12/{KEY}@host/v1"}}, r"^\[teacher.api.base_url\] .*password"),
+        ({"model": f"https://me:{KEY}/x@host/v1"}, r"^\[teacher.model\] .*password"),
+        ({"model": f"https://me@host:{KEY}@host/v1"}, r"^\[teacher.model\] .*password"),
+        ({"vectors": f"postgresql://me:12/{KEY}@host/db/t"}, r"^\[teacher.vectors\] .*password"),
         ({"model": "m", "api": {"base_url": f"https://host/v1?key={KEY}"}}, r"^\[teacher.api.base_url\]"),
         ({"vectors": "t.parquet", "made_by": f"http://me:{KEY}@host/v1#m"}, r"^\[teacher.made_by\] .*password"),
         ({"vectors": "t.parquet", "made_by": f"https://{KEY}@host/v1#m"}, r"^\[teacher.made_by\] .*password"),
@@ -414,6 +420,16 @@ def test_sections_that_are_refused(teacher, words):
     with pytest.raises(DistilvecError, match=words) as found:
         recipe.validate(tree)
     assert KEY not in str(found.value) and "Secret" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["http://localhost:1234/v1#embed@q8_0", "http://[::1]:1234#embed@q8_0", "https://host/v1#@cf/embed",
+     "hf://datasets/me/texts@main/a:b.txt", "postgresql://me@host:5432/db/t"],
+)  # fmt: skip
+def test_a_port_and_a_version_are_no_password(address):
+    """LM Studio has an @ in its models' names."""
+    assert not has_password(address)
 
 
 @pytest.mark.parametrize("value", ["", "  ", "schlüssel", "a\x01b"])

@@ -239,6 +239,8 @@ def test_rows_without_text_or_vector_are_left_out(tmp_path):
     "address",
     [
         "postgresql://me:secret@host/db/t",
+        "postgresql://me:secret#x@host/db/t",
+        "postgresql://me:12/secret@host/db/t",
         "postgresql://host/db/t?password=secret",
         "qdrant://:secret@host/t",
         "qdrant://host/t?api_key=secret",

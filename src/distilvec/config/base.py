@@ -133,7 +133,7 @@ class Section(BaseModel):
         if _has_password(child(cls, info.field_name), value):
             raise ValueError(
                 "the address holds a password, which would end up in recipes and logs. Remove it, and set an "
-                "environment variable instead"
+                "environment variable instead. An @ that belongs to a path or name is written as %40"
             )
         return value
 

@@ -49,7 +49,7 @@ def check_endpoint(address: str) -> str:
         sound = False
     if not sound:
         raise ValueError("expected an address such as https://api.openai.com/v1")
-    if "@" in parts.netloc or parts.query or parts.fragment:
+    if "@" in address or parts.query or parts.fragment:
         raise ValueError("expected an address without a password, '?' and '#'. Keys belong in key_variable's")
     return address.rstrip("/")
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from distilvec.core.addresses import has_password
 from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.extras import install_command
 from distilvec.core.files import scratch, sync, user_cache, write_json
@@ -37,15 +38,19 @@ _EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs"}
 
 def check_address(address: str, key: str) -> None:
     """DistilvecError for text that is not an address, and for an address with a password or a query."""
-    parts = urlsplit(address)
-    if not parts.scheme or "://" not in address:
-        raise DistilvecError(key, f"found '{address}'; expected an address such as s3://bucket/folder.")
-    if "@" in parts.netloc or parts.query:
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # without the text, which may hold a password
+        problem = "the address is not valid; expected one such as s3://bucket/folder."
+        raise DistilvecError(key, problem, "Correct it.") from None
+    if has_password(address) or "@" in parts.netloc or parts.query:
         raise DistilvecError(
             key,
             f"the {parts.scheme}:// address holds a password or a query, which would end up in recipes and logs.",
-            "Remove it, and set environment variables instead (docs/cluster.md).",
+            "Remove it, and set environment variables instead (docs/cluster.md). An @ in a path is written as %40.",
         )
+    if not parts.scheme or "://" not in address:
+        raise DistilvecError(key, f"found '{address}'; expected an address such as s3://bucket/folder.")
 
 
 @dataclass(frozen=True)

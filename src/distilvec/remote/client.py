@@ -24,10 +24,11 @@ from urllib.request import getproxies
 import httpx2
 
 from distilvec.config.endpoint import EndpointSection, is_this_machine
-from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.errors import DistilvecError
 from distilvec.core.escape import one_line
 from distilvec.core.extras import require_extra
 from distilvec.core.log import log
+from distilvec.remote.connect import http_client
 from distilvec.remote.meter import BYTES, Batch, Ended, Meter
 from distilvec.remote.secret import check_destination, hide
 
@@ -98,18 +99,9 @@ class Client:
         self._has_answered = False
         self._lock = Lock()
         headers = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
-        limits = httpx2.Limits(max_connections=section.concurrency)
-        # A transport that is passed ignores HTTP_PROXY and its kind, which would get what goes to this machine, the key
-        # too. SSL_CERT_FILE is read all the same.
-        direct = httpx2.HTTPTransport(limits=limits) if is_this_machine(section.host) else None
-        try:
-            self._client = httpx2.Client(headers=headers, timeout=section.timeout, limits=limits, transport=direct)
-        except (ImportError, ValueError) as error:  # a kind of proxy that needs another package, or that there is not
-            raise DistilvecError(
-                key,
-                f"the proxy that the environment names cannot be used: {first_line(error)}",
-                "Correct HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, or name this host in NO_PROXY.",
-            ) from None
+        # To this machine no request goes through a proxy, which would get what is sent, the key too
+        direct = is_this_machine(section.host)
+        self._client = http_client(key, section.concurrency, direct, headers=headers, timeout=section.timeout)
 
     def close(self) -> None:
         """Close the connections."""

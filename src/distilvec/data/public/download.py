@@ -66,12 +66,17 @@ def _fetch(url: str, part: Path, max_bytes: int) -> None:
     """Append the missing bytes of `url` to `part`. Errors: _RefusedDownload, _TransientFailure."""
     import httpx2
 
+    from distilvec.remote.connect import http_client
+
     done = _size(part)
     headers = {"Accept-Encoding": "identity"}  # or the bytes of Content-Length and Range are not those of the file
     if done:
         headers["Range"] = f"bytes={done}-"
     try:
-        with httpx2.stream("GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True) as answer:
+        with (
+            http_client("data", connections=1, timeout=TIMEOUT, follow_redirects=True) as client,
+            client.stream("GET", url, headers=headers) as answer,
+        ):
             if answer.status_code == 416:  # the file has no byte after `done`: the part is of another file
                 part.unlink()
                 raise _TransientFailure("the part of an earlier download does not fit")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from distilvec.core.addresses import sets_secret
+from distilvec.core.addresses import has_password, sets_secret
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import files_below, parquet_files
 
@@ -59,19 +59,18 @@ def read_address(text: str | Path, key: str) -> Address:
         return _file_address(text, key)
     if scheme not in SCHEMES:
         raise DistilvecError(key, f"no index has the scheme '{scheme}://'.", f"Give {EXAMPLES}.")
+    if has_password(text):
+        variable = "QDRANT_API_KEY" if scheme == "qdrant" else "PGPASSWORD (or DISTILVEC_INDEX_PASSWORD)"
+        raise DistilvecError(
+            key,
+            f"the address with '{scheme}://' holds a password, which would end up in recipes and logs.",
+            f"Remove it, and set the environment variable {variable}. An @ in a name is written as %40.",
+        )
     try:
         parts = urlsplit(text)
         _ = parts.port  # parsed only now
     except ValueError:  # without the text, which may hold a password
         raise DistilvecError(key, f"the address with '{scheme}://' is not valid.", f"Give {EXAMPLES}.") from None
-    if parts.password is not None or sets_secret(f"{parts.query}#{parts.fragment}"):
-        variable = "QDRANT_API_KEY" if scheme == "qdrant" else "PGPASSWORD (or DISTILVEC_INDEX_PASSWORD)"
-        raise DistilvecError(
-            key,
-            f"the address of {parts.hostname or 'the server'} holds a password, which would end up in recipes and "
-            "logs.",
-            f"Remove it, and set the environment variable {variable}.",
-        )
     if not parts.path.rpartition("/")[2]:
         raise DistilvecError(key, f"{text} names no table or collection.", f"Give {EXAMPLES}.")
     return Address(SCHEMES[scheme], text)

@@ -9,7 +9,7 @@ import pytest
 from refusals import refused
 
 from distilvec.config.messages import Problems
-from distilvec.core.errors import ColumnError, DistilvecError, Stopped, explain, explained
+from distilvec.core.errors import ColumnError, DistilvecError, Stopped, explain, explained, first_line
 
 
 def test_the_line_has_key_problem_and_fix():
@@ -43,6 +43,16 @@ def test_errors_cross_processes_and_take_another_key(error):
 def test_errors_of_the_file_system_name_key_and_path(number):
     error = explain(OSError(number, "reason", "/some/file"), "--out")
     assert error.key == "--out" and "/some/file" in error.problem and error.fix.endswith(".")
+
+
+def test_missing_certificates_are_named_where_a_library_names_no_file(tmp_path, monkeypatch):
+    """As the hub's does."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "absent.pem"))
+    bare = FileNotFoundError(errno.ENOENT, "No such file or directory")
+    for text in (str(explain(bare)), first_line(bare)):
+        assert str(tmp_path / "absent.pem") in text and "SSL_CERT_FILE" in text
+    named = FileNotFoundError(errno.ENOENT, "No such file or directory", "/other")
+    assert "SSL_CERT_FILE" not in f"{explain(named)} {first_line(named)}"
 
 
 def test_what_is_not_expected_stays_as_it_is():

@@ -345,6 +345,21 @@ def test_a_proxy_s_password_is_not_shown(proxy, monkeypatch, tmp_path):
     assert "hunter2" not in first_line(httpx2.InvalidURL("Invalid port: 'hunter2'"))
 
 
+@pytest.mark.parametrize("name", ["absent.pem", "notes.txt", "folder"])
+@pytest.mark.parametrize("address", ["https://far.example/v1", "https://localhost/v1"])
+def test_certificates_that_cannot_be_read_are_named(name, address, tmp_path, monkeypatch):
+    (tmp_path / "notes.txt").write_text("no certificate")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / name))
+    for key, work in (
+        ("teacher.api", lambda: embedder(address)),
+        ("data", lambda: download(address, tmp_path / "x")),
+    ):
+        with refused(key, str(tmp_path / name)) as found:
+            work()
+        assert "SSL_CERT_FILE" in str(found.value)
+
+
 @pytest.mark.parametrize("address", ["ftp://far.example/v1", "http://far..example/v1", f"http://{'a' * 64}.example/v1"])
 def test_what_is_no_address_of_a_server_is_refused_with_the_recipe(address):
     with pytest.raises(ValueError, match="expected an address"):

@@ -105,6 +105,8 @@ def first_line(error: BaseException) -> str:
     """The first line of an error's message, shortened; its type where it has none."""
     if type(error).__name__ == "InvalidURL":  # of httpx and aiohttp: it may quote a proxy's password
         return "the address of the server or of the proxy is not valid"
+    if certificates := _missing_certificates(error):
+        return f"{certificates} (SSL_CERT_FILE) does not exist"
     text = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "…"
 
@@ -121,6 +123,10 @@ def explain(error: BaseException, key: str | None = None, path: Path | None = No
         place = f" for {path}" if path is not None else ""
         fix = "Free space and run the same command again, or choose another path."
         return DistilvecError(key or "disk", f"no space left on the disk{place}.", fix)
+    certificates = _missing_certificates(error)
+    if path is None and certificates is not None:
+        problem = f"the file of certificates {certificates} (SSL_CERT_FILE) does not exist."
+        return DistilvecError(key or "SSL_CERT_FILE", problem, "Correct SSL_CERT_FILE, or remove it.")
     if isinstance(error, OSError) and error.errno is not None:
         default = (f"cannot be used: {error.strerror or first_line(error)}", "Check the path.")
         problem, fix = _FIXES.get(error.errno, default)
@@ -147,6 +153,14 @@ def explained(key: str, path: Path | None = None) -> Iterator[None]:
         if explanation is None:
             raise
         raise explanation from error
+
+
+def _missing_certificates(error: BaseException) -> str | None:
+    """Return the file of SSL_CERT_FILE where its absence may be what the error is about: Python's ssl names no file."""
+    file = os.environ.get("SSL_CERT_FILE")
+    if not file or not isinstance(error, FileNotFoundError) or error.filename is not None or Path(file).exists():
+        return None
+    return file
 
 
 def disk_is_full(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import httpx2
@@ -10,12 +11,21 @@ from distilvec.core.errors import DistilvecError, first_line
 
 
 def http_client(key: str, connections: int, direct: bool = False, **options: Any) -> httpx2.Client:
-    """Return a client, with `direct` one without a proxy. Errors: DistilvecError with `key` for a proxy of no use."""
+    """Return a client, with `direct` one without a proxy.
+
+    Errors: DistilvecError with `key` for a proxy or a file of certificates that cannot be used.
+    """
     limits = httpx2.Limits(max_connections=connections)
     try:
         # A transport that is passed ignores HTTP_PROXY and its kind; unlike with trust_env=False, SSL_CERT_FILE is read
         transport = httpx2.HTTPTransport(limits=limits) if direct else None
         return httpx2.Client(limits=limits, transport=transport, **options)
+    except OSError as error:  # it names no file
+        file = os.environ.get("SSL_CERT_FILE")
+        if not file:
+            raise
+        problem = f"the certificates in {file} (SSL_CERT_FILE) cannot be read: {error.strerror or first_line(error)}."
+        raise DistilvecError(key, problem, "Correct SSL_CERT_FILE, or remove it.") from None
     except ImportError as error:
         reason = first_line(error)  # a kind of proxy that needs another package
     except (ValueError, httpx2.InvalidURL):

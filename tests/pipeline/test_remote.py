@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -326,6 +328,49 @@ def test_a_download_that_is_cut_is_fetched_again(tmp_path):
     (copy,) = remote.download(lambda name: True)
     copy.write_text("one\n")
     assert remote.download(lambda name: True) == [copy] and copy.read_text() == "one\ntwo\n"
+
+
+@pytest.mark.parametrize("marks", [{"ETag": '"{content}"'}, {"Last-Modified": "{content}"}, {}], ids=str)
+@pytest.mark.parametrize("length", [True, False], ids=["length", "no length"])
+def test_a_changed_file_of_a_web_server_is_fetched_again(marks, length, loopback):
+    """Its size is the same; without a mark of its version it is fetched each time."""
+    fetched = []
+
+    class Handler(BaseHTTPRequestHandler):
+        content = "first one"
+
+        def log_message(self, *_):
+            pass
+
+        def do_HEAD(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain")
+            for name, value in marks.items():
+                self.send_header(name, value.format(content=self.content))
+            if length:
+                self.send_header("Content-Length", str(len(self.content)))
+            self.end_headers()
+
+        def do_GET(self):
+            fetched.append(self.path)
+            self.do_HEAD()
+            self.wfile.write(self.content.encode())
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    remote = Remote(f"http://127.0.0.1:{server.server_address[1]}/texts.txt", "corpus.sources.0.url")
+    requests = []
+    try:
+        for content in ("first one", "first one", "other one"):
+            Handler.content = content
+            (copy,) = remote.download(lambda name: True)
+            assert copy.name == "texts.txt" and copy.read_text() == content
+            requests.append(len(fetched))
+    finally:
+        server.shutdown()
+        server.server_close()
+    first, second, third = requests[0], requests[1] - requests[0], requests[2] - requests[1]
+    assert first == third and (second < first) == bool(marks)
 
 
 def test_a_file_that_changes_with_its_time_kept_is_sent(remote, tmp_path):

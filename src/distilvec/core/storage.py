@@ -82,7 +82,10 @@ class Remote:
             return sorted(folder.rpartition("/")[2] for folder in folders)
 
     def download(self, accepts: Callable[[Path], bool]) -> list[Path]:
-        """Local copies of the file, or of a folder's files that `accepts` allows, sorted; kept by version."""
+        """Local copies of the file, or of a folder's files that `accepts` allows, sorted; kept by version.
+
+        A file whose server tells no version is fetched each time.
+        """
         files = []
         with self._open() as (system, path):
             for name in sorted(system.find(path)):
@@ -91,15 +94,22 @@ class Remote:
                 is_the_address = name == path  # a single file, which is read whatever its name is
                 if not is_the_address and (hidden or not accepts(inside)):
                     continue
-                version = hashlib.blake2b(f"{self.address}\n{name}\n{system.ukey(name)}".encode(), digest_size=8)
-                target = user_cache() / "downloads" / version.hexdigest() / inside.name
-                size = system.info(name)["size"]
-                if not target.is_file() or target.stat().st_size != size:
+                info = system.info(name)
+                version = _web_version(info) if self._is_on_the_web else str(system.ukey(name))
+                place = hashlib.blake2b(f"{self.address}\n{name}\n{version}".encode(), digest_size=8).hexdigest()
+                target = user_cache() / "downloads" / place / inside.name
+                size = info["size"]
+                is_whole = target.is_file() and size in (None, target.stat().st_size)
+                if version is None or not is_whole:
                     self._fetch(system, name, target, size=size)
                 files.append(target)
         if not files:
             raise DistilvecError(self.key, f"{self.address}: no readable file there.", "Check the address.")
         return files
+
+    @property
+    def _is_on_the_web(self) -> bool:
+        return urlsplit(self.address).scheme in ("http", "https")
 
     def pull(self, folder: Path) -> int:
         """Make a local folder equal to the remote one; return the number of files there, 0 if nothing was to do.
@@ -183,7 +193,10 @@ class Remote:
     def _fetch(
         self, system: Any, name: str, target: Path, versions: list[_Version] | None = None, size: int | None = None
     ) -> None:
-        """Fetch a file whole; DistilvecError unless it is one of `versions`, or without them has this size."""
+        """Fetch a file whole; DistilvecError unless it is one of `versions`, or without them has this size.
+
+        A web server may tell no size (None): then none is expected.
+        """
         with explained("cache.root", target):
             target.parent.mkdir(parents=True, exist_ok=True)
         new = scratch(target)
@@ -198,7 +211,7 @@ class Remote:
                 ) from None
             new_size = new.stat().st_size
             if versions is None:
-                expected, matches = "its size", new_size == size
+                expected, matches = "its size", size in (None, new_size)
             else:
                 expected, matches = INDEX, _Version(new_size, checksum_once(new)) in versions
             if not matches:
@@ -292,6 +305,12 @@ class _Index:
     def agrees(self, state: dict[str, _LocalFile]) -> bool:
         """Whether nobody has written since this state, or only a push that was killed."""
         return self.holds(state) and (self.pending or self.files.keys() == state.keys())
+
+
+def _web_version(info: dict[str, Any]) -> str | None:
+    """What tells versions of a web server's file apart; None if the server does not say. fsspec's ukey is the URL."""
+    marks = [info.get(name) for name in ("ETag", "Last-Modified", "Content-MD5", "Digest")]
+    return repr([*marks, info["size"]]) if any(marks) else None
 
 
 def _versions(files: dict[str, _LocalFile]) -> dict[str, _Version]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from email.utils import formatdate
 
@@ -22,7 +23,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.tasks import StsTask
 from distilvec.pipeline.columns import score_columns
-from distilvec.remote.meter import make_batches, read_counts, token_counter
+from distilvec.remote.meter import Batch, Meter, make_batches, read_counts, token_counter
 from distilvec.teachers.api_embedder import _PROBE, AGAIN, ApiEmbedder
 from distilvec.teachers.api_embedder import KEY as SECTION
 from distilvec.teachers.cache.store import TeacherCache
@@ -111,6 +112,32 @@ def test_the_cap_is_exceeded_by_less_than_a_batch_and_nothing_is_lost(cap, tmp_p
         new = [text for text in TEXTS if server.given[text] > given.get(text, 0)]
         assert len(new) == 300 - first + AGAIN and len(cache) == 300
     np.testing.assert_allclose(stored(cache, corpus), rows_of(corpus, table), atol=1e-7)
+
+
+def test_two_processes_count_together(tmp_path):
+    """Each has read the file before the other one wrote."""
+    section = ApiSection(most_tokens=2000)
+    first, second = (Meter(section, SECTION, tmp_path / "n.json") for _ in range(2))
+    first.add(tokens=1000)
+    second.add(tokens=900, written=50)
+    first.add(retries=1)
+    assert first.counts == read_counts(tmp_path / "n.json", SECTION)
+    assert first.counts == {"requests": 0, "retries": 1, "tokens": 1900, "written": 50}
+    with refused("teacher.api.most_tokens"), second.request(Batch(0, 1, tokens=60, most=60)):
+        pass
+
+
+def test_many_meters_add_at_once(tmp_path):
+    """A lock is of an open file: to the system threads with meters of their own are like processes."""
+
+    def work(_):
+        meter = Meter(ApiSection(), SECTION, tmp_path / "n.json")
+        for _ in range(25):
+            meter.add(tokens=1)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert read_counts(tmp_path / "n.json", SECTION)["tokens"] == 100
 
 
 def test_a_server_that_stays_broken_ends_the_work_and_what_was_answered_is_kept(tmp_path):

@@ -28,6 +28,7 @@ SEAL = "seal"  # the key of a JSON file that holds the checksum of all others
 _SCRATCH = re.compile(r"^\..+\.distilvec-(?P<host>[0-9a-f]{8})-(?P<mark>[0-9a-f]{8})-(?P<process>[0-9]+)$")
 _marks: dict[int, str] = {}  # by process: a forked one needs a mark of its own
 _WAIT = 0.2  # seconds between two tries to get a lock
+_BRIEF_TRIES, _BRIEF_WAIT = 20, 0.01  # the first tries: locks for one small file are free again by then
 
 
 def user_cache() -> Path:
@@ -224,8 +225,8 @@ def is_sealed(content: dict[str, Any]) -> bool:
 def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
     """Hold the lock file `path`, which the system frees when this process ends; the file itself stays.
 
-    If another process holds it: with `wait`, log that and wait, else Busy with that process's id. `what`
-    names the files that are written, for the message.
+    If another process holds it: with `wait`, wait, and log that after a moment, else Busy with that process's id.
+    `what` names the files that are written, for the message.
     """
     if os.name != "posix":
         yield
@@ -250,9 +251,9 @@ def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
                 ) from error
             if not wait:
                 raise Busy(key, f"{holder} is writing {what}.", "Wait for its end, then run the command again.")
-            if attempt == 0:
+            if attempt == _BRIEF_TRIES:
                 log(f"waiting for {holder}, which is writing {what}")
-            time.sleep(_WAIT)
+            time.sleep(_BRIEF_WAIT if attempt < _BRIEF_TRIES else _WAIT)
         with suppress(OSError):  # a full disk has no room for the number; the lock holds all the same
             file.truncate(0)
             file.write(str(os.getpid()).encode())

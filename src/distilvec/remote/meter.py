@@ -11,7 +11,7 @@ from threading import Condition, Event
 
 from distilvec.config.endpoint import EndpointSection
 from distilvec.core.errors import DistilvecError
-from distilvec.core.files import read_json, write_json
+from distilvec.core.files import locked, read_json, write_json
 from distilvec.models.load import load_tokenizer
 
 COUNTS = ("requests", "retries", "tokens")  # and "written", once a model has written some
@@ -77,7 +77,8 @@ def most_tokens_of(text: str) -> int:
 class Meter:
     """Counts requests, retries and tokens in `file`, and delays requests to keep the rates, pauses and caps.
 
-    Shared by the threads of one client. Without a `file` the counts end with the process. `stopping` ends every wait.
+    Shared by the threads of one client; processes with the same `file` count together, and each keeps the rates for
+    itself. Without a `file` the counts end with the process. `stopping` ends every wait.
     `key` is the section's key, for messages.
     """
 
@@ -102,10 +103,12 @@ class Meter:
         """Wait until a request may be sent, and count it.
 
         Requests go out together while the caps hold even with a token for every byte and the longest answers, and one
-        at a time after that: a cap is exceeded by less than one batch. Errors: DistilvecError if the estimate exceeds a
-        cap.
+        at a time after that: a cap is exceeded by less than one batch, of each process that sends. Errors:
+        DistilvecError if the estimate exceeds a cap.
         """
         with self._changed:
+            if self.section.cap is not None:
+                self.counts |= read_counts(self.file, self.key)  # another process may have spent some
             while self._open and self._exceeded(*[(one.most, one.answer) for one in (*self._open, batch)]):
                 self._changed.wait()
             if (cap := self._exceeded((batch.tokens, 0))) is not None:
@@ -127,12 +130,21 @@ class Meter:
                 self._changed.notify_all()
 
     def add(self, **counts: int) -> None:
-        """Add to the counts, and write them down."""
+        """Add to the counts, and to those in the file, which another process may have changed."""
         with self._changed:
-            self.counts |= {name: self.counts.get(name, 0) + number for name, number in counts.items()}
-            if self.file is not None:
-                self.file.parent.mkdir(parents=True, exist_ok=True)
+            if self.file is None:
+                self._add(counts)
+                return
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            lock = self.file.with_name(f".{self.file.name}.lock")
+            with locked(lock, self.key, str(self.file), wait=True):
+                self.counts = dict.fromkeys(COUNTS, 0) | read_counts(self.file, self.key)
+                self._add(counts)
                 write_json(self.file, self.counts, sealed=True, key=self.key)
+
+    def _add(self, counts: dict[str, int]) -> None:
+        for name, number in counts.items():
+            self.counts[name] = self.counts.get(name, 0) + number
 
     @property
     def _spent(self) -> tuple[int, int]:

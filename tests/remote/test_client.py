@@ -152,6 +152,49 @@ def test_wrong_answers_are_not_as_expected(changed):
     assert "not as expected" in failing(json.dumps(answer(PROBE) | changed).encode())
 
 
+@pytest.mark.parametrize(
+    ("error", "shown", "requests"),
+    [
+        ({"message": "No endpoints found for model m"}, "No endpoints found for model m", 3),
+        ("No endpoints found for model m", "No endpoints found for model m", 3),
+        ({"message": "Provider returned error", "code": 502}, "status 502", 3),
+        ({"message": "No endpoints found for model m", "code": 404}, "No endpoints found for model m", 1),
+        ({"message": KEY}, "***", 3),
+    ],
+)
+def test_an_error_with_status_200_is_shown(error, shown, requests, monkeypatch):
+    """Where its code is that of a refusal, it is not repeated. Nothing was paid."""
+    monkeypatch.setenv("SOME_KEY", KEY)
+    with (
+        server_of(lambda body: ok({"error": error})) as (address, bodies),
+        embedder(address, retries=2, key_variable="SOME_KEY") as teacher,
+    ):
+        with refused("teacher.api", shown) as found:
+            teacher.info()
+        assert len(bodies) == requests and teacher.meter.counts["tokens"] == 0
+        assert "teacher.model" in str(found.value) or "502" in shown
+        assert "Ab12" not in str(found.value)
+
+
+def test_an_error_that_is_null_is_none():
+    with server_of(lambda body: ok(answer(body["input"], error=None))) as (address, _), embedder(address) as teacher:
+        teacher.info()
+
+
+@pytest.mark.parametrize("content", [b"<html>Sign in to the proxy</html>", b'{"detail": "Sign in to the proxy"}'])
+def test_the_beginning_of_an_answer_that_is_not_as_expected_is_shown(content):
+    text = failing(content)
+    assert "Sign in to the proxy" in text and "teacher.model and teacher.api" in text
+
+
+@pytest.mark.parametrize(
+    ("indices", "words"),
+    [([0, 0, 0, 0], "repeat: [0, 0, 0, 0]"), ([0, 1, 2, 9], "gaps: [0, 1, 2, 9]"), ([0, 1, 2], "3 vectors for 4")],
+)
+def test_wrong_indices_are_shown(indices, words):
+    assert words in failing(json.dumps({"data": [{"index": index, "embedding": [1.0]} for index in indices]}).encode())
+
+
 def test_an_infinite_count_is_not_as_expected():
     content = json.dumps(answer(PROBE)).replace('"total_tokens": 3', '"total_tokens": 1e999').encode()
     assert "not as expected" in failing(content)
@@ -164,7 +207,8 @@ def test_an_answer_that_drips_ends_with_the_timeout():
             yield b" "
 
     began = time.monotonic()
-    assert "timed out" in failing(drip(), timeout=1)
+    text = failing(drip(), timeout=1)
+    assert "timed out" in text and "teacher.api.timeout" in text
     assert time.monotonic() - began < 8
 
 

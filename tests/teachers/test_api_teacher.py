@@ -206,7 +206,8 @@ def test_what_cannot_help_is_not_repeated_and_no_message_holds_the_key(status, w
 @pytest.mark.parametrize(
     ("fault", "words"),
     [("429", "status 429"), ("page", "status 502"), ("dropped", "disconnected"), ("cut", "closed"), ("nan", "NaN"),
-     ("partial", "3 vectors for 4"), ("doubled", "4 vectors for 4"), ("slow", "timed out"), ("dims", "as expected")],
+     ("partial", "3 vectors for 4"), ("doubled", "indices of the vectors repeat"),
+     ("slow", "Raise teacher.api.timeout or lower teacher.api.batch_texts"), ("dims", "as expected")],
 )  # fmt: skip
 def test_a_failure_is_named_after_the_last_retry(fault, words):
     wait = 0.1 if fault == "slow" else 20

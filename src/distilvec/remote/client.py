@@ -58,10 +58,14 @@ Answer = TypeVar("Answer")
 
 
 class _Again(Exception):
-    """A request that may be repeated, as often as the section says or `most_retries` times if that is less."""
+    """A request that may be repeated, as often as the section says or `most_retries` times if that is less.
 
-    def __init__(self, problem: str, most_retries: int | None = None) -> None:
+    `fix`: what to change before the same command is run again, as a sentence; empty where waiting may be enough.
+    """
+
+    def __init__(self, problem: str, fix: str = "", most_retries: int | None = None) -> None:
         super().__init__(problem)
+        self.fix = fix
         self.most_retries = most_retries
 
 
@@ -82,16 +86,20 @@ class Client:
     Args:
         key: the section's key, for messages
         settings: keys to check when the server refuses a request, for messages
+        slow_fix: what to change when answers take longer than `timeout`, as a sentence
         counts: file that keeps the counts between processes
 
     Errors: DistilvecError for a key that is not set.
     """
 
-    def __init__(self, section: EndpointSection, key: str, settings: str, counts: Path | None = None) -> None:
+    def __init__(
+        self, section: EndpointSection, key: str, settings: str, slow_fix: str, counts: Path | None = None
+    ) -> None:
         require_extra("api", key)
         self.section = section
         self.key = key
         self.settings = settings
+        self.slow_fix = slow_fix
         self.meter = Meter(section, key, counts)
         check_destination(section, key)
         self._secret = _secret(section.key_variable, key)
@@ -183,7 +191,7 @@ class Client:
                 self.key,
                 f"{self.section.host} has not answered in full after {retries} retries; the last time: {error}. All "
                 "answers until now are kept.",
-                "Run the same command again to go on.",
+                f"{error.fix} Run the same command again to go on.".lstrip(),
             ) from None
 
     def ask_all(
@@ -245,15 +253,24 @@ class Client:
             except httpx2.RequestError as error:
                 is_unresolved = any(isinstance(cause, socket.gaierror) for cause in _causes(error))
                 most_retries = _NAME_RETRIES if is_unresolved and not self._has_answered else None
-                raise _Again(self.shown(f"{type(error).__name__}: {error}"), most_retries) from None
+                is_slow = isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout)
+                fix = self.slow_fix if is_slow else ""
+                raise _Again(self.shown(f"{type(error).__name__}: {error}"), fix, most_retries) from None
             if response.status_code != 200:
-                raise self._refusal(response, content, batch)
+                raise self._refusal(response, response.status_code, content, batch)
             try:
                 answer = json.loads(content)
+                if answer.get("error"):
+                    raise self._stated_error(answer["error"], response, content, batch)
                 self.meter.add(**_used(answer.get("usage") or {}, batch, len(content)))
                 return read(answer)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-                raise _Again(self.shown(f"the answer is not as expected ({error})")) from None
+                reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+                problem = self.shown(f"the answer is not as expected ({reason})")
+                beginning = self.shown(_decoded(content))
+                if beginning:
+                    problem += f"; it begins with {beginning}"
+                raise _Again(problem, f"Check {self.settings}.") from None
 
     def _exchange(
         self, method: str, place: str, asked: dict[str, Any] | None, most_bytes: int
@@ -285,7 +302,8 @@ class Client:
                 if len(content) > most_bytes:
                     raise _Again(f"the answer is not as expected (more than {most_bytes:,} bytes)")
                 if time.monotonic() > deadline and not _is_whole(response):
-                    raise _Again(f"timed out: the answer has no end after {self.section.timeout:g} seconds")
+                    problem = f"timed out: the answer has no end after {self.section.timeout:g} seconds"
+                    raise _Again(problem, self.slow_fix)
         return response, bytes(content)
 
     def _refuse_wrong_address(self, error: httpx2.RequestError) -> None:
@@ -308,9 +326,17 @@ class Client:
                 problem = f"{section.base_url} does not answer with TLS."
                 raise DistilvecError(self.key, problem, "Check the port, or begin the address with http://.") from None
 
-    def _refusal(self, response: httpx2.Response, content: bytes, batch: Batch) -> Exception:
+    def _stated_error(self, error: Any, response: httpx2.Response, content: bytes, batch: Batch) -> Exception:
+        """The error for an answer with status 200 that holds one, as OpenRouter's do; its code is that of a status."""
+        code = error.get("code") if isinstance(error, dict) else None
+        if type(code) is int and 400 <= code < 600:
+            return self._refusal(response, code, content, batch)
+        text = error.get("message") if isinstance(error, dict) else error
+        return _Again(f"the answer is an error: {self.shown(str(text or error))}", f"Check {self.settings}.")
+
+    def _refusal(self, response: httpx2.Response, status: int, content: bytes, batch: Batch) -> Exception:
         """The error for another status than 200; pauses all requests if the server asks for it."""
-        status, host = response.status_code, self.section.host
+        host = self.section.host
         text = self.shown(_decoded(content))
         problem = f"status {status}: {text}" if text else f"status {status}"
         if 300 <= status < 400:

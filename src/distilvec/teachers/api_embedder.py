@@ -75,7 +75,7 @@ class ApiEmbedder:
         self._can_leave_out = False
         self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.stated_prompts or {})}
         self.similarity: Similarity = section.similarity or "cosine"
-        self.client = Client(section.api, key, _settings(key), counts)
+        self.client = Client(section.api, key, _settings(key), _slow_fix(key), counts)
         self.meter = self.client.meter
         self._store: tuple[TeacherCache, Corpus] | None = None
         self._checked = False
@@ -411,7 +411,7 @@ def named_api(source: str, key: str) -> TeacherSection:
 
 def _only_model(api: ApiSection, key: str) -> str:
     """Return the name of the model that a server has; DistilvecError if it lists none or several."""
-    client = Client(api, key, _settings(key))
+    client = Client(api, key, _settings(key), _slow_fix(key))
     try:
         models = client.models()
     finally:
@@ -439,6 +439,13 @@ def _settings(key: str) -> str:
     return "teacher.model and teacher.api" if key == KEY else "the address and the model's name"
 
 
+def _slow_fix(key: str) -> str:
+    """Say what to change when answers take too long, in the words of a recipe or of a command."""
+    if key == KEY:
+        return f"Raise {KEY}.timeout or lower {KEY}.batch_texts."
+    return f"Use a faster server, or a recipe with {KEY}.timeout and {KEY}.batch_texts."
+
+
 def _read(data: Any, texts: int, dims: int | None) -> Array:
     """float32 [texts, dims] in the order of the entries' indices. ValueError for an answer that is not whole.
 
@@ -449,9 +456,13 @@ def _read(data: Any, texts: int, dims: int | None) -> Array:
         order = list(range(len(data)))
     if not all(type(index) is int for index in order):  # a boolean is an int, too
         raise ValueError(f"an index is no number: {order[:5]}")
-    first = min(order, default=0)
-    if first < 0 or sorted(order) != list(range(first, first + texts)):
+    if len(data) != texts:
         raise ValueError(f"{len(data)} vectors for {texts} texts")
+    if len(set(order)) < texts:
+        raise ValueError(f"the indices of the vectors repeat: {order[:5]}")
+    first = min(order)
+    if first < 0 or max(order) != first + texts - 1:
+        raise ValueError(f"the indices of the vectors are negative or have gaps: {order[:5]}")
     rows = [_numbers(entry["embedding"]) for entry in data]
     if len({len(row) for row in rows}) != 1 or len(rows[0]) != (dims or len(rows[0])) or len(rows[0]) == 0:
         raise ValueError(f"vectors of {sorted({len(row) for row in rows})} dimensions; expected {dims or 'one number'}")

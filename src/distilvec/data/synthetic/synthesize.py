@@ -107,7 +107,8 @@ class _Writer:
         self.prompt = prompt
         self.journal = journal
         self._useless = 0  # answers in a row without a usable text
-        self.client = Client(section, KEY, "--model, --base-url and --body", counts)
+        slow_fix = "Raise --timeout, or lower --words-per-request or --answer-tokens."
+        self.client = Client(section, KEY, "--model, --base-url and --body", slow_fix, counts)
         self.count = token_counter(section, KEY)
 
     def write(self, words: Sequence[str]) -> None:

@@ -206,6 +206,6 @@ def task_scores(name: str) -> Iterator[str]:
             [run, str(len(scores[run])), spread(scores[run])] for run in dict.fromkeys(("task", name)) if run in scores
         ]
         yield (
-            f"[Comparison across tokenizers](../papers/emo.md#the-comparison), banking77 with {labels}, accuracy; "
-            f"`task` is the student alone:\n\n{table(['run', 'seeds', 'banking77'], rows)}"
+            f"[Comparison across tokenizers](../papers/emo.md#few-labels-and-a-small-teacher), banking77 with "
+            f"{labels}, accuracy; `task` is the student alone:\n\n{table(['run', 'seeds', 'banking77'], rows)}"
         )

@@ -126,7 +126,7 @@ def talas_rows(larger: Any, unseen: Any, own_layers: Any) -> list[Headline]:
     what = "average, less SimCSE"
     family = (
         "mpnet (109 M) for Qwen3-Embedding (0.6 B), four layers of MiniLM for MiniLMv2; eleven tasks for nine, three "
-        "passes, one seed"
+        "passes"
     )
     fresh = "MiniLM for Qwen3-Embedding (0.6 B), a BERT of four layers for MiniLMv2; eleven tasks for nine, two passes"
     cut = "MiniLM; three of its own layers"

@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from jobs import train
+from labelled import write_task
 from refusals import refused
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
@@ -253,6 +254,48 @@ def test_the_objectives_parameters_go_on_where_the_method_is_the_same(staged, tm
     assert starts[2]["objective.scale"] == 1 and starts[2]["objective.shift"].tolist() == [0]
     assert_same(starts[2], wider, "encoder.")
     assert_same(own, starts[0], "encoder.")
+
+
+def two_stages(first_rate, second_rate, epochs=6):
+    """A stage of some epochs, and one of a single epoch."""
+    return [
+        {"name": "first", "set": {"train.epochs": epochs, "train.learning_rate": first_rate}},
+        {"name": "second", "set": {"train.epochs": 1, "train.learning_rate": second_rate}},
+    ]
+
+
+def test_a_last_stage_that_does_not_help_ships_the_student_before_it(tiny_recipe, tmp_path, no_pages):
+    """It is not the student before all training: neither in its judgement nor in the sentence."""
+    result = run(tiny_recipe(stages=two_stages(2e-3, 1e-12)), tmp_path / "run")
+    record = result.record
+    assert record.training.best_step == 0
+    assert record.metrics["distance"] < 0.7 * record.metrics["untrained_distance"]
+    assert "stages before" in record.training.shipped
+    assert record.neighbors.student != record.neighbors.start
+    assert record.neighbors.cosine == pytest.approx(record.metrics["cosine"], abs=0.05)
+
+
+def test_a_stage_that_made_the_student_worse_is_dropped(tiny_recipe, tmp_path, no_pages, capsys):
+    """A whole copy of the teacher: no training brings it nearer."""
+    stages = two_stages(0.05, 1e-12)
+    result = run(tiny_recipe(student__layers=None, student__model="teacher", stages=stages), tmp_path / "run")
+    assert "the next stage begins where this one began" in capsys.readouterr().err
+    assert result.record.metrics["distance"] <= result.record.metrics["untrained_distance"] < 1e-2
+
+
+def test_a_head_that_a_stage_has_trained_is_the_first_candidate_of_the_next(tiny_recipe, tmp_path, no_pages):
+    write_task(tmp_path / "task.jsonl", "classification")
+    recipe = tiny_recipe(
+        corpus=None,
+        task={"type": "classification", "path": str(tmp_path / "task.jsonl")},
+        method={"name": "task"},
+        stages=two_stages(2e-3, 0.5, epochs=20),
+    )
+    result = run(recipe, tmp_path / "run")
+    accuracies = [line["eval/accuracy"] for line in read_metrics(result.files.metrics) if "eval/accuracy" in line]
+    assert accuracies[-1] < accuracies[0] - 0.2, "the second stage made it worse"
+    assert result.record.training.best_step == 0 and result.record.metrics["accuracy"] == accuracies[0]
+    assert result.record.supervised.scores["student"]["accuracy"] > 0.9
 
 
 def test_students_are_kept_in_the_last_stage_only(staged, tmp_path):

@@ -15,7 +15,7 @@ from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.evaluator import Sample, Score
 from distilvec.pipeline.columns import intervals
-from distilvec.pipeline.record import best_distance
+from distilvec.pipeline.record import shipped_metrics
 from distilvec.report.exports import export_note, export_table, read_exports, write_exports
 from distilvec.report.html import render_page
 from distilvec.report.json_values import from_json
@@ -105,7 +105,7 @@ def test_a_page_is_not_made_of_half_a_report(run, part, key):
 def test_metrics_without_a_figure(run):
     run.metrics.write_text('{"step": 1, "epoch": 0.1, "train/loss": 0.5}\n')
     with refused("metrics.jsonl"):
-        best_distance([run.metrics])
+        shipped_metrics([run.metrics], best_step=1)
 
 
 FORM = {

@@ -168,7 +168,7 @@ def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
     expected = nearest(teacher[:count], teacher, DEPTH, own, similarity)
     shares, cosine, trained = dict[str, QueryShares](), None, None
     training = finished_training(job)
-    ships_start = training is not None and training.state.best_step == 0
+    ships_start = training is not None and training.ships_start
     for name in ("start", "student"):
         if name == "student" and ships_start:
             shares[name] = shares["start"]  # the same weights give the same vectors

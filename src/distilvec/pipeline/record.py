@@ -40,7 +40,7 @@ from distilvec.report.sections.compression import mean_rows
 from distilvec.report.values import Report
 from distilvec.train.accelerator import uses_bf16
 from distilvec.train.checkpoint import Progress
-from distilvec.train.metrics import SCORES, read_metrics, validation_metric
+from distilvec.train.metrics import read_metrics, validation_metric
 from distilvec.train.optimizer import final_rate
 from distilvec.train.stages import Stage
 
@@ -134,7 +134,7 @@ def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> T
         precision="bf16" if uses_bf16(train, pick_device(train.device)) else "fp32",
         seed=train.seed,
         best_step=state.best_step,
-        shipped=shipped_start(state, last.recipe.task is not None),
+        shipped=shipped_start(state, last.recipe.task is not None, len(stages)),
         minutes=round(sum(part.seconds for part in progress) / 60, 1),
         stages=[stage_record(*stage) for stage in stages] if last.name else [],
     )
@@ -147,10 +147,12 @@ def training_length(stage: Stage) -> str | None:
     return None if stage.automatic is None else str(stage.automatic)
 
 
-def shipped_start(state: Progress, labelled: bool) -> str | None:
-    """Return the sentence for a run whose training has not improved on its start; the start ships then."""
+def shipped_start(state: Progress, labelled: bool, stages: int) -> str | None:
+    """Return the sentence for a run whose last stage has not improved on its start; the start ships then."""
     if state.best_step != 0:
         return None
+    if stages > 1:
+        return "The last stage of training did not improve on the student of the stages before, which ships."
     if state.step == 0:
         return (
             "The student gave the teacher's vectors of the training texts from the start: there was nothing to learn "
@@ -206,26 +208,28 @@ def data_record(corpus: Corpus) -> DataRecord:
     )
 
 
-def best_distance(metrics: Sequence[Path]) -> dict[str, float]:
-    """Return the validation metrics of the best student, and the monitored one before training; one metrics file per
-    stage.
+def shipped_metrics(metrics: Sequence[Path], best_step: int) -> dict[str, float]:
+    """Return the validation metrics of the student that ships, and the monitored one before training.
 
-    The monitored metric is `distance`; on a task it is a score: the greatest is best. A student in a space of its own
-    has `similarity_gap`, and its last weights ship (train/validation.py).
+    `metrics` are the files of the stages, `best_step` the step of the last stage after which the student was saved. The
+    monitored metric is `distance`, on a task a score, in a space of the student's own `similarity_gap`
+    (train/validation.py).
     """
     first, last = (
         [line for line in read_metrics(path) if validation_metric(line)] for path in (metrics[0], metrics[-1])
     )
-    if not first or not last:
+    shipped = [line for line in last if line["step"] == best_step]
+    if not first or not shipped:
         raise DistilvecError(
-            "metrics.jsonl", f"{metrics[-1 if first else 0]} has no validation metrics.", "Start over: --restart."
+            "metrics.jsonl",
+            f"{metrics[-1 if first else 0]} has no validation metrics of the student that ships.",
+            "Start over: --restart.",
         )
-    name = validation_metric(last[0])
-    best = last[-1]
-    if name != "similarity_gap":
-        best = (max if name in SCORES else min)(last, key=lambda line: float(line[f"eval/{name}"]))
-    found = {key.removeprefix("eval/"): value for key, value in best.items() if key.startswith("eval/")}
-    return found | {f"untrained_{key}": first[0][f"eval/{key}"] for key in [name] if f"eval/{key}" in first[0]}
+    figures = {key.removeprefix("eval/"): value for key, value in shipped[-1].items() if key.startswith("eval/")}
+    name = validation_metric(shipped[-1])
+    if f"eval/{name}" in first[0]:  # another method, in another stage, may watch another number
+        figures[f"untrained_{name}"] = first[0][f"eval/{name}"]
+    return figures
 
 
 def versions() -> dict[str, str]:

@@ -16,7 +16,7 @@ from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.pace import with_measured_steps
 from distilvec.pipeline.prepare import Prepared
-from distilvec.pipeline.record import best_distance
+from distilvec.pipeline.record import shipped_metrics
 from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.pipeline.start import has_new_layer
 from distilvec.pipeline.student import fitting_texts, student_similarity, trainable
@@ -46,6 +46,11 @@ class Training:
     def state(self) -> Progress:
         """The progress of the last stage."""
         return self.stages[-1]
+
+    @property
+    def ships_start(self) -> bool:
+        """Whether the student is the one before all training; step 0 of a later stage has been trained."""
+        return len(self.stages) == 1 and self.state.best_step == 0
 
 
 def finished_training(job: Job) -> Training | None:
@@ -90,7 +95,9 @@ def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> T
         if settings.minutes is not None:
             settings = with_measured_steps(stage, encoder, objective, data, job.fingerprint)
         ends_early = stage.automatic is not None
-        hooks = TrainingHooks(callbacks=callbacks, highest_rate=highest_rate, ends_early=ends_early)
+        hooks = TrainingHooks(
+            callbacks=callbacks, highest_rate=highest_rate, ends_early=ends_early, another_follows=not stage.last
+        )
         if stage.last:
             hooks = replace(hooks, save=partial(save, job, encoder, objective))
         trainer = Trainer(encoder, objective, data, settings, stage.folder, job.fingerprint, hooks)
@@ -114,7 +121,8 @@ def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> T
 
 
 def _training(job: Job, stages: Sequence[Progress]) -> Training:
-    return Training(tuple(stages), best_distance([stage.folder.metrics for stage in job.stages]))
+    metrics = shipped_metrics([stage.folder.metrics for stage in job.stages], stages[-1].best_step)
+    return Training(tuple(stages), metrics)
 
 
 def remove_checkpoints(job: Job) -> None:

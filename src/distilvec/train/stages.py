@@ -15,6 +15,7 @@ from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.core.run_folder import RunFolder, TrainingFolder
+from distilvec.core.task_head import TaskHead
 from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import Progress, fitting, read_checkpoint, restore, with_prefix
 from distilvec.train.distillation import Distillation
@@ -113,3 +114,6 @@ def take_over(encoder: Encoder, objective: Objective, stage: Stage, before: Stag
             if name in parameters and parameters[name].shape == value.shape:
                 fitting_weights[name] = value
         objective.load_state_dict(fitting_weights, strict=False)
+        head = objective.head
+        if isinstance(head, TaskHead) and all(f"head.{name}" in fitting_weights for name in head.state_dict()):
+            head.fitted = True

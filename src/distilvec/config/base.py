@@ -84,9 +84,13 @@ VocabularySize = Annotated[int, Field(gt=0, le=10_000_000)]  # forty times the l
 
 @dataclass(frozen=True)
 class PathMark:
-    """Says which texts of a key are paths, relative to the recipe's folder. In a field of type Path all of them are."""
+    """Says which texts of a key are paths, relative to the recipe's folder. In a field of type Path all of them are.
+
+    Others may be the names of folders in the current folder, if there are such folders: `may_be_folder`.
+    """
 
     is_path: Callable[[str], bool]
+    may_be_folder: Callable[[str], bool] = lambda text: False
 
 
 class Mark(Enum):
@@ -97,7 +101,12 @@ class Mark(Enum):
     LABELS = "labels that are compared, not counted: booleans are allowed, and mean 1 and 0"
 
 
-ModelName = Annotated[str, PathMark(lambda text: text.startswith((".", "~")))]  # else an id, or a folder's name
+def _is_model_path(text: str) -> bool:
+    return text.startswith((".", "~"))
+
+
+ModelName = Annotated[str, PathMark(_is_model_path, lambda text: True)]  # else an id, or a folder's name
+StudentName = Annotated[str, PathMark(_is_model_path, lambda text: text != "teacher")]  # else the same, or "teacher"
 CodeName = Annotated[str, PathMark(lambda text: text.endswith(".py"))]  # else the name of a method
 IndexName = Annotated[Path | str, PathMark(lambda text: "://" not in text)]  # else an address
 WorkingPath = Annotated[Path, PathMark(lambda text: text.startswith("~"))]  # stays relative to the current folder

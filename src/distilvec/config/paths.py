@@ -10,6 +10,7 @@ becomes that section, so that a recipe has one form from here on: `sources: text
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from distilvec.config.base import Mark, PathMark, Section, child, excerpt, is_se
 from distilvec.core.errors import DistilvecError, first_line
 
 DATA = "$DISTILVEC_DATA"  # begins the paths of public data in recipes and suites
+WRITTEN = frozenset({"output", "cache"})  # keys of a recipe whose folders are not read, but written to
 _BESIDE = Path(__file__).parents[4] / "shared" / "data"  # of a checkout
 
 
@@ -31,11 +33,17 @@ def resolve_tree(tree: Any, folder: Path, section: type[Section]) -> Any:
 
 def resolve_key(dotted: str, value: Any, folder: Path, section: type[Section]) -> Any:
     """The value of a dotted key, its relative paths below `folder`."""
-    annotation: Any = section
-    for part in dotted.split("."):
-        is_index = part.isdecimal() and len(part) < 10
-        annotation = child(annotation, int(part) if is_index else part)
-    return _resolve(value, annotation, folder, dotted, section)
+    return _resolve(value, _annotation_at(dotted, section), folder, dotted, section)
+
+
+def input_names(values: Mapping[str, Any], section: type[Section]) -> Iterator[str | Path]:
+    """Yield the paths that are read, of a section's values by dotted key; ids of models may be folders, and count too.
+
+    Folders that are written to, for runs and stored work, are left out.
+    """
+    for dotted, value in values.items():
+        if dotted.split(".")[0] not in WRITTEN:
+            yield from _path_names(value, _annotation_at(str(dotted), section), section)
 
 
 def absolute(text: str, folder: Path, key: str) -> str:
@@ -87,6 +95,31 @@ def _resolve(value: Any, annotation: Any, folder: Path, key: str, root: type[Sec
     return resolved
 
 
+def _path_names(value: Any, annotation: Any, root: type[Section]) -> Iterator[str | Path]:
+    """Yield the texts of a value in the places of paths; dotted keys inside begin at `root`."""
+    value = _in_full(value, annotation)
+    if isinstance(value, (str, Path)):
+        if _is_path(str(value), annotation) or _may_be_folder(str(value), annotation):
+            yield value
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _path_names(item, child(annotation, index), root)
+    elif isinstance(value, dict) and Mark.CHANGES in marks(annotation):
+        yield from input_names(value, root)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _path_names(item, child(annotation, name), root)
+
+
+def _annotation_at(dotted: str, section: type[Section]) -> Any:
+    """Return the annotation of a dotted key; None for one that the section does not have."""
+    annotation: Any = section
+    for part in dotted.split("."):
+        is_index = part.isdecimal() and len(part) < 10
+        annotation = child(annotation, int(part) if is_index else part)
+    return annotation
+
+
 def _in_full(value: Any, annotation: Any) -> Any:
     """Return a text in the place of a section, or of a list of sections, as that section or list."""
     if not isinstance(value, (str, Path)):
@@ -109,6 +142,10 @@ def _is_path(text: str, annotation: Any) -> bool:
         if isinstance(mark, PathMark):
             return mark.is_path(text)
     return Path in kinds(annotation)
+
+
+def _may_be_folder(text: str, annotation: Any) -> bool:
+    return any(isinstance(mark, PathMark) and mark.may_be_folder(text) for mark in marks(annotation))
 
 
 def _resolve_changes(changes: Any, folder: Path, root: type[Section]) -> Any:

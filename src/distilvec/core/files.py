@@ -15,7 +15,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -58,6 +58,17 @@ def files_below(folder: Path, accept: Callable[[Path], bool] = Path.is_file) -> 
             elif path.is_dir() and path.resolve() not in above:
                 pending.append((path, above | {path.resolve()}))
     return sorted(files)
+
+
+def existing_paths(names: Iterable[str | Path]) -> set[Path]:
+    """Return the files and folders that exist under these names, resolved; ids and addresses among them are none."""
+    paths = set()
+    for name in names:
+        with suppress(OSError, ValueError):  # a name that no file can have
+            path = Path(name)
+            if path.exists():
+                paths.add(path.resolve())
+    return paths
 
 
 def is_hidden(path: Path, folder: Path) -> bool:

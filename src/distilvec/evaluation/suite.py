@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,6 +36,8 @@ from distilvec.evaluation.task_files import (
     load_sts,
 )
 from distilvec.evaluation.tasks import RetrievalTask, StoredTask, Task, TaskFailure, task_texts
+
+SUITE_ENDINGS = (".yaml", ".yml")
 
 
 class TaskSection(Section):
@@ -162,6 +165,14 @@ def read_suite(path: Path) -> list[TaskSection]:
     if problems:
         raise Problems("suite", str(path), problems)
     return sections
+
+
+def suite_paths(path: Path) -> list[Path]:
+    """Return a suite file and the data of its tasks; the file alone if it cannot be read, which its reader reports."""
+    paths = [path]
+    with suppress(DistilvecError):
+        paths += [section.path for section in read_suite(path)]
+    return paths
 
 
 def load_task(section: TaskSection, folder: Path) -> Task:

@@ -52,7 +52,7 @@ def align(
     check_model_path(student, "--student")
     for path in texts:
         check_input(path, "--texts")
-    check_outputs([("--json", json_file)], texts)
+    check_outputs([("--json", json_file)], [teacher, student, *texts])
 
     from distilvec.alignment.align import Aligner
     from distilvec.alignment.coverage import measure_mapping, unicode_texts

@@ -7,10 +7,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from distilvec.cli.layout import Listed, example
-from distilvec.cli.options import App, Overrides, RecipeFile, Variant, argument, check_input, load_recipe, option
+from distilvec.cli.options import (
+    App,
+    Overrides,
+    RecipeFile,
+    Variant,
+    argument,
+    check_input,
+    check_outputs,
+    load_recipe,
+    option,
+    recipe_files,
+)
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
-from distilvec.core.files import check_output_file
 
 CacheFolder = Annotated[Path, argument("The cache's folder.")]
 _FOLDER = "~/.cache/distilvec/FOLDER"
@@ -139,8 +149,10 @@ def cache_export(
 
     The vectors are those of its first teacher.
     """
-    check_output_file(out, "--out")
+    from distilvec.config.builtin import recipe_file
+
     loaded = load_recipe(recipe, variant, overrides)
+    check_outputs([("--out", out)], [recipe_file(recipe), *recipe_files([loaded])])
 
     from distilvec.pipeline.prepare import cached_teachers, fill_cache
     from distilvec.pipeline.resolve import resolve

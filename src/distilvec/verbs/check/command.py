@@ -70,9 +70,11 @@ def check(
     check_model_path(model, "model")
     check_input(texts, "--texts")
     check_input(test, "--test")
-    check_outputs([("--json", json_file)], [test])
 
     from distilvec.verbs.check.section import index_keys, read_columns
+    from distilvec.verbs.distill.evaluation_data import tested_paths
+
+    check_outputs([("--json", json_file)], [model, index, texts, *tested_paths(test)])
 
     columns = read_columns(column or [])
     index_keys(index, "index")  # refuses a wrong address before models are loaded

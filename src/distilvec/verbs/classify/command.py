@@ -12,6 +12,7 @@ from distilvec.cli.options import (
     Restart,
     TrustRemoteCode,
     argument,
+    changed_files,
     check_model_path,
     check_outputs,
     named_options,
@@ -74,8 +75,6 @@ def classify(
     for option_name, model in (("--teacher", teacher), ("--student", student)):
         if model is not None:
             check_model_path(model, option_name)
-    inputs = [file, test] if test is not None else [file]
-    check_outputs([("--json", json_file)], inputs)
 
     from distilvec.config.recipe import read_overrides
     from distilvec.core.files import check_output_folder
@@ -95,6 +94,7 @@ def classify(
     with named_options(_OPTIONS):
         # Before torch is imported, which takes seconds: a wrong path, column or key is refused at once.
         changes = read_overrides(overrides or [])
+        check_outputs([("--json", json_file)], [file, test, teacher, student, *changed_files(changes)])
         check_overrides(changes)
         check_cut(size, layers)
         if size is not None:

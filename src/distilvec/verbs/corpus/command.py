@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from distilvec.cli.layout import Listed, example
-from distilvec.cli.options import App, argument, check_input, named_options, option
-from distilvec.core.files import check_output_file
+from distilvec.cli.options import App, argument, check_input, check_outputs, named_options, option
 
 _OPTIONS = {  # of the recipe's section that errors name
     "synthesize": "--base-url",
@@ -88,7 +87,7 @@ def synthesize(
     """
     check_input(words, "words")
     check_input(prompt, "--prompt")
-    check_output_file(out, "--out")
+    check_outputs([("--out", out)], [words, prompt, tokenizer])
     from distilvec.config.base import excerpt
     from distilvec.config.recipe import section_of
     from distilvec.config.synthesis import SynthesisSection

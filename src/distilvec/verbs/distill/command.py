@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from distilvec.cli.options import JsonFile, Restart, argument, check_input, check_model_path, check_outputs, option
+from distilvec.cli.options import (
+    JsonFile,
+    Restart,
+    argument,
+    changed_files,
+    check_input,
+    check_model_path,
+    check_outputs,
+    option,
+)
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError
 from distilvec.verbs.distill.arguments import arguments_named, options_named
@@ -81,7 +90,8 @@ def distill(
     """
     from distilvec.core.method_file import check_method_name
     from distilvec.students.design import parse_size
-    from distilvec.verbs.distill.names import TextName, check_texts
+    from distilvec.verbs.distill.evaluation_data import tested_paths
+    from distilvec.verbs.distill.names import TextName, check_texts, text_paths
 
     words = texts or []
     changes = [word for word in words if _is_change(word)]
@@ -97,9 +107,14 @@ def distill(
         if size is not None:
             parse_size(size, "size")
         check_method_name(method)
-    check_outputs([("--json", json_file)], [test])
 
     from distilvec.config.recipe import read_overrides
+
+    stated = read_overrides(changes)
+    models = [teacher, student, *(made_by or [])]
+    files = changed_files({"method.name": method, **stated})
+    check_outputs([("--json", json_file)], [*models, *text_paths([*names, *query_names]), *tested_paths(test), *files])
+
     from distilvec.verbs.check.section import read_columns
     from distilvec.verbs.distill.distill import distill as distil
     from distilvec.verbs.distill.screens import show_end
@@ -128,7 +143,7 @@ def distill(
             query_prompt=query_prompt,
             document_prompt=document_prompt,
             refresh=refresh,
-            overrides=read_overrides(changes),
+            overrides=stated,
             restart=restart,
             dry_run=dry_run,
         )

@@ -25,9 +25,9 @@ from distilvec.data.task_rows import (
     split_use,
     text_of,
 )
+from distilvec.evaluation.suite import SUITE_ENDINGS, suite_paths
 
 KEY = "test"
-SUITE_ENDINGS = (".yaml", ".yml")
 
 # The columns that tell the type of a labelled file, the most specific first
 COLUMNS = {
@@ -61,6 +61,13 @@ def suite_of(path: Path, root: Path) -> Path:
     else:
         entry = _labelled_entry(path, root)
     return _stored(entry, root)
+
+
+def tested_paths(path: Path | None) -> list[Path]:
+    """Return the files and folders that `suite_of` and the scoring of its suite read."""
+    if path is None:
+        return []
+    return suite_paths(path) if path.suffix.lower() in SUITE_ENDINGS else [path]
 
 
 def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:

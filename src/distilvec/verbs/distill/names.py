@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,20 @@ class TextName(str):
 def is_pattern(name: str) -> bool:
     """Return whether a name is a glob."""
     return bool(GLOB_CHARACTERS & set(name))
+
+
+def text_paths(names: Sequence[str]) -> list[str]:
+    """Return the names, and the files that globs among them stand for."""
+    paths = list(names)
+    for name in names:
+        if is_pattern(name):
+            paths += matching_files(name)
+    return paths
+
+
+def matching_files(pattern: str) -> list[str]:
+    """Return the files of a glob, sorted."""
+    return sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - an absolute pattern is no Path.glob
 
 
 def check_texts(names: Sequence[str], key: str = "texts") -> None:

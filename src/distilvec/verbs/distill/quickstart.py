@@ -6,7 +6,7 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-from distilvec.cli.options import JsonFile, Overrides, Restart, check_outputs, option
+from distilvec.cli.options import JsonFile, Overrides, Restart, changed_files, check_outputs, option
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError
 
@@ -30,12 +30,12 @@ def quickstart(
     from distilvec.config.recipe import read_overrides, read_tree, stated_sizes
     from distilvec.verbs.distill.names import BUILT_IN
 
-    check_outputs([("--json", json_file)])
     recipe = read_tree(recipe_file("quickstart"))
     changes = {name: recipe[name] for name in SETTINGS}
     changes["corpus.exclude_evaluation"] = recipe["corpus"]["exclude_evaluation"]
     changes["student.max_length"] = recipe["student"]["max_length"]
     changes |= read_overrides(overrides or [])
+    check_outputs([("--json", json_file)], [recipe_file("quickstart"), *changed_files(changes)])
     decides_itself = bool(stated_sizes(changes))  # the user, on what the size would decide
 
     from distilvec.verbs.distill.distill import distill

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import io
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from distilvec.config.schema import SourceSection
 from distilvec.core.errors import DistilvecError
 from distilvec.data.sources import read_source
 from distilvec.pipeline.inputs import Texts, source_keys
-from distilvec.verbs.distill.names import BUILT_IN, STANDARD_INPUT, TextName, check_name, is_pattern
+from distilvec.verbs.distill.names import BUILT_IN, STANDARD_INPUT, TextName, check_name, is_pattern, matching_files
 
 # Texts that a model reads only in part are trained on in pieces as well. Both numbers are characters: a token of the
 # teachers measured here has about four, so that a long text fills the 256 tokens that many small models read.
@@ -95,7 +94,7 @@ def _named_source(name: str, root: Path) -> list[dict[str, Any]]:
     if name == BUILT_IN:
         return [{"builtin": BUILT_IN}]
     if is_pattern(name):
-        files = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - an absolute pattern is no Path.glob
+        files = matching_files(name)
         if not files:
             raise DistilvecError("texts", f"no file matches {name}.", "Check the pattern, and put it in quotes.")
         return [{"path": str(Path(file).resolve())} for file in files]

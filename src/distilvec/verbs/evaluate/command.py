@@ -43,12 +43,14 @@ def evaluate(
     check_input(data, "--data")
     if teacher is not None:
         check_model_path(teacher, "--teacher")
-    check_outputs([("--json", json_file)], [suite])
 
     from dataclasses import asdict
 
+    from distilvec.evaluation.suite import suite_paths
     from distilvec.verbs.evaluate.scores import check_arguments, score_models
 
+    tasks = [] if suite is None else suite_paths(suite)
+    check_outputs([("--json", json_file)], [model, teacher, data, *tasks])
     with named_options({name: f"--{name}" for name in ("suite", "teacher", "mteb", "benchmark", "data", "protocol")}):
         check_arguments(model, suite, teacher, mteb, benchmark, data, protocol)
     with named_options({"teacher": "--teacher"}):

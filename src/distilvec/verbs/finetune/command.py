@@ -11,6 +11,7 @@ from distilvec.cli.options import (
     Overrides,
     Restart,
     TrustRemoteCode,
+    changed_files,
     check_input,
     check_model_path,
     check_outputs,
@@ -62,8 +63,8 @@ def finetune(
     from distilvec.core.files import check_output_folder
 
     check_model_path(model, "model")
-    check_outputs([("--json", json_file)], [task])
     changes = recipes.read_overrides(overrides or [])
+    check_outputs([("--json", json_file)], [model, task, *changed_files(changes)])
     adapted = changes.get("student.lora", lora)
     if adapted:
         require_extra("finetune", "--lora")

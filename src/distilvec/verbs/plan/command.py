@@ -15,6 +15,7 @@ from distilvec.cli.options import (
     check_recipe_paths,
     combined,
     option,
+    recipe_files,
 )
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError
@@ -32,8 +33,6 @@ def plan(
     json_file: JsonFile = None,
 ) -> None:
     """Show what a recipe will take: texts, disk, time."""
-    check_outputs([("--json", json_file)])
-
     from distilvec.config.builtin import recipe_file
     from distilvec.verbs.run.sweep import load_runs
 
@@ -42,6 +41,8 @@ def plan(
     runs = load_runs(recipe_file(recipe), overrides or [], combined(variant))
     loaded = runs.first.recipe
     check_recipe_paths(loaded)
+    read = recipe_files(member.recipe for member in runs.members)
+    check_outputs([("--json", json_file)], [recipe_file(recipe), *read])
 
     from distilvec.cli.terminal import show_table
     from distilvec.pipeline.resolve import resolve

@@ -49,8 +49,9 @@ def list_recipes(
     from distilvec.config.builtin import FURTHER, recipe_files
     from distilvec.config.recipe import read_tree
 
-    check_outputs([("--json", json_file)])
-    trees = {path: read_tree(path) for path in recipe_files((".", *FURTHER) if every else (".",))}
+    files = recipe_files((".", *FURTHER) if every else (".",))
+    check_outputs([("--json", json_file)], files)
+    trees = {path: read_tree(path) for path in files}
     content = [
         {
             "name": path.stem,

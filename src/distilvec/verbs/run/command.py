@@ -17,6 +17,7 @@ from distilvec.cli.options import (
     check_recipe_paths,
     combined,
     option,
+    recipe_files,
 )
 from distilvec.cli.output import write_result
 from distilvec.core.run_folder import RunFolder
@@ -38,8 +39,6 @@ def run(
 
     Or all runs of its sweep. The same command again resumes.
     """
-    check_outputs([("--json", json_file)])
-
     from distilvec.config.builtin import recipe_file
     from distilvec.verbs.run.sweep import load_runs, run_sweep
 
@@ -47,6 +46,8 @@ def run(
     loaded = runs.first.recipe
     earlier = earlier_recipes(recipe_file(recipe), [member.recipe for member in runs.members], overrides or [])
     check_recipe_paths(next(iter(earlier.values()), loaded))
+    read = recipe_files([*earlier.values(), *(member.recipe for member in runs.members)])
+    check_outputs([("--json", json_file)], [recipe_file(recipe), *read])
     if processes > 1:
         from distilvec.verbs.run.launch import launch
 

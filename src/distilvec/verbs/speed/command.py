@@ -28,7 +28,7 @@ def speed(
 
     By batch size and length, in PyTorch and ONNX Runtime.
     """
-    check_outputs([("--json", json_file)])
+    check_outputs([("--json", json_file)], models)
     check_positive(seconds, "--seconds")
     for name in models:
         check_model_path(name, "models")

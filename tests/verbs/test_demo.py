@@ -212,9 +212,16 @@ def test_the_files_of_a_demo(world, copy, tmp_path, capsys):
     texts = json.loads((out / "documents.json").read_text())
     expected = [*world.model.encode_document(texts), *world.model.encode_query(about["queries"])]
     assert np.abs(stored - np.array(expected)).max() < 0.005
-    (out / "stale").touch()
+    (out / "runtime" / "stale").touch()
+    (out / "app.js").write_text("of an earlier version")
+    (out / "notes.txt").write_text("mine")
+    (out / "sketches").mkdir()
+    names = {path.name for path in out.iterdir()}
     write_demo(world.run, out, runtime=out / "runtime")  # a demo's own libraries are a copy
-    assert not (out / "stale").exists() and [path.name for path in tmp_path.iterdir() if path != copy] == ["demo"]
+    assert not (out / "runtime" / "stale").exists() and "earlier version" not in (out / "app.js").read_text()
+    assert (out / "notes.txt").read_text() == "mine" and (out / "sketches").is_dir()
+    assert {path.name for path in out.iterdir()} == names
+    assert [path.name for path in tmp_path.iterdir() if path != copy] == ["demo"]
 
 
 def test_texts_of_ones_own(world, copy, tmp_path):

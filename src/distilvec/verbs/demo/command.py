@@ -10,7 +10,7 @@ from distilvec.cli.options import argument, check_input, option
 
 def demo(
     run: Annotated[Path, argument("The folder of a finished run.")],
-    out: Annotated[Path, option("The page's folder; an earlier demo in it is replaced.")],
+    out: Annotated[Path, option("The page's folder; an earlier demo in it is replaced, other files stay.")],
     documents: Annotated[int, option("Documents at most.", min=1)] = 2000,
     texts: Annotated[
         Path | None, option("Your own documents; by default those of the run's first retrieval task.")

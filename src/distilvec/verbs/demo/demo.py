@@ -103,11 +103,25 @@ def write_demo(
             beginnings = [shortened(" ".join(text.split()), _SHOWN) for text in shown.documents]
             write_json(folder / "documents.json", beginnings, key="--out")
             write_json(folder / ABOUT, _about(shown, opened.record, load_saved(model)), key="--out")
-            remove(target)
-            folder.rename(target)
+            sizes = megabytes(folder)
+            _move_into(target, folder)
     finally:
         remove(folder)
-    return megabytes(out)
+    return sizes
+
+
+def _move_into(target: Path, folder: Path) -> None:
+    """Move a demo's files into a folder; in that of an earlier demo they replace those of the same names alone.
+
+    ABOUT comes last: a folder without it is refused as no demo's.
+    """
+    if not (target / ABOUT).is_file():
+        remove(target)  # an empty folder
+        folder.rename(target)
+        return
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == ABOUT):
+        remove(target / path.name)
+        path.rename(target / path.name)
 
 
 def megabytes(folder: Path) -> dict[str, float]:

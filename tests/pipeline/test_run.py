@@ -312,6 +312,29 @@ def test_a_folder_of_another_recipe_is_refused_until_restart(tiny_recipe, tmp_pa
     assert (aside / "student" / "model.safetensors").read_bytes() == before
 
 
+def test_a_restart_leaves_a_folder_that_holds_an_input(tiny_recipe, tmp_path, shared_cache, monkeypatch):
+    """A student, teacher, adapter, source or suite would be gone when the new run reads it."""
+    folder = tmp_path / "run"
+    run(tiny_recipe(train__max_steps=2), folder)
+    (folder / "texts.txt").write_text("\n".join(make_texts(200)))
+    (folder / "sts.csv").write_text("sentence1,sentence2,score\nriver,stone,1\nbridge,river,3\nstone,stone,5\n")
+    (tmp_path / "suite.yaml").write_text("- {name: mini, type: sts, path: run/sts.csv}\n")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    student = str(folder / "student")
+    monkeypatch.chdir(tmp_path)
+    for changes in (
+        {"student__model": student, "student__layers": None},
+        {"student__model": "run/student", "student__layers": None},
+        {"teacher__model": student},
+        {"corpus__sources": [{"path": str(folder / "texts.txt")}]},
+        {"evaluation__suite": str(tmp_path / "suite.yaml")},
+    ):
+        with refused("--restart", "run"):
+            run(tiny_recipe(train__max_steps=2, **changes), folder, restart=True)
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+        assert not list(tmp_path.glob("run.old-*"))
+
+
 def test_a_student_of_another_width_gets_a_linear_layer(tiny_recipe, tmp_path):
     import architectures
 

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -19,6 +20,7 @@ from samples import make_texts
 import distilvec
 from distilvec.__main__ import run_command
 from distilvec.core.run_folder import RunFolder
+from distilvec.pipeline.claim import own_folder
 from distilvec.students.task_head import head_info
 from distilvec.train.trainer import Trainer
 
@@ -173,6 +175,21 @@ def test_other_rows_are_refused_and_those_that_were_learned_from_are_kept(rows, 
     with refused("--out", "--restart"):
         classify([*rows, {**rows[0], "text": "one more"}], tiny_model, tmp_path / "run", epochs=1)
     assert {path: path.read_bytes() for path in RunFolder(tmp_path / "run").labels.iterdir()} == kept
+
+
+def test_a_restart_leaves_a_folder_that_holds_the_teacher_or_the_rows(rows, tiny_model, tmp_path):
+    folder = tmp_path / "run"
+    own_folder(RunFolder(folder))
+    shutil.copytree(tiny_model, folder / "student")
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for file, teacher, changes in (
+        (rows, folder / "student", {}),
+        (folder / "rows.jsonl", tiny_model, {}),
+        (rows, tiny_model, {"student": folder / "student"}),
+    ):
+        with refused("--restart", "run"):
+            classify(file, teacher, folder, restart=True, **changes)
+        assert (folder / "student").is_dir() and not list(tmp_path.glob("run.old-*"))
 
 
 def test_a_dry_run_shows_rows_models_and_time_and_trains_nothing(rows, tiny_model, tmp_path, capsys):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -319,6 +321,19 @@ def test_a_stop_asked_for_stops_the_sweep(sweep_of, tmp_path, monkeypatch, share
     with pytest.raises(DistilvecError, match="stopped at step"):
         run_sweep(sweep_of(GRID), tmp_path / "out")
     assert [entry["state"] for entry in read_sweep(tmp_path / "out")] == ["running", "pending", "pending", "pending"]
+
+
+def test_restart_moves_nothing_if_a_run_holds_an_input(sweep_of, tiny_model, tmp_path, shared_cache):
+    out = tmp_path / "out"
+    run_sweep(sweep_of({"seeds": [0, 1]}), out, lambda recipe, folder: own_folder(RunFolder(folder)))
+    second = out / "seed=1"
+    shutil.copytree(tiny_model, second / "student")
+    members = sweep_of({"seeds": [0, 1]})
+    teacher = members[0].recipe.teacher.model_copy(update={"model": str(second / "student")})
+    members = [replace(member, recipe=member.recipe.model_copy(update={"teacher": teacher})) for member in members]
+    with refused("--restart", "seed=1"):
+        run_sweep(members, out, restart=True)
+    assert not list(tmp_path.rglob("*.old-*")) and (second / "student").is_dir()
 
 
 def test_restart_moves_aside_the_chosen_runs_alone(sweep_of, tmp_path, shared_cache):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import count
@@ -23,6 +23,7 @@ from distilvec.core.extras import require_extra
 from distilvec.core.files import check_output_folder, is_scratch, locked, sync_folder, write_file, write_json
 from distilvec.core.log import log
 from distilvec.core.run_folder import FORMAT, RunFolder
+from distilvec.pipeline.recipe_inputs import recipe_inputs
 
 CONTENTS = """\
 This folder is a run of distilvec. The command that made it goes on with an interrupted run, and does nothing when the
@@ -95,11 +96,12 @@ def claim_folder(run: RunFolder, recipe: Section, fingerprint: str, restart: boo
     """Hold the run folder until the block ends; recipe.yaml and the training's fingerprint are written.
 
     With `restart` an earlier run is moved aside. A run that has not begun to train accepts any recipe.
-    Errors: DistilvecError for a foreign folder, one that another process writes to, or the training of another recipe.
+    Errors: DistilvecError for a foreign folder, one that another process writes to, or the training of another recipe;
+    with `restart` also for one that holds an input of the recipe.
     """
     from distilvec.formats.sentence_transformers import recover_student
 
-    own_folder(run, restart)
+    own_folder(run, restart, recipe_inputs(recipe) if restart else ())
     with locked(run.lock, "--out", str(run.path), wait=False):
         for model in (run.student, run.last):
             recover_student(model, in_run=True)
@@ -118,10 +120,14 @@ def claim_folder(run: RunFolder, recipe: Section, fingerprint: str, restart: boo
         yield
 
 
-def own_folder(run: RunFolder, restart: bool = False) -> None:
-    """Write the marker into the folder; errors as `claim_folder`. With `restart` an earlier run is moved aside."""
+def own_folder(run: RunFolder, restart: bool = False, inputs: Collection[Path] = ()) -> None:
+    """Write the marker into the folder; errors as `claim_folder`. With `restart` an earlier run is moved aside.
+
+    `inputs` are resolved paths that the new run reads.
+    """
     refuse_foreign(run)
     if restart and run.is_ours():
+        refuse_inputs_inside(run, inputs)
         with locked(run.lock, "--out", str(run.path), wait=False), explained("--restart", run.path):
             aside = _free_name(run.path.absolute())
             run.path.absolute().rename(aside)
@@ -132,6 +138,18 @@ def own_folder(run: RunFolder, restart: bool = False) -> None:
     if not run.marker.exists():
         marker = {"format": FORMAT, "id": uuid.uuid4().hex, "created": datetime.now(UTC).isoformat(timespec="seconds")}
         write_json(run.marker, marker, key="--out")
+
+
+def refuse_inputs_inside(run: RunFolder, inputs: Collection[Path]) -> None:
+    """DistilvecError if one of these resolved paths lies in a run folder that is to be moved aside."""
+    folder = run.path.resolve()
+    for path in sorted(inputs):
+        if path.is_relative_to(folder):
+            raise DistilvecError(
+                "--restart",
+                f"{path} is read here, and would be moved aside with {run.path}. Nothing was moved.",
+                "Choose another folder with --out.",
+            )
 
 
 def _free_name(path: Path) -> Path:

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.cli.terminal import show_table
+from distilvec.core.files import existing_paths
 from distilvec.core.log import log
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.verbosity import quiet_libraries
 from distilvec.pipeline.claim import own_folder
 from distilvec.pipeline.inputs import Model, model_name
+from distilvec.pipeline.recipe_inputs import changed_inputs
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run
 from distilvec.students.task_head import head_info
@@ -106,7 +108,8 @@ def classify(
         show_table(["", data.name], make_plan(data, split, name, knows_labels, cut, folder, options))
         return None
 
-    own_folder(files, restart)
+    inputs = existing_paths(path for path in (file, test, name, cut.get("model")) if isinstance(path, (str, Path)))
+    own_folder(files, restart, inputs | changed_inputs(overrides or {}))
     write_split(split_files(split, data.several), files)
     log(_line(data, split))
     for note in split.notes:

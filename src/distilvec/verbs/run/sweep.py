@@ -33,7 +33,8 @@ from distilvec.core.errors import Busy, DistilvecError, ProcessLost, Stopped
 from distilvec.core.files import read_json, write_json
 from distilvec.core.log import log
 from distilvec.core.run_folder import DETAILS, RunFolder
-from distilvec.pipeline.claim import own_folder, refuse_foreign
+from distilvec.pipeline.claim import own_folder, refuse_foreign, refuse_inputs_inside
+from distilvec.pipeline.recipe_inputs import recipe_inputs
 
 _UNCLEAR = {"name", "path", "model", "limit"}  # keys that need their section's name
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")  # in the name of a folder
@@ -161,6 +162,10 @@ def run_sweep(
     with main_first():
         refuse_run(out)
         if main := is_main():
+            if restart:  # all folders are tried before the first is moved
+                inputs = {path for member in members for path in recipe_inputs(member.recipe)}
+                for member in members:
+                    refuse_inputs_inside(RunFolder(out / member.name), inputs)
             own_folder(RunFolder(out))
             for member in members:
                 if restart and (out / member.name).exists():

@@ -172,6 +172,14 @@ def test_no_output_replaces_an_input(words, name, inputs, capsys):
     assert contents(inputs) == before
 
 
+@pytest.mark.parametrize("words", [("distill", "m", "texts.txt"), ("classify", "rows.csv", "--teacher", "m")])
+@pytest.mark.parametrize("name", ["plan.json", "-"])
+def test_a_dry_run_has_no_result_to_write(words, name, inputs, capsys):
+    assert run_command([*words, "--dry-run", "--json", name]) == 2
+    out, problems = capsys.readouterr()
+    assert out == "" and "[--json]" in problems and not (inputs / name).exists()
+
+
 def test_a_new_file_beside_the_inputs_is_fine(inputs, capsys):
     assert run_command(["runs", ".", "--json", "list.json"]) == 0
     assert run_command(["recipes", "--json", "redact.json"]) == 0

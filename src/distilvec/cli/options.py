@@ -198,6 +198,12 @@ def _is_file_of_a_run(file: Path) -> bool:
     return False
 
 
+def check_dry_run(dry_run: bool, json_file: Path | None) -> None:
+    """DistilvecError for --json with --dry-run, which has no result to write."""
+    if dry_run and json_file is not None:
+        raise DistilvecError("--json", "writes the result, which a dry run does not have.", "Leave out one of the two.")
+
+
 def recipe_files(recipes: Iterable[Recipe]) -> set[Path]:
     """The files and folders that recipes read, for `check_outputs`."""
     from distilvec.pipeline.recipe_inputs import recipe_inputs

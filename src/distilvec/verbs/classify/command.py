@@ -13,6 +13,7 @@ from distilvec.cli.options import (
     TrustRemoteCode,
     argument,
     changed_files,
+    check_dry_run,
     check_model_path,
     check_outputs,
     named_options,
@@ -72,6 +73,7 @@ def classify(
 
     It is tested on rows that were held out; the same command again resumes.
     """
+    check_dry_run(dry_run, json_file)
     for option_name, model in (("--teacher", teacher), ("--student", student)):
         if model is not None:
             check_model_path(model, option_name)

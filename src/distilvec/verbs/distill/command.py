@@ -10,6 +10,7 @@ from distilvec.cli.options import (
     Restart,
     argument,
     changed_files,
+    check_dry_run,
     check_input,
     check_model_path,
     check_outputs,
@@ -93,6 +94,7 @@ def distill(
     from distilvec.verbs.distill.evaluation_data import tested_paths
     from distilvec.verbs.distill.names import TextName, check_texts, text_paths
 
+    check_dry_run(dry_run, json_file)
     words = texts or []
     changes = [word for word in words if _is_change(word)]
     names = [TextName(word) for word in words if not _is_change(word)]

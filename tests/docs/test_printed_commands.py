@@ -5,18 +5,29 @@ from __future__ import annotations
 import html
 import json
 import re
+import shlex
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from blocks import check_command, commands
 from labelled import write_task
+from refusals import refused
 from samples import make_texts
 
 from distilvec.__main__ import run_command
 from distilvec.config import recipe as recipes
+from distilvec.core.artifacts import ArtifactStore
+from distilvec.core.errors import DistilvecError
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.speed import measure_speed
 from distilvec.pipeline.run import run
+from distilvec.teachers.cache.journal import JOURNAL, read_journal
+from distilvec.teachers.cache.store import TeacherCache
+from distilvec.verbs.demo import demo
+from distilvec.verbs.demo.web_runtime import find_runtime
+from distilvec.verbs.run.sweep import expand, run_sweep
 
 CODE = re.compile(r"<pre id=\"code-(?:load-the-student|predict|next)\"[^>]*><code>(.*?)</code></pre>", re.DOTALL)
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -132,3 +143,52 @@ def test_saved_students_say_what_they_are(tiny_recipe, tmp_path):
     assert cards.keys() == {"student", "last", "step-2", "step-4"}
     assert not any("has not finished" in card for card in cards.values())
     assert "after step 2" in cards["step-2"] and "../../student" in cards["step-2"]
+
+
+def test_a_damaged_cache_names_the_command_that_repairs_it(folder, monkeypatch, capsys):
+    cache = Path("my cache")
+    cache.mkdir()
+    (cache / JOURNAL).write_text("{\n")
+    with refused("cache.path") as caught:
+        read_journal(cache)
+    monkeypatch.setattr(TeacherCache, "verify_folder", lambda *words, **options: ["shard 0: damaged"])
+    assert run_command(["cache", "verify", str(cache)]) == 2
+    for text in (str(caught.value), " ".join(capsys.readouterr().err.split())):
+        (words,) = commands(re.search(r"`(distilvec [^`]+)`", text)[1])
+        assert words == ["distilvec", "cache", "verify", "my cache", "--repair"]
+        check_command(words, folder)
+
+
+def test_a_sweep_names_the_command_that_compares_its_other_runs(tiny_recipe, folder):
+    members = expand({**tiny_recipe().model_dump(mode="json"), "sweep": {"seeds": [0, 1]}})
+
+    def runner(recipe, place):
+        if recipe.train.seed == 1:
+            raise DistilvecError("train", "failed.")
+
+    with refused("sweep") as caught:
+        run_sweep(members, Path("my sweep"), runner)
+    (words,) = commands(re.search(r"distilvec compare .*", str(caught.value))[0])
+    assert words == ["distilvec", "compare", "my sweep"]
+    check_command(words, folder)
+
+
+def test_the_commands_of_a_demo(folder, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "write_demo", lambda *words: {"page": 1.0})
+    (folder / "run").mkdir()
+    assert run_command(["demo", "run", "--out", "my demo"]) == 0
+    assert shlex.split(capsys.readouterr().out.splitlines()[-1])[-2:] == ["--directory", "my demo"]
+
+    with refused("--runtime") as caught:
+        find_runtime(ArtifactStore(folder / "cache"), Path("my copy"))
+    words = shlex.split(caught.value.fix.removeprefix("Fill it: "))
+    assert words[:2] == ["npm", "install"] and words[words.index("--prefix") + 1] == "my copy"
+
+    files = RunFolder(Path("my run"))
+    record = SimpleNamespace(teacher_compatible=False)
+    run_of_another_space = SimpleNamespace(record=record, files=files, folder=files.path, student_folder=files.student)
+    with refused("demo") as caught:
+        demo._model_folder(run_of_another_space)
+    (words,) = commands(re.search(r"distilvec export .*(?=\.)", caught.value.fix)[0])
+    assert words == ["distilvec", "export", "my run/student", "--to", "projected"]
+    check_command(words, folder)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -100,9 +101,10 @@ class Journal:
 
 def damaged(folder: Path, problem: str) -> DistilvecError:
     """The error for damage in a cache."""
+    command = shlex.join(["distilvec", "cache", "verify", str(folder), "--repair"])
     return DistilvecError(
         KEY_NAME,
-        f"teacher cache {folder}: {problem}. `distilvec cache verify {folder} --repair` drops the damaged shards; "
+        f"teacher cache {folder}: {problem}. `{command}` drops the damaged shards; "
         "filling the cache computes them again.",
     )
 

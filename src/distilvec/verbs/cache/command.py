@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -123,7 +124,8 @@ def cache_verify(
     for problem in problems:
         print(problem)
     if problems and not repair:
-        fix = f"`distilvec cache verify {folder} --repair` drops them."
+        command = shlex.join(["distilvec", "cache", "verify", str(folder), "--repair"])
+        fix = f"`{command}` drops them."
         raise DistilvecError("cache.path", f"{len(problems)} damaged shard(s) in {folder}.", fix)
     print("repaired" if problems else "every shard matches its checksum")
 

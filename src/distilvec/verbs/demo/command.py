@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -36,4 +37,4 @@ def demo(
     sizes = write_demo(run, out, documents, texts, queries, runtime)
     print_result(", ".join(f"{part} {size:.1f} MB" for part, size in sizes.items()))
     print_result(f"{out}: {sum(sizes.values()):.1f} MB. Open http://localhost:8000 after:")
-    print_result(f"python -m http.server --bind 127.0.0.1 --directory {out}")
+    print_result(shlex.join(["python", "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(out)]))

@@ -13,6 +13,7 @@ All requests of the page stay in this folder, so any server of files will do, wi
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -155,10 +156,11 @@ def _model_folder(run: Run) -> Path:
     """Return the folder of the run's model whose vectors are in the teacher's space."""
     model = run.student_folder if run.record.teacher_compatible else run.files.projected
     if not model.is_dir():
+        command = shlex.join(["distilvec", "export", str(run.student_folder), "--to", "projected"])
         raise DistilvecError(
             "demo",
             f"the student of {run.folder} is not in its teacher's space, so it cannot search the teacher's vectors.",
-            f"Write it behind its projection: distilvec export {run.student_folder} --to projected.",
+            f"Write it behind its projection: {command}.",
         )
     missing = [name for name in _MODEL_FILES if not (model / name).is_file()]
     if missing:

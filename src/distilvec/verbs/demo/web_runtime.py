@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import shlex
 import shutil
 import subprocess
 import tarfile
@@ -80,10 +81,11 @@ def _in_copy(copy: Path, package: Package, name: str) -> Path:
     for place in places:
         if place.is_file():
             return place
+    command = shlex.join(["npm", "install", "--ignore-scripts", "--prefix", str(copy), PACKAGES[0].spec])
     raise DistilvecError(
         "--runtime",
         f"{copy} has no {name} of {package.spec}, nor a node_modules with it.",
-        f"Fill it: npm install --ignore-scripts --prefix {copy} {PACKAGES[0].spec}",
+        f"Fill it: {command}",
     )
 
 

@@ -16,6 +16,7 @@ import gc
 import itertools
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,7 +200,9 @@ def run_sweep(
         progress(members[-1].name, len(members), len(members))
     failed = [f"\n  {name}: {entry['message']}" for name, entry in entries.items() if entry["state"] == "failed"]
     if failed:
-        others = f" The others so far: distilvec compare {out}" if len(failed) < len(entries) else ""
+        others = ""
+        if len(failed) < len(entries):
+            others = f" The others so far: {shlex.join(['distilvec', 'compare', str(out)])}"
         raise DistilvecError(
             "sweep",
             f"{len(failed)} of {len(entries)} runs failed.",

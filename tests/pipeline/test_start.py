@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import shutil
 from pathlib import Path
 
 import architectures
@@ -182,6 +183,57 @@ def test_the_teachers_own_layers_and_what_was_made_of_them_get_none(tiny_recipe,
         recipe = tiny_recipe(student__model=str(model), student__layers=None, train__max_steps=1)
         run(recipe, tmp_path / name)
         assert "Dense" not in kinds(tmp_path / name), name
+
+
+def test_the_teachers_folder_has_many_spellings(tiny_recipe, tiny_model, tmp_path, monkeypatch):
+    folder = shutil.copytree(tiny_model, tmp_path / "sub" / "teacher")
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    for spelling in ("sub/teacher", "sub/teacher/", "./sub/teacher", str(folder), "link"):
+        recipe = tiny_recipe(teacher__model="sub/teacher", student__model=spelling, student__layers=None)
+        assert resolve(recipe, tmp_path / "run").recipe.student.dense == "auto", spelling
+
+
+def test_another_revision_of_the_teachers_model_is_another_model(tiny_recipe, tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    repository = tmp_path / "hub" / "models--me--tiny"
+    for name, commit in (("v1", "1" * 40), ("v2", "2" * 40)):
+        shutil.copytree(tiny_model, repository / "snapshots" / commit)
+        (repository / "refs").mkdir(exist_ok=True)
+        (repository / "refs" / name).write_text(commit)
+    teacher = {"teacher__model": "me/tiny", "teacher__revision": "v1", "student__layers": None}
+    for revision, dense in (("v1", "auto"), ("1" * 40, "auto"), ("v2", "always")):
+        recipe = tiny_recipe(**teacher, student__model="me/tiny", student__revision=revision)
+        assert resolve(recipe, tmp_path / "run").recipe.student.dense == dense, revision
+
+
+def test_a_teacher_is_known_by_its_weights(tiny_recipe, tiny_model, tmp_path):
+    """Many models lie in a folder named model, and a folder may be renamed: names say little."""
+    renamed = shutil.copytree(tiny_model, tmp_path / "renamed")
+    namesake = architectures.sentence_transformer(
+        tmp_path / "other" / tiny_model.name, architectures.bert(tmp_path / "backbone", seed=5)
+    )
+    run(tiny_recipe(train__max_steps=1), tmp_path / "first")
+    texts = tmp_path / "texts.txt"
+    texts.write_text("rain on the roof\na train to Ankara\n")
+    distilvec.transplant(str(tiny_model), texts, tmp_path / "trimmed", options={"letters": "seen"})
+    for student in (tmp_path / "first" / "student", tmp_path / "trimmed"):
+        for teacher, dense in ((tiny_model, "auto"), (renamed, "auto"), (namesake, "always")):
+            changes = {"teacher__model": str(teacher), "student__model": str(student), "student__layers": None}
+            assert resolve(tiny_recipe(**changes), tmp_path / "run").recipe.student.dense == dense, (student, teacher)
+
+
+def test_a_record_without_weights_has_the_teachers_name(tiny_recipe, tiny_model, tmp_path):
+    run(tiny_recipe(train__max_steps=1), tmp_path / "first")
+    student = tmp_path / "first" / "student"
+    record = json.loads((student / "distillation.json").read_text())
+    del record["teacher"]["weights"]
+    for name, dense in ((record["teacher"]["name"], "auto"), ("another", "always")):
+        record["teacher"]["name"] = name
+        (student / "distillation.json").write_text(json.dumps(record))
+        recipe = tiny_recipe(student__model=str(student), student__layers=None)
+        assert resolve(recipe, tmp_path / "run").recipe.student.dense == dense
 
 
 def test_a_student_goes_on_behind_its_own_layer(tiny_recipe, tmp_path, wide_teacher):

@@ -16,9 +16,10 @@ from distilvec.core.info import TeacherInfo
 from distilvec.formats.replace import read_record
 from distilvec.models.load import folder_of, load_backbone, resolve_model
 from distilvec.models.unreadable import readable
+from distilvec.pipeline.describe import TeacherDescription
 
 
-def with_linear_layer(section: StudentSection, teacher: TeacherInfo) -> StudentSection:
+def with_linear_layer(section: StudentSection, description: TeacherDescription) -> StudentSection:
     """Decide on `student.dense: auto` for a student that is trained into the teacher's space.
 
     Without a named model of its own (the teacher's layers, a fresh backbone) 'auto' stays: such a student gets a layer
@@ -26,13 +27,14 @@ def with_linear_layer(section: StudentSection, teacher: TeacherInfo) -> StudentS
     """
     if section.dense != "auto" or section.model is None or section.model == "teacher":
         return section
-    if teacher.model is not None and resolve_model(section.model) == resolve_model(teacher.model):
+    folder = _model_folder(section)
+    if _is_model_of(description.info, folder):
         return section
-    record = read_record(_model_folder(section))
-    if record is None or _teacher_name(record) != teacher.name:
+    record = read_record(folder)
+    if record is None or not _is_made_of(description, record):
         return section.model_copy(update={"dense": "always"})
     student: dict[str, Any] = record.get("student") or {}
-    if student.get("dense") and student.get("width") == teacher.dim:
+    if student.get("dense") and student.get("width") == description.info.dim:
         return section.model_copy(update={"dense": "keep"})
     return section
 
@@ -52,8 +54,26 @@ def _model_folder(section: StudentSection) -> Path:
     return folder or Path(source)
 
 
-def _teacher_name(record: dict[str, Any]) -> str | None:
-    """Return the name of the model that a student or a transplanted model was made of, from its record."""
+def _is_model_of(teacher: TeacherInfo, folder: Path) -> bool:
+    """Return whether a folder is that of the teacher's model.
+
+    A folder has many spellings; in the hub's cache every revision of a model has its own.
+    """
+    if teacher.model is None:
+        return False
+    teacher_folder = folder_of(teacher.model, teacher.revision)[0]
+    return teacher_folder is not None and teacher_folder.resolve() == folder.resolve()
+
+
+def _is_made_of(description: TeacherDescription, record: dict[str, Any]) -> bool:
+    """Return whether a student or a transplanted model was made of this teacher, by its record.
+
+    The weights decide: the folders of different models often have one name, such as `model`, and a folder may be
+    renamed. Records of earlier versions have the name alone.
+    """
     teacher = record.get("teacher")
-    name = teacher.get("name") if isinstance(teacher, dict) else teacher
-    return name if isinstance(name, str) else None
+    if not isinstance(teacher, dict):  # of a transplanted model
+        teacher = {"name": teacher, "weights": record.get("weights")}
+    if teacher.get("weights") is not None:
+        return bool(teacher["weights"] == description.manifest.weights)
+    return teacher.get("name") == description.info.name

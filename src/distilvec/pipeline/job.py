@@ -92,6 +92,7 @@ class Teacher:
             name=self.info.name,
             fingerprint=self.manifest.fingerprint,
             embeddings=self.embeddings.fingerprint,
+            weights=self.embeddings.weights,
             width=self.info.dim,
             prompts={role: prompt for role, prompt in self.info.prompts.items() if prompt},
             normalized=self.info.normalized,

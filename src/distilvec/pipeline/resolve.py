@@ -95,7 +95,7 @@ def resolve(recipe: Recipe, folder: Path) -> Job:
     # The student, as it is before its training
     in_teacher_space = any(method_class(stage.recipe.method.name).in_teacher_space for stage in stages)
     if in_teacher_space:
-        recipe = recipe.model_copy(update={"student": with_linear_layer(recipe.student, teacher)})
+        recipe = recipe.model_copy(update={"student": with_linear_layer(recipe.student, descriptions["teacher"])})
     if recipe.student.size is not None:
         sized = size_student(recipe.student, teacher, in_teacher_space, texts.corpus, store)
         recipe = recipe.model_copy(update={"student": sized.section})

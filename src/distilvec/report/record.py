@@ -48,6 +48,7 @@ class TeacherRecord:
     name: its id or folder
     fingerprint: of its cache
     embeddings: fingerprint of its embeddings alone, the same whichever other outputs a method needs
+    weights: hash of the model's files, or of a table's; of an API its model and settings
     parameters: with embeddings
     max_length: in tokens; None where it is not known, as of a table of vectors. So is `pooling`.
     live: it ran in every step
@@ -58,6 +59,7 @@ class TeacherRecord:
     name: str | None = None
     fingerprint: str | None = None
     embeddings: str | None = None
+    weights: str | None = None
     width: int | None = None
     prompts: dict[str, str] = field(default_factory=dict)
     normalized: bool | None = None

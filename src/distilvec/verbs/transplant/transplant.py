@@ -32,6 +32,7 @@ from distilvec.report.scores import FLOAT_MB, make_verdict
 from distilvec.report.values import Report, Vocabulary
 from distilvec.report.write import draw_vocabulary
 from distilvec.students.factorize import TEXTS, check_factorizable
+from distilvec.teachers.cache.manifest import hash_model
 from distilvec.verbs.transplant.budget import Made, some_of_each, with_rank, within_budget
 from distilvec.vocabulary.choose import FIGURES, Texts, choose
 from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
@@ -155,8 +156,10 @@ def transplant_folder(
     for note in made.vocabulary.notes:
         log(f"vocabulary: {note}")
     missing = [number for number, origin in enumerate(made.rows.origins) if origin == "missing"]
+    teacher_folder = folder_of(resolve_model(name), None)[0]
     record = {
         "teacher": model_name(name),
+        "weights": None if teacher_folder is None else hash_model(teacher_folder, (), "teacher"),
         "vocabulary": section.model_dump(mode="json", exclude_none=True),
         "chosen": made.vocabulary.figures,
         "notes": list(made.vocabulary.notes),

@@ -302,6 +302,39 @@ def test_what_is_no_path_stays_as_it_is(file, elsewhere):
     ]
 
 
+def test_a_folder_named_like_an_id_is_the_model(file, tmp_path, elsewhere):
+    """Libraries take the folder, too. A recipe has its absolute path, so that a run can be opened from anywhere."""
+    for folder in (tmp_path / "models" / "both", tmp_path / "models" / "near", elsewhere / "models" / "both"):
+        folder.mkdir(parents=True)
+    (elsewhere / "models" / "here" / "tuned-news").mkdir(parents=True)
+    (elsewhere / "teacher").mkdir()
+    beside, here = tmp_path / "models", elsewhere / "models"
+
+    def models(**changes):
+        tree = recipe.read_tree(file)
+        for key, value in changes.items():
+            recipe.set_key(tree, key.replace("__", "."), value)
+        changed = file.with_name("changed.yaml")
+        changed.write_text(dump_yaml(tree))
+        return recipe.load(changed)
+
+    loaded = models(teacher__model="models/both", student__model="models/near/")
+    assert (loaded.teacher.model, loaded.student.model) == (str(beside / "both"), str(beside / "near"))
+    loaded = models(teacher__model="models/here", teacher__adapters=["models/near", "a/b"], student__model="teacher")
+    assert (loaded.teacher.model, loaded.student.model) == (str(here / "here"), "teacher")
+    assert loaded.teacher.adapters == [str(beside / "near"), "a/b"]
+    loaded = recipe.load(file, None, ["teacher.model=models/both", "student.model=models/near"])
+    assert (loaded.teacher.model, loaded.student.model) == (str(here / "both"), "models/near")
+
+    task = {"type": "classification", "path": "news.jsonl"}
+    loaded = models(teacher__model="models/here/tuned-{task}", corpus=None, task=task, method={"name": "task"})
+    assert loaded.teacher.model == str(here / "here" / "tuned-news")
+    api = {"base_url": "http://127.0.0.1:1/v1"}
+    assert models(teacher={"model": "models/both", "api": api}).teacher.model == "models/both", "a name of the server"
+    (source,) = models(corpus={"sources": [{"dataset": "models/near"}]}).corpus.sources
+    assert (source.dataset, source.label) == (str(beside / "near"), "near")
+
+
 def test_dump_reads_back(file):
     loaded = recipe.load(file)
     file.write_text(recipe.dump(loaded))

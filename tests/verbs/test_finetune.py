@@ -9,7 +9,7 @@ from labelled import write_task
 from typer.testing import CliRunner
 
 from distilvec.cli.app import app
-from distilvec.config.recipe import load, validate
+from distilvec.config.recipe import load, recipe_from, validate
 from distilvec.core.errors import DistilvecError
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
@@ -55,6 +55,13 @@ def test_leaves_a_teacher_for_recipes(words, tiny_model, tmp_path, monkeypatch):
     tree = recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update={"model": str(out / "student")})})
     assert resolve(tree, tmp_path / "student").teacher.head is not None
     assert json.loads(RunFolder(out).report.read_text())["supervised"]["rows"] == 16
+
+
+def test_a_relative_teacher_becomes_absolute(tmp_path, monkeypatch):
+    (tmp_path / "models" / "large").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    tree = finetune_recipe("models/large", tmp_path / "task.jsonl", "classification", "joint", None)
+    assert recipe_from(tree, {}, "a test").teacher.model == str(tmp_path / "models" / "large")
 
 
 @pytest.mark.parametrize(("folder", "name"), [(".hidden", "hidden"), ("...", "finetune"), ("my run", "my run")])

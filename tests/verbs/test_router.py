@@ -76,6 +76,17 @@ def test_queries_go_to_the_student_and_documents_to_the_teacher(tiny_recipe, tmp
         open_embedder(model)
 
 
+def test_a_run_with_a_relative_teacher_is_opened_from_another_folder(tiny_model, tmp_path, monkeypatch, shared_cache):
+    shutil.copytree(tiny_model, tmp_path / "project" / "models" / "tiny")
+    (tmp_path / "project" / "texts.txt").write_text("\n".join(make_texts(60)))
+    monkeypatch.chdir(tmp_path / "project")
+    words = ["train.max_steps=2", "train.device=cpu", "evaluation.parts=[]"]
+    assert run_command(["distill", "models/tiny", "texts.txt", "--layers", "1", "--out", "run", *words]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["export", "project/run/student", "--to", "router"]) == 0
+    assert run_command(["plan", "project/run/recipe.yaml"]) == 0
+
+
 def test_both_towers_have_the_dims_that_the_teachers_own_settings_keep(tiny_recipe, tiny_model, tmp_path):
     own = shutil.copytree(tiny_model, tmp_path / "own")
     path = own / "config_sentence_transformers.json"

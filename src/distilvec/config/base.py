@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 import re
 import reprlib
@@ -86,11 +87,12 @@ VocabularySize = Annotated[int, Field(gt=0, le=10_000_000)]  # forty times the l
 class PathMark:
     """Says which texts of a key are paths, relative to the recipe's folder. In a field of type Path all of them are.
 
-    Others may be the names of folders in the current folder, if there are such folders: `may_be_folder`.
+    `is_path` gets the text, and the folder that a relative path would start at. `unless` is a key of the same section
+    beside which no text is a path.
     """
 
-    is_path: Callable[[str], bool]
-    may_be_folder: Callable[[str], bool] = lambda text: False
+    is_path: Callable[[str, Path], bool]
+    unless: str | None = None
 
 
 class Mark(Enum):
@@ -101,15 +103,26 @@ class Mark(Enum):
     LABELS = "labels that are compared, not counted: booleans are allowed, and mean 1 and 0"
 
 
-def _is_model_path(text: str) -> bool:
-    return text.startswith((".", "~"))
+def _is_model_path(text: str, folder: Path) -> bool:
+    """Return whether a model's name is a path, by its beginning, or since there is such a file or folder.
+
+    Libraries take a folder named like an id of the hub for the model as well. `{task}` stands for any text.
+    """
+    if text.startswith((".", "~")):
+        return True
+    if "\0" in text:  # in no path: the system raises
+        return False
+    pattern = glob.escape(str(folder / text)).replace("{task}", "*")
+    return bool(glob.glob(pattern))  # noqa: PTH207 - it may be absolute
 
 
-ModelName = Annotated[str, PathMark(_is_model_path, lambda text: True)]  # else an id, or a folder's name
-StudentName = Annotated[str, PathMark(_is_model_path, lambda text: text != "teacher")]  # else the same, or "teacher"
-CodeName = Annotated[str, PathMark(lambda text: text.endswith(".py"))]  # else the name of a method
-IndexName = Annotated[Path | str, PathMark(lambda text: "://" not in text)]  # else an address
-WorkingPath = Annotated[Path, PathMark(lambda text: text.startswith("~"))]  # stays relative to the current folder
+ModelName = Annotated[str, PathMark(_is_model_path)]  # else an id of the hub
+# "teacher" is the teacher's model, also beside a folder of that name
+StudentModelName = Annotated[str, PathMark(lambda text, folder: text != "teacher" and _is_model_path(text, folder))]
+TeacherModelName = Annotated[str, PathMark(_is_model_path, unless="api")]  # there it is the server's name of a model
+CodeName = Annotated[str, PathMark(lambda text, _: text.endswith(".py"))]  # else the name of a method
+IndexName = Annotated[Path | str, PathMark(lambda text, _: "://" not in text)]  # else an address
+WorkingPath = Annotated[Path, PathMark(lambda text, _: text.startswith("~"))]  # stays relative to the current folder
 Changes = Annotated[dict[str, Any], Mark.CHANGES]
 Grid = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Mark.GRID]
 

@@ -2,7 +2,8 @@
 
 Paths in a recipe file are relative to its folder, those typed on the command line to the current folder. Both end in
 one tree, so they cannot wait for validation, which knows one folder only. Which keys hold paths is said by their
-annotations: type Path, or a PathMark (config/base.py). A file in the place of a section, or of a list of sections,
+annotations: type Path, or a PathMark (config/base.py). A model's name, `models/small`, is a path if there is such a
+folder, below the recipe's folder or the current one. A file in the place of a section, or of a list of sections,
 becomes that section, so that a recipe has one form from here on: `sources: texts.txt` is a list of {path: ...}.
 `$DISTILVEC_DATA/FILE` is a file of the data folder, which `distilvec data get` fills.
 """
@@ -37,7 +38,7 @@ def resolve_key(dotted: str, value: Any, folder: Path, section: type[Section]) -
 
 
 def input_names(values: Mapping[str, Any], section: type[Section]) -> Iterator[str | Path]:
-    """Yield the paths that are read, of a section's values by dotted key; ids of models may be folders, and count too.
+    """Yield the paths that are read, of a section's values by dotted key; relative ones are of the current folder.
 
     Folders that are written to, for runs and stored work, are left out.
     """
@@ -77,7 +78,10 @@ def _resolve(value: Any, annotation: Any, folder: Path, key: str, root: type[Sec
     """The value of a key with this annotation, its paths below `folder`; dotted keys inside begin at `root`."""
     value = _in_full(value, annotation)
     if isinstance(value, (str, Path)):
-        return absolute(str(value), folder, key) if _is_path(str(value), annotation) else value
+        for start in (folder, Path.cwd()):  # libraries look for a model in the current folder
+            if _is_path(str(value), annotation, start):
+                return absolute(str(value), start, key)
+        return value
     if isinstance(value, list):
         return [
             _resolve(item, child(annotation, index), folder, f"{key}.{index}", root) for index, item in enumerate(value)
@@ -90,8 +94,12 @@ def _resolve(value: Any, annotation: Any, folder: Path, key: str, root: type[Sec
         return {dotted: _resolve_values(str(dotted), values, folder, root) for dotted, values in value.items()}
     resolved = {}
     for name, item in value.items():
+        item_annotation = child(annotation, name)
+        if any(value.get(mark.unless) is not None for mark in _path_marks(item_annotation)):
+            resolved[name] = item
+            continue
         item_key = f"{key}.{key_text(name)}".lstrip(".")
-        resolved[name] = _resolve(item, child(annotation, name), folder, item_key, root)
+        resolved[name] = _resolve(item, item_annotation, folder, item_key, root)
     return resolved
 
 
@@ -99,7 +107,7 @@ def _path_names(value: Any, annotation: Any, root: type[Section]) -> Iterator[st
     """Yield the texts of a value in the places of paths; dotted keys inside begin at `root`."""
     value = _in_full(value, annotation)
     if isinstance(value, (str, Path)):
-        if _is_path(str(value), annotation) or _may_be_folder(str(value), annotation):
+        if _is_path(str(value), annotation, Path.cwd()):
             yield value
     elif isinstance(value, list):
         for index, item in enumerate(value):
@@ -137,15 +145,14 @@ def _text_key(annotation: Any) -> str | None:
     return None
 
 
-def _is_path(text: str, annotation: Any) -> bool:
-    for mark in marks(annotation):
-        if isinstance(mark, PathMark):
-            return mark.is_path(text)
+def _is_path(text: str, annotation: Any, folder: Path) -> bool:
+    for mark in _path_marks(annotation):
+        return mark.is_path(text, folder)
     return Path in kinds(annotation)
 
 
-def _may_be_folder(text: str, annotation: Any) -> bool:
-    return any(isinstance(mark, PathMark) and mark.may_be_folder(text) for mark in marks(annotation))
+def _path_marks(annotation: Any) -> list[PathMark]:
+    return [mark for mark in marks(annotation) if isinstance(mark, PathMark)]
 
 
 def _resolve_changes(changes: Any, folder: Path, root: type[Section]) -> Any:

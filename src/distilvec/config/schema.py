@@ -19,6 +19,7 @@ from distilvec.config.base import (
     Rows,
     Section,
     Seed,
+    TeacherModelName,
     Tokens,
     Units,
     WorkingPath,
@@ -53,7 +54,7 @@ class TeacherSection(Section):
     """Where the teacher's vectors come from: a model, here or behind an API (`model`), or a table (`vectors`)."""
 
     one_of = ("model", "vectors")
-    model: ModelName | None = key(None, "folder, hub id or 'all-MiniLM-L6-v2'; '{task}' becomes the task's name")
+    model: TeacherModelName | None = key(None, "folder, hub id or 'all-MiniLM-L6-v2'; '{task}' becomes the task's name")
     api: ApiSection | None = key(None, "the model is behind an API, under that name: docs/api_teachers.md")
     vectors: IndexName | None = key(None, "table or index of texts and vectors: docs/index_formats.md lists the kinds")
     texts: Path | None = key(None, "texts of an index that has none (.npy, .faiss), one for each row")
@@ -190,7 +191,10 @@ class SourceSection(Section):
     def label(self) -> str:
         """The source's name in reports."""
         file = self.path.name if self.path else self.url.rstrip("/").rpartition("/")[2] if self.url else ""
-        return self.name or str(file.lstrip(".").split(".")[0] or self.dataset or self.tokenizer or self.builtin)
+        named = self.dataset or self.tokenizer or self.builtin or ""
+        if Path(named).is_absolute():  # a folder
+            named = Path(named).name
+        return self.name or file.lstrip(".").split(".")[0] or named
 
 
 class CorpusSection(Section):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from distilvec.config.base import ModelName, Section, StudentName, Tokens, Units, VocabularySize, key, refused
+from distilvec.config.base import ModelName, Section, StudentModelName, Tokens, Units, VocabularySize, key, refused
 
 Pooling = Literal["mean", "cls", "lasttoken"]
 
@@ -111,7 +111,7 @@ class StudentSection(Section):
     """The network that is trained and shipped: `model`, pruned to `layers`, or a fresh one from `config`."""
 
     one_of = ("model", "config")
-    model: StudentName | None = key(None, "folder or hub id; 'teacher': the teacher's backbone")
+    model: StudentModelName | None = key(None, "folder or hub id; 'teacher': the teacher's backbone")
     config: dict[str, Any] | None = key(None, "a fresh backbone: transformers config with 'model_type'")
     tokenizer: ModelName | None = key(None, "only with 'config': folder or hub id; vocabulary may replace its tokens")
     revision: str | None = key(None, "branch, tag or commit of the hub")

@@ -32,6 +32,14 @@ def test_processes_of_one_number_share_no_scratch_name(tmp_path, monkeypatch):
     assert theirs.exists() and not mine.exists()
 
 
+def test_the_users_cache_may_be_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DISTILVEC_CACHE", "~/stored")
+    assert user_cache() == tmp_path / "stored"
+    monkeypatch.delenv("DISTILVEC_CACHE")
+    assert user_cache() == tmp_path / ".cache" / "distilvec"
+
+
 def test_a_user_without_a_home(monkeypatch, capsys):
     """As in a container whose user id has no entry, which sets no HOME either."""
 

@@ -37,7 +37,8 @@ def user_cache() -> Path:
     Errors: DistilvecError for a user without a home folder, as in containers with a user id of their own.
     """
     try:
-        return Path(os.environ.get("DISTILVEC_CACHE") or Path.home() / ".cache" / "distilvec")
+        folder = os.environ.get("DISTILVEC_CACHE")
+        return Path(folder).expanduser() if folder else Path.home() / ".cache" / "distilvec"
     except RuntimeError:
         problem = "this user has no home folder (HOME is not set)."
         raise DistilvecError("cache.root", problem, "Set DISTILVEC_CACHE to a folder for stored work.") from None

@@ -12,7 +12,16 @@ from refusals import refused
 
 from distilvec.__main__ import run_command
 from distilvec.core import files
-from distilvec.core.files import check_output_file, is_locked, is_scratch, locked, remove_scratch, scratch, user_cache
+from distilvec.core.files import (
+    absolute_path,
+    check_output_file,
+    is_locked,
+    is_scratch,
+    locked,
+    remove_scratch,
+    scratch,
+    user_cache,
+)
 
 
 def test_processes_of_one_number_share_no_scratch_name(tmp_path, monkeypatch):
@@ -30,6 +39,16 @@ def test_processes_of_one_number_share_no_scratch_name(tmp_path, monkeypatch):
         theirs.write_text("half")
     remove_scratch(tmp_path)
     assert theirs.exists() and not mine.exists()
+
+
+def test_links_stay_and_lead_where_the_system_goes(tmp_path, monkeypatch):
+    (tmp_path / "real" / "inside").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "inside")
+    (tmp_path / "real" / "text.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    for name, expected in (("link", "link"), ("./link/", "link"), ("link/../text.txt", "real/text.txt"), (".", ".")):
+        assert absolute_path(Path(name)) == tmp_path / expected
+    assert absolute_path(Path("link/../../link")) == tmp_path / "link"
 
 
 def test_the_users_cache_may_be_in_the_home_folder(tmp_path, monkeypatch):

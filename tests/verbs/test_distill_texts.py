@@ -10,13 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 from refusals import refused
 
-from distilvec.config.schema import SourceSection
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import SourceSection, TeacherSection
 from distilvec.data.sources import read_source
 from distilvec.evaluation.suite import load_suite
+from distilvec.pipeline.inputs import teacher_keys
+from distilvec.teachers.open import open_table
+from distilvec.verbs.check.section import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of
 from distilvec.verbs.distill.names import check_texts
 from distilvec.verbs.distill.recipe import IndexOptions, Request, make_recipe
 from distilvec.verbs.distill.texts import text_sources, with_pieces
+from distilvec.verbs.finetune.command import finetune_recipe
 
 DOCUMENT = {"role": "document", "language": None}
 
@@ -188,6 +193,64 @@ def test_a_suite_is_taken_as_it_is(tmp_path):
     suite = tmp_path / "suite.yaml"
     suite.write_text("[]")
     assert suite_of(suite, tmp_path) == suite
+
+
+SCORED = "sentence1,sentence2,score\na cat,a tiger,4\na dog,a lake,0\na sun,a star,3\n"
+
+
+def linked(path, content):
+    """A file as the caches of the hub and of DVC have it: a link with the ending to a file whose name is a hash."""
+    blobs = path.parent.parent / "blobs"
+    for folder in (blobs, path.parent):
+        folder.mkdir(exist_ok=True)
+    blob = blobs / f"{len(list(blobs.iterdir())):08x}"
+    blob.write_bytes(content.encode() if isinstance(content, str) else content)
+    path.symlink_to(f"../blobs/{blob.name}")
+    return path
+
+
+def test_a_link_has_the_ending_and_its_target_has_none(tmp_path):
+    texts = linked(tmp_path / "snapshot" / "train.txt", "one\ntwo\n")
+    for name in (texts, tmp_path / "snapshot" / "*.txt"):
+        (source,) = text_sources(name, tmp_path, **DOCUMENT)
+        assert len(list(read_source(SourceSection.model_validate(source), 0))) == 2
+
+    scored = linked(tmp_path / "snapshot" / "scored.csv", SCORED)
+    suite = linked(tmp_path / "snapshot" / "suite.yaml", "[{name: near, type: sts, path: scored.csv}]\n")
+    assert [task.name for task in load_suite(suite_of(scored, tmp_path))] == ["scored"]
+    assert [task.name for task in load_suite(suite_of(suite, tmp_path))] == ["near"]
+    assert load_suite(suite_of(linked(tmp_path / "split" / "test.csv", SCORED).parent, tmp_path))
+
+    table = tmp_path / "table.parquet"
+    pq.write_table(pa.table({"text": ["one", "two"], "teacher_embedding_final": [[0.0, 1.0], [1.0, 0.0]]}), table)
+    index = linked(tmp_path / "snapshot" / "index.parquet", table.read_bytes())
+    for keys in (index_keys(index, "teacher"), teacher_keys(index, "-", tmp_path)):
+        assert open_table(TeacherSection.model_validate(keys)).dim == 2
+    assert index_keys(index, "teacher", texts=texts)["texts"] == str(texts)
+
+
+def test_recipes_name_links(tmp_path):
+    texts = linked(tmp_path / "snapshot" / "train.txt", "one\ntwo\n")
+    suite = linked(tmp_path / "snapshot" / "suite.yaml", "[{name: near, type: sts, path: scored.csv}]\n")
+    rows = linked(tmp_path / "snapshot" / "rows.csv", "text,label\n")
+    file = tmp_path / "recipe.yaml"
+    file.write_text(
+        "name: a\nteacher: {model: b}\nstudent: {model: teacher}\nmethod: {name: redact}\n"
+        "corpus: {sources: snapshot/train.txt}\nevaluation: {suite: snapshot/suite.yaml}\n"
+    )
+    recipe = recipes.load(file)
+    assert (recipe.corpus.sources[0].path, recipe.evaluation.suite) == (texts, suite)
+    tree = finetune_recipe("model", rows, "classification", "joint", None)
+    assert recipes.recipe_from(tree, {}, "a test").task.path == rows
+
+
+@pytest.mark.parametrize("name", [".", "..", "../.hidden"])
+def test_a_test_may_be_the_current_folder(name, tmp_path, monkeypatch):
+    (tmp_path / ".hidden" / "below").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / ".hidden" / ("below" if name == ".." else ""))
+    (tmp_path / ".hidden" / "test.csv").write_text(SCORED)
+    (task,) = load_suite(suite_of(Path(name), tmp_path / "cache"))
+    assert task.name == "hidden"
 
 
 @pytest.mark.parametrize("rows", [[], [{"title": "a", "body": "b"}]])

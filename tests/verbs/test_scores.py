@@ -19,7 +19,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.onnx import export_onnx
 from distilvec.models.load import load_model
-from distilvec.teachers.graph_embedder import open_exported
+from distilvec.teachers.graph_embedder import model_folder, open_exported
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.verbs.evaluate.scores import score_models
 
@@ -176,6 +176,18 @@ def test_prompts_of_a_file_are_those_of_its_model(exported, tmp_path):
         expected = ModelEmbedder(model, "model").embed(["a hill"], role)
         np.testing.assert_allclose(file.embed(["a hill"], role), expected, atol=1e-4)
     assert np.abs(file.embed(["a hill"], "document") - model.encode(["a hill"])).max() > 1e-3
+
+
+def test_an_exported_file_may_be_a_link_into_its_model_or_out_of_it(tmp_path):
+    model, blob = tmp_path / "model", tmp_path / "blobs" / "3fa9"
+    for folder in (model / "onnx", blob.parent):
+        folder.mkdir(parents=True)
+    for file in (model / "modules.json", model / "own.onnx", blob):
+        file.touch()
+    (model / "onnx" / "model.onnx").symlink_to("../../blobs/3fa9")  # as in the hub's cache
+    (tmp_path / "short.onnx").symlink_to(model / "own.onnx")
+    assert model_folder(model / "onnx" / "model.onnx", "model") == model
+    assert model_folder(tmp_path / "short.onnx", "model") == model
 
 
 def test_exported_files_that_cannot_be_scored(exported, suite, tmp_path):

@@ -17,6 +17,7 @@ from typing import Any
 
 from distilvec.config.base import Mark, PathMark, Section, child, excerpt, is_section, key_text, kinds, marks
 from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.files import absolute_path
 
 DATA = "$DISTILVEC_DATA"  # begins the paths of public data in recipes and suites
 WRITTEN = frozenset({"output", "cache"})  # keys of a recipe whose folders are not read, but written to
@@ -53,8 +54,8 @@ def absolute(text: str, folder: Path, key: str) -> str:
         raise DistilvecError(key, "the path is empty.", "Give a file or a folder, or leave the key out.")
     try:
         if text.split("/")[0] == DATA:
-            return str(data_path(text[len(DATA) + 1 :]).resolve())
-        return str((folder / Path(text).expanduser()).resolve())
+            return str(absolute_path(data_path(text[len(DATA) + 1 :])))
+        return str(absolute_path(folder / Path(text).expanduser()))
     except (OSError, RuntimeError, ValueError) as error:
         raise DistilvecError(key, f"{excerpt(text)} is not a valid path: {first_line(error)}.") from None
 

@@ -44,6 +44,20 @@ def user_cache() -> Path:
         raise DistilvecError("cache.root", problem, "Set DISTILVEC_CACHE to a folder for stored work.") from None
 
 
+def absolute_path(path: Path) -> Path:
+    """Return an absolute path. Links stay: in the caches of the hub and of DVC, a link has the ending, and its target
+    has a hash for a name.
+
+    Links are followed only before `..`, as the system does: the folder above a link is another one than that above its
+    target.
+    """
+    path = path.absolute()
+    if ".." not in path.parts:
+        return path
+    last = len(path.parts) - path.parts[::-1].index("..")
+    return Path(*path.parts[:last]).resolve().joinpath(*path.parts[last:])
+
+
 def files_below(folder: Path, accept: Callable[[Path], bool] = Path.is_file) -> list[Path]:
     """All files at any depth, sorted; with `accept` other entries as well.
 

@@ -12,7 +12,7 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError, explained
-from distilvec.core.files import files_below, locked, remove, scratch, sync, sync_folder
+from distilvec.core.files import absolute_path, files_below, locked, remove, scratch, sync, sync_folder
 from distilvec.core.hashing import checksum_once, combine, hash_files
 from distilvec.teachers.indexes.address import is_index
 
@@ -34,7 +34,7 @@ def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path
     Errors: DistilvecError if the numbers of vectors and texts differ, or if vectors come without a list of texts.
     """
     if isinstance(teacher, (str, Path)) and is_index(teacher):
-        return {"vectors": str(teacher) if "://" in str(teacher) else str(Path(teacher).resolve())}
+        return {"vectors": str(teacher) if "://" in str(teacher) else str(absolute_path(Path(teacher)))}
     if not isinstance(teacher, np.ndarray):
         return {"model": model_name(teacher, root, "teacher")}
     import pyarrow as pa
@@ -72,7 +72,7 @@ def source_keys(texts: Texts, root: Path) -> list[dict[str, Any]]:
     Errors: DistilvecError for anything else, an empty list, or an item that is no text.
     """
     if isinstance(texts, (str, Path)):
-        return [{"path": str(Path(texts).resolve())}]
+        return [{"path": str(absolute_path(Path(texts)))}]
     data: Any = texts
     if hasattr(data, "to_parquet"):
         path = _store(root, "dataset-{}.parquet", lambda path: data.to_parquet(str(path)))

@@ -134,7 +134,8 @@ def model_folder(path: Path, key: str) -> Path:
     """Return the model folder that an exported file is in; DistilvecError with the key if there is none."""
     if not path.is_file():
         raise DistilvecError(key, f"there is no file {path}.", "Export the model first.")
-    for folder in path.resolve().parents:
+    # The file may be a link into a model's folder, or one out of it, as in the hub's cache
+    for folder in (*path.absolute().parents, *path.resolve().parents):
         if (folder / "modules.json").is_file():
             return folder
     raise DistilvecError(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.core.errors import DistilvecError
+from distilvec.core.files import absolute_path
 from distilvec.teachers.indexes.address import read_address
 
 PARTS = ("text", "embedding", "id", "role")
@@ -32,12 +33,12 @@ def index_keys(
     if address.path is not None:
         if not address.path.exists():
             raise DistilvecError(key, f"{name} does not exist.", "Check the path.")
-        name = str(address.path.resolve())
+        name = str(absolute_path(address.path))
     keys: dict[str, Any] = {"vectors": name}
     if columns:
         keys["columns"] = dict(columns)
     if texts is not None:
-        keys["texts"] = str(Path(texts).resolve())
+        keys["texts"] = str(absolute_path(Path(texts)))
     if limit is not None:
         keys["limit"] = limit
     if similarity is not None:

@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from distilvec.config.base import as_name
 from distilvec.core.errors import DistilvecError
-from distilvec.core.files import write_file
+from distilvec.core.files import absolute_path, write_file
 from distilvec.core.log import log
 from distilvec.data.readers import Location, Row, read_rows
 from distilvec.data.task_rows import (
@@ -54,10 +55,11 @@ def suite_of(path: Path, root: Path) -> Path:
     """
     if not path.exists():
         raise DistilvecError(KEY, f"{path} does not exist.", "Check the path.")
+    path = absolute_path(path)  # `.` has a name then
     if path.suffix.lower() in SUITE_ENDINGS:
-        return path.resolve()
+        return path
     if path.is_dir() and find_table(path, "corpus", KEY) is not None:
-        entry = {"name": path.name, "type": "retrieval", "path": str(path.resolve())}
+        entry = {"name": as_name(path.name, "test"), "type": "retrieval", "path": str(path)}
     else:
         entry = _labelled_entry(path, root)
     return _stored(entry, root)
@@ -84,7 +86,7 @@ def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:
         rows.append((where, only_columns(row, COLUMNS[kind], ("split",))))
     if not rows:
         raise DistilvecError(KEY, f"{file} has no rows.")
-    name = path.name.split(".")[0]
+    name = as_name(path.name.lstrip(".").split(".")[0], "test")
     splits = {str(row["split"]).strip() for _, row in rows if row.get("split")}
     scored = rows
     if splits:
@@ -94,7 +96,7 @@ def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:
     if kind == "search":
         return {"name": name, "type": "retrieval", "path": str(_search_folder(rows, scored, root))}
 
-    entry: dict[str, Any] = {"name": name, "type": kind, "path": str(path.resolve())}
+    entry: dict[str, Any] = {"name": name, "type": kind, "path": str(path)}
     if split is not None:
         entry["split"] = split
     elif path.is_dir():

@@ -12,6 +12,7 @@ from typing import Any, cast
 from distilvec.config.recipe import section_of
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import DistilvecError
+from distilvec.core.files import absolute_path
 from distilvec.data.sources import read_source
 from distilvec.pipeline.inputs import Texts, source_keys
 from distilvec.verbs.distill.names import BUILT_IN, STANDARD_INPUT, TextName, check_name, is_pattern, matching_files
@@ -90,14 +91,14 @@ def _named_source(name: str, root: Path) -> list[dict[str, Any]]:
     if "://" in name:
         return [{"url": name}]
     if Path(name).exists():
-        return [{"path": str(Path(name).resolve())}]
+        return [{"path": str(absolute_path(Path(name)))}]
     if name == BUILT_IN:
         return [{"builtin": BUILT_IN}]
     if is_pattern(name):
         files = matching_files(name)
         if not files:
             raise DistilvecError("texts", f"no file matches {name}.", "Check the pattern, and put it in quotes.")
-        return [{"path": str(Path(file).resolve())} for file in files]
+        return [{"path": str(absolute_path(Path(file)))} for file in files]
     check_name(name)
     return [{"dataset": name}]
 

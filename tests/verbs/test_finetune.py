@@ -85,8 +85,12 @@ def test_takes_the_teachers_pooling_and_length(tmp_path):
     assert student[1].pooling_mode == "cls" and student.max_seq_length == job.student_length == 128
 
 
-def test_a_wrong_kind_is_named(tiny_model, tmp_path):
-    done = CliRunner().invoke(
-        app, ["finetune", str(tiny_model), "--task", "x.jsonl", "--type", "ranking", "--out", str(tmp_path / "run")]
-    )
-    assert isinstance(done.exception, DistilvecError) and "[task.type]" in str(done.exception)
+@pytest.mark.parametrize(
+    ("option", "value"), [("--type", "ranking"), ("--encode", "together"), ("--task", "absent.jsonl")]
+)
+def test_a_wrong_task_is_named_by_its_option(option, value, tiny_model, tmp_path):
+    path = write_task(tmp_path / "task.jsonl", "pair", 8, 4)
+    options = {"--task": str(path), "--type": "pair", "--out": str(tmp_path / "run")} | {option: value}
+    words = [word for pair in options.items() for word in pair]
+    done = CliRunner().invoke(app, ["finetune", str(tiny_model), "--no-lora", *words])
+    assert isinstance(done.exception, DistilvecError) and done.exception.key == option

@@ -23,6 +23,9 @@ from distilvec.cli.output import write_result
 _FINETUNE = {
     "teacher.model": "model",
     "student.model": "model",
+    "task.path": "--task",
+    "task.type": "--type",
+    "task.encode": "--encode",
     "student.lora.r": "--r",
     "student.lora.alpha": "--alpha",
     "student.lora.dropout": "--dropout",

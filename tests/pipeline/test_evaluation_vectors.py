@@ -100,6 +100,17 @@ def test_the_plan_has_the_evaluation(tiny_recipe, suite, tmp_path, no_pages):
     assert rows["  with the teacher"].startswith("the vectors of all 50 texts are stored: ")
 
 
+def test_the_plan_counts_the_queries_that_search_the_teachers_documents(tiny_recipe, suite, tmp_path):
+    changes = {"evaluation__suite": suite, "evaluation__columns": ["teacher", "asymmetric", "untrained"]}
+    job = resolve(tiny_recipe(**changes), tmp_path / "run")
+    (task,) = job.tasks
+    words = dict(make_plan(job))["  with the student"]
+    counts = rf"50 texts, 1 times \(untrained\); {len(set(task.queries))} texts, 1 times \(asymmetric\)"
+    assert re.fullmatch(rf"{counts}: about \d+ s", words), words
+    alone = resolve(tiny_recipe(**changes | {"evaluation__columns": ["teacher"]}), tmp_path / "run")
+    assert "  with the student" not in dict(make_plan(alone))
+
+
 def test_a_plan_without_a_suite_has_no_evaluation(tiny_recipe, tmp_path, shared_cache):
     assert "evaluation" not in dict(make_plan(resolve(tiny_recipe(), tmp_path / "run")))
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from distilvec.config.schema import TEACHER_COLUMNS, Role
+from distilvec.config.schema import TEACHER_COLUMNS, Column, Role
 from distilvec.core.duration import duration
-from distilvec.evaluation.tasks import Task, embedded_texts
+from distilvec.evaluation.tasks import RetrievalTask, Task, embedded_texts
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.projected import trains_projection
 from distilvec.pipeline.rates import PerToken, embedding_rate, spread
@@ -20,11 +20,13 @@ from distilvec.teachers.model_embedder import ModelEmbedder
 LONGER = 1.5  # a rate holds for texts up to so many times as long
 
 
-def evaluation_texts(tasks: Sequence[Task]) -> dict[Role, list[str]]:
-    """Distinct texts that a model embeds for all tasks, by role."""
+def evaluation_texts(tasks: Sequence[Task], documents: bool = True) -> dict[Role, list[str]]:
+    """Distinct texts that a model embeds for all tasks, by role; with or without the `documents` of searches."""
     by_role: dict[Role, dict[str, None]] = {}
     for task in tasks:
-        for role, texts in embedded_texts(task):
+        first, second = embedded_texts(task)
+        is_embedded_by_another = isinstance(task, RetrievalTask) and not documents
+        for role, texts in (first,) if is_embedded_by_another else (first, second):
             by_role.setdefault(role, {}).update(dict.fromkeys(texts))
     return {role: list(texts) for role, texts in by_role.items()}
 
@@ -53,27 +55,45 @@ def teacher_evaluation(job: Job, model: ModelEmbedder, rate: PerToken | None) ->
     return f"{len(missing):,} of {count:,} texts: about {duration(len(missing) * rate.mean(lengths))}; then stored"
 
 
-def student_evaluation(job: Job, student: SentenceTransformer) -> str:
-    """What models of the student's size embed for the evaluation, and how long that takes."""
+def student_evaluation(job: Job, student: SentenceTransformer) -> str | None:
+    """What models of the student's size embed for the evaluation, and how long that takes; None for nothing."""
     section = job.recipe.evaluation
-    model = ModelEmbedder(student, "student", section.batch_tokens, job.teacher.info.prompts)
-    prompted_texts = []
-    for role, texts in evaluation_texts(job.tasks).items():
-        prompt = model.prompts.get(role, "")
-        prompted_texts += [prompt + text for text in texts]
-    rate, lengths = embedding_rate(model, prompted_texts)
-
+    checkpoints = job.recipe.train.keep_students
     models: list[str] = [name for name in ("untrained", "student") if name in section.columns]
     if "projected" in section.columns and trains_projection(job):
         models.append("projected")
     times = len(models)
-    checkpoints = job.recipe.train.keep_students
     if checkpoints and "margin" in section.parts:
         models.append(f"{checkpoints} saved checkpoints")
         times += checkpoints
-    count = len(prompted_texts)
-    time = duration(times * count * rate.mean(lengths))
-    return f"{count:,} texts, {times} times ({', '.join(models)}): about {time}"
+    searching = _columns_with_teacher(job)
+
+    parts = []
+    seconds = 0.0
+    model = ModelEmbedder(student, "student", section.batch_tokens, job.teacher.info.prompts)
+    for names, repeats, documents in ((models, times, True), (searching, len(searching), False)):
+        if not names:
+            continue
+        texts = []
+        for role, role_texts in evaluation_texts(job.tasks, documents).items():
+            prompt = model.prompts.get(role, "")
+            texts += [prompt + text for text in role_texts]
+        rate, lengths = embedding_rate(model, texts)
+        seconds += repeats * len(texts) * rate.mean(lengths)
+        parts.append(f"{len(texts):,} texts, {repeats} times ({', '.join(names)})")
+    return f"{'; '.join(parts)}: about {duration(seconds)}" if parts else None
+
+
+def _columns_with_teacher(job: Job) -> list[str]:
+    """Return the columns in which a model of the student's size embeds queries, and the teacher documents.
+
+    Without those of a model that has a column of its own, for which it embeds the same queries.
+    """
+    if not job.in_teacher_space or job.context.student_dim != job.teacher.info.dim:
+        return []
+    columns = job.recipe.evaluation.columns
+    by_model: dict[Column, Column] = {"untrained_asymmetric": "untrained", "asymmetric": "student", "mixed": "student"}
+    return [column for column, model in by_model.items() if column in columns and model not in columns]
 
 
 def evaluation_lines(job: Job, student: SentenceTransformer, teacher: str | None) -> list[list[str]]:
@@ -86,7 +106,9 @@ def evaluation_lines(job: Job, student: SentenceTransformer, teacher: str | None
     lines = [["evaluation", f"{count}: {names}"]]
     if teacher is not None and TEACHER_COLUMNS & {*section.columns}:
         lines.append(["  with the teacher", teacher])
-    lines.append(["  with the student", student_evaluation(job, student)])
+    of_student = student_evaluation(job, student)
+    if of_student is not None:
+        lines.append(["  with the student", of_student])
     if "speed" in section.parts:
         lines.append(["  table of speed", f"at most {duration(section.speed_seconds)} (evaluation.speed_seconds)"])
     return lines

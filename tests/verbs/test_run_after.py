@@ -10,6 +10,7 @@ from samples import make_texts
 
 import distilvec
 from distilvec.__main__ import run_command
+from distilvec.config.yaml_dialect import dump_yaml
 
 RECIPE = """
 name: small
@@ -42,7 +43,10 @@ def test_one_command_runs_both(recipe, capsys, no_pages):
     assert "first small-first" in capsys.readouterr().err
     first, second = distilvec.result("runs/small-first"), distilvec.result("runs/mine")
     assert first.recipe.train.max_steps == second.recipe.train.max_steps == 2
-    assert second.recipe.student.model == "runs/small-first/student" and second.recipe.after == "first"
+    student = str(Path("runs/small-first/student").absolute())
+    assert second.recipe.student.model == student and second.recipe.after == "first"
+    assert dump_yaml({"model": student}).strip() in Path("runs/mine/recipe.yaml").read_text(), "from anywhere"
+    assert run_command(words) == 0, "the same command goes on, though that folder was not there before"
     before = Path("runs/small-first/details/record.json").stat().st_mtime_ns
     assert run_command([*words, "--restart"]) == 0
     assert Path("runs/small-first/details/record.json").stat().st_mtime_ns == before, "the student is there"

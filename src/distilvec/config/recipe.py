@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from distilvec.config.base import Section, excerpt, key_text
 from distilvec.config.messages import explain, invalid, unknown
-from distilvec.config.paths import resolve_key, resolve_tree
+from distilvec.config.paths import absolute, resolve_key, resolve_tree
 from distilvec.config.schema import MethodSection, Recipe
 from distilvec.config.training import StageSection, TrainSection
 from distilvec.config.yaml_dialect import dump_yaml, load_yaml, read_yaml
@@ -157,12 +157,25 @@ def override(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 def validate(tree: dict[str, Any], origin: str | None = None) -> Recipe:
     """Plain data to a Recipe, its stages tried as well; every problem in one DistilvecError."""
-    recipe, problems = _try(tree)
+    recipe, problems = _try(_with_earlier_student(tree))
     if recipe is not None:
         problems = [problem for stage in recipe.stages for problem in _try_stage(recipe, stage)[1]]
     if recipe is None or problems:
         raise invalid("recipe", origin, problems)
     return recipe
+
+
+def _with_earlier_student(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return a tree with `after` with the absolute folder of the student that another run makes, below the current one.
+
+    It must have one name before and after that run: a name that changed then would be another recipe, and a later run
+    that was killed would not go on.
+    """
+    student = tree.get("student")
+    model = student.get("model") if isinstance(student, dict) else None
+    if not tree.get("after") or not isinstance(student, dict) or not isinstance(model, str) or model == "teacher":
+        return tree
+    return {**tree, "student": {**student, "model": absolute(model, Path.cwd(), "student.model")}}
 
 
 def stage_recipes(recipe: Recipe) -> dict[str, Recipe]:

@@ -9,6 +9,8 @@ import shutil
 from pathlib import Path
 
 import architectures
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from accelerate import Accelerator
@@ -17,12 +19,14 @@ from jobs import train
 from labelled import write_task
 from refusals import refused
 from safetensors.torch import load_file
+from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 import distilvec
 from distilvec.core.errors import DistilvecError
 from distilvec.core.run_folder import RunFolder
 from distilvec.data import docstrings
+from distilvec.models.load import load
 from distilvec.pipeline.prepare import prepare, prepare_data
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
@@ -234,6 +238,28 @@ def test_a_record_without_weights_has_the_teachers_name(tiny_recipe, tiny_model,
         (student / "distillation.json").write_text(json.dumps(record))
         recipe = tiny_recipe(student__model=str(student), student__layers=None)
         assert resolve(recipe, tmp_path / "run").recipe.student.dense == dense
+
+
+def test_a_student_of_an_index_stays_its_student_when_the_index_grows(tiny_recipe, tiny_model, tmp_path):
+    texts = make_texts(260)
+    vectors = list(load(tiny_model, device="cpu").encode(texts))
+
+    def student_of(count, student, folder):
+        table = pa.table({"text": texts[:count], "embedding": vectors[:count]})
+        pq.write_table(table, tmp_path / "dump.parquet")
+        recipe = tiny_recipe(
+            teacher={"vectors": str(tmp_path / "dump.parquet")},
+            student={"model": str(student)},
+            corpus={"sources": [{"builtin": "teacher"}], "validation_rows": 40},
+            train__max_steps=1,
+        )
+        return resolve(recipe, tmp_path / folder)
+
+    run(student_of(200, tiny_model, "first").recipe, tmp_path / "first")
+    assert student_of(200, tiny_model, "again").recipe.student.dense == "always"
+    for count in (200, 260):
+        job = student_of(count, tmp_path / "first" / "student", "later")
+        assert job.recipe.student.dense == "keep", "its own layer goes on"
 
 
 def test_a_student_goes_on_behind_its_own_layer(tiny_recipe, tmp_path, wide_teacher):

@@ -69,11 +69,12 @@ def _is_made_of(description: TeacherDescription, record: dict[str, Any]) -> bool
     """Return whether a student or a transplanted model was made of this teacher, by its record.
 
     The weights decide: the folders of different models often have one name, such as `model`, and a folder may be
-    renamed. Records of earlier versions have the name alone.
+    renamed. Records of earlier versions have the name alone. Of an index or an API the name decides: an index grows,
+    and a server moves, while the model stays.
     """
     teacher = record.get("teacher")
     if not isinstance(teacher, dict):  # of a transplanted model
         teacher = {"name": teacher, "weights": record.get("weights")}
-    if teacher.get("weights") is not None:
+    if teacher.get("weights") is not None and description.info.model is not None:
         return bool(teacher["weights"] == description.manifest.weights)
     return teacher.get("name") == description.info.name

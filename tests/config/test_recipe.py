@@ -380,6 +380,17 @@ def test_a_named_student_of_every_run_of_a_sweep_stays_whole(file, capsys):
     assert {one.recipe.train.batch_size for one in members} == {8, 16}
 
 
+def test_a_stated_suite_replaces_the_built_in_one(file, capsys):
+    file.write_text(MINIMAL + "  docstrings: {evaluation.builtin: python-docstrings}\n")
+    evaluation = recipe.load(file, "docstrings", ["evaluation.suite=mine.yaml"]).evaluation
+    assert (evaluation.suite.name, evaluation.builtin) == ("mine.yaml", None)
+    assert "evaluation.builtin is left out" in capsys.readouterr().err
+    assert recipe.load(file, "docstrings", ["evaluation.suite=null"]).evaluation.builtin == "python-docstrings"
+    for both in ("evaluation={suite: a.yaml, builtin: python-docstrings}", "evaluation.builtin=python-docstrings"):
+        with refused("evaluation.suite", "builtin"):
+            recipe.load(file, None, ["evaluation.suite=mine.yaml", both])
+
+
 @pytest.mark.parametrize(
     ("stated", "paths"),
     [

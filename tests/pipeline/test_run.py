@@ -20,6 +20,7 @@ from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 from distilvec.__main__ import main as cli_main
+from distilvec.__main__ import run_command
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import PARTS
 from distilvec.core.errors import DistilvecError
@@ -268,6 +269,15 @@ def test_the_plan_of_a_sweep_counts_its_runs(tiny_recipe, tmp_path, monkeypatch,
     shown = capsys.readouterr().out
     assert not ended.value.code and "2 runs" in shown
     assert str(tmp_path / "out" / "seed=0") in re.sub(r"[\s│]", "", shown)  # paths may be broken
+
+
+def test_a_plan_has_the_stated_suite_instead_of_the_built_in_one(tiny_recipe, suite, tmp_path, capsys, shared_cache):
+    recipe = tiny_recipe()
+    changes = [f"teacher.model={recipe.teacher.model}", f"corpus.sources={recipe.corpus.sources[0].path}"]
+    changes += ["student.layers=2", f"evaluation.suite={suite}"]
+    assert run_command(["plan", "quickstart", *changes, "--json", str(tmp_path / "plan.json")]) == 0
+    rows = {row["item"]: row["value"] for row in json.loads((tmp_path / "plan.json").read_text())["rows"]}
+    assert rows["evaluation"] == "2 tasks: sts, find"
 
 
 def test_a_changed_method_file_is_named(tiny_recipe, tmp_path, shared_cache):

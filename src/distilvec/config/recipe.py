@@ -134,11 +134,12 @@ def stated_sizes(changes: Mapping[str, Any]) -> list[str]:
 
 
 def override(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Set the keys of overrides; a named student stays whole, and layers that are stated replace a size.
+    """Set the keys of overrides; a named student stays whole, and what is stated replaces what would contradict it.
 
     What a recipe cuts from the teacher (`student.model: teacher`) does not apply to another model that an override
     names in its place. Such keys are left out, with a line in the log, unless the overrides set them, too. So is the
-    recipe's `student.size` where an override states what the size would decide on.
+    recipe's `student.size` where an override states what the size would decide on, and `evaluation.builtin` where it
+    states a suite.
     """
     student = tree.get("student")
     named = changes.get("student.model")
@@ -151,6 +152,11 @@ def override(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
     if isinstance(student, dict) and student.get("size") is not None and "student.size" not in changes and sizes:
         del student["size"]
         log(f"student.size is left out: {sizes[0]} is stated")
+    evaluation = tree.get("evaluation")
+    is_suite_stated = changes.get("evaluation.suite") is not None and "evaluation.builtin" not in changes
+    if isinstance(evaluation, dict) and evaluation.get("builtin") is not None and is_suite_stated:
+        del evaluation["builtin"]
+        log("evaluation.builtin is left out: evaluation.suite is stated")
     for key, value in changes.items():
         set_key(tree, key, value)
 

@@ -308,6 +308,13 @@ class EvaluationSection(Section):
     )
     marks: MarksSection = MarksSection()
 
+    @model_validator(mode="after")
+    def check_suite(self) -> EvaluationSection:
+        """Refuse two suites, of which only one would be scored."""
+        if self.suite is not None and self.builtin is not None:
+            raise refused("suite", f"builtin, {self.builtin}, is a suite as well. Set one of the two to null")
+        return self
+
 
 class Recipe(Section):
     """A whole experiment, validated."""

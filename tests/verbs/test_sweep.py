@@ -182,6 +182,24 @@ def test_a_recipe_without_a_sweep_and_overrides_that_fight_it(file):
         expand(file, ["train.epochs"])
 
 
+def test_a_variant_may_change_the_sweep(file):
+    """Also one that makes a recipe without a sweep a sweep, or one with a sweep a single run."""
+    variants = "variants:\n  few: {sweep.seeds: [8, 9], student.max_length: 16}\n  single: {sweep: null}\n"
+    plain = _without_sweep(file)
+    for path in (plain, file):
+        path.write_text(path.read_text().replace("variants:\n", variants, 1))
+    runs = load_runs(plain, variant="few")
+    assert runs.is_sweep and [member.recipe.train.seed for member in runs.members] == [8, 9]
+    assert {(member.recipe.student.max_length, member.recipe.sweep) for member in runs.members} == {(16, None)}
+    assert [member.recipe.train.seed for member in load_runs(plain, ["sweep.seeds=[3]"], "few").members] == [3]
+    assert not load_runs(file, variant="single").is_sweep and not load_runs(file, ["sweep=null"]).is_sweep
+    with refused("sweep.seeds", "few"):
+        load_runs(file, ["sweep.variants=[long, few]"])
+    plain.write_text(plain.read_text().replace("sweep.seeds: [8, 9]", "sweep.variants: [long, short]"))
+    with refused("sweep.variants", "few"):
+        load_runs(plain, variant="few")
+
+
 @pytest.mark.parametrize(
     "path", [path for path in recipe_files() if "sweep" in recipes.read_tree(path)], ids=lambda path: path.stem
 )

@@ -66,10 +66,14 @@ class Runs:
 
 
 def load_runs(path: Path, overrides: Sequence[str] = (), variant: str | None = None) -> Runs:
-    """Read a recipe file once and return its runs, at least one. Errors as `expand` and `config.recipe.load`."""
+    """Read a recipe file once and return its runs, at least one; sweep=null leaves a single one.
+
+    Errors as `expand` and `config.recipe.load`.
+    """
     tree = recipes.read_tree(path)
-    overridden = any(text.partition("=")[0].strip().split(".")[0] == "sweep" for text in overrides)
-    if overridden or tree.get("sweep") is not None:
+    scratch = copy.deepcopy(tree)
+    chosen = _chosen_variant(recipes.take_variants(scratch, str(path)), variant, str(path))
+    if _take_sweep(scratch, chosen, recipes.read_overrides(overrides)) is not None:
         return Runs(_expand_file(tree, path, overrides, variant), is_sweep=True)
     recipe = recipes.validate(recipes.changed_tree(tree, path, variant, overrides), str(path))
     return Runs([Member(recipe.name, recipe.name, recipe)], is_sweep=False)
@@ -80,8 +84,9 @@ def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), vari
 
     `source` is a recipe file, or its tree (relative paths then start in the current folder). `overrides` are
     `key=value` texts for every run; `sweep.seeds=[0,1]` changes the sweep itself. `variant` replaces the sweep's
-    variants by one.
-    Errors: DistilvecError for no sweep, an invalid recipe, or an override of a key that the grid varies.
+    variants by one; its keys of the sweep count before those of the overrides.
+    Errors: DistilvecError for no sweep, an invalid recipe, an override of a key that the grid varies, or keys of the
+    sweep in a variant that it lists.
     """
     if isinstance(source, Path):
         return _expand_file(recipes.read_tree(source), source, overrides, variant)
@@ -99,16 +104,17 @@ def _expand(
 ) -> list[Member]:
     known_variants = recipes.take_variants(tree, origin)
     changes = recipes.read_overrides(overrides)
-    for key in list(changes):
-        if key.split(".")[0] == "sweep":
-            recipes.set_key(tree, key, changes.pop(key))
-    section = _section(tree.pop("sweep", None), origin, changes)
+    sweep = _take_sweep(tree, _chosen_variant(known_variants, variant, origin), changes)
+    changes = _without_sweep(changes)
+    section = _section(sweep, origin, changes)
     base_name = _base_name(changes.pop("name", tree.pop("name", None)), stem, origin)
 
     names, key = section.variants or [], "sweep.variants"
     if variant is not None:
         names, key = [variant], "variant"
     variants = {name: recipes.find_variant(known_variants, name, key, origin) for name in names}
+    if variant is None:
+        _refuse_sweeps(variants)
 
     members = []
     seeds: list[int | None] = [*(section.seeds or [])] or [None]
@@ -119,7 +125,7 @@ def _expand(
         changed = copy.deepcopy(tree)
         changed["name"] = _shortened(f"{base_name}-{name}", MOST_NAME_BYTES)
         # A variant first, then what holds for all runs, then what this sweep varies: the later one counts
-        for key, value in variants.get(variant_name or "", {}).items():
+        for key, value in _without_sweep(variants.get(variant_name or "", {})).items():
             recipes.set_key(changed, key, copy.deepcopy(value))
         recipes.override(changed, copy.deepcopy(changes))
         for key, value in point.items():
@@ -128,6 +134,44 @@ def _expand(
             recipes.set_key(changed, "train.seed", seed)
         members.append(Member(name, label or base_name, recipes.validate(changed, f"{origin}, run {name}")))
     return members
+
+
+def _chosen_variant(known: Mapping[str, dict[str, Any]], variant: str | None, origin: str) -> dict[str, Any]:
+    """Return the changes of the variant that a command names; DistilvecError if they list variants of the sweep."""
+    if variant is None:
+        return {}
+    changes = recipes.find_variant(known, variant, "variant", origin)
+    sweep = _take_sweep({}, changes)
+    if isinstance(sweep, dict) and sweep.get("variants"):
+        problem = f"is set by variant {variant}, which itself takes the place of the sweep's variants."
+        raise DistilvecError("sweep.variants", problem, "Remove it from the variant.")
+    return changes
+
+
+def _take_sweep(tree: dict[str, Any], *changes: Mapping[str, Any]) -> Any:
+    """Remove the sweep from a recipe's tree and return it, with the changes' keys of it set, later ones last."""
+    for mapping in changes:
+        for key, value in mapping.items():
+            if _is_of_sweep(key):
+                recipes.set_key(tree, key, copy.deepcopy(value))
+    return tree.pop("sweep", None)
+
+
+def _is_of_sweep(key: str) -> bool:
+    return key.split(".")[0] == "sweep"
+
+
+def _without_sweep(changes: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in changes.items() if not _is_of_sweep(key)}
+
+
+def _refuse_sweeps(variants: Mapping[str, Mapping[str, Any]]) -> None:
+    """DistilvecError for a variant that a sweep lists and that has keys of a sweep itself: it is a single run."""
+    for name, changes in variants.items():
+        for key in changes:
+            if _is_of_sweep(key):
+                problem = f"is set by variant {name}, which is a run of the sweep."
+                raise DistilvecError(key_text(key), problem, f"Remove it from the variant, or give --variant {name}.")
 
 
 def _base_name(stated: Any, stem: str, origin: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import subprocess
 import sys
@@ -159,6 +160,26 @@ def test_a_cache_from_fill_to_repair(tiny_recipe, tmp_path, command):
     assert "repaired" in command("cache", "verify", vectors, "--repair")[1]
     assert command("cache", str(file))[0] == 0
     assert "every shard matches" in command("cache", "verify", vectors)[1]
+
+
+def test_the_caches_of_a_sweep_are_those_that_its_runs_read(tiny_recipe, tmp_path, command):
+    tree = tiny_recipe().model_dump(mode="json", exclude_none=True)
+    tree["variants"] = {"short": {"teacher.max_length": 32}, "long": {"teacher.max_length": 64}}
+    tree["sweep"] = {"variants": ["short", "long"], "grid": {"student.layers": [1, 2]}, "seeds": [0, 1]}
+    file = tmp_path / "two.yaml"
+    file.write_text(recipes.dump_yaml(tree))
+    status, folders, problem = command("cache", "fill", str(file))
+    assert status == 0 and len(folders.split()) == 2, problem
+    for variant in ("short", "long"):
+        status, shown, problem = command("plan", str(file), "sweep=null", "--variant", variant, "--json", "-")
+        rows = {row["item"]: row["value"] for row in json.loads(shown)["rows"]}
+        assert status == 0 and rows["teacher vectors to compute"].startswith("0 of 200"), problem
+    vectors = str(tmp_path / "vectors.parquet")
+    for words in (["export", "--out", vectors], ["import", "--table", vectors], ["merge"]):
+        status, _, problem = command("cache", words[0], str(file), *words[1:])
+        assert status == 2 and "[sweep]" in problem, problem
+        status, _, problem = command("cache", words[0], str(file), *words[1:], "sweep=null", "--variant", "short")
+        assert "[sweep]" not in problem
 
 
 def test_evaluate_writes_json(tiny_model, tmp_path, command):

@@ -101,16 +101,6 @@ def combined(variant: list[str] | None) -> str | None:
     return "+".join(variant) if variant else None
 
 
-def load_recipe(name: str, variant: list[str] | None, overrides: list[str] | None) -> Recipe:
-    """A recipe by file or built-in name, with its variants and changes applied."""
-    from distilvec.config.builtin import recipe_file
-    from distilvec.config.recipe import load
-
-    recipe = load(recipe_file(name), combined(variant), overrides)
-    check_recipe_paths(recipe)
-    return recipe
-
-
 def check_recipe_paths(recipe: Recipe) -> None:
     """DistilvecError for a teacher, student or corpus file that does not exist, before any model library is loaded."""
     from distilvec.data.readers import check_readable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from distilvec.cli.layout import Listed, example
 from distilvec.cli.options import (
@@ -16,12 +16,17 @@ from distilvec.cli.options import (
     argument,
     check_input,
     check_outputs,
-    load_recipe,
+    check_recipe_paths,
+    combined,
     option,
     recipe_files,
 )
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
+
+if TYPE_CHECKING:
+    from distilvec.config.schema import Recipe
+    from distilvec.verbs.run.sweep import Runs
 
 CacheFolder = Annotated[Path, argument("The cache's folder.")]
 _FOLDER = "~/.cache/distilvec/FOLDER"
@@ -65,7 +70,7 @@ def cache_fill(
 ) -> None:
     """Compute the teacher's vectors of a recipe's texts.
 
-    The same command again resumes.
+    Of a sweep, those of all its runs. The same command again resumes.
     """
     if ray is not None and shard is not None:
         raise DistilvecError("--shard", "--shard and --ray cannot be combined: Ray divides the shards itself.")
@@ -75,8 +80,9 @@ def cache_fill(
         )
     if ray is not None:
         require_extra("ray", "--ray")
-    loaded = load_recipe(recipe, variant, overrides)
+    members = _load_runs(recipe, variant, overrides).members
 
+    from distilvec.pipeline.caches import folder_of_cache
     from distilvec.pipeline.prepare import cached_teachers, fill_cache
     from distilvec.pipeline.resolve import resolve
     from distilvec.teachers.cache.parts import Share
@@ -84,14 +90,21 @@ def cache_fill(
     from distilvec.verbs.cache.cluster import fill_on_ray, fill_one_share
 
     share = None if shard is None else Share.parse(shard)
-    job = resolve(loaded, Path())
-    for teacher in cached_teachers(job):
-        if share is not None:
-            print(fill_one_share(job, teacher, share).folder)
-        elif ray is not None:
-            print(fill_on_ray(job, teacher, RayOptions(ray, workers, gpus_per_worker)).folder)
-        else:
-            print(fill_cache(job, teacher).folder)
+    groups = {member.group: member.recipe for member in members}  # runs that differ by their seed read the same vectors
+    filled = set()
+    for loaded in groups.values():
+        job = resolve(loaded, Path())
+        for teacher in cached_teachers(job):
+            cache = (folder_of_cache(job, teacher), teacher.manifest.fingerprint, teacher.corpus.fingerprint)
+            if cache in filled:
+                continue
+            filled.add(cache)
+            if share is not None:
+                print(fill_one_share(job, teacher, share).folder)
+            elif ray is not None:
+                print(fill_on_ray(job, teacher, RayOptions(ray, workers, gpus_per_worker)).folder)
+            else:
+                print(fill_cache(job, teacher).folder)
 
 
 @cache_app.command("merge", epilog=example("cache merge", "talas --variant local"))
@@ -100,7 +113,7 @@ def cache_merge(recipe: RecipeFile, overrides: Overrides = None, variant: Varian
 
     The files are the same as from one process.
     """
-    loaded = load_recipe(recipe, variant, overrides)
+    loaded = _load_single_run(recipe, variant, overrides)
 
     from distilvec.pipeline.prepare import cached_teachers
     from distilvec.pipeline.resolve import resolve
@@ -153,7 +166,7 @@ def cache_export(
     """
     from distilvec.config.builtin import recipe_file
 
-    loaded = load_recipe(recipe, variant, overrides)
+    loaded = _load_single_run(recipe, variant, overrides)
     check_outputs([("--out", out)], [recipe_file(recipe), *recipe_files([loaded])])
 
     from distilvec.pipeline.prepare import cached_teachers, fill_cache
@@ -178,7 +191,7 @@ def cache_import(
     The recipe's first teacher has computed them elsewhere.
     """
     check_input(table, "--table")
-    loaded = load_recipe(recipe, variant, overrides)
+    loaded = _load_single_run(recipe, variant, overrides)
 
     from distilvec.pipeline.caches import own_cache
     from distilvec.pipeline.prepare import cached_teachers
@@ -188,6 +201,26 @@ def cache_import(
     job = resolve(loaded, Path())
     cache = own_cache(job, cached_teachers(job)[0])
     print(f"{import_parquet(table, cache):,} vectors imported into {cache.folder}")
+
+
+def _load_runs(name: str, variant: list[str] | None, overrides: list[str] | None) -> Runs:
+    """The runs of a recipe by file or built-in name, with its variants and changes applied."""
+    from distilvec.config.builtin import recipe_file
+    from distilvec.verbs.run.sweep import load_runs
+
+    runs = load_runs(recipe_file(name), overrides or [], combined(variant))
+    for member in runs.members:
+        check_recipe_paths(member.recipe)
+    return runs
+
+
+def _load_single_run(name: str, variant: list[str] | None, overrides: list[str] | None) -> Recipe:
+    """The same of a recipe with a single run; DistilvecError for a sweep, whose runs may have caches of their own."""
+    runs = _load_runs(name, variant, overrides)
+    if runs.is_sweep:
+        problem = f"{name} is a sweep of {len(runs.members)} runs, which may have different caches."
+        raise DistilvecError("sweep", problem, "Name one run: sweep=null, with its --variant and its keys.")
+    return runs.first.recipe
 
 
 def _flat(tree: Mapping[str, object], prefix: str = "") -> list[list[str]]:

@@ -1,5 +1,6 @@
 """Reading recipes: overrides, variants, values, relative paths, and errors that name the key."""
 
+import copy
 import os
 
 import pytest
@@ -378,6 +379,70 @@ def test_a_named_student_of_every_run_of_a_sweep_stays_whole(file, capsys):
     members = expand(file, ["student.model=runs/small"])
     assert [(one.recipe.student.model, one.recipe.student.layers) for one in members] == [("runs/small", None)] * 4
     assert {one.recipe.train.batch_size for one in members} == {8, 16}
+
+
+TABLE = {"teacher": {"vectors": "t.parquet"}}
+TOKENIZER = {"corpus": {"sources": [{"tokenizer": "bert"}]}}
+DOCSTRINGS = {"corpus": {"sources": [{"builtin": "python-docstrings"}]}}
+
+
+@pytest.mark.parametrize(
+    ("tree", "key", "value"),
+    [
+        (TABLE, "teacher.live", True),
+        (TABLE, "teacher.pooling", "cls"),
+        (TABLE, "teacher.normalize", True),
+        (TABLE, "teacher.max_length", 32),
+        (TABLE, "teacher.dtype", "bfloat16"),
+        (TABLE, "teacher.attention", "bidirectional"),
+        (TABLE, "teacher.adapters", ["a"]),
+        (TABLE, "teacher.quantize", "8bit"),
+        (TABLE, "teacher.device_map", "auto"),
+        (TABLE, "teacher.trust_remote_code", True),
+        (TABLE, "teacher.preset", "e5"),
+        (TABLE, "teacher.batch_tokens", 64),
+        ({}, "teacher.limit", 5),
+        ({}, "teacher.columns", {"text": "body"}),
+        ({}, "teacher.repeats", "first"),
+        ({}, "teacher.texts", "texts.txt"),
+        ({}, "teacher.made_by", "m"),
+        ({"teacher": {"model": "m", "api": {}}}, "teacher.limit", 5),
+        ({}, "corpus.sources.0.split", "test"),
+        ({}, "corpus.sources.0.config", "en"),
+        ({}, "corpus.sources.0.revision", "v1"),
+        ({}, "corpus.sources.0.streaming", True),
+        ({"corpus": {"sources": [{"url": "s3://bucket/texts"}]}}, "corpus.sources.0.split", "test"),
+        (TOKENIZER, "corpus.sources.0.column", "text"),
+        (DOCSTRINGS, "corpus.sources.0.column", "text"),
+        (DOCSTRINGS, "corpus.sources.0.split", "test"),
+        ({}, "train.update.eta", 0.1),
+        ({}, "train.update.variance", 0.2),
+        ({}, "train.schedule.cycles", 3),
+        ({"train": {"schedule": {"name": "cycles"}}}, "train.schedule.warmup", 10),
+        ({}, "student.tokenizer", "bert"),
+        ({"student": {"model": "m", "vocabulary": {"tokenizer": "bert"}}}, "student.vocabulary.letters", "seen"),
+        ({"student": {"model": "m", "vocabulary": {"kind": "bpe", "size": 9}}}, "student.vocabulary.letters", "all"),
+    ],
+)
+def test_keys_that_would_not_be_read_are_refused(tree, key, value):
+    """A `split` of a file is the worst of them: its test rows would be trained on."""
+    tree = copy.deepcopy({**yaml.safe_load(MINIMAL), **tree})
+    del tree["variants"]
+    recipe.validate(tree)
+    recipe.set_key(tree, key, value)
+    with refused(key):
+        recipe.validate(tree)
+
+
+def test_keys_of_the_kind_are_read():
+    tree = yaml.safe_load(MINIMAL)
+    del tree["variants"]
+    table = {"vectors": "t.parquet", "revision": "v1", "limit": 5, "repeats": "drop", "made_by": "m"}
+    data_set = {"dataset": "some/set", "config": "en", "split": "dev", "streaming": True, "revision": "v1"}
+    recipe.validate({**tree, "teacher": table, "corpus": {"sources": [data_set]}})
+    recipe.validate(
+        {**tree, "train": {"update": {"name": "asam", "eta": 0.1}, "schedule": {"name": "cycles", "cycles": 3}}}
+    )
 
 
 def test_a_stated_suite_replaces_the_built_in_one(file, capsys):

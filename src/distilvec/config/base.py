@@ -171,6 +171,13 @@ class Section(BaseModel):
             raise ValueError(problem)
         return self
 
+    def refuse_unread(self, names: Iterable[str], reader: str) -> None:
+        """Refuse keys that `reader`, of this section, does not read, unless they have their defaults."""
+        for name in names:
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise refused(name, f"found {excerpt(value)}; {reader} does not read this key. Remove it")
+
 
 def refused(field: str, problem: str) -> PydanticCustomError:
     """The error of a section's validator, under the key of one of the section's fields."""

@@ -35,7 +35,7 @@ from distilvec.core.addresses import sets_secret
 from distilvec.core.similarity import Similarity
 
 Role = Literal["query", "document"]
-_LOCAL = (
+_LOCAL = (  # keys of a model on this machine
     "revision",
     "pooling",
     "normalize",
@@ -47,7 +47,23 @@ _LOCAL = (
     "device_map",
     "live",
     "trust_remote_code",
-)  # keys of a model on this machine
+)
+_TABLE = ("texts", "columns", "limit", "repeats", "made_by")
+# Keys that a kind of teacher does not read. The revision of a table is a label in reports
+_UNREAD_BY_TEACHER = {
+    "a model on this machine": _TABLE,
+    "a model behind teacher.api": (*_LOCAL, *_TABLE),
+    "a table of vectors": ("preset", "batch_tokens", *(name for name in _LOCAL if name != "revision")),
+}
+_OF_DATASET = ("config", "split", "revision", "streaming")
+# Keys that a kind of source does not read
+_UNREAD_BY_SOURCE = {
+    "path": _OF_DATASET,
+    "url": _OF_DATASET,
+    "dataset": (),
+    "tokenizer": ("config", "split", "streaming", "column", "where"),
+    "builtin": (*_OF_DATASET, "column"),
+}
 
 
 class TeacherSection(Section):
@@ -133,13 +149,6 @@ class TeacherSection(Section):
         return self
 
     @model_validator(mode="after")
-    def check_made_by(self) -> TeacherSection:
-        """Refuse the maker of a table where there is no table."""
-        if self.made_by is not None and self.vectors is None:
-            raise refused("made_by", "names the model that made a table or index. Set vectors, or remove the key")
-        return self
-
-    @model_validator(mode="after")
     def check_api(self) -> TeacherSection:
         """Refuse an API without a model, and keys that a model behind an API does not read."""
         if self.api is None:
@@ -154,9 +163,17 @@ class TeacherSection(Section):
                 "api.by_role tells queries from documents by their prompts. State both, as the server prepends them: "
                 "the student reads them as well",
             )
-        for name in _LOCAL:
-            if (value := getattr(self, name)) != type(self).model_fields[name].default:
-                raise refused(name, f"found {value!r}; the model runs behind teacher.api, not here. Remove the key")
+        return self
+
+    @model_validator(mode="after")
+    def check_unread(self) -> TeacherSection:
+        """Refuse keys of another kind of teacher."""
+        kind = "a model on this machine"
+        if self.vectors is not None:
+            kind = "a table of vectors"
+        elif self.api is not None:
+            kind = "a model behind teacher.api"
+        self.refuse_unread(_UNREAD_BY_TEACHER[kind], kind)
         return self
 
 
@@ -195,6 +212,14 @@ class SourceSection(Section):
         if Path(named).is_absolute():  # a folder
             named = Path(named).name
         return self.name or file.lstrip(".").split(".")[0] or named
+
+    @model_validator(mode="after")
+    def check_unread(self) -> SourceSection:
+        """Refuse keys of another kind of source, such as `split` of a file, all of whose rows are read."""
+        for kind in self.one_of:
+            if getattr(self, kind) is not None:
+                self.refuse_unread(_UNREAD_BY_SOURCE[kind], f"a source with '{kind}'")
+        return self
 
 
 class CorpusSection(Section):

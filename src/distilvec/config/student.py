@@ -85,6 +85,8 @@ class VocabularySection(Section):
         hybrid = self.kind == "hybrid"
         if self.tokenizer is not None and (self.size or self.target or self.share or self.kind != "trim"):
             raise refused("tokenizer", "is one that exists; leave out kind, size, target and share")
+        if self.tokenizer is not None or self.kind in ("bpe", "unigram", "wordpiece"):
+            self.refuse_unread(["letters"], "a tokenizer that exists or is trained")
         if self.kind != "trim" and self.size is None:
             raise refused("size", f"is needed by kind '{self.kind}'; give a number of tokens")
         for name in ("target", "share"):
@@ -168,6 +170,8 @@ class StudentSection(Section):
     @model_validator(mode="after")
     def check_fresh_student(self) -> StudentSection:
         """Refuse keys that contradict each other."""
+        if self.model is not None:
+            self.refuse_unread(["tokenizer"], "a student with 'model'")
         if self.config is not None and self.tokenizer is None:
             raise ValueError("a fresh student ('config') needs a 'tokenizer'")
         if self.config is not None and self.dense == "keep":

@@ -131,6 +131,41 @@ def test_a_wrong_word_is_answered_with_the_right_one(arguments, hint, command):
     assert status == 2 and hint in shown
 
 
+FINETUNE = ["finetune", "MODEL", "--task", "rows.csv", "--type", "classification", "--out", "run"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["distill", "MODEL", "texts.txt", "--layers", "2", "student.layers=3"], "--layers"),
+        (["distill", "MODEL", "texts.txt", "--size", "5M", "student.size=80%"], "--size"),
+        (["distill", "MODEL", "texts.txt", "--epochs", "3", "train={epochs: 1}"], "--epochs"),
+        (["distill", "MODEL", "texts.txt", "--method", "redact", "method.name=offline_cosine"], "--method"),
+        (["distill", "MODEL", "texts.txt", "--test", "rows.csv", "evaluation.suite=suite.yaml"], "--test"),
+        (["classify", "rows.csv", "--layers", "2", "student.layers=3"], "--layers"),
+        (["classify", "rows.csv", "--teacher", "MODEL", "teacher.model=other"], "--teacher"),
+        (["classify", "rows.csv", "--seed", "2", "train.seed=3"], "--seed"),
+        (["classify", "rows.csv", "--test", "rows.csv", "--test-size", "0.5"], "--test-size"),
+        ([*FINETUNE, "--epochs", "3", "train.epochs=1"], "--epochs"),
+        ([*FINETUNE, "--r", "4", "student.lora=null"], "--r"),
+        ([*FINETUNE, "--no-lora", "--alpha", "32"], "--alpha"),
+        (["evaluate", "MODEL", "--suite", "suite.yaml", "--mixed"], "--mixed"),
+        (["evaluate", "MODEL", "--teacher", "index.parquet", "--data", "."], "--data"),
+        (["recipes", "--all", "show", "redact"], "--all"),
+        (["recipes", "--json", "out.json", "schema"], "--json"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_options_that_would_be_dropped_are_refused(arguments, option, tiny_model, tmp_path, command, monkeypatch):
+    """One that a key or another option contradicts, and one without its own."""
+    monkeypatch.chdir(tmp_path)
+    Path("texts.txt").write_text("river\nstone\n")
+    Path("rows.csv").write_text("text,label\nriver,a\nstone,b\nbridge,a\nmirror,b\n")
+    Path("suite.yaml").write_text("[]")
+    status, _, problem = command(*(str(tiny_model) if word == "MODEL" else word for word in arguments))
+    assert status == 2 and f"[{option}]" in problem, problem
+
+
 @pytest.mark.parametrize("verb", [[], ["run"], ["cache"], ["cache", "fill"], ["transplant"]], ids=" ".join)
 def test_h_is_help(verb, command):
     assert command(*verb, "-h") == command(*verb, "--help")

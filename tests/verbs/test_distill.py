@@ -68,6 +68,10 @@ def test_a_run_folder_may_have_any_name(folder, name):
         ({}, "runs/model-25-percent"),
         ({"size": "5M"}, "runs/model-5M"),
         ({"layers": 3}, "runs/model-3-layers"),
+        ({"overrides": {"student.size": "80%"}}, "runs/model-80-percent"),
+        ({"overrides": {"student.size": None}}, "runs/model"),
+        ({"overrides": {"student.layers": 3}}, "runs/model-3-layers"),
+        ({"overrides": {"student.layers": {"count": 2}}}, "runs/model-2-layers"),
         ({"student": "small", "language": "tr"}, "runs/model-small-tr"),
     ],
 )
@@ -324,6 +328,15 @@ def test_quickstart_is_distill_on_built_in_texts(monkeypatch, capsys):
     assert changed.train.max_steps == 3 and changed.train.batch_size == recipe.train.batch_size
     assert changed.student.size is None and changed.student.layers == 2
     assert "student.size is left out" in capsys.readouterr().err
+
+
+def test_quickstart_takes_a_stated_suite_and_size(monkeypatch):
+    made = []
+    monkeypatch.setattr(distill_module, "run_recipe", lambda recipe, *rest: made.append(recipe))
+    Path("suite.yaml").write_text("[]")
+    assert run_command(["quickstart", "evaluation.suite=suite.yaml", "student.size=8M"]) == 0
+    assert (made[0].evaluation.suite, made[0].evaluation.builtin) == (Path("suite.yaml").resolve(), None)
+    assert made[0].student.size == "8M"
 
 
 def test_null_states_no_size(monkeypatch, capsys):

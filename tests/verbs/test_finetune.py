@@ -34,9 +34,9 @@ def test_leaves_a_teacher_for_recipes(words, tiny_model, tmp_path, monkeypatch):
         "--out",
         str(out),
     ]
+    lora = words == ["--lora"]
     arguments += [
-        "--r",
-        "4",
+        *(["--r", "4"] if lora else []),
         *words,
         "--batch-size",
         "16",
@@ -47,7 +47,6 @@ def test_leaves_a_teacher_for_recipes(words, tiny_model, tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert "accuracy" in done.output
     recipe = load(out / "recipe.yaml")
-    lora = words == ["--lora"]
     assert (recipe.student.lora is not None) == lora and recipe.train.learning_rate == (2e-3 if lora else 2e-5)
     assert recipe.train.epochs == 1 and recipe.task.path == path
     head, classes = load_head(out / "student")

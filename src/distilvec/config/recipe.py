@@ -133,6 +133,19 @@ def stated_sizes(changes: Mapping[str, Any]) -> list[str]:
     return [key for key, value in changes.items() if value is not None and (key in exact or key.startswith(under))]
 
 
+def check_stated_once(arguments: Mapping[str, tuple[str, Any]], changes: Mapping[str, Any]) -> None:
+    """DistilvecError for an argument whose key of the recipe, or the section around it, is changed as well.
+
+    Args:
+        arguments: name and value by the recipe's key; None is a value that the user has not stated
+        changes: values by dotted key
+    """
+    for key, (name, value) in arguments.items():
+        for change in changes:
+            if value is not None and f"{key}.".startswith(f"{change}."):
+                raise DistilvecError(name, f"{key_text(change)} is set as well.", "Give one of the two.")
+
+
 def override(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
     """Set the keys of overrides; a named student stays whole, and what is stated replaces what would contradict it.
 

@@ -36,10 +36,11 @@ _OPTIONS = {
     "student.size": "--size",
     "layers": "--layers",
     "size": "--size",
+    "epochs": "--epochs",
     "train.epochs": "--epochs",
+    "seed": "--seed",
 }
-_SIZES = ("student.layers", "student.size")
-TEST_SIZE = 0.2
+_REPLACED = ("student.layers", "student.size", "teacher.model")  # by options of the command that comes next
 
 
 def classify(
@@ -58,7 +59,9 @@ def classify(
         int | None, option("Layers of the student instead; a third of the teacher's by default.", min=1)
     ] = None,
     test: Annotated[Path | None, option("A file of test rows, instead of a share of FILE's.")] = None,
-    test_size: Annotated[float, option("The share of every label's rows that is for the test.")] = TEST_SIZE,
+    test_size: Annotated[
+        float | None, option("The share of every label's rows that is for the test; 0.2 by default.")
+    ] = None,
     epochs: Annotated[
         int | None, option("Passes over the training rows; 5 by default, more for few rows.", min=1)
     ] = None,
@@ -85,8 +88,8 @@ def classify(
     from distilvec.verbs.classify.recipes import (
         DEFAULT_TEACHER,
         STUDENT_STEPS,
+        check_arguments,
         check_cut,
-        check_overrides,
         describe_labels,
         teacher_recipe,
         training,
@@ -97,7 +100,8 @@ def classify(
         # Before torch is imported, which takes seconds: a wrong path, column or key is refused at once.
         changes = read_overrides(overrides or [])
         check_outputs([("--json", json_file)], [file, test, teacher, student, *changed_files(changes)])
-        check_overrides(changes)
+        arguments = {"teacher": teacher, "student": student, "size": size, "layers": layers, "epochs": epochs}
+        check_arguments(changes, **arguments, seed=seed)
         check_cut(size, layers)
         if size is not None:
             parse_size(size, "size")
@@ -141,7 +145,7 @@ def classify(
         print_result(classifier.advice)
     if classifier.advice and classifier.larger:
         next_words = ["classify", str(file)]
-        next_words += [word for word in overrides or [] if word.partition("=")[0] not in _SIZES]
+        next_words += [word for word in overrides or [] if word.partition("=")[0] not in _REPLACED]
         for column in text or []:
             next_words += ["--text", column]
         # Fewer passes than by default were a first look
@@ -149,7 +153,7 @@ def classify(
         stated = {
             "--label": label,
             "--test": test,
-            "--test-size": None if test_size == TEST_SIZE else test_size,
+            "--test-size": test_size,
             "--epochs": None if epochs is None or epochs < usual_epochs else epochs,
             "--seed": seed or None,
             "--teacher": classifier.teacher_folder,

@@ -23,8 +23,8 @@ from distilvec.verbs.classify.recipes import (
     DEFAULT_TEACHER,
     STUDENT_FACTOR,
     Labels,
+    check_arguments,
     check_cut,
-    check_overrides,
     default_layers,
     describe_labels,
     stated_cut,
@@ -49,7 +49,7 @@ def classify(
     size: str | int | None = None,
     layers: int | None = None,
     test: Source | None = None,
-    test_size: float = 0.2,
+    test_size: float | None = None,
     epochs: int | None = None,
     seed: int = 0,
     output_dir: str | Path | None = None,
@@ -76,7 +76,7 @@ def classify(
         size: Parameters of the student: "5M", "25%" of the teacher's, as in `distilvec.distill` (docs/sizes.md).
         layers: Layers of the student instead of a size; by default a third of the teacher's, all of a `student`'s.
         test: Test rows with the same columns; by default `test_size` of every label's rows, drawn by seed.
-        test_size: The share of test rows.
+        test_size: The share of test rows, 0.2 by default.
         epochs: Passes over the training rows; by default five, more for few rows, fewer for many.
         seed: Of the split and of both trainings.
         output_dir: The run folder; by default runs/<name of the file>. The teacher is in its `details/teacher/`.
@@ -92,7 +92,8 @@ def classify(
 
     Errors: DistilvecError with the argument's name as key.
     """
-    check_overrides(overrides or {})
+    stated = {"teacher": teacher, "student": student, "size": size, "layers": layers, "epochs": epochs}
+    check_arguments(overrides or {}, **stated, seed=seed)
     cut = check_cut(size, layers)
     if student is not None:
         cut["model"] = model_name(student, cache_root(), "student")

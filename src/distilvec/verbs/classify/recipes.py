@@ -150,6 +150,22 @@ def check_cut(size: str | int | None, layers: int | None) -> dict[str, Any]:
     return {} if layers is None else {"layers": layers}
 
 
+def check_arguments(
+    overrides: Mapping[str, Any], *, teacher: Any, student: Any, size: Any, layers: Any, epochs: Any, seed: int
+) -> None:
+    """DistilvecError for keys that `classify` decides on, and for arguments whose key is changed as well."""
+    check_overrides(overrides)
+    arguments = {
+        "teacher.model": ("teacher", teacher),
+        "student.model": ("student", student),
+        "student.size": ("size", size),
+        "student.layers": ("layers", layers),
+        "train.epochs": ("epochs", epochs),
+        "train.seed": ("seed", seed or None),
+    }
+    recipes.check_stated_once(arguments, overrides)
+
+
 def check_overrides(overrides: Mapping[str, Any]) -> None:
     """DistilvecError for keys of a recipe that this verb decides on."""
     for key in overrides:

@@ -26,6 +26,7 @@ from distilvec.verbs.classify.rows import SPLIT, LabelledText, LabelledTexts, So
 
 VALIDATION_SHARE = 0.1  # of the training rows; on them the best student is chosen
 LEAST_FOR_VALIDATION = 4  # training rows of a label before one of them is taken away
+TEST_SIZE = 0.2  # share of every label's rows, where nothing else is stated
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,13 @@ class Split:
 
 
 def read_and_split(
-    file: Source, text: Sequence[str], label: str | None, test: Source | None, test_size: float, seed: int
+    file: Source, text: Sequence[str], label: str | None, test: Source | None, test_size: float | None, seed: int
 ) -> tuple[LabelledTexts, Split]:
     """Read the rows and split them. Errors: DistilvecError with file, text, label, test or test_size as key."""
+    if test is not None and test_size is not None:
+        raise DistilvecError("test_size", "the test rows are those of another file.", "Give the file or a share.")
+    if test_size is None:
+        test_size = TEST_SIZE
     if not 0 < test_size < 1:
         raise DistilvecError("test_size", f"found {test_size:g}.", "Give a share between 0 and 1, such as 0.2.")
     data = read_labelled(file, text, label)

@@ -58,7 +58,7 @@ def distill(
     queries: Annotated[
         list[str] | None, option("Query texts to train on as well: a file or folder. May be repeated.")
     ] = None,
-    method: Annotated[str, option("A method (distilvec recipes), or a .py file.")] = "redact",
+    method: Annotated[str | None, option("A method (distilvec recipes), or a .py file; redact by default.")] = None,
     out: Annotated[Path | None, option("The run folder; runs/TEACHER-SIZE by default.")] = None,
     dry_run: Annotated[bool, option("Show what would be done and how long it takes, then stop.", "--dry-run")] = False,
     restart: Restart = False,
@@ -108,13 +108,14 @@ def distill(
         check_texts(query_names, key="queries")
         if size is not None:
             parse_size(size, "size")
-        check_method_name(method)
+        if method is not None:
+            check_method_name(method)
 
     from distilvec.config.recipe import read_overrides
 
     stated = read_overrides(changes)
     models = [teacher, student, *(made_by or [])]
-    files = changed_files({"method.name": method, **stated})
+    files = changed_files(stated if method is None else {"method.name": method, **stated})
     check_outputs([("--json", json_file)], [*models, *text_paths([*names, *query_names]), *tested_paths(test), *files])
 
     from distilvec.verbs.check.section import read_columns

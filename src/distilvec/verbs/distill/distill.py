@@ -36,7 +36,7 @@ def distill(
     epochs: int | None = None,
     test: str | Path | None = None,
     queries: Texts | Sequence[Path] | None = None,
-    method: str = "redact",
+    method: str | None = None,
     out: str | Path | None = None,
     api_model: str | None = None,
     columns: Mapping[str, str] | None = None,
@@ -81,7 +81,7 @@ def distill(
         epochs: Passes over the texts. None: by the number of texts.
         test: A labelled file, a folder or a suite to test on as well.
         queries: Texts of queries, in the forms of `texts`. With an index, `made_by` embeds those that it lacks.
-        method: A method's name (`distilvec recipes`), or a path to a .py file.
+        method: A method's name (`distilvec recipes`), or a path to a .py file. None: redact.
         out: The run folder. None: runs/TEACHER-SIZE.
         api_model: The model of an API that offers several.
         columns: An index's names of its columns, by text, embedding, id and role; with another teacher "text" is the

@@ -27,16 +27,19 @@ def quickstart(
     `distilvec distill all-MiniLM-L6-v2 python-docstrings --size 5M` with a short training and a test.
     """
     from distilvec.config.builtin import recipe_file
-    from distilvec.config.recipe import read_overrides, read_tree, stated_sizes
+    from distilvec.config.recipe import override, read_overrides, read_tree, stated_sizes
     from distilvec.verbs.distill.names import BUILT_IN
 
     recipe = read_tree(recipe_file("quickstart"))
+    user_changes = read_overrides(overrides or [])
     changes = {name: recipe[name] for name in SETTINGS}
+    override(changes, {key: value for key, value in user_changes.items() if key.split(".")[0] in SETTINGS})
     changes["corpus.exclude_evaluation"] = recipe["corpus"]["exclude_evaluation"]
     changes["student.max_length"] = recipe["student"]["max_length"]
-    changes |= read_overrides(overrides or [])
+    changes |= user_changes
     check_outputs([("--json", json_file)], [recipe_file("quickstart"), *changed_files(changes)])
-    decides_itself = bool(stated_sizes(changes))  # the user, on what the size would decide
+    # The user, on the size or on what it would decide
+    decides_itself = "student.size" in changes or bool(stated_sizes(changes))
 
     from distilvec.verbs.distill.distill import distill
     from distilvec.verbs.distill.screens import show_end

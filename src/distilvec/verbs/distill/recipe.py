@@ -13,7 +13,14 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config.base import as_name, excerpt
 from distilvec.config.paths import resolve_key
-from distilvec.config.recipe import SectionType, override, recipe_from, section_of, stated_sizes
+from distilvec.config.recipe import (
+    SectionType,
+    check_stated_once,
+    override,
+    recipe_from,
+    section_of,
+    stated_sizes,
+)
 from distilvec.config.schema import CacheSection, Recipe, TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.replace import read_record
@@ -27,6 +34,7 @@ from distilvec.verbs.distill.small_student import SMALL_MODEL, narrower_model
 from distilvec.verbs.distill.texts import text_sources, with_pieces
 
 TEACHER = "teacher"  # student.model: the teacher's own backbone
+METHOD = "redact"
 QUARTER = "25%"  # of the teacher's parameters, without `size` and `layers`
 
 # A teacher that is no model on this machine has no layers to take: the student is a small model that everybody can get
@@ -72,7 +80,7 @@ class Request:
     minutes: float | None = None
     epochs: int | None = None
     test: Path | None = None
-    method: str = "redact"
+    method: str | None = None
     queries: Sequence[dict[str, Any]] | None = None  # sources of a recipe: standard input can be read once only
     api_model: str | None = None
     index: IndexOptions = IndexOptions()
@@ -95,12 +103,16 @@ class Request:
         if self.out is not None:
             return self.out
         parts = [_short_name(self.teacher)]
-        if self.layers is not None:
-            kept = self.layers if isinstance(self.layers, int) else "-".join(map(str, self.layers))
+        layers = self.overrides.get("student.layers") if self.layers is None else self.layers
+        if isinstance(layers, dict):
+            layers = layers.get("count")
+        if layers is not None:
+            kept = "-".join(map(str, layers)) if isinstance(layers, list) else layers
             parts.append(f"{kept}-layers")
         if self.student is not None:
             parts.append(_short_name(self.student))
-        if size := self.chosen_size:
+        size = self.chosen_size
+        if size is not None and not stated_sizes(self.overrides):
             parts.append(size.replace("%", "-percent"))
         if self.language is not None:
             parts.append(self.language)
@@ -111,6 +123,9 @@ class Request:
         """The size that the student is designed for: None for a whole model, and where its layers are named."""
         if self.size is not None:
             return self.size
+        if "student.size" in self.overrides:
+            size = self.overrides["student.size"]
+            return None if size is None else str(size)
         named = self.overrides.get("student.model", TEACHER)  # as `student`: a model that is trained whole
         takes_own_layers = self.kind == "model" and self.student is None and named == TEACHER
         return QUARTER if takes_own_layers and self.layers is None else None
@@ -125,12 +140,13 @@ def make_recipe(request: Request, root: Path) -> Recipe:
     Errors: DistilvecError with the name of the argument that is wrong.
     """
     _check(request)
+    _check_changes(request)
     tree = {
         "name": as_name(re.sub(r"[^\w.-]+", "-", request.folder.resolve().name), "distilled"),
         "teacher": _teacher(request, root),
         "student": _student(request, root),
         "corpus": {"sources": _sources(request, root)},
-        "method": {"name": request.method},
+        "method": {"name": request.method or METHOD},
         "train": _training(request),
         "evaluation": _evaluation(request, root),
     }
@@ -171,6 +187,29 @@ def _check(request: Request) -> None:
             "no texts to train on.",
             "Name a file or folder of texts like those that the student will read: distilvec distill TEACHER TEXTS.",
         )
+
+
+def _check_changes(request: Request) -> None:
+    """Refuse arguments whose key of the recipe is changed as well."""
+    index = request.index
+    arguments = {
+        "student.model": ("student", request.student),
+        "student.size": ("size", request.size),
+        "student.layers": ("layers", request.layers),
+        "student.dims": ("dims", request.dims),
+        "train.epochs": ("epochs", request.epochs),
+        "train.minutes": ("minutes", request.minutes),
+        "evaluation.suite": ("test", request.test),
+        "method.name": ("method", request.method),
+        "teacher.columns": ("columns", index.columns or None),
+        "teacher.limit": ("limit", index.limit),
+        "teacher.similarity": ("similarity", index.similarity),
+        "teacher.repeats": ("repeats", index.repeats),
+        "teacher.made_by": ("made_by", index.made_by),
+        "teacher.prompts.query": ("query_prompt", index.prompts.get("query")),
+        "teacher.prompts.document": ("document_prompt", index.prompts.get("document")),
+    }
+    check_stated_once(arguments, request.overrides)
 
 
 def _teacher(request: Request, root: Path) -> dict[str, Any]:
@@ -276,7 +315,7 @@ def _may_be_narrower(request: Request) -> bool:
     Measured for the default method alone; others may compare layers or tokens, which have to be the teacher's then.
     """
     names_layers = request.layers is not None or "student.model" in request.overrides
-    return request.size is not None and not names_layers and request.method == "redact"
+    return request.size is not None and not names_layers and request.method in (None, METHOD)
 
 
 def _is_our_student(student: Any) -> bool:

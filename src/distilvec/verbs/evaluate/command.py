@@ -17,6 +17,8 @@ from distilvec.cli.options import (
 )
 from distilvec.cli.output import write_result
 
+OPTIONS = ("suite", "teacher", "mteb", "benchmark", "data", "protocol", "mixed")
+
 
 def evaluate(
     model: Annotated[str, argument("A folder or id, a file of `distilvec export`, or an API: openai:MODEL, a URL.")],
@@ -51,8 +53,8 @@ def evaluate(
 
     tasks = [] if suite is None else suite_paths(suite)
     check_outputs([("--json", json_file)], [model, teacher, data, *tasks])
-    with named_options({name: f"--{name}" for name in ("suite", "teacher", "mteb", "benchmark", "data", "protocol")}):
-        check_arguments(model, suite, teacher, mteb, benchmark, data, protocol)
+    with named_options({name: f"--{name}" for name in OPTIONS}):
+        check_arguments(model, suite, teacher, mteb, benchmark, data, protocol, mixed)
     with named_options({"teacher": "--teacher"}):
         scores = score_models(model, suite, teacher, mteb, benchmark, data, protocol, mixed, trust_remote_code)
 

@@ -100,7 +100,7 @@ def score_models(
 
     Failed tasks are `problems`. Errors: DistilvecError for arguments and models that cannot be used.
     """
-    check_arguments(model, suite, teacher, mteb, benchmark, data, protocol)
+    check_arguments(model, suite, teacher, mteb, benchmark, data, protocol, mixed)
     if mteb is not None or benchmark is not None:
         names = mteb.split(",") if isinstance(mteb, str) else mteb
         tasks = None if names is None else [name.strip() for name in names]
@@ -205,6 +205,7 @@ def check_arguments(
     benchmark: str | None,
     data: str | os.PathLike[str] | None,
     protocol: str,
+    mixed: bool = False,
 ) -> None:
     """Raise DistilvecError for unknown names and arguments that contradict each other, before anything is opened."""
     on_mteb = mteb is not None or benchmark is not None
@@ -213,8 +214,11 @@ def check_arguments(
         raise DistilvecError("suite", "both a suite and MTEB are given.", "Give one of them.")
     if suite is None and not on_mteb and not on_table:
         raise DistilvecError("suite", "there are no tasks.", "Give a suite, or tasks or a benchmark of MTEB.")
-    if data is not None and suite is not None:
-        raise DistilvecError("data", "is for MTEB; a suite lists its own files.", "Remove it.")
+    if data is not None and not on_mteb:
+        problem = "is for MTEB; a suite lists its own files, and an index is scored on its own texts."
+        raise DistilvecError("data", problem, "Remove it.")
+    if mixed and teacher is None:
+        raise DistilvecError("mixed", "adds a column of the model with its teacher.", "Name a teacher, or remove it.")
     if data is not None and not Path(data).is_dir():
         raise DistilvecError("data", f"{data} is not a folder.", "Name one with <MTEB task>/ folders.")
     if on_mteb:

@@ -19,6 +19,7 @@ from distilvec.cli.options import (
     option,
 )
 from distilvec.cli.output import write_result
+from distilvec.core.errors import DistilvecError
 
 _FINETUNE = {
     "teacher.model": "model",
@@ -43,11 +44,13 @@ def finetune(
     overrides: Overrides = None,
     encode: Annotated[str, option("A pair as one input (joint), or its texts apart (separate).")] = "joint",
     lora: Annotated[bool, option("Train low-rank adapters, merged into the saved model; or all weights.")] = True,
-    r: Annotated[int, option("Rank of the adapters.")] = 256,
-    alpha: Annotated[float, option("Scale of the adapters, over their rank.")] = 32,
-    dropout: Annotated[float, option("Dropout before the adapters.")] = 0.1,
-    epochs: Annotated[int, option("Passes over the training rows.")] = 3,
-    batch_size: Annotated[int, option("Texts in a micro-batch, of all processes together.")] = 32,
+    r: Annotated[int | None, option("Rank of the adapters; 256 by default.")] = None,
+    alpha: Annotated[float | None, option("Scale of the adapters, over their rank; 32 by default.")] = None,
+    dropout: Annotated[float | None, option("Dropout before the adapters; 0.1 by default.")] = None,
+    epochs: Annotated[int | None, option("Passes over the training rows; 3 by default.")] = None,
+    batch_size: Annotated[
+        int | None, option("Texts in a micro-batch, of all processes together; 32 by default.")
+    ] = None,
     learning_rate: Annotated[float | None, option("By default 2e-3 with adapters, 2e-5 without.")] = None,
     restart: Restart = False,
     trust_remote_code: TrustRemoteCode = False,
@@ -68,16 +71,25 @@ def finetune(
     check_model_path(model, "model")
     changes = recipes.read_overrides(overrides or [])
     check_outputs([("--json", json_file)], [model, task, *changed_files(changes)])
+    stated_adapters: dict[str, Any] = {"r": r, "alpha": alpha, "dropout": dropout}
+    adapters = {name: value for name, value in stated_adapters.items() if value is not None}
+    if adapters and not lora:
+        raise DistilvecError(
+            f"--{next(iter(adapters))}", "is for adapters, and --no-lora trains none.", "Leave it out."
+        )
+    train: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    stated = {f"student.lora.{name}": (f"--{name}", value) for name, value in adapters.items()}
+    stated |= {f"train.{name}": (f"--{name.replace('_', '-')}", value) for name, value in train.items()}
+    recipes.check_stated_once(stated | {"task.path": ("--task", task), "task.type": ("--type", kind)}, changes)
     adapted = changes.get("student.lora", lora)
     if adapted:
         require_extra("finetune", "--lora")
     check_output_folder(out, "--out")
 
-    adapters = {"r": r, "alpha": alpha, "dropout": dropout}
     tree = finetune_recipe(model, task, kind, encode, adapters if lora else None, trust_remote_code)
-    rate = learning_rate if learning_rate is not None else 2e-3 if adapted else 2e-5
-    train = {**tree["train"], "epochs": epochs, "batch_size": batch_size, "learning_rate": rate}
-    tree |= {"name": as_name(out.resolve().name, "finetune"), "train": train}
+    defaults = {"epochs": 3, "batch_size": 32, "learning_rate": 2e-3 if adapted else 2e-5}
+    tree["train"] |= defaults | {name: value for name, value in train.items() if value is not None}
+    tree["name"] = as_name(out.resolve().name, "finetune")
     with named_options(_FINETUNE):
         recipe = recipes.recipe_from(tree, changes, "distilvec finetune")
         check_input(task, "task.path")

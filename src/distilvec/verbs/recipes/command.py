@@ -45,6 +45,9 @@ def list_recipes(
     Without a verb the recipes are listed; `schema` prints the JSON schema for editors.
     """
     if ctx.invoked_subcommand is not None:
+        if every or json_file is not None:
+            option_name = "--all" if every else "--json"
+            raise DistilvecError(option_name, f"is for the list, not for {ctx.invoked_subcommand}.", "Leave it out.")
         return
     from distilvec.config.builtin import FURTHER, recipe_files
     from distilvec.config.recipe import read_tree

@@ -52,6 +52,15 @@ def test_one_command_runs_both(recipe, capsys, no_pages):
     assert Path("runs/small-first/details/record.json").stat().st_mtime_ns == before, "the student is there"
 
 
+def test_the_plan_names_the_variant_that_is_run_first(recipe, capsys, no_pages):
+    assert run_command(["plan", recipe, "--variant", "second"]) == 2
+    problem = capsys.readouterr().err
+    assert "small-first" in problem and "--variant first" in problem
+    assert run_command(["plan", recipe, "--variant", "first"]) == 0
+    assert run_command(["run", recipe, "--variant", "first"]) == 0
+    assert run_command(["plan", recipe, "--variant", "second"]) == 0
+
+
 def test_a_variant_that_is_not_there_is_named(recipe, capsys):
     text = Path(recipe).read_text().replace("after: first", "after: frist")
     Path(recipe).write_text(text)

@@ -239,6 +239,14 @@ def test_texts_of_ones_own(world, copy, tmp_path):
     assert (about["documents"], about["queries"]) == (2, ["river?"])
 
 
+def test_the_column_of_texts_of_ones_own_can_be_mended_in_the_file(world, copy, tmp_path):
+    (tmp_path / "mine.csv").write_text("inhalt,kind\none river,a\ntwo stones,b\n")
+    with refused("--texts", "'text'"):
+        write_demo(world.run, tmp_path / "demo", texts=tmp_path / "mine.csv", runtime=copy)
+    (tmp_path / "mine.csv").write_text("text,kind\none river,a\ntwo stones,b\n")
+    write_demo(world.run, tmp_path / "demo", texts=tmp_path / "mine.csv", runtime=copy)
+
+
 def test_a_table_of_vectors_is_searched_as_it_is(world, copy, tmp_path):
     texts = make_texts(80, seed=3)
     vectors = world.model.encode_document(texts)

@@ -210,6 +210,19 @@ def test_a_column_of_the_texts_is_named(tiny_model, capsys):
     assert sources_of("rows.csv", "text=utterance") == [["first", "second"]]
 
 
+def test_the_column_is_that_of_queries_which_have_it():
+    Path("rows.csv").write_text("utterance,kind\nfirst,a\n")
+    Path("asked.csv").write_text("query,utterance\nwhat,who\n")
+    Path("plain.csv").write_text("query\nwhat\n")
+    queries = [
+        *text_sources(Path("asked.csv"), Path("cache"), role="query", language=None),
+        *text_sources(Path("plain.csv"), Path("cache"), role="query", language=None),
+    ]
+    recipe = recipe_of("./model", Path("rows.csv"), queries=queries, index=IndexOptions({"text": "utterance"}))
+    read = [list(read_source(source, row)) for row, source in enumerate(recipe.corpus.sources)]
+    assert read == [["first"], ["who"], ["what"]]
+
+
 def test_a_part_of_an_index_is_none_of_texts(tiny_model, capsys):
     words = ["--layers", "2", "--column", "embedding=vec", "--dry-run", *WORDS]
     assert run_command(["distill", str(tiny_model), "texts.txt", *words]) == 2

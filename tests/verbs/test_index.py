@@ -716,6 +716,26 @@ def test_a_plain_teacher_and_a_table_give_equal_scores(table, tiny_model, near_t
         assert ours.columns[name][0].value == pytest.approx(theirs.columns[name][0].value, abs=0.01)
 
 
+def test_the_advice_about_texts_beside_an_index_can_be_followed(table, tiny_model, near_teacher, tmp_path, capsys):
+    """Its --column names the columns of the index."""
+    rows = tmp_path / "rows.csv"
+    rows.write_text("utterance,kind\n" + "".join(f"{text},a\n" for text in NEW))
+    command = ["distill", str(table), str(rows), "--made-by", str(tiny_model), "--student", str(near_teacher)]
+    assert run_command([*command, "--dry-run"]) == 2
+    problem = capsys.readouterr().err
+    assert "[TEXTS]" in problem and "corpus.sources.0.column=NAME" in problem
+    assert run_command([*command, "--dry-run", "corpus.sources.0.column=utterance"]) == 0
+
+
+def test_an_index_of_few_texts_is_named_with_its_limit(table, near_teacher, capsys):
+    command = ["distill", str(table), "--student", str(near_teacher), "--dry-run"]
+    assert run_command([*command, "--limit", "40"]) == 2
+    problem = capsys.readouterr().err
+    assert "[--limit]" in problem and str(table) in problem
+    assert run_command([*command, "--limit", "40", "evaluation.stored=20"]) == 2
+    assert "[evaluation.stored]" in capsys.readouterr().err
+
+
 def test_column_errors_name_the_option_that_was_typed(table, tiny_model, tmp_path, capsys):
     """A table without known names: the message has all names that were tried, and options that then work."""
     odd = tmp_path / "odd.parquet"

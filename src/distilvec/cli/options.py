@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import typer
 
 from distilvec.cli.output import STANDARD_OUTPUT
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import TEXT_COLUMN, DistilvecError
 from distilvec.core.files import check_output_file, existing_paths
 from distilvec.core.run_folder import RunFolder
 
@@ -125,7 +125,7 @@ def named_options(options: Mapping[str, str]) -> Iterator[None]:
     except DistilvecError as error:
         from distilvec.config.messages import with_keys  # imports pydantic, which `--help` does not need
 
-        raise with_keys(error, lambda key: _option_of(key, options), for_commands=True) from error
+        raise with_keys(error, lambda key: _option_of(key, options), text_column=TEXT_COLUMN) from error
 
 
 def _option_of(key: str, options: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from distilvec.config.base import Section, child, excerpt, is_section, key_text, kinds
-from distilvec.core.errors import ColumnError, DistilvecError, nearest
+from distilvec.core.errors import TEXT_COLUMN, ColumnError, DistilvecError, nearest
 
 _LONGEST = 600  # characters of a problem
 _LONGEST_LIST = 2200  # characters of all problems of a message
@@ -38,19 +38,19 @@ class Problems(DistilvecError):
         self.problems = tuple(problems)
 
 
-def with_keys(error: DistilvecError, rename: Callable[[str], str], for_commands: bool = False) -> DistilvecError:
+def with_keys(error: DistilvecError, rename: Callable[[str], str], text_column: str | None = None) -> DistilvecError:
     """Return the error under the key that `rename` gives, and so every error of a list of problems.
 
-    `for_commands`: a problem with a column gets the fix that names the option --column.
+    `text_column`: the option of a command that names the column of texts, for the fix of a problem with a column.
     """
     key = rename(error.key)
-    if isinstance(error, ColumnError) and for_commands:
-        return DistilvecError(key, error.problem, error.option_fix)
+    if isinstance(error, ColumnError) and text_column is not None:
+        return DistilvecError(key, error.problem, error.option_fix.replace(TEXT_COLUMN, text_column))
     if isinstance(error, Problems):
         problems: list[DistilvecError | str] = []
         for problem in error.problems:
             if not isinstance(problem, str):
-                problem = with_keys(problem, rename, for_commands)
+                problem = with_keys(problem, rename, text_column)
             problems.append(problem)
         return Problems(key, error.origin, problems)
     return error.renamed(key)

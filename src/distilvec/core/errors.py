@@ -60,10 +60,14 @@ class DistilvecError(Exception):
         return error
 
 
+TEXT_COLUMN = "--column NAME"
+
+
 class ColumnError(DistilvecError):
     """A column of texts or vectors that is missing or unfit.
 
-    `option_fix` is the fix for commands, which name columns with the option --column instead of a recipe's key.
+    `option_fix` is the fix for commands, which name columns with the option --column instead of a recipe's key; there
+    TEXT_COLUMN stands for the option in the form of the verb, which may be text=NAME.
     """
 
     def __init__(self, key: str, problem: str, fix: str, option_fix: str) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from distilvec.config.schema import SourceSection
-from distilvec.core.errors import ColumnError, DistilvecError, nearest
+from distilvec.core.errors import TEXT_COLUMN, ColumnError, DistilvecError, nearest
 from distilvec.core.files import files_below, is_hidden
 from distilvec.core.hashing import combine, hash_files
 from distilvec.core.log import log
@@ -184,7 +184,7 @@ def text_columns(names: list[str], source: SourceSection, key: str, place: str) 
         f"{key}.column",
         f"{place} has {problem}.",
         f"Name the right one with 'column'{hint}",
-        f"Name the right one with --column text=NAME{hint}",
+        f"Name the right one with {TEXT_COLUMN}{hint}",
     )
 
 

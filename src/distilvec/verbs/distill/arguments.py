@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import ColumnError, DistilvecError
 
 if TYPE_CHECKING:
     from distilvec.config.schema import Recipe
+    from distilvec.verbs.distill.recipe import Request
 
 # The argument of `distilvec.distill` that sets a key of the recipe
 ARGUMENTS: Mapping[str, str] = {
@@ -40,6 +41,7 @@ ARGUMENTS: Mapping[str, str] = {
     "method.name": "method",
 }
 _SOURCE = re.compile(r"corpus\.sources\.\d+\.(\w+)")
+STORED = "evaluation.stored"
 _POSITIONAL = ("teacher", "texts")
 
 
@@ -74,6 +76,35 @@ def _query_key(sources: Sequence[str], key: str) -> str:
 
 
 @contextmanager
+def columns_named(recipe: Recipe) -> Iterator[None]:
+    """Let errors about a column of texts advise the recipe's key where --column names the columns of an index."""
+    try:
+        yield
+    except ColumnError as error:
+        if recipe.teacher.vectors is None or recipe.corpus is None or _SOURCE.fullmatch(error.key) is None:
+            raise
+        source = recipe.corpus.sources[int(error.key.split(".")[2])]
+        argument = "queries" if source.role == "query" else "texts"
+        raise DistilvecError(argument, error.problem, f"Name the right one: {error.key}=NAME.") from error
+
+
+@contextmanager
+def small_index_named(request: Request) -> Iterator[None]:
+    """Name the index, or its limit, in the error for too few stored texts, unless the user has set that key."""
+    try:
+        yield
+    except DistilvecError as error:
+        if error.key != STORED or STORED in request.overrides:
+            raise
+        from distilvec.evaluation.stored import FEWEST  # imports numpy, which `--help` does not need
+
+        argument = "teacher" if request.index.limit is None else "limit"
+        problem = f"{request.teacher} gives too few distinct texts: the student is tested on some of at least {FEWEST}."
+        fix = "Give an index with more texts." if argument == "teacher" else "Give a larger number."
+        raise DistilvecError(argument, problem, fix) from error
+
+
+@contextmanager
 def options_named() -> Iterator[None]:
     """Rename errors inside from the argument to the option of the command line: size to --size."""
     try:
@@ -81,7 +112,7 @@ def options_named() -> Iterator[None]:
     except DistilvecError as error:
         from distilvec.config.messages import with_keys  # imports pydantic, which `--help` does not need
 
-        raise with_keys(error, _option, for_commands=True) from error
+        raise with_keys(error, _option, text_column="--column text=NAME") from error
 
 
 def _argument(key: str) -> str:

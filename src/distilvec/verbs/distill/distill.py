@@ -15,7 +15,7 @@ from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
 from distilvec.train.metrics import Callback
-from distilvec.verbs.distill.arguments import arguments_named, queries_named
+from distilvec.verbs.distill.arguments import arguments_named, columns_named, queries_named, small_index_named
 from distilvec.verbs.distill.maker import with_maker
 from distilvec.verbs.distill.recipe import IndexOptions, Request, make_recipe, stated_root
 from distilvec.verbs.distill.screens import show_plan
@@ -138,7 +138,7 @@ def distill(
         elif made_by or refresh:
             raise DistilvecError("made_by" if made_by else "refresh", "is for an index.", "Leave it out.")
         recipe = make_recipe(request, root)
-        with queries_named(recipe):
+        with queries_named(recipe), columns_named(recipe), small_index_named(request):
             if dry_run:
                 show_plan(resolve(recipe, request.folder))
                 return None

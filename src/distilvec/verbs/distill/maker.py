@@ -131,8 +131,10 @@ def _refuse_unknown_queries(request: Request, table: TableEmbedder) -> None:
     for source in request.queries:
         try:
             texts = [text.strip() for text in read_source(SourceSection.model_validate(source), 0)]
+        except ColumnError as error:
+            raise DistilvecError("queries", error.problem, "Call the column with texts 'text'.") from error
         except DistilvecError as error:
-            raise error.renamed("columns" if isinstance(error, ColumnError) else "queries") from error
+            raise error.renamed("queries") from error
         lacking += table.lacking([text for text in texts if text], "query")
     if lacking:
         raise DistilvecError(

@@ -31,7 +31,7 @@ from distilvec.teachers.sources import source_kind
 from distilvec.verbs.check.section import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of
 from distilvec.verbs.distill.small_student import SMALL_MODEL, narrower_model
-from distilvec.verbs.distill.texts import text_sources, with_pieces
+from distilvec.verbs.distill.texts import text_sources, with_column, with_pieces
 
 TEACHER = "teacher"  # student.model: the teacher's own backbone
 METHOD = "redact"
@@ -331,11 +331,14 @@ def _sources(request: Request, root: Path) -> list[dict[str, Any]]:
     elif request.texts is not None:
         documents = text_sources(request.texts, root, role="document", language=request.language)
         if request.kind != "table" and "text" in request.index.columns:
-            documents = [{**source, "column": request.index.columns["text"]} for source in documents]
+            documents = with_column(documents, request.index.columns["text"])
         # A table has no vectors of pieces, and an array none of other texts than its own
         sources += documents if request.kind in ("table", "array") else with_pieces(documents)
     if request.queries is not None:
-        sources += request.queries
+        queries = list(request.queries)
+        if request.kind != "table" and "text" in request.index.columns:
+            queries = with_column(queries, request.index.columns["text"], where_there=True)
+        sources += queries
     return sources
 
 

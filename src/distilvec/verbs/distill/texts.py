@@ -70,6 +70,21 @@ def with_pieces(sources: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return result
 
 
+def with_column(sources: Sequence[dict[str, Any]], column: str, where_there: bool = False) -> list[dict[str, Any]]:
+    """Return the sources with the column of their texts; `where_there`: only files that have the column get it."""
+    return [
+        {**source, "column": column} if not where_there or _has_column(source, column) else source for source in sources
+    ]
+
+
+def _has_column(source: dict[str, Any], column: str) -> bool:
+    """Return whether the texts of a local file or folder can be read from a column."""
+    if "path" not in source:
+        return False
+    section = SourceSection.model_validate({**source, "column": column})
+    return next(_first_texts(section), None) is not None
+
+
 def _names(texts: Texts | Sequence[Path]) -> list[str]:
     """Return the names of files, folders and data sets; empty for texts that are given as objects."""
     if isinstance(texts, (str, Path)):

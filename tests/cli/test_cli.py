@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from samples import make_texts
 
 from distilvec.__main__ import run_command
 from distilvec.config import recipe as recipes
@@ -122,6 +124,8 @@ def test_a_wrong_path_is_refused_before_anything_heavy_is_imported(arguments, ke
         (["run", "redact", "layers=3"], "'student.layers'"),
         (["run", "redact", "train.lr=1"], "'learning_rate'"),
         (["run", "redact", "--epochs", "3"], "train.epochs=VALUE"),
+        (["distill", "model", "texts.txt", "--batch-size", "8"], "train.batch_size=VALUE"),
+        (["quickstart", "--batch-size", "8"], "train.batch_size=VALUE"),
         (["run", "redact", "--varaint", "local"], "--variant"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
@@ -129,6 +133,27 @@ def test_a_wrong_path_is_refused_before_anything_heavy_is_imported(arguments, ke
 def test_a_wrong_word_is_answered_with_the_right_one(arguments, hint, command):
     status, _, shown = command(*arguments)
     assert status == 2 and hint in shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["distill", "MODEL", "rows.csv", "--queries", "rows.csv", "--layers", "2", "--dry-run"],
+        ["align", "--teacher", "MODEL", "--student", "MODEL", "--texts", "rows.csv"],
+        ["transplant", "MODEL", "--texts", "rows.csv", "--out", "smaller"],
+        ["corpus", "synthesize", "rows.csv", "--model", "m", "--out", "new.jsonl", "--base-url", "http://127.0.0.1:9"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_advice_about_a_column_can_be_followed(words, tiny_model, tmp_path, command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("rows.csv").write_text("utterance,kind\n" + "".join(f"{text},a\n" for text in make_texts(60)))
+    words = [str(tiny_model) if word == "MODEL" else word for word in words]
+    status, _, problem = command(*words)
+    assert status == 2 and "[--column]" in problem, problem
+    advice = re.search(r"--column \S*NAME", problem)[0].replace("NAME", "utterance")
+    status, _, problem = command(*words, *advice.split())
+    assert status == 0 or (words[0] == "corpus" and "column" not in problem), problem
 
 
 FINETUNE = ["finetune", "MODEL", "--task", "rows.csv", "--type", "classification", "--out", "run"]

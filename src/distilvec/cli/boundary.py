@@ -147,7 +147,9 @@ def _failed(error: Exception, arguments: Sequence[str], debug: bool) -> int:
 def _suggest_key(error: Any) -> None:
     """Where an unknown option has the name of a recipe's key (--epochs), and the verb takes keys, name the key."""
     option = getattr(error, "option_name", None)
-    takes_keys = error.ctx is not None and any(param.name == "overrides" for param in error.ctx.command.params)
+    takes_keys = error.ctx is not None and any(
+        "KEY=VALUE" in (param.metavar or "") for param in error.ctx.command.params
+    )
     if not isinstance(option, str) or not takes_keys:
         return
     from distilvec.config.messages import keys_named

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 
 import architectures
 import numpy as np
@@ -191,6 +193,31 @@ def test_lower_case_is_a_setting_of_the_tokenizer_too(tmp_path):
     for text in [text.upper() for text in TEXTS]:
         assert tokenizer.tokenize(text) == expected.tokenize(text) == tokenizer.tokenize(text.lower())
     assert tokenizer.model_max_length == expected.model_max_length == 9
+
+
+def test_a_model_of_the_hub_with_its_transformer_in_a_subfolder(folder, tmp_path, monkeypatch):
+    """As early versions of sentence-transformers saved it: 0_Transformer has the tokenizer and its settings."""
+    change_json(folder / "sentence_bert_config.json", do_lower_case=True, max_seq_length=9)
+    repository = tmp_path / "hub" / "models--some--old"
+    inside = repository / "snapshots" / ("a" * 40) / "0_Transformer"
+    shutil.copytree(folder, inside.parent)
+    inside.mkdir()
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = inside.name
+    (inside.parent / "modules.json").write_text(json.dumps(modules))
+    others = ("modules.json", "config_sentence_transformers.json")
+    for file in [file for file in inside.parent.iterdir() if file.is_file() and file.name not in others]:
+        file.rename(inside / file.name)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("a" * 40)
+    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+
+    tokenizer = load_tokenizer("some/old", "model")
+    assert tokenizer.get_vocab() == load_tokenizer(str(folder), "model").get_vocab()
+    assert tokenizer.model_max_length == 9
+    assert tokenizer.tokenize("A TEXT") == tokenizer.tokenize("a text")
+    assert dataclasses.replace(read_shape("some/old"), name="model") == read_shape(str(folder))
+    assert tokenizer.get_vocab() == load_tokenizer(str(inside.parent), "model").get_vocab()
 
 
 def test_padding_on_the_left_does_not_move_the_positions_of_a_text(folder):

@@ -145,17 +145,33 @@ def _other_kind(name: str, key: str, kind: str) -> DistilvecError:
 
 def adapter_settings(name: str, revision: str | None) -> dict[str, Any] | None:
     """Return the content of an adapter's adapter_config.json, in the folder of the first module; None for a model."""
-    modules = read_settings(name, "modules.json", revision)
-    first = modules[0] if isinstance(modules, list) and modules else {}
-    folder = first.get("path", "") if isinstance(first, dict) else ""
+    folder = first_module(with_owner(resolve_model(name)), revision)
     settings = read_settings(name, f"{folder}/{ADAPTER}".lstrip("/"), revision)
     return {} if settings is not None and not isinstance(settings, dict) else settings
 
 
+def first_module(source: str, revision: str | None) -> str:
+    """Return the subfolder of a SentenceTransformer's first module; "" if modules.json names none inside.
+
+    `source` is a folder or an id with its owner.
+    """
+    modules = _read_json(source, "modules.json", revision)
+    first = modules[0] if isinstance(modules, list) and modules else {}
+    path = first.get("path") if isinstance(first, dict) else None
+    folder = Path(source).resolve()
+    if not isinstance(path, str) or not (folder / path).resolve().is_relative_to(folder):
+        return ""
+    return path
+
+
 def read_settings(name: str, file: str, revision: str | None) -> Any:
     """Return the content of a JSON file of a model, a folder's or the hub's; None without the file."""
+    return _read_json(with_owner(resolve_model(name)), file, revision)
+
+
+def _read_json(source: str, file: str, revision: str | None) -> Any:
     options: dict[str, Any] = {"revision": revision, "_raise_exceptions_for_missing_entries": False}
-    path = cached_file(with_owner(resolve_model(name)), file, **options)
+    path = cached_file(source, file, **options)
     return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
 
 
@@ -276,8 +292,6 @@ def load_tokenizer(
     source = resolve_model(name)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     with readable(name, key, "tokenizer"):
-        if Path(source).is_dir():
-            source = str(_first_module(Path(source)))
         try:
             tokenizer = _read_tokenizer(source, options)
         except (OSError, ValueError):
@@ -290,9 +304,13 @@ def load_tokenizer(
 
 def _read_tokenizer(source: str, options: dict[str, Any]) -> PreTrainedTokenizerBase:
     """Read a tokenizer with the settings that sentence-transformers gives it: its arguments, lower case, length."""
-    settings = Transformer.load_config(source, revision=options["revision"])
+    revision = options["revision"]
+    folder = first_module(source, revision)
+    settings = Transformer.load_config(source, subfolder=folder, revision=revision)
     arguments = settings.get("processor_kwargs") or settings.get("tokenizer_args") or {}
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, **{**arguments, **options})
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        source, subfolder=folder, **{**arguments, **options}
+    )
     if settings.get("max_seq_length") is not None:
         tokenizer.model_max_length = settings["max_seq_length"]
     if settings.get("do_lower_case"):
@@ -396,16 +414,6 @@ class _SavedExperts(Experts):
                 f"{type(error).__name__}: {first_line(error)} Expected {CONFIG} and {WEIGHTS}.",
                 _COPY_AGAIN,
             ) from error
-
-
-def _first_module(folder: Path) -> Path:
-    """Return the folder of a SentenceTransformer's first module, or `folder` if modules.json names none inside."""
-    try:
-        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-        first = folder / modules[0]["path"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return folder
-    return first if first.resolve().is_relative_to(folder.resolve()) else folder
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.models.load import (
     adapter_settings,
     check_kind,
+    first_module,
     load_tokenizer,
     read_settings,
     resolve_model,
@@ -84,7 +85,7 @@ def _backbone_and_layers(
         adapter = adapter_settings(name, revision)
         if adapter is None:
             options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-            config = AutoConfig.from_pretrained(source, subfolder=modules[0]["path"] if modules else "", **options)
+            config = AutoConfig.from_pretrained(source, subfolder=first_module(source, revision), **options)
         else:  # of the adapter's base, whose revision is its own
             base = adapter["base_model_name_or_path"]
             config = AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)

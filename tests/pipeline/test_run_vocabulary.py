@@ -39,6 +39,22 @@ def test_trimmed_to_the_corpus_the_untrained_student_is_the_teacher(recipe, tmp_
     assert len(list((job.store.root / "vocabularies").glob("[!.]*"))) == 1, "made once"
 
 
+def test_a_trimmed_tokenizer_reads_texts_behind_a_prompt_as_before(recipe, tmp_path):
+    """Byte-level tokenizers write a first word and one after a space differently: "What" and "ĠWhat"."""
+    folder = architectures.sentence_transformer(tmp_path / "teacher", architectures.roberta(tmp_path / "backbone"))
+    words = tmp_path / "words.txt"
+    words.write_text("\n".join(sorted(set(" ".join(architectures.TEXTS).split()))), encoding="utf-8")
+    changes = {"teacher__prompts": {"document": "text: "}, "corpus__validation_rows": 10}
+    chosen = recipe(teacher__model=str(folder), corpus__sources=[{"path": str(words)}], **changes)
+    job = resolve(chosen, tmp_path / "run")
+    before = SentenceTransformer(str(folder), device="cpu").tokenizer
+    after = untrained_student(job).tokenizer
+    assert len(after) < len(before)
+    for text in job.corpus.prompted(job.corpus.train_rows):
+        assert text.startswith("text: ")
+        assert after.tokenize(text) == before.tokenize(text)
+
+
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_a_new_tokenizer_is_trained_put_in_and_distilled(recipe, tmp_path, kind, shared_cache):
     chosen = recipe(student__vocabulary={"kind": kind, "size": 350}, method={"name": "offline_cosine"}, train__epochs=2)

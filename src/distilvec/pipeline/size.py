@@ -19,7 +19,7 @@ from distilvec.students.design import describe, design_student, parse_size
 from distilvec.students.shape import count_tokens, read_shape
 
 KEY = "student.size"
-FORMAT = 5  # of a stored design, raised with every change of the rule
+FORMAT = 6  # of a stored design, raised with every change of the rule
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ from distilvec.vocabulary.choose import Texts, choose, kept_vocabulary
 from distilvec.vocabulary.load import read_tokenizer
 from distilvec.vocabulary.pieces import Pieces
 
+VOCABULARY_FORMAT = 2  # of a stored vocabulary, raised with every change of the choice of its tokens
 _ROWS = 4096  # of a corpus, read together
 _SUITE_BYTES = 2_000_000
 _REPORTED_ROWS = 200_000
@@ -158,6 +159,7 @@ def load_vocabulary(
     tokenizer = load_tokenizer(model, key, revision=revision, trust_remote_code=section.trust_remote_code)
     pieces = Pieces(tokenizer, "the backbone's tokenizer", key)
     parts = [
+        VOCABULARY_FORMAT,
         vocabulary.model_dump(exclude={"compose", "keep_norm"}),
         corpus.fingerprint,
         tokenizer_hash(pieces.tokenizer),
@@ -175,7 +177,7 @@ def load_vocabulary(
 
 
 def texts_by_language(corpus: Corpus) -> dict[str, Texts]:
-    """Return readers of the training texts by language; sources without one go by their name."""
+    """Return readers of the training texts by language, with their prompts; sources without one go by their name."""
     names = [language or name for language, name in zip(corpus.languages, corpus.source_names, strict=True)]
     distinct = list(dict.fromkeys(names))
     numbers = np.array([distinct.index(name) for name in names])
@@ -184,9 +186,9 @@ def texts_by_language(corpus: Corpus) -> dict[str, Texts]:
         rows = corpus.train_rows[numbers[corpus.sources[corpus.train_rows]] == number]
 
         def read() -> Iterator[str]:
-            yield from {prompt for prompt in corpus.prompts.values() if prompt}  # prepended to every text
             for first in range(0, len(rows), _ROWS):
-                for text in corpus.texts(rows[first : first + _ROWS]):
+                # Behind a prompt the first word of a text may have other tokens: "ĠWhat" instead of "What".
+                for text in corpus.prompted(rows[first : first + _ROWS]):
                     yield from (text,) if isinstance(text, str) else text
 
         return read

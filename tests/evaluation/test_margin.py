@@ -1,6 +1,7 @@
 """The line, its band and the margin against worked values, against predictions by matrices, and by coverage."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -184,6 +185,17 @@ def test_report_has_every_task_and_the_average():
         )
     assert from_json(Margin, to_json(report, defaults=True)) == report
     assert "average" not in points[0].scores  # what was given stays as it was
+
+
+def test_tasks_made_of_an_index_count_in_no_average():
+    points = report_points(range(300, 3000, 300))
+    expected = margin_report(points, {"a": 78.0, "b": 70.0})
+    for point in points:
+        point.scores["index-known-item"] = 99.0 - point.distance
+    report = margin_report(points, {"a": 78.0, "b": 70.0, "index-known-item": 100.0})
+    assert report.fits["average"] == expected.fits["average"] and report.fits["index-known-item"].teacher == 100.0
+    alone = [replace(point, scores={"index-known-item": 99.0 - point.distance}) for point in points]
+    assert list(margin_report(alone, {"index-known-item": 100.0}).fits) == ["index-known-item"]
 
 
 def test_first_epochs_of_cycles():

@@ -290,6 +290,14 @@ def test_compression_averages_all_tasks_though_only_retrieval_is_rescored():
     assert not any(row.precision == "binary_rescored" for row in means)
 
 
+def test_compression_counts_no_tasks_made_of_an_index():
+    plain = [row for row in sample_report()["compression"]["rows"] if row["task"] == "mrpc"]
+    of_an_index = [{**row, "task": "index-known-item", "value": 100.0} for row in plain]
+    assert mean([*plain, *of_an_index], "student", "int8", 384) == mean(plain, "student", "int8", 384)
+    section = compression.section(as_report({"compression": {"rows": of_an_index}}))
+    assert [block.kind for block in section.blocks] == ["text", "table"], "no figure of means"
+
+
 def test_margin_shows_checkpoints_fit_and_margin():
     figure = drawn(margin.section)["margin"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["checkpoints"]

@@ -17,6 +17,7 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.evaluator import Sample
 from distilvec.evaluation.significance import average_interval
 from distilvec.report.comparison import differences_table, leaderboard
+from distilvec.report.scores import complete_averages, make_verdict
 from distilvec.verbs.compare.compare import compare_runs
 from distilvec.verbs.compare.results import load_runs
 
@@ -84,6 +85,11 @@ def write_run(tmp_path):
         return folder
 
     return write
+
+
+def row_scores(folder, column):
+    """The scores of a run's model as a report reads them."""
+    return load_runs([folder])[0].run.scores[column]
 
 
 def row_of(comparison, name):
@@ -227,6 +233,35 @@ def test_the_teacher_and_the_students_before_training_stand_below_the_runs(write
     assert [row.run for row in compare_runs(folders).baselines] == ["big (teacher)", "before training"]
     assert [row.run for row in compare_runs(folders[:1], column="untrained").baselines] == ["big (teacher)"]
     assert [row.run for row in compare_runs(folders[:1], column="teacher").baselines] == []
+
+
+def test_tasks_made_of_an_index_count_in_no_average(write_run):
+    """As in the report of a run: they have scores, differences and leads of their own."""
+    samples = [{"index-known-item": sts(5.0, seed), "mine": sts(1.0, seed), "b": classes(0.8, seed)} for seed in (0, 1)]
+    folders = [write_run(f"run{number}", of_run) for number, of_run in enumerate(samples)]
+    comparison = compare_runs(folders)
+    without = [write_run(f"plain{n}", {t: s[t] for t in ("mine", "b")}) for n, s in enumerate(samples)]
+    expected = compare_runs(without)
+    for number, of_run in enumerate(samples):
+        row, plain = row_of(comparison, f"run{number}"), row_of(expected, f"plain{number}")
+        assert row.mean["index-known-item"] == pytest.approx(value(of_run["index-known-item"]))
+        scores = {"student": row_scores(folders[number], "student"), "teacher": row_scores(folders[number], "teacher")}
+        assert row.mean["average"] == pytest.approx(complete_averages(scores)["student"]["all"])
+        assert row.retention["average"] == pytest.approx(make_verdict(scores).retention)
+        for name in ("average", "average by type"):
+            assert row.mean[name] == pytest.approx(plain.mean[name])
+            assert row.retention[name] == pytest.approx(plain.retention[name])
+    average, plain = difference_of(comparison, "run1", "average"), difference_of(expected, "plain1", "average")
+    assert average.difference == pytest.approx(plain.difference)
+    assert average.high - average.low == pytest.approx(plain.high - plain.low, rel=0.1)
+
+
+def test_runs_with_tasks_of_an_index_alone_have_no_average(write_run):
+    folders = [write_run(f"run{seed}", {"index-known-item": sts(1.0, seed)}) for seed in range(2)]
+    comparison = compare_runs(folders)
+    assert comparison.leads.keys() == {"index-known-item"}
+    assert "average" not in comparison.rows[0].mean
+    assert "run0" in str(comparison) and "average" not in leaderboard(comparison).header
 
 
 def test_runs_of_one_name_are_told_apart_by_their_methods(write_run):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.tasks import OF_AN_INDEX
 
 if TYPE_CHECKING:
     from distilvec.evaluation.evaluator import Score
@@ -43,6 +44,11 @@ _MTEB_NAMES = {
     "best_accuracy": "cosine_accuracy",
     "pearson": "cosine_pearson",
 }
+
+
+def without_index_tasks(scores: Sequence[Score]) -> list[Score]:
+    """Return the scores without the tasks that are made of an index itself."""
+    return [score for score in scores if score.task not in OF_AN_INDEX]
 
 
 def average(scores: Sequence[Score] | Mapping[str, float]) -> float:
@@ -93,7 +99,8 @@ def type_averages(scores: Sequence[Score]) -> dict[str, float]:
     """Means over the tasks of each type, which "average by type" averages."""
     groups: dict[str, list[float]] = {}
     for score in scores:
-        groups.setdefault(score.type, []).append(score.value)
+        if score.task not in OF_AN_INDEX:
+            groups.setdefault(score.type, []).append(score.value)
     return {kind: sum(values) / len(values) for kind, values in groups.items()}
 
 
@@ -106,13 +113,14 @@ def retention(student: Sequence[Score], teacher: Sequence[Score]) -> dict[str, f
     """Percent of the teacher's score by task, and of its averages by their names, over the tasks both were scored on.
 
     A task that only one of them has, with this metric, is left out, also of the averages. If the teacher's score on a
-    task is not above 0, the task has no percentage but counts in the averages. {} without common tasks.
+    task is not above 0, the task has no percentage but counts in the averages. Tasks that are made of an index itself
+    count in none. {} without common tasks.
     """
     ours = {(score.task, score.metric): score for score in student}
     theirs = {(score.task, score.metric): score for score in teacher}
     shared = [key for key in ours if key in theirs]
     found = {key[0]: percent_of_teacher(ours[key].value, theirs[key].value) for key in shared}
-    types = {key: ours[key].type for key in shared}
+    types = {key: ours[key].type for key in shared if key[0] not in OF_AN_INDEX}
     means = [weighted_averages({key: side[key].value for key in shared}, types) for side in (ours, theirs)]
     found |= {name: percent_of_teacher(value, means[1][name]) for name, value in means[0].items()}
     return {task: value for task, value in found.items() if value is not None}

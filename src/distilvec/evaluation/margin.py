@@ -17,6 +17,7 @@ from scipy.stats import t as student_t
 
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.aggregate import average
+from distilvec.evaluation.tasks import OF_AN_INDEX
 
 LEAST_POINTS = 3
 
@@ -138,8 +139,8 @@ def in_first_epoch(epoch: float, cycles: Sequence[range]) -> bool:
 def margin_report(points: Sequence[MarginPoint], teacher: Mapping[str, float], left_out: Sequence[int] = ()) -> Margin:
     """Make the part "margin" of a report: the points, and a fit for every task of the teacher and their average.
 
-    A task is fitted to the points that have it; "average", if not given, to those that have all tasks. `left_out` are
-    the steps of checkpoints that are not among the points.
+    A task is fitted to the points that have it; "average", if not given, to those that have all tasks. Tasks that are
+    made of an index itself do not count in it. `left_out` are the steps of checkpoints that are not among the points.
     Errors: DistilvecError as `fit_margin`, with the task's name.
     """
     tasks = [task for task in teacher if task != "average"]
@@ -147,7 +148,8 @@ def margin_report(points: Sequence[MarginPoint], teacher: Mapping[str, float], l
         raise DistilvecError("margin", "the teacher has no score on any task.", "Evaluate the teacher first.")
     averaged = [replace(point, scores=_with_average(point.scores, tasks)) for point in points]
     references, fits = _with_average(teacher, tasks), {}
-    for task in [*tasks, "average"]:
+    names = [*tasks, "average"] if "average" in references else tasks
+    for task in names:
         pairs = [(point.distance, point.scores[task]) for point in averaged if task in point.scores]
         try:
             fits[task] = fit_margin([x for x, _ in pairs], [y for _, y in pairs], references[task])
@@ -169,7 +171,8 @@ def _check_points(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], teacher: flo
 
 
 def _with_average(scores: Mapping[str, float], tasks: Sequence[str]) -> dict[str, float]:
-    """Scores with their mean under "average", unless it is there or a task is missing."""
-    if "average" in scores or any(task not in scores for task in tasks):
+    """Scores with their mean under "average", unless it is there, a task is missing, or none counts in it."""
+    counted = [task for task in tasks if task not in OF_AN_INDEX]
+    if not counted or "average" in scores or any(task not in scores for task in tasks):
         return dict(scores)
-    return {**scores, "average": average({task: scores[task] for task in tasks})}
+    return {**scores, "average": average({task: scores[task] for task in counted})}

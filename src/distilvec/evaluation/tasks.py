@@ -14,6 +14,7 @@ from distilvec.core.errors import DistilvecError
 
 Array = np.ndarray[Any, Any]
 NEIGHBORS, KNOWN_ITEM = "index-neighbors", "index-known-item"  # tasks of stored texts (evaluation/stored.py)
+OF_AN_INDEX = (NEIGHBORS, KNOWN_ITEM)  # made of an index itself, so that they count in no average
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from distilvec.evaluation.evaluator import (
 )
 from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.stored import held_part
-from distilvec.evaluation.tasks import RetrievalTask, Task, TaskFailure, embedded_texts
-from distilvec.report.scores import OF_AN_INDEX
+from distilvec.evaluation.tasks import OF_AN_INDEX, RetrievalTask, Task, TaskFailure, embedded_texts
 from distilvec.report.values import REPORT_FORMAT, ChangeInterval
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.embedder import Embedder

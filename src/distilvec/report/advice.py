@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from distilvec.core.run_folder import RunFolder
-from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL, average
+from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL, average, without_index_tasks
 from distilvec.evaluation.diagnostics import as_scores
 from distilvec.evaluation.neighbors import DOUBTFUL, Judgement, NeighborShares, Share
 from distilvec.report.neighbors import wider_text
 from distilvec.report.record import TrainingRecord
-from distilvec.report.scores import shared, without_index_tasks
+from distilvec.report.scores import shared
 from distilvec.report.sections.compression import BITS, mean_rows, vectors
 from distilvec.report.sections.training import metric_values
 from distilvec.report.tables import number

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distilvec.core.escape import one_line
-from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, average, averages, retention
+from distilvec.evaluation.aggregate import (
+    AVERAGE,
+    AVERAGES,
+    BY_TYPE,
+    RETRIEVAL,
+    average,
+    averages,
+    retention,
+    without_index_tasks,
+)
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.neighbors import Judgement
@@ -27,7 +36,6 @@ T = TypeVar("T")
 
 MODELS = ("teacher", "untrained", "student", "projected", "asymmetric", "untrained_asymmetric", "mixed")
 FLOAT_MB = 4e-6  # megabytes of a parameter in float32
-OF_AN_INDEX = (NEIGHBORS, KNOWN_ITEM)  # tasks that are made of an index itself
 WITH_CHANGE = ("student", "projected", "asymmetric")  # models with their changes against the teacher
 Scores = Mapping[str, Sequence[Score]]  # by model
 
@@ -257,11 +265,6 @@ def marked_change(change: float | None, bounds: tuple[float, float] | None, star
         kind = "gain" if change > 0 else "loss"
     low, high = (number(bound, sign=True) for bound in bounds)
     return Cell(number(change, sign=True) + stars, change, f"[{low}, {high}]", kind)
-
-
-def without_index_tasks(column: Sequence[Score]) -> list[Score]:
-    """Return the scores without the tasks that are made of an index itself."""
-    return [score for score in column if score.task not in OF_AN_INDEX]
 
 
 # -- the verdict -----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distilvec.evaluation.compression import CompressionScore
+from distilvec.evaluation.tasks import OF_AN_INDEX
 from distilvec.report.figures import LineLook, LinePoint, lines_figure
 from distilvec.report.section import Section, make_section
 from distilvec.report.tables import number_cell, pivot
@@ -20,7 +21,7 @@ NOTE = (
 
 def section(report: Report) -> Section | None:
     """Return the figure of the mean over tasks, with a table of the mean and of each task."""
-    if report.compression is None:
+    if report.compression is None or not report.compression.rows:
         return None
     rows = sorted(report.compression.rows, key=lambda row: row.width)
     means = mean_rows(report.compression.rows)
@@ -30,9 +31,11 @@ def section(report: Report) -> Section | None:
         entries.append((key, f"{row.width:,}", number_cell(row.value, 1)))
     title = "Scores by dimensions kept, times 100"
     data = pivot("data-compression", title, ["Task", "Model", "Precision"], entries)
+    if not means:
+        return make_section(TITLE, NOTE, data)
     points = [LinePoint(row.column, row.precision.replace("_", ", "), row.width, row.value) for row in means]
     figure = lines_figure(NAME, TITLE, points, "dimensions kept", data, LineLook(y="mean score (x 100)", log="x"))
-    return make_section(TITLE, NOTE if rows else "", figure)
+    return make_section(TITLE, NOTE, figure)
 
 
 def vectors(precision: str) -> str:
@@ -44,8 +47,10 @@ def vectors(precision: str) -> str:
 def mean_rows(rows: Sequence[CompressionScore]) -> list[CompressionScore]:
     """Return the means over the tasks that were scored with every model, precision and number of dimensions.
 
-    Rescoring is for retrieval only; it has a mean only where all of these tasks have it.
+    Rescoring is for retrieval only; it has a mean only where all of these tasks have it. Tasks that are made of an
+    index itself do not count.
     """
+    rows = [row for row in rows if row.task not in OF_AN_INDEX]
     cells: dict[str, set[Cell]] = {}
     for row in rows:
         if row.precision != "binary_rescored":

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distilvec.config.schema import START_COLUMNS
-from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, averages, retention
-from distilvec.evaluation.evaluator import Score
-from distilvec.report.figures import DotPoint, dots_figure
-from distilvec.report.scores import (
-    Scores,
-    complete_averages,
-    in_order,
-    score_table,
-    shared,
-    task_table,
+from distilvec.evaluation.aggregate import (
+    AVERAGE,
+    AVERAGES,
+    BY_TYPE,
+    RETRIEVAL,
+    averages,
+    retention,
     without_index_tasks,
 )
+from distilvec.evaluation.evaluator import Score
+from distilvec.report.figures import DotPoint, dots_figure
+from distilvec.report.scores import Scores, complete_averages, in_order, score_table, shared, task_table
 from distilvec.report.section import Block, Figure, Section, folded, make_section, notes
 from distilvec.report.tables import make_table, number_cell, pivot
 from distilvec.report.values import Changes, Report
@@ -100,7 +100,7 @@ def retained(scores: Scores, intervals: Mapping[str, Changes]) -> list[Retained]
         of_model, of_teacher = shared(column, teacher)
         has_all = len(without_index_tasks(of_teacher)) == len(without_index_tasks(teacher))
         wholes = _with_averages(of_teacher)
-        for task, value in _shares(of_model, of_teacher).items():
+        for task, value in retention(of_model, of_teacher).items():
             if task in AVERAGES and not has_all:  # an average over fewer tasks would be compared with the others
                 continue
             change = intervals.get(model, {}).get(task)
@@ -110,14 +110,6 @@ def retained(scores: Scores, intervals: Mapping[str, Changes]) -> list[Retained]
                 low, high = (100 * (1 + bound / wholes[task]) for bound in (change.low, change.high))
                 rows.append(Retained(model, task, value, low, high))
     return rows
-
-
-def _shares(of_model: Sequence[Score], of_teacher: Sequence[Score]) -> dict[str, float]:
-    """Return percent of the teacher's score by task, then of the averages; tasks of an index itself count in none."""
-    of_tasks = retention(of_model, of_teacher)
-    of_averages = retention(without_index_tasks(of_model), without_index_tasks(of_teacher))
-    shares = {task: share for task, share in of_tasks.items() if task not in AVERAGES}
-    return shares | {name: share for name, share in of_averages.items() if name in AVERAGES}
 
 
 def _with_averages(column: Sequence[Score]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.core.errors import DistilvecError, nearest
-from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, retention, weighted_averages
+from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, retention, weighted_averages, without_index_tasks
 from distilvec.evaluation.evaluator import Sample, Score
 from distilvec.evaluation.significance import (
     draw_rows,
@@ -229,7 +229,12 @@ def _with_averages(run: Run, column: str, tasks: Sequence[str]) -> dict[str, flo
     """Return the values by task, and their averages."""
     scores = _shared_scores(run, column, tasks)
     values = {score.task: score.value for score in scores}
-    return values | weighted_averages(values, {score.task: score.type for score in scores})
+    return values | weighted_averages(values, _averaged_types(scores))
+
+
+def _averaged_types(scores: Sequence[Score]) -> dict[str, str]:
+    """Return the types of the tasks that count in averages, by task."""
+    return {score.task: score.type for score in without_index_tasks(scores)}
 
 
 def _retention(group: Sequence[Run], column: str, tasks: Sequence[str]) -> dict[str, float | None]:
@@ -284,7 +289,7 @@ def _resample(groups: Groups, reference: str, column: str, tasks: Sequence[str],
         # one generator for each task: a task's interval does not depend on the other tasks
         random = np.random.default_rng([0, number])
         drawn[task] = _drawn_scores(comparable, reference, draws, random) if reference in comparable else {}
-    types = {score.task: score.type for score in _shared_scores(groups[reference][0], column, tasks)}
+    types = _averaged_types(_shared_scores(groups[reference][0], column, tasks))
     return drawn | _drawn_averages(drawn, list(groups), types)
 
 
@@ -302,6 +307,8 @@ def _drawn_scores(
 
 def _drawn_averages(drawn: Mapping[str, Drawn], names: Sequence[str], types: Mapping[str, str]) -> dict[str, Drawn]:
     """Return the averages on every resample, in the order of AVERAGES, of the runs that have all tasks."""
+    if not types:
+        return {}
     averages: dict[str, Drawn] = {}
     for name in names:
         if all(name in scores for scores in drawn.values()):

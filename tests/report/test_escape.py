@@ -101,6 +101,7 @@ def test_latex():
 
 def test_what_cannot_be_seen_is_written_out():
     assert escape.visible("a\u202eb\x1b[2J\tc\nd\r\ne\rf\ud800") == "a\\u202eb\\x1b[2J\tc\nd\ne\\rf\\ud800"
+    assert escape.visible("\ufffe\uffff\ufffd") == "\\ufffe\\uffff\ufffd"
     assert escape.one_line(" a\t b\r\nc\x85d ") == "a b c d"
     assert escape.visible("Ünïcode, 中文, עברית") == "Ünïcode, 中文, עברית"
 
@@ -119,7 +120,7 @@ def test_pictures_and_pages_of_hostile_names(tmp_path):
     from tests.report.comparison_sample import sample_comparison
     from tests.report.report_sample import as_report, sample_report
 
-    evil = '<script>alert(1)</script>]]>&"\x1b\u202e\ud800 $x$\nb'
+    evil = '<script>alert(1)</script>]]>&"\x1b\u202e\ud800\ufffe\uffff $x$\nb'
     report = json.loads(json.dumps(sample_report()).replace("stsb", json.dumps(evil)[1:-1] + "stsb")) | {"name": evil}
     comparison = sample_comparison()
     for number, row in enumerate(comparison.rows):

@@ -11,8 +11,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# C0 without tab and line feed, DEL, C1, signs of direction, invisible line breaks, byte-order mark, lone surrogates
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+# C0 without tab and line feed, DEL, C1, signs of direction, invisible line breaks, byte-order mark, lone surrogates,
+# and the two that XML does not allow besides
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
+)
 _MARKDOWN = re.compile(r"[\\`*\[\]<~$]|&(?=[#A-Za-z])|(?<![^\W_])_|_(?![^\W_])")  # "_" inside a word is no emphasis
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",

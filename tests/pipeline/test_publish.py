@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 from huggingface_hub import ModelCard
 
+from distilvec.evaluation.speed import Speed, SpeedRow
+from distilvec.pipeline.publish import _speed_record
 from distilvec.pipeline.record import hub_record
 from distilvec.pipeline.run import run
+from distilvec.report.record import SpeedRecord
 
 pytestmark = pytest.mark.usefixtures("no_pages")
 
@@ -26,6 +30,22 @@ def test_base_models_and_data_are_ids(tiny_recipe):
     }
     table = tiny_recipe(teacher={"vectors": "table.parquet"}, student__model="org/small")
     assert hub_record(table) == {"base_model": ["org/small"]}
+
+
+def test_the_speed_of_the_card_is_that_of_one_query():
+    """Time and ratio are of the same batch: over larger ones a small student is faster or slower than for one query."""
+    rows = [
+        SpeedRow(model, backend, "query", size, 16, 9.0, median, 9.0, 0.0, 1.0)
+        for model, backend, size, median in [
+            ("teacher", "pytorch", 1, 6.0), ("teacher", "pytorch", 8, 40.0), ("teacher", "onnx", 1, 5.0),
+            ("student", "pytorch", 1, 4.0), ("student", "pytorch", 8, 5.0), ("student", "onnx", 1, 1.0),
+        ]
+    ]  # fmt: skip
+    speed = Speed(rows=rows, ratio={"query": 3.5})
+    assert _speed_record(speed) == SpeedRecord(4.0, 16, 1.5)
+    alone = replace(speed, rows=[row for row in rows if row.model == "student"])
+    assert _speed_record(alone) == SpeedRecord(4.0, 16, None)
+    assert _speed_record(replace(speed, rows=rows[:3])) is None
 
 
 def test_the_card_keeps_the_origin_of_models_that_are_gone(tiny_recipe, tiny_model, tmp_path):

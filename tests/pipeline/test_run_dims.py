@@ -82,7 +82,10 @@ def test_a_whole_run(tiny_recipe, tmp_path, no_pages, layers):
         for number, (one, other) in enumerate(zip(texts[::2], texts[1::2], strict=True))
     ]
     (tmp_path / "sts.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
-    (tmp_path / "suite.yaml").write_text("- {name: sts, type: sts, path: sts.jsonl}\n")
+    labels = [{"text": text, "label": "ab"[n % 2], "split": ["train", "test"][n < 20]} for n, text in enumerate(texts)]
+    (tmp_path / "topics.jsonl").write_text("\n".join(json.dumps(row) for row in labels))
+    suite = "- {name: sts, type: sts, path: sts.jsonl}\n- {name: topics, type: classification, path: topics.jsonl}\n"
+    (tmp_path / "suite.yaml").write_text(suite)
     recipe = tiny_recipe(
         student__layers=layers,
         student__dims=[32, 20, 8],
@@ -98,4 +101,5 @@ def test_a_whole_run(tiny_recipe, tmp_path, no_pages, layers):
     card = (folder / "README.md").read_text()
     assert "truncate_dim=8" in card
     assert f"| 20 | {result.record.cuts[1].score:.2f} |" in card
+    assert "Averages are over 1 of 2 tasks, without topics." in card
     assert SentenceTransformer(str(folder), device="cpu", truncate_dim=8).encode(texts[:2]).shape == (2, 8)

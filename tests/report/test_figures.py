@@ -7,11 +7,13 @@ import json
 import re
 import warnings
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from distilvec.evaluation.compression import CompressionScore
+from distilvec.evaluation.speed import Speed
 from distilvec.report import figures
 from distilvec.report.comparison import Comparison, retention_figure
 from distilvec.report.figures import (
@@ -33,6 +35,7 @@ from distilvec.report.sections import scores as scores_section
 from distilvec.report.sections.compression import mean_rows
 from distilvec.report.sections.scores import retained
 from distilvec.report.values import ChangeInterval
+from distilvec.train.metrics import SCORES
 from tests.report.report_sample import TASKS, as_report, sample_report
 
 pytest.importorskip("matplotlib")
@@ -296,6 +299,36 @@ def test_compression_counts_no_tasks_made_of_an_index():
     assert mean([*plain, *of_an_index], "student", "int8", 384) == mean(plain, "student", "int8", 384)
     section = compression.section(as_report({"compression": {"rows": of_an_index}}))
     assert [block.kind for block in section.blocks] == ["text", "table"], "no figure of means"
+
+
+@pytest.mark.parametrize("section", [compression.section, margin.section])
+def test_averages_over_fewer_tasks_than_the_scores_say_so(section):
+    def texts(scores):
+        content = section(replace(report, scores={"student": scores})).blocks
+        return " ".join(block.content for block in content if block.kind == "text")
+
+    report = as_report(sample_report())
+    tasks = {row.task for row in report.compression.rows} & report.margin.fits.keys()
+    scored = [score for score in report.scores["student"] if score.task in tasks]
+    assert "Averages are over" not in texts(scored)
+    assert "without topics." in texts([*scored, replace(scored[0], task="topics", type="classification")])
+
+
+def test_a_larger_batch_of_another_backend_alone_was_not_tried():
+    found = from_json(Speed, sample_report()["speed"])
+    rows = [row for row in found.rows if row.backend == "pytorch" or row.batch_size <= 4]
+    assert speed.largest_batch(found.models["student"], rows, "student", "query") == "32 or more"
+    less = [row for row in found.rows if row.backend == "onnx" or row.batch_size <= 8]
+    size = replace(found.models["student"], largest_batch_under_100_ms={"query": 8})
+    assert speed.largest_batch(size, less, "student", "query") == "8 or more"
+    assert speed.largest_batch(size, found.rows, "student", "query") == "8"
+
+
+def test_every_score_of_a_validation_is_in_the_table_of_evaluations():
+    assert set(SCORES) <= set(training.MEASURES)
+    history = [{"step": step, "epoch": 1.0, "eval/f1": 0.5 + step / 100} for step in (1, 2)]
+    page = render_page(as_report({"history": history}), lambda figure: "<svg></svg>")
+    assert "0.5200" in page[page.index("Every evaluation") :]
 
 
 def test_margin_shows_checkpoints_fit_and_margin():

@@ -22,6 +22,7 @@ from distilvec.report import write
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
 from distilvec.report.record import SpeedRecord, read_record, write_record
+from distilvec.report.sections.compression import averaged_tasks
 from distilvec.report.values import Marks, Report
 
 
@@ -44,6 +45,8 @@ def publish(job: Job, training: Training, report: Report) -> Run:
         origin = "ridge" if f"student.{layer}" in start.ridge_distances else "random"
         record = replace(record, training=replace(record.training, linear_layer=origin))
 
+    if record.cuts and report.compression is not None:
+        record = replace(record, cut_tasks=averaged_tasks(report.compression.rows))
     record = replace(record, speed=_speed_record(report.speed))
     card = model_card(record, exports=read_exports(folder))
     replace_texts(folder, record.to_json(), card, student_similarity(job))
@@ -59,14 +62,17 @@ def _speed_record(speed: Speed | None) -> SpeedRecord | None:
     """Return the student's time for one query, for its card; None where it was not measured."""
     if speed is None:
         return None
-    for row in speed.rows:
-        if (row.model, row.backend, row.role, row.batch_size) == ("student", "pytorch", "query", 1):
-            processor, threads = speed.machine.get("processor"), speed.machine.get("threads")
-            return SpeedRecord(
-                round(row.median_ms, 3),
-                row.tokens,
-                speed.ratio.get("query"),
-                None if processor is None else str(processor),
-                None if threads is None else int(threads),
-            )
-    return None
+    single = {
+        row.model: row for row in speed.rows if (row.backend, row.role, row.batch_size) == ("pytorch", "query", 1)
+    }
+    if "student" not in single:
+        return None
+    student, teacher = single["student"], single.get("teacher")
+    processor, threads = speed.machine.get("processor"), speed.machine.get("threads")
+    return SpeedRecord(
+        round(student.median_ms, 3),
+        student.tokens,
+        None if teacher is None or not student.median_ms else teacher.median_ms / student.median_ms,
+        None if processor is None else str(processor),
+        None if threads is None else int(threads),
+    )

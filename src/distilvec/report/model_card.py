@@ -14,7 +14,7 @@ from distilvec.report.card_data import card_data, eval_results
 from distilvec.report.exports import export_note, export_table
 from distilvec.report.neighbors import compatibility_note
 from distilvec.report.record import DataRecord, RunRecord, StudentRecord, TeacherRecord
-from distilvec.report.scores import score_table, task_table
+from distilvec.report.scores import left_out_text, score_table, task_table
 from distilvec.report.tables import Table, json_text, make_table, to_markdown
 from distilvec.report.values import ExportedForm
 
@@ -72,6 +72,7 @@ def model_card(record: RunRecord, exports: Mapping[str, ExportedForm] | None = N
         asymmetric=bool(record.scores.get("asymmetric")),
         languages=languages_of(record),
         unmeasured=unmeasured(record),
+        cuts_note=left_out_text(record.cut_tasks, record.scores),
         shorter=shorter_reading(student_length, teacher_length),
         tasks=task_table(record.supervised),
         exports=export_table(exports or {}),

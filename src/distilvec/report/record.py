@@ -114,7 +114,7 @@ class CutScore:
 
 @dataclass(frozen=True)
 class SpeedRecord:
-    """Median milliseconds of one query in PyTorch, how many times the teacher's speed that is, and where."""
+    """Median milliseconds of one query in PyTorch, how many times as fast as the teacher that is, and where."""
 
     milliseconds: FiniteFloat
     tokens: int
@@ -213,6 +213,7 @@ class RunRecord:
     neighbors: the judgement without labels
     hub: base_model (ids), datasets (ids) and license for the metadata of the model card
     documents: in a router, the teacher that embeds documents
+    cut_tasks: the tasks that the scores of `cuts` are averages over
     """
 
     name: str | None = None
@@ -231,6 +232,7 @@ class RunRecord:
     hub: dict[str, Any] = field(default_factory=dict)
     documents: str | None = None
     cuts: list[CutScore] = field(default_factory=list)
+    cut_tasks: list[str] = field(default_factory=list)
     speed: SpeedRecord | None = None
 
     @property

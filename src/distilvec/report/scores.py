@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -218,6 +218,15 @@ def _share_label(mean: AverageRow) -> str:
     if mean.name == AVERAGE:
         return "% of teacher"
     return f"% of teacher, {mean.name.removeprefix(AVERAGE).strip()}"
+
+
+def left_out_text(averaged: Collection[str], scores: Scores) -> str:
+    """Say which tasks an average over `averaged` lacks of those in the student's average score; "" if it has all."""
+    tasks = list(dict.fromkeys(score.task for score in without_index_tasks(scores.get("student", ()))))
+    missing = [task for task in tasks if task not in averaged]
+    if not averaged or not missing:
+        return ""
+    return f"Averages are over {len(tasks) - len(missing)} of {len(tasks)} tasks, without {', '.join(missing)}."
 
 
 def score_frame(scores: Scores) -> Any:

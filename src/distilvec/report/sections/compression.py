@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from distilvec.evaluation.compression import CompressionScore
 from distilvec.evaluation.tasks import OF_AN_INDEX
 from distilvec.report.figures import LineLook, LinePoint, lines_figure
+from distilvec.report.scores import left_out_text
 from distilvec.report.section import Section, make_section
 from distilvec.report.tables import number_cell, pivot
 from distilvec.report.values import Report
@@ -31,11 +32,12 @@ def section(report: Report) -> Section | None:
         entries.append((key, f"{row.width:,}", number_cell(row.value, 1)))
     title = "Scores by dimensions kept, times 100"
     data = pivot("data-compression", title, ["Task", "Model", "Precision"], entries)
+    note = f"{NOTE} {left_out_text(averaged_tasks(rows), report.scores)}".rstrip()
     if not means:
-        return make_section(TITLE, NOTE, data)
+        return make_section(TITLE, note, data)
     points = [LinePoint(row.column, row.precision.replace("_", ", "), row.width, row.value) for row in means]
     figure = lines_figure(NAME, TITLE, points, "dimensions kept", data, LineLook(y="mean score (x 100)", log="x"))
-    return make_section(TITLE, NOTE, figure)
+    return make_section(TITLE, note, figure)
 
 
 def vectors(precision: str) -> str:
@@ -44,19 +46,22 @@ def vectors(precision: str) -> str:
     return f"{name} vectors{', ' if more else ''}{more}"
 
 
-def mean_rows(rows: Sequence[CompressionScore]) -> list[CompressionScore]:
-    """Return the means over the tasks that were scored with every model, precision and number of dimensions.
+def averaged_tasks(rows: Sequence[CompressionScore]) -> list[str]:
+    """Return the tasks that were scored with every model, precision and number of dimensions.
 
-    Rescoring is for retrieval only; it has a mean only where all of these tasks have it. Tasks that are made of an
-    index itself do not count.
+    Rescoring is for retrieval only. Tasks that are made of an index itself do not count.
     """
-    rows = [row for row in rows if row.task not in OF_AN_INDEX]
     cells: dict[str, set[Cell]] = {}
     for row in rows:
-        if row.precision != "binary_rescored":
+        if row.precision != "binary_rescored" and row.task not in OF_AN_INDEX:
             cells.setdefault(row.task, set()).add((row.column, row.precision, row.width))
     most = max(map(len, cells.values()), default=0)
-    complete = {task for task, of_task in cells.items() if len(of_task) == most}
+    return [task for task, of_task in cells.items() if len(of_task) == most]
+
+
+def mean_rows(rows: Sequence[CompressionScore]) -> list[CompressionScore]:
+    """Return the means over `averaged_tasks`; one of rescored vectors only where all of these tasks have it."""
+    complete = averaged_tasks(rows)
     values: dict[Cell, list[float]] = {}
     for row in rows:
         if row.task in complete:

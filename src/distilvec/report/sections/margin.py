@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distilvec.evaluation.margin import Margin, MarginFit, MarginPoint
+from distilvec.evaluation.tasks import OF_AN_INDEX
 from distilvec.report.figures import Level, LineLook, LinePoint, lines_figure
+from distilvec.report.scores import left_out_text
 from distilvec.report.section import Figure, Section, make_section
 from distilvec.report.tables import make_table, number, number_cell, pivot
 from distilvec.report.values import Report
@@ -30,7 +32,9 @@ def section(report: Report) -> Section | None:
     if margin is None:
         return None
     fit = margin.fits.get(AVERAGE)
-    text = "" if fit is None else " ".join(_sentences(fit, margin))
+    averaged = [task for task in margin.fits if task != AVERAGE and task not in OF_AN_INDEX]
+    sentences = [] if fit is None else [*_sentences(fit, margin), left_out_text(averaged, report.scores)]
+    text = " ".join(sentences).rstrip()
     rows = [{"name": name, "fit": of_task} for name, of_task in margin.fits.items()]
     table = make_table("margin-table", "Score against distance to the teacher; the slope is in points", rows, FITS)
     return make_section("Robustness margin", text, _figure(margin.points, fit), table)

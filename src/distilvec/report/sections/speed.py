@@ -49,11 +49,15 @@ def tables(speed: Speed) -> tuple[Table, Table, Table]:
 
 
 def largest_batch(size: ModelSize, rows: Sequence[SpeedRow], name: str, role: str) -> str | None:
-    """Return the largest batch within 100 ms in words: "8 or more" if no larger one was tried."""
+    """Return the largest batch within 100 ms in words: "8 or more" if no larger one was tried.
+
+    It is that of the first backend, as the sizes are.
+    """
     largest = size.largest_batch_under_100_ms.get(role)
     if largest is None:
         return None
-    tried = [row.batch_size for row in rows if row.model == name and row.role == role]
+    first = rows[0].backend if rows else ""
+    tried = [row.batch_size for row in rows if (row.model, row.backend, row.role) == (name, first, role)]
     return f"{largest:,}" if largest < max(tried, default=0) else f"{largest:,} or more"
 
 

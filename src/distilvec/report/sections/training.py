@@ -9,14 +9,14 @@ from distilvec.report.record import RunRecord, TrainingRecord
 from distilvec.report.section import Section, folded, make_section, notes, pairs
 from distilvec.report.tables import make_table
 from distilvec.report.values import MetricsLine, Report
-from distilvec.train.metrics import validation_metric
+from distilvec.train.metrics import SCORES, validation_metric
 
 GRADIENT, LOSS_TERM = "train/gradient_", "train/loss_"
 STAGES = {
     "Stage": "name", "Method": "method", "Trained": "trained", "learning rate": ("learning_rate", None),
     "steps": ("steps", 0), "texts": ("texts", 0), "minutes": ("minutes", 1),
 }  # fmt: skip
-MEASURES = ("distance", "cosine", "similarity_gap", "accuracy", "spearman", "task_loss")
+MEASURES = ("distance", "cosine", "similarity_gap", *SCORES, "task_loss")
 EVALUATIONS = {"Step": ("step", 0), "epoch": ("epoch", 2)} | {
     name.replace("_", " "): (f"eval/{name}", 4) for name in MEASURES
 }

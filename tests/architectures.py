@@ -89,6 +89,44 @@ def roberta(folder: Path, seed: int = 0, **changes: Any) -> Path:
 
 
 @kept
+def longformer(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """Longformer: as RoBERTa, with a window of attention for each layer."""
+    return roberta(folder, seed, model_type="longformer", attention_window=[8, 8, 16, 16], **changes)
+
+
+@kept
+def gpt2(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """GPT-2: byte-level BPE, causal, a table of 128 positions."""
+    tokenizer = byte_level(["<|endoftext|>"], "$A", eos="<|endoftext|>", pad="<|endoftext|>")
+    config = {"model_type": "gpt2", "n_embd": WIDTH, "n_head": 4, "n_layer": 4, "n_positions": 128}
+    return save(folder, tokenizer, {**config, "initializer_range": 0.3, **changes}, seed)
+
+
+@kept
+def gpt_neo(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """GPT-Neo: as GPT-2, with global and local attention in turn."""
+    sizes = {"hidden_size": WIDTH, "num_heads": 4, "num_layers": 4, "window_size": 8, "max_position_embeddings": 128}
+    kinds = [[["global", "local"], 2]]
+    return gpt2(folder, seed, model_type="gpt_neo", **sizes, attention_types=kinds, **changes)
+
+
+@kept
+def opt(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """OPT: byte-level BPE, causal, a table of 130 positions, of which a text has those from 2 on."""
+    sizes = {"hidden_size": WIDTH, "word_embed_proj_dim": WIDTH, "num_attention_heads": 4, "ffn_dim": 64}
+    config = {"model_type": "opt", **sizes, "num_hidden_layers": 4, "max_position_embeddings": 128, "init_std": 0.3}
+    tokenizer = byte_level(["<s>", "<pad>", "</s>", "<unk>"], "</s> $A", bos="<s>", eos="</s>", pad="<pad>")
+    return save(folder, tokenizer, {**config, **changes}, seed)
+
+
+@kept
+def xlnet(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """XLNet: Unigram, relative positions without a limit."""
+    config = {"model_type": "xlnet", "d_model": WIDTH, "n_head": 4, "n_layer": 4, "d_inner": 64}
+    return save(folder, unigram(), {**config, "initializer_range": 0.3, **changes}, seed)
+
+
+@kept
 def distilbert(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """DistilBERT: WordPiece; its config spells the sizes its own way."""
     config = {

@@ -8,7 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from architectures import ARCHITECTURES, TEXTS, bert, modernbert, sentence_transformer, wordpiece, xlm_roberta
+from architectures import (
+    ARCHITECTURES,
+    TEXTS,
+    bert,
+    gpt2,
+    gpt_neo,
+    longformer,
+    modernbert,
+    opt,
+    sentence_transformer,
+    wordpiece,
+    xlm_roberta,
+    xlnet,
+)
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
@@ -20,11 +33,13 @@ from distilvec.students.layers import layer_list
 
 TEACHER = TeacherInfo(dim=48, normalized=True, max_length=64, prompts={"query": "query: ", "document": ""})
 
+OTHERS = {make.__name__: make for make in (gpt2, gpt_neo, longformer, opt, xlnet)}
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
-    made = {name: make(root / name) for name, make in ARCHITECTURES.items()}
+    made = {name: make(root / name) for name, make in {**ARCHITECTURES, **OTHERS}.items()}
     made["teacher"] = sentence_transformer(root / "teacher", made["bert"], "cls dense:48 normalize", seed=3)
     return made
 
@@ -33,7 +48,7 @@ def kinds(student: SentenceTransformer) -> list[str]:
     return [type(module).__name__ for module in student]
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", [*ARCHITECTURES, *OTHERS])
 def test_every_architecture_becomes_a_student(name: str, folders: dict[str, Path]) -> None:
     student = build_student(StudentSection(model=str(folders[name]), layers=2), TEACHER, seed=0)
     assert kinds(student) == ["Transformer", "Pooling", "Dense", "Normalize"]
@@ -167,6 +182,10 @@ def test_prompts_tokenizer_and_similarity(folders: dict[str, Path]) -> None:
         ("mpnet", None, 512, 128),
         ("qwen3", None, 512, 128),
         ("qwen3", 200, 512, 200),
+        ("gpt2", 128, 512, 128),
+        ("gpt_neo", None, 512, 128),
+        ("opt", 128, 512, 128),
+        ("xlnet", 200, 64, 200),
     ],
 )
 def test_length(name: str, asked: int | None, teacher_length: int, expected: int, folders: dict[str, Path]) -> None:
@@ -179,13 +198,25 @@ def test_length(name: str, asked: int | None, teacher_length: int, expected: int
 
 
 @pytest.mark.parametrize(
-    ("name", "limit"), [("bert", 128), ("xlm_roberta", 128), ("roberta", 128), ("mpnet", 128), ("qwen3", None)]
+    ("name", "limit"),
+    [
+        ("bert", 128),
+        ("xlm_roberta", 128),
+        ("roberta", 128),
+        ("mpnet", 128),
+        ("qwen3", None),
+        ("gpt2", 128),
+        ("gpt_neo", 128),
+        ("opt", 128),
+        ("longformer", 128),
+        ("xlnet", None),
+    ],
 )
 def test_position_limit(name: str, limit: int | None, folders: dict[str, Path]) -> None:
     assert position_limit(AutoModel.from_pretrained(folders[name])) == limit
 
 
-@pytest.mark.parametrize("name", ["bert", "xlm_roberta"])
+@pytest.mark.parametrize("name", ["bert", "xlm_roberta", "gpt2", "gpt_neo", "opt", "longformer"])
 def test_too_long_is_refused(name: str, folders: dict[str, Path]) -> None:
     with pytest.raises(DistilvecError, match=r"\[student.max_length\] found 129; .* 128"):
         build_student(StudentSection(model=str(folders[name]), max_length=129), TEACHER, seed=0)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
-from architectures import ARCHITECTURES, TEXTS
+from architectures import ARCHITECTURES, TEXTS, gpt_neo, longformer
+from refusals import refused
 from transformers import AutoModel, AutoTokenizer, T5Config, T5EncoderModel
 
 from distilvec.core.errors import DistilvecError
-from distilvec.students.layers import best_layers, choose_layers, cut_layers, layer_list, only_layers
+from distilvec.students.layers import best_layers, choose_layers, cut_layers, layer_list, only_layers, rebuild
 
 # (architecture, layers kept): also several in a row, a changed layer pattern, and a first layer that is not layer 0
 CUTS = [(name, [0, 2, 3]) for name in ARCHITECTURES] + [
@@ -23,13 +25,17 @@ CUTS = [(name, [0, 2, 3]) for name in ARCHITECTURES] + [
     ("gemma3", [1, 2, 4, 5]),
     ("qwen3", [1, 2]),
     ("mistral", [1, 3]),
+    ("longformer", [0, 2, 3]),
+    ("longformer", [1]),
+    ("gpt_neo", [0, 2]),
 ]
+OTHERS = {"longformer": longformer, "gpt_neo": gpt_neo}
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("backbones")
-    return {name: make(root / name) for name, make in ARCHITECTURES.items()}
+    return {name: make(root / name) for name, make in {**ARCHITECTURES, **OTHERS}.items()}
 
 
 def load(folder: Path):
@@ -105,6 +111,14 @@ def test_layer_kinds_follow_their_layers(folders: dict[str, Path]) -> None:
     _, layers = layer_list(cut)
     assert [layer.self_attn.layer_idx for layer in layers] == [0, 1, 2]
     assert [layer.self_attn.sliding_window is None for layer in layers] == [False, True, True]
+
+
+def test_a_configuration_that_the_architecture_refuses_is_an_error(folders: dict[str, Path]) -> None:
+    model = load(folders["longformer"])
+    config = copy.deepcopy(model.config)
+    config.attention_window = [8, 8]
+    with refused("student.layers", "attention_window"):
+        rebuild(model, config, model.state_dict())
 
 
 def test_modernbert_without_layer_0_is_refused(folders: dict[str, Path]) -> None:

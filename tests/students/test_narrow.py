@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from architectures import ARCHITECTURES, DECODER, TEXTS
+from architectures import ARCHITECTURES, DECODER, TEXTS, longformer
 from refusals import refused
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
@@ -15,14 +15,14 @@ from distilvec.core.errors import DistilvecError
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.narrow import narrow
 
-KNOWN = [name for name in ARCHITECTURES if name not in ("distilbert", "t5")]
+KNOWN = [*(name for name in ARCHITECTURES if name not in ("distilbert", "t5")), "longformer"]
 TEACHER = TeacherInfo(dim=32, normalized=True, max_length=64)
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
-    return {name: make(root / name) for name, make in ARCHITECTURES.items()}
+    return {name: make(root / name) for name, make in {**ARCHITECTURES, "longformer": longformer}.items()}
 
 
 def ids(folder: Path) -> list[list[int]]:

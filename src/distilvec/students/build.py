@@ -36,7 +36,7 @@ from distilvec.core.objective import Projection
 from distilvec.models.adapters import merge_adapters
 from distilvec.models.bidirectional import lift_causal_mask
 from distilvec.models.experts import Experts
-from distilvec.models.limits import lengthen, position_limit
+from distilvec.models.limits import lengthen, position_limit, stated_positions
 from distilvec.models.load import load_backbone, load_tokenizer, resolve_model, role_prompts, with_owner
 from distilvec.models.unreadable import refuse_several_parts
 from distilvec.students.factorize import factorize
@@ -428,7 +428,7 @@ def choose_length(section: StudentSection, transformer: Transformer, teacher: Te
     limits = [teacher.max_length]
     for limit in (
         transformer.tokenizer.model_max_length,
-        getattr(config, "max_position_embeddings", None),
+        stated_positions(config),
         positions,
     ):
         if limit is not None and 0 < limit < UNLIMITED:

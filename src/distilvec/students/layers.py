@@ -19,7 +19,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from distilvec.config.student import LayersSection
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.spread import evenly_spread
 
 MOST_CHOICES = 300  # that are all compared
@@ -102,22 +102,23 @@ def only_layers(model: PreTrainedModel, keep: Sequence[int]) -> Iterator[None]:
     changed = _cut_settings(text, keep)
     settings = {key: getattr(text, key) for key in changed}
     numbered = [
-        (module, old, new)
+        (module, name_of_number, old, new)
         for new, old in enumerate(keep)
         for module in layers[old].modules()
-        if getattr(module, "layer_idx", None) == old  # the layer's entry in a decoder's cache
+        for name_of_number in ("layer_idx", "layer_id")  # the layer's entry in a decoder's cache; GPT-Neo's name of it
+        if getattr(module, name_of_number, None) == old
     ]
     try:
-        for module, _, new in numbered:
-            module.layer_idx = new  # type: ignore[assignment]
+        for module, name_of_number, _, new in numbered:
+            setattr(module, name_of_number, new)
         setattr(holder, name, nn.ModuleList(layers[number] for number in keep))
         for key, value in changed.items():
             setattr(text, key, value)
         yield
     finally:
         setattr(holder, name, layers)
-        for module, old, _ in numbered:
-            module.layer_idx = old  # type: ignore[assignment]
+        for module, name_of_number, old, _ in numbered:
+            setattr(module, name_of_number, old)
         for key, value in settings.items():
             setattr(text, key, value)
 
@@ -181,16 +182,29 @@ def _cut_config(config: PretrainedConfig, keep: list[int]) -> PretrainedConfig:
 def _cut_settings(text: PretrainedConfig, keep: Sequence[int]) -> dict[str, Any]:
     """The settings of a configuration that change with its layers, by name."""
     total = text.num_hidden_layers
-    lists = {name: value for name, value in vars(text).items() if "layer" in name and isinstance(value, list)}
-    cut = {name: [value[layer] for layer in keep] for name, value in lists.items() if len(value) == total}
+    cut = {}
+    for name, value in vars(text).items():
+        is_by_layer = "layer" in name or name == "attention_window"  # Longformer's, one for each layer
+        if is_by_layer and isinstance(value, list) and len(value) == total:
+            cut[name] = [value[layer] for layer in keep]
     return {**cut, "num_hidden_layers": len(keep)}
 
 
 def rebuild(model: PreTrainedModel, config: PretrainedConfig, weights: dict[str, Any]) -> PreTrainedModel:
-    """A model of the same class and precision from `config`, with exactly these `weights`."""
+    """A model of the same class and precision from `config`, with exactly these `weights`.
+
+    Errors: DistilvecError for a configuration that the architecture refuses, and for weights that do not fit it.
+    """
     tensor = next(model.parameters())
-    with torch.random.fork_rng(devices=[]):
-        fresh = type(model)(config).to(device=tensor.device, dtype=tensor.dtype)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            fresh = type(model)(config).to(device=tensor.device, dtype=tensor.dtype)
+    except (AssertionError, LookupError, TypeError, ValueError) as error:
+        raise DistilvecError(
+            "student.layers",
+            f"{type(model).__name__} cannot be built with other layers: {first_line(error)}",
+            "Leave the student's changes out, or name another model.",
+        ) from error
     report = fresh.load_state_dict(weights, strict=False)
     misfits = [*report.missing_keys, *report.unexpected_keys]
     if misfits:

@@ -122,7 +122,7 @@ def _read(backbone: PreTrainedModel, linears: Mapping[str, nn.Linear], texts: Se
     products = {name: torch.zeros(len(total), len(total), dtype=torch.float64) for name, total in sums.items()}
 
     def add(name: str, states: Tensor) -> None:
-        rows = states[mask].float()
+        rows = states[:, : mask.shape[1]][mask].float()  # Longformer pads on the right to whole windows
         sums[name] += rows.sum(0).double().cpu()
         products[name] += (rows.T @ rows).double().cpu()
 

@@ -142,10 +142,7 @@ def main() -> None:
     folder = arguments.out / "-".join(names)
     tree = recipe_tree(arguments, folder.name)
     model = arguments.student or arguments.teacher
-    shape = read_shape(model)
-    teacher_dim = read_shape(arguments.teacher).dim
-    if shape.dim != teacher_dim:
-        shape = replace(shape, linear_dim=teacher_dim)
+    shape = replace(read_shape(model), linear_dim=read_shape(arguments.teacher).dim)
     parameters = parse_size(arguments.size).of(shape)
     split = choose_split(arguments.split, shape, parameters, tokens_of(tree, model, folder))
     parts = count_parameters(shape, split)

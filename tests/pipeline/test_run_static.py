@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import architectures
 import numpy as np
 import pytest
 from commands import Command
@@ -21,6 +22,7 @@ from distilvec.models.load import load
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.student import untrained_student
+from distilvec.students.design import design_student
 from distilvec.teachers.open import open_embedder
 from distilvec.verbs.plan.plan import make_plan
 from distilvec.verbs.serve.model import ServedModel
@@ -117,6 +119,34 @@ def test_a_size_decides_on_the_table_of_a_static_student(tiny_recipe, tmp_path, 
     assert job.student.hidden_size == job.recipe.student.embedding.rank == 32
     parameters = sum(weight.numel() for weight in untrained_student(job).parameters())
     assert parameters <= 6000
+
+
+@pytest.mark.parametrize(
+    ("method", "width", "model", "changes"),
+    [
+        ("offline_cosine", 24, "teacher", {}),
+        ("offline_cosine", 24, "teacher", {"layers": 0}),
+        ("offline_cosine", 24, "small", {"dense": "keep"}),
+        ("offline_cosine", 24, "small", {"layers": 0}),
+        ("offline_cosine", 32, "small", {}),
+        ("simcse", 20, "small", {}),
+    ],
+)
+def test_a_size_counts_the_linear_layer(tiny_recipe, tiny_model, tmp_path, monkeypatch, method, width, model, changes):
+    """Of models of 32 hidden dimensions with a Dense module behind, in the teacher's space and in one of their own."""
+    designs = []
+
+    def design(*arguments, **options):
+        designs.append(design_student(*arguments, **options))
+        return designs[-1]
+
+    monkeypatch.setattr("distilvec.pipeline.size.design_student", design)
+    small = architectures.sentence_transformer(tmp_path / "small", tiny_model, "mean dense:24 normalize")
+    teacher = architectures.sentence_transformer(tmp_path / "large", tiny_model, f"mean dense:{width} normalize")
+    student = {"model": str(small) if model == "small" else "teacher", "size": "50%", **changes}
+    job = resolve(tiny_recipe(teacher__model=str(teacher), student=student, method={"name": method}), tmp_path / "run")
+    built = sum(weight.numel() for weight in untrained_student(job).parameters())
+    assert [made.parts.total for made in designs] == [built]
 
 
 @pytest.mark.parametrize("name", ["gradient_checkpointing", "shard"])

@@ -79,9 +79,9 @@ def tiny_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(design, "LEAST_TOKENS", 0)
 
 
-def built_parameters(folder: Path, made: Design, dim: int) -> int:
+def built_parameters(folder: Path, made: Design, dim: int, dense: str = "auto") -> int:
     """The parameters of the student that is built from the design's keys on the few texts."""
-    section = section_of(StudentSection, "student", {"model": str(folder), **made.student_keys()})
+    section = section_of(StudentSection, "student", {"model": str(folder), "dense": dense, **made.student_keys()})
     vocabulary = None
     if section.vocabulary is not None:
         pieces = Pieces(AutoTokenizer.from_pretrained(folder))
@@ -186,6 +186,21 @@ def test_a_linear_layer_counts(folders, tiny_tables):
     made = design_student(shape, Budget(share=0.7), used)
     assert made.parts.dense == 32 * 80
     assert made.parts.total == built_parameters(folders["bert"], made, dim=80) <= made.budget
+
+
+@pytest.mark.parametrize(
+    ("width", "dense"), [(24, "auto"), (32, "auto"), (40, "auto"), (32, "always"), (24, "keep"), (24, "never")]
+)
+@pytest.mark.parametrize("static", [False, True])
+def test_linear_layers_count_where_they_are_built(folders, tmp_path, width, dense, static, tiny_tables):
+    """Of a model with 32 hidden dimensions, and 24 behind a Dense module of its own, for teachers of `width`."""
+    if static and dense == "keep":
+        return  # no static student can have it
+    folder = sentence_transformer(tmp_path / "dense", folders["bert"], "mean dense:24 normalize")
+    shape = replace(read_shape(str(folder)), linear_dim=width, linear=dense)
+    used = count_tokens(AutoTokenizer.from_pretrained(folder), {"en": lambda: iter(FEW_TEXTS)})
+    made = design_student(shape, Budget(share=0.5), used, static=static)
+    assert made.parts.total == built_parameters(folder, made, dim=width, dense=dense) <= made.budget
 
 
 def test_half_in_the_table_half_of_the_neurons_and_every_token():

@@ -46,10 +46,9 @@ def size_student(
         )
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": section.trust_remote_code}
     budget = parse_size(section.size, KEY)
-    shape = read_shape(model, "student.model", **options)
-    needs_layer = in_teacher_space and (section.dense == "always" or teacher.dim != shape.dim)
-    if needs_layer:
-        shape = replace(shape, linear_dim=teacher.dim)
+    # The linear layer as students/build.py makes it: to the teacher's dim, in a space of its own only if asked for
+    linear = "never" if section.dense == "auto" and not in_teacher_space else section.dense
+    shape = replace(read_shape(model, "student.model", **options), linear_dim=teacher.dim, linear=linear)
     tokenizer = load_tokenizer(model, "student.model", **options)
     parts = [FORMAT, section.size, section.is_static, repr(shape), corpus.fingerprint, tokenizer_hash(tokenizer)]
     file = store.folder("designs", f"{fingerprint(*parts)}.json")

@@ -23,7 +23,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from distilvec.core.errors import DistilvecError
 
@@ -81,12 +81,14 @@ class ModelShape:
     architecture: the "model_type" of its configuration
     row_size: numbers of a row of the token table; less than `hidden_size` if the table is factorized already
     dim: of the model's vectors
-    linear_dim: outputs of the linear layer that its students get behind the pooling; None without such a layer
+    linear_dim: outputs of the linear layer that its students get behind the pooling; None for `dim`
+    linear: when they get it: "auto" where the pooling gives other dimensions, "always" or "never"; with "keep" they
+        have the model's own modules instead
     position_parameters: the tables of positions and types, with the norm behind them
     layer_parameters: one layer, with all of its `neurons`
     neuron_parameters: one neuron of one feed-forward layer
     other_parameters: the rest of the backbone, such as a pooler and a final norm
-    dense_parameters: the model's own modules behind the pooling, which its students do not keep
+    dense_parameters: the model's own modules behind the pooling, which its students keep with "keep" alone
     no_...: why the model does not allow a change, in words; empty where it does
     """
 
@@ -108,6 +110,7 @@ class ModelShape:
     no_factorizing: str = ""
     no_pruning: str = ""
     no_narrowing: str = ""
+    linear: Literal["auto", "always", "keep", "never"] = "auto"
 
     @property
     def parameters(self) -> int:
@@ -226,9 +229,7 @@ def design_student(
 def count_parameters(shape: ModelShape, split: Split) -> Parts:
     """Return the parameters of a student as students/build.py makes it."""
     if split.is_static and split.rank is not None:
-        student_dim = shape.linear_dim or shape.dim
-        dense = 0 if split.rank == student_dim and shape.linear_dim is None else split.rank * student_dim
-        return Parts(split.tokens * split.rank, 0, 0, 0, dense)
+        return Parts(split.tokens * split.rank, 0, 0, 0, linear_parameters(shape, split.rank))
     width = shape.hidden_size
     layer = shape.layer_parameters - (shape.neurons - split.neurons) * shape.neuron_parameters
     if split.rank is None:
@@ -240,8 +241,17 @@ def count_parameters(shape: ModelShape, split: Split) -> Parts:
         table = split.tokens * split.rank + (split.rank + 1) * width
         positions = shape.position_parameters // width * split.rank
         other = 0
-    dense = 0 if shape.linear_dim is None else width * shape.linear_dim
-    return Parts(table, positions, split.layers * layer, other, dense)
+    return Parts(table, positions, split.layers * layer, other, linear_parameters(shape, width))
+
+
+def linear_parameters(shape: ModelShape, width: int) -> int:
+    """Return the parameters of the linear layers behind pooled vectors of this width; 0 without one."""
+    if shape.linear == "keep":
+        return shape.dense_parameters
+    outputs = shape.linear_dim or shape.dim
+    if shape.linear == "never" or (shape.linear == "auto" and width == outputs):
+        return 0
+    return width * outputs
 
 
 def available_tokens(shape: ModelShape, tokens_used: TokensUsed | int) -> TokensUsed:
@@ -327,14 +337,12 @@ def _static_split(shape: ModelShape, parameters: int, tokens: TokensUsed, key: s
     Errors: DistilvecError for a budget below the smallest static student.
     """
     most = shape.dim
-    student_dim = shape.linear_dim or shape.dim
     whole = Split(0, 0, tokens.number, most)
     if count_parameters(shape, whole).total <= parameters:
         return whole
     least = min(LEAST_RANK, most)
-    rank = min(most, parameters // (tokens.number + student_dim) // RANK_STEP * RANK_STEP)
-    if rank == most and shape.linear_dim is None:
-        rank -= RANK_STEP  # only the whole width goes without a linear layer, and that does not fit
+    outputs = 0 if shape.linear == "never" else shape.linear_dim or shape.dim
+    rank = min(most, parameters // (tokens.number + outputs) // RANK_STEP * RANK_STEP)
     if rank >= least:
         return replace(whole, rank=rank)
 

@@ -45,7 +45,7 @@ def read_shape(
 ) -> ModelShape:
     """Read the sizes of a model, a folder or hub id, from its configuration and tokenizer; no weight is loaded.
 
-    `linear_dim` is that of a student with the model's own layers: set it for a student of another model.
+    `linear_dim` is that of a student in the model's own space: set it for a student of another teacher.
     Errors: DistilvecError with the key for a model that cannot be read.
     """
     backbone, widths = _backbone_and_layers(name, key, revision, trust_remote_code)
@@ -58,7 +58,7 @@ def read_shape(
         backbone,
         name=Path(name).name,
         dim=dim,
-        linear_dim=dim if dim != hidden_size else None,
+        linear_dim=dim,
         dense_parameters=sum(inputs * outputs + bias * outputs for inputs, outputs, bias in widths),
         no_trimming=no_trimming,
     )

@@ -22,6 +22,29 @@ from distilvec.report.json_values import from_json
 from distilvec.report.tables import ABSENT, to_latex, to_markdown
 
 
+@pytest.mark.parametrize("tasks", [["distance", "steps"], ["Method", "Run", "% of teacher", "run"], ["a", "a std"]])
+def test_a_task_may_have_the_name_of_a_column(comparison, tasks):
+    for number, row in enumerate(comparison.rows):
+        row.mean = {task: 50.0 + 10 * number + place for place, task in enumerate(tasks)} | {"average": 60.0}
+    comparison.tasks = tasks
+    table = leaderboard(comparison)
+    for place, task in enumerate(tasks):
+        scores = [row.mean[task] for row in comparison.rows]
+        columns = [number for number, title in enumerate(table.header) if title == task]
+        assert scores in [[row[column].value for row in table.rows] for column in columns]
+        assert f"{50 + place:.2f}" in comparison_text(comparison)
+    costs = table.header.index("minutes")
+    assert [row[costs].value for row in table.rows] == [2.5, 2.5, None]
+    assert [str(row[1]) for row in table.rows] == ["redact"] * 3
+    header, *rows = csv.reader(io.StringIO(comparison_csv(comparison)))
+    assert len(set(header)) == len(header)
+    assert float(rows[0][header.index("distance")]) == 0.25
+    taken = {"distance", "steps", "run", "a std"}  # by other columns
+    for task in tasks:
+        name = f"task {task}" if task in taken else task
+        assert float(rows[1][header.index(name)]) == comparison.rows[1].mean[task]
+
+
 @pytest.fixture
 def comparison():
     def row(run, mean, std, mark="", **changes):

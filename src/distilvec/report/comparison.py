@@ -196,61 +196,87 @@ class Comparison:
 # -- tables ----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Column:
+    """A column of the leaderboard, the cells of the baselines in `foot`; a task may have the title of another column.
+
+    kind: "name", "seeds", "task", "average", or "cost"
+    """
+
+    kind: str
+    title: str
+    cells: list[Cell]
+    foot: list[Cell]
+
+
 def leaderboard(comparison: Comparison) -> Table:
     """Return one row per run: mean, stars against the reference, ± standard deviation over seeds; baselines below.
 
     A score is bold if its lead over every other run is outside the interval, a cost if it is the best.
     """
-    columns = _columns(comparison, comparison.rows, is_ranked=True)
-    numbers = list(columns)[3:]
-    shown = [title for title in numbers if any(cell.value is not None for cell in columns[title])]
-    header = [*list(columns)[:3], *shown]
-    body = list(zip(*(columns[title] for title in header), strict=True))
-    foot = []
-    if comparison.baselines:
-        of_baselines = _columns(comparison, comparison.baselines, is_ranked=False)
-        foot = list(zip(*(of_baselines[title] for title in header), strict=True))
-    return Table("leaderboard", "Runs, best average first", header, body, foot, words=2)
-
-
-def _columns(comparison: Comparison, rows: Sequence[Row], is_ranked: bool) -> dict[str, list[Cell]]:
-    """Return all columns of the leaderboard by title; the first three say what a row is."""
-    columns: dict[str, list[Cell]] = {
-        "Run": words(*(_run_title(comparison, row) for row in rows)),
-        "Method": words(*(row.method for row in rows)),
-        "Seeds": [number_cell(row.seeds, 0) for row in rows],
-    }
-    for task in (*comparison.tasks, *comparison.averages):
-        cells = []
-        for row in rows:
-            cell = _mean_cell(row.mean.get(task), row.std.get(task), 2, comparison.wins(row, task))
-            stars = row.marks.get(task, "")
-            cells.append(Cell(cell.text + stars, cell.value, cell.note, cell.kind))
-        columns[task] = cells
-    for average, title in ((AVERAGE, "% of teacher"), (RETRIEVAL, "retrieval, %")):
-        columns[title] = [
-            _mean_cell(row.retention.get(average), None, 1, comparison.wins(row, average)) for row in rows
-        ]
-    for average, title in ((AVERAGE, "% of teacher"), (RETRIEVAL, "retrieval, %")):
-        columns[f"{title}, asymmetric"] = [_mean_cell(row.asymmetric.get(average), None, 1) for row in rows]
-    for cost in COSTS:
-        columns[cost.title] = _cost_cells(rows, cost, is_ranked)
-    return columns
+    return _table("leaderboard", "Runs, best average first", _columns(comparison))
 
 
 def overview(comparison: Comparison) -> list[Table]:
     """Return the leaderboard in tables that fit a page: scores, the scores by task if there are many, and costs."""
-    board = leaderboard(comparison)
-    costs = [cost.title for cost in COSTS]
-    by_task = comparison.tasks if len(comparison.tasks) > MOST_TASKS else []
-    scores = [title for title in board.header if title not in (*costs, *by_task)]
-    tables = [board.with_columns("leaderboard", board.caption, scores)]
-    if by_task:
-        tables.append(board.with_columns("task-table", "Scores by task", ["Run", *by_task]))
-    cost_table = board.with_columns("cost-table", "Size, speed and training", ["Run", *costs])
-    if len(cost_table.header) > 1:
-        tables.append(cost_table)
+    columns = _columns(comparison)
+    many = len(comparison.tasks) > MOST_TASKS
+    runs = [column for column in columns if column.title == "Run" and column.kind == "name"]
+    tasks = [column for column in columns if column.kind == "task"]
+    costs = [column for column in columns if column.kind == "cost"]
+    scores = [column for column in columns if column.kind != "cost" and not (many and column.kind == "task")]
+    tables = [_table("leaderboard", "Runs, best average first", scores)]
+    if many:
+        tables.append(_table("task-table", "Scores by task", [*runs, *tasks]))
+    if costs:
+        tables.append(_table("cost-table", "Size, speed and training", [*runs, *costs]))
     return tables
+
+
+def _table(name: str, caption: str, columns: Sequence[Column]) -> Table:
+    """Return a table of columns, those of names first."""
+    header = [column.title for column in columns]
+    body = list(zip(*(column.cells for column in columns), strict=True))
+    foot = list(zip(*(column.foot for column in columns), strict=True))
+    names = sum(column.kind == "name" for column in columns)
+    return Table(name, caption, header, body, foot, words=names)
+
+
+def _columns(comparison: Comparison) -> list[Column]:
+    """Return the columns of the leaderboard: what a row is, and every number that some run has."""
+    body = _cells(comparison, comparison.rows, is_ranked=True)
+    foot = _cells(comparison, comparison.baselines, is_ranked=False)
+    columns = []
+    for (kind, title), cells in body.items():
+        if kind in ("name", "seeds") or any(cell.value is not None for cell in cells):
+            columns.append(Column(kind, title, cells, foot[kind, title]))
+    return columns
+
+
+def _cells(comparison: Comparison, rows: Sequence[Row], is_ranked: bool) -> dict[tuple[str, str], list[Cell]]:
+    """Return the cells of all columns by kind and title."""
+    columns: dict[tuple[str, str], list[Cell]] = {
+        ("name", "Run"): words(*(_run_title(comparison, row) for row in rows)),
+        ("name", "Method"): words(*(row.method for row in rows)),
+        ("seeds", "Seeds"): [number_cell(row.seeds, 0) for row in rows],
+    }
+    names = [*(("task", task) for task in comparison.tasks), *(("average", name) for name in comparison.averages)]
+    for kind, name in names:
+        cells = []
+        for row in rows:
+            cell = _mean_cell(row.mean.get(name), row.std.get(name), 2, comparison.wins(row, name))
+            stars = row.marks.get(name, "")
+            cells.append(Cell(cell.text + stars, cell.value, cell.note, cell.kind))
+        columns[kind, name] = cells
+    for average, title in ((AVERAGE, "% of teacher"), (RETRIEVAL, "retrieval, %")):
+        columns["average", title] = [
+            _mean_cell(row.retention.get(average), None, 1, comparison.wins(row, average)) for row in rows
+        ]
+    for average, title in ((AVERAGE, "% of teacher"), (RETRIEVAL, "retrieval, %")):
+        columns["average", f"{title}, asymmetric"] = [_mean_cell(row.asymmetric.get(average), None, 1) for row in rows]
+    for cost in COSTS:
+        columns["cost", cost.title] = _cost_cells(rows, cost, is_ranked)
+    return columns
 
 
 def _run_title(comparison: Comparison, row: Row) -> str:
@@ -383,11 +409,17 @@ def comparison_csv(comparison: Comparison) -> str:
 
 
 def flat_rows(comparison: Comparison) -> list[list[Any]]:
-    """Return one row per run, header first: every number at full precision in its own column; None where unknown."""
+    """Return one row per run, header first: every number at full precision in its own column; None where unknown.
+
+    A task whose columns would have the name of another one is called "task NAME" there.
+    """
     tasks = [*comparison.tasks, *comparison.averages] if comparison.tasks else []
     header = ["run", "method", "seeds", "reference"]
     for task in tasks:
-        header += [task, f"{task} std", f"{task} mark", f"{task} % of teacher", f"{task} % of teacher, asymmetric"]
+        titles = _flat_titles(task)
+        while not {*header, *PLAIN}.isdisjoint(titles):
+            titles = [f"task {title}" for title in titles]
+        header += titles
     lines: list[list[Any]] = [[*header, *PLAIN]]
     for row in comparison.rows:
         line: list[Any] = [row.run, row.method, row.seeds, int(row.run == comparison.reference)]
@@ -397,6 +429,11 @@ def flat_rows(comparison: Comparison) -> list[list[Any]]:
         line += [getattr(row, key) for key in PLAIN]
         lines.append(line)
     return lines
+
+
+def _flat_titles(task: str) -> list[str]:
+    """Return the titles of a task's or average's columns."""
+    return [task, f"{task} std", f"{task} mark", f"{task} % of teacher", f"{task} % of teacher, asymmetric"]
 
 
 # -- figures ---------------------------------------------------------------------------------------------------------

@@ -46,13 +46,6 @@ class Table:
     foot: Sequence[Sequence[Cell]] = ()
     words: int = 1
 
-    def with_columns(self, name: str, caption: str, titles: Sequence[str]) -> Table:
-        """Return a table of some columns, the first ones of words."""
-        places = [place for place, title in enumerate(self.header) if title in titles]
-        rows, foot = ([[row[place] for place in places] for row in part] for part in (self.rows, self.foot))
-        words = sum(place < self.words for place in places)
-        return Table(name, caption, [self.header[place] for place in places], rows, foot, words)
-
     @property
     def is_stacked(self) -> bool:
         """Whether each row becomes a block on a phone: a table of many columns and not too many rows."""

@@ -14,6 +14,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.evaluator import Sample, Score
+from distilvec.evaluation.tasks import OF_AN_INDEX
 from distilvec.pipeline.columns import intervals
 from distilvec.pipeline.record import shipped_metrics
 from distilvec.report.exports import export_note, export_table, read_exports, write_exports
@@ -21,7 +22,7 @@ from distilvec.report.html import render_page
 from distilvec.report.json_values import from_json
 from distilvec.report.model_card import model_card
 from distilvec.report.record import RunRecord, parse_record, read_record
-from distilvec.report.scores import OF_AN_INDEX, make_verdict
+from distilvec.report.scores import make_verdict
 from distilvec.report.sections.record import stated_keys
 from distilvec.report.tables import ABSENT
 from distilvec.report.values import ExportedForm, Report, read_report

@@ -43,7 +43,7 @@ from experiments.intents import intents_table
 from experiments.levers import levers_table
 from experiments.linear_layer import layers_table
 from experiments.quality_over_time import draw_quality, first_better, quality_table
-from experiments.real_teachers import STARTS, TURKISH, contrast_line
+from experiments.real_teachers import STARTS, TURKISH, contrast_line, surgery_table
 from experiments.real_teachers import table as teachers_table
 from experiments.result_students import distances_table, kept
 from experiments.result_students import students_table as result_students_table
@@ -156,6 +156,7 @@ def pages() -> dict[str, dict[str, str]]:
             "layers": tables(("linear_layer", layers_table)),
         },
         "docs/papers/surgery.md": {
+            "larger": tables(("real_teachers_turkish", surgery_table)),
             "sizes": surgery_part("sizes", sizes_summary),
             "all_sizes": surgery_part("sizes", sizes_table),
             "trim": surgery_part("trim", trim_table),

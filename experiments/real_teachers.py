@@ -113,6 +113,32 @@ def table(report: Mapping[str, Any], names: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
+def surgery_table(report: Mapping[str, Any]) -> str:
+    """Return a line for each Turkish student: neighbours and scores before and after training, and less the teacher's.
+
+    Means over seeds; the differences are paired by seed.
+    """
+    lines = [
+        "| student | parameters | seeds | neighbours | STSb-TR | against e5 | TQuAD | against e5 |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, title in TURKISH.items():
+        rows = [row for row in report["rows"] if row["run"] == name]
+        if not rows:
+            continue
+        merged = mean_of(rows)
+        neighbors = merged["neighbors"]
+        cells = [title, f"{merged['parameters'] / 1e6:.1f} M", str(len(rows))]
+        cells.append(change(neighbors["start"], neighbors["student"], "among"))
+        for task in ("stsb_tr", "tquad"):
+            student, teacher = (
+                {row["seed"]: score_of(row, column, task) for row in rows} for column in ("student", "teacher")
+            )
+            cells += [scores(merged, "untrained", "student", task), difference(student, teacher)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def mean_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return one row with the means of each number over rows of the same keys."""
 

@@ -399,7 +399,7 @@ DOCSTRINGS = {"corpus": {"sources": [{"builtin": "python-docstrings"}]}}
         (TABLE, "teacher.quantize", "8bit"),
         (TABLE, "teacher.device_map", "auto"),
         (TABLE, "teacher.trust_remote_code", True),
-        (TABLE, "teacher.preset", "e5"),
+        (TABLE, "teacher.preset", "e5-mistral"),
         (TABLE, "teacher.batch_tokens", 64),
         ({}, "teacher.limit", 5),
         ({}, "teacher.columns", {"text": "body"}),

@@ -415,13 +415,7 @@ DOCSTRINGS = {"corpus": {"sources": [{"builtin": "python-docstrings"}]}}
         (TOKENIZER, "corpus.sources.0.column", "text"),
         (DOCSTRINGS, "corpus.sources.0.column", "text"),
         (DOCSTRINGS, "corpus.sources.0.split", "test"),
-        ({}, "train.update.eta", 0.1),
-        ({}, "train.update.variance", 0.2),
-        ({}, "train.schedule.cycles", 3),
-        ({"train": {"schedule": {"name": "cycles"}}}, "train.schedule.warmup", 10),
         ({}, "student.tokenizer", "bert"),
-        ({"student": {"model": "m", "vocabulary": {"tokenizer": "bert"}}}, "student.vocabulary.letters", "seen"),
-        ({"student": {"model": "m", "vocabulary": {"kind": "bpe", "size": 9}}}, "student.vocabulary.letters", "all"),
     ],
 )
 def test_keys_that_would_not_be_read_are_refused(tree, key, value):
@@ -440,9 +434,14 @@ def test_keys_of_the_kind_are_read():
     table = {"vectors": "t.parquet", "revision": "v1", "limit": 5, "repeats": "drop", "made_by": "m"}
     data_set = {"dataset": "some/set", "config": "en", "split": "dev", "streaming": True, "revision": "v1"}
     recipe.validate({**tree, "teacher": table, "corpus": {"sources": [data_set]}})
-    recipe.validate(
-        {**tree, "train": {"update": {"name": "asam", "eta": 0.1}, "schedule": {"name": "cycles", "cycles": 3}}}
-    )
+
+
+def test_a_name_that_an_override_changes_may_leave_the_settings_of_the_first(file):
+    """`train.schedule.name=cosine` needs no second override for the cycles of the recipe."""
+    settings = "{update: {name: asam, eta: 0.1}, schedule: {name: cycles, cycles: 3}}"
+    file.write_text(MINIMAL.replace("train: {learning_rate: 1e-5}", f"train: {settings}"))
+    train = recipe.load(file, None, ["train.schedule.name=cosine", "train.update.name=plain"]).train
+    assert (train.schedule.name, train.update.name) == ("cosine", "plain")
 
 
 def test_a_stated_suite_replaces_the_built_in_one(file, capsys):

@@ -85,8 +85,6 @@ class VocabularySection(Section):
         hybrid = self.kind == "hybrid"
         if self.tokenizer is not None and (self.size or self.target or self.share or self.kind != "trim"):
             raise refused("tokenizer", "is one that exists; leave out kind, size, target and share")
-        if self.tokenizer is not None or self.kind in ("bpe", "unigram", "wordpiece"):
-            self.refuse_unread(["letters"], "a tokenizer that exists or is trained")
         if self.kind != "trim" and self.size is None:
             raise refused("size", f"is needed by kind '{self.kind}'; give a number of tokens")
         for name in ("target", "share"):

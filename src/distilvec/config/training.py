@@ -21,12 +21,6 @@ class ScheduleSection(Section):
     cycles: Epochs = key(1, "'cycles' only: how often the rate is reset")
     warmup: float = key(0.05, "steps if at least 1, else a share of all steps; not for 'cycles'", ge=0)
 
-    @model_validator(mode="after")
-    def check_unread(self) -> ScheduleSection:
-        """Refuse keys of another schedule."""
-        self.refuse_unread(["warmup" if self.name == "cycles" else "cycles"], f"schedule '{self.name}'")
-        return self
-
 
 class UpdateSection(Section):
     """The update of the weights (train/update.py): plain, or with the gradient found uphill (SAM, ASAM, DISAM)."""
@@ -37,14 +31,6 @@ class UpdateSection(Section):
     every: Steps = key(1, "go uphill in every n-th step only; the others are plain")
     replay_dropout: bool = key(False, "the second pass has the dropout masks of the first")
     variance: float = key(0.1, "'disam' only: the weight of the variance of the sources' losses", ge=0)
-
-    @model_validator(mode="after")
-    def check_unread(self) -> UpdateSection:
-        """Refuse keys of another kind of update, but for rho: a recipe may state it and be run with 'plain'."""
-        for kind, name in (("asam", "eta"), ("disam", "variance")):
-            if self.name != kind:
-                self.refuse_unread([name], f"update '{self.name}'")
-        return self
 
     @property
     def radius(self) -> float:

@@ -147,7 +147,7 @@ def own_recipes(tmp_path, monkeypatch):
     (folder / "mine.yaml").write_text(
         "# a comment\n"
         "name: mine\n"
-        "teacher: {model: there.txt}           # an id, no path\n"
+        "teacher: {model: gone.txt}            # an id, no path\n"
         "student: {model: ./there.txt, layers: 2}\n"
         "corpus:\n"
         "  sources: [{path: there.txt}, {path: 'there.txt'}, {path: gone.txt}]  # texts\n"
@@ -169,7 +169,7 @@ def test_a_copy_keeps_comments_and_leads_to_the_same_files(own_recipes, capsys):
     assert text.splitlines() == [
         "# a comment",
         "name: mine",
-        "teacher: {model: there.txt}           # an id, no path",
+        "teacher: {model: gone.txt}            # an id, no path",
         f"student: {{model: {there}, layers: 2}}",
         "corpus:",
         f"  sources: [{{path: {there}}}, {{path: {there}}}, {{path: gone.txt}}]"

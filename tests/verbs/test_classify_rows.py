@@ -107,14 +107,14 @@ def test_a_column_split_is_kept():
 
 def test_a_test_file_is_the_test(tmp_path):
     test = [{"utterance": "new", "intent": "intent 2"}, INTENTS[0]]
-    data, found = read_and_split(INTENTS, [], None, test, 0.2, 0)
+    data, found = read_and_split(INTENTS, [], None, test, None, 0)
     assert [row.texts[0] for row in found.test] == ["new", "text 0"] and len(data.rows) == 40
     assert len(found.train) + len(found.validation) == 39
     assert any("text is in the test: 1" in note for note in found.notes), "one test row is a training row"
     with refused("test", "unseen"):
-        read_and_split(INTENTS, [], None, [{"utterance": "new", "intent": "unseen"}], 0.2, 0)
+        read_and_split(INTENTS, [], None, [{"utterance": "new", "intent": "unseen"}], None, 0)
     with refused("text", "utterance"):
-        read_and_split(INTENTS, [], None, [{"text": "new", "intent": "intent 2"}], 0.2, 0)
+        read_and_split(INTENTS, [], None, [{"text": "new", "intent": "intent 2"}], None, 0)
 
 
 def with_splits(names, rows=INTENTS):
@@ -147,7 +147,7 @@ def test_no_text_of_a_test_row_is_trained_on(place):
     if place == "column":
         found = split([{**row, "split": "train"} for row in INTENTS] + [{**row, "split": "test"} for row in LEAKS])
     else:
-        _, found = read_and_split(INTENTS, [], None, LEAKS, 0.2, 0)
+        _, found = read_and_split(INTENTS, [], None, LEAKS, None, 0)
     assert len(found.test) == 4 and len(found.train) + len(found.validation) == 37
     assert trained_texts(found).isdisjoint({"text 0", "text 1", "text 2"})
     assert has_note(found, "in the test: 3", "other labels than there: 1")
@@ -185,10 +185,10 @@ def test_rows_with_texts_of_their_own_are_drawn_as_before_texts_counted():
 
 def test_training_rows_that_are_all_tested_are_refused():
     with refused("test", "training"):
-        read_and_split(INTENTS, [], None, INTENTS, 0.2, 0)
+        read_and_split(INTENTS, [], None, INTENTS, None, 0)
     only_there = [*INTENTS, {"utterance": "alone", "intent": "single"}]
     with refused("test", "also tested"):
-        read_and_split(only_there, [], None, only_there[-1:], 0.2, 0)
+        read_and_split(only_there, [], None, only_there[-1:], None, 0)
 
 
 @pytest.mark.parametrize(
@@ -233,12 +233,12 @@ def test_a_column_without_training_or_test_rows_is_named_and_the_test_drawn(name
 
 def test_the_column_split_counts_where_a_test_file_is_given():
     new = [{"utterance": f"new {number}", "intent": f"intent {number % 4}"} for number in range(40)]
-    _, found = read_and_split(with_splits(["test", "dev", "train"]), [], None, new, 0.2, 0)
+    _, found = read_and_split(with_splits(["test", "dev", "train"]), [], None, new, None, 0)
     assert (len(found.train), len(found.validation), len(found.test)) == (20, 10, 40)
     assert has_note(found, "10 rows", "left out")
-    _, found = read_and_split(INTENTS, [], None, with_splits(["Test", "dev", "train"], new), 0.2, 0)
+    _, found = read_and_split(INTENTS, [], None, with_splits(["Test", "dev", "train"], new), None, 0)
     assert texts_of(found.test) == {f"new {number}" for number in range(10)} and has_note(found, "30 rows", "test file")
-    _, found = read_and_split(with_splits(["test"] * 3), [], None, new, 0.2, 0)
+    _, found = read_and_split(with_splits(["test"] * 3), [], None, new, None, 0)
     assert len(found.train) + len(found.validation) == 40 and has_note(found, "no training rows")
 
 

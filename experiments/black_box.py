@@ -11,6 +11,7 @@ are scored alike: against the folder's vectors of documents, and alone. The comm
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,10 @@ def main() -> None:
     if not table.exists():
         write_table(arguments.teacher, texts, table)
     teachers = {"folder": arguments.teacher, "table": str(table), "server": arguments.server}
-    rows = []
+    rows = json.loads(arguments.json.read_bytes())["rows"] if arguments.json.exists() else []
     for way, teacher in teachers.items():
+        if any(row["way"] == way for row in rows):
+            continue
         run = distilvec.distill(
             teacher,
             None if way == "table" else texts,
@@ -80,7 +83,7 @@ def row_of(run: Run, teacher: str) -> dict[str, Any]:
         "steps": training.steps,
         "distance": run.validation["distance"],
         "neighbors": neighbors.to_json(),
-        "retrieval": {column: averages[column]["retrieval"] for column in ("teacher", "student", "asymmetric")},
+        "retrieval": {column: averages[column]["all"] for column in ("teacher", "student", "asymmetric")},
         "tasks": {name: {score.task: score.value for score in column} for name, column in scores.columns.items()},
     }
 

@@ -46,6 +46,7 @@ from distilvec.verbs.distill.maker import recognize
 from distilvec.verbs.distill.screens import next_command
 from distilvec.verbs.evaluate.scores import score_models
 from distilvec.verbs.export.export import parity_task
+from distilvec.verbs.plan.plan import make_plan
 
 TEXTS, NEW = make_texts(300), make_texts(400)[300:]
 LINE = re.compile(r"finds (\d.\d\d) of the index's top 10 \[(\d.\d\d), (\d.\d\d)\]")
@@ -367,6 +368,17 @@ def test_a_table_is_a_full_teacher_of_a_run(table, tiny_recipe, tiny_model, tmp_
     record = json.loads(RunFolder(tmp_path / "run").record.read_text())
     assert record["data"]["train_rows"] + record["data"]["holdout_rows"] >= 300 - 10 - 30
     assert parity_task(tmp_path / "run" / "student", None).name == "mine"  # what an export is compared on
+
+
+def test_the_plan_of_a_small_index_says_how_many_texts_are_searched_for(table, tiny_recipe, tiny_model, tmp_path):
+    recipe = tiny_recipe(
+        teacher={"vectors": str(table)},
+        student={"model": str(tiny_model), "layers": 3},
+        corpus={"sources": [{"builtin": "teacher"}]},
+        evaluation={"stored": 500},
+    )
+    plan = dict(make_plan(resolve(recipe, tmp_path / "run")))
+    assert plan["judgement"].startswith(f"{len(TEXTS) // 5} stored texts, ")
 
 
 def test_rows_of_an_index_without_a_role_are_trained_on(vectors, tiny_recipe, tiny_model, tmp_path):

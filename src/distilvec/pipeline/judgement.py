@@ -33,6 +33,7 @@ from distilvec.evaluation.neighbors import (
     nearest,
 )
 from distilvec.evaluation.stored import draw_stored
+from distilvec.evaluation.tasks import StoredTask
 from distilvec.evaluation.text_distances import row_batches
 from distilvec.pipeline.caches import cached_vectors
 from distilvec.pipeline.job import Job
@@ -143,7 +144,8 @@ def plan_line(job: Job, tokens: TokenStore, model: SentenceTransformer) -> list[
     if job.required == OutputSpec() or job.corpus.paired:
         return None
     if job.recipe.evaluation.stored is not None:
-        return ["judgement", f"{job.recipe.evaluation.stored:,} stored texts, searched for among the others"]
+        count = next(len(task.queries) for task in job.tasks if isinstance(task, StoredTask))
+        return ["judgement", f"{count:,} stored texts, searched for among the others"]
     rows = draw_rows(job, tokens)
     if rows is None:
         return None

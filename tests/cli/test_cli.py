@@ -242,6 +242,16 @@ def test_the_caches_of_a_sweep_are_those_that_its_runs_read(tiny_recipe, tmp_pat
         assert "[sweep]" not in problem
 
 
+def test_the_cache_of_a_sweep_of_one_run_is_exported(tiny_recipe, tmp_path, command):
+    tree = tiny_recipe().model_dump(mode="json", exclude_none=True)
+    tree["variants"] = {"short": {"teacher.max_length": 32}, "long": {"teacher.max_length": 64}}
+    tree["sweep"] = {"variants": ["short", "long"], "seeds": [0]}
+    (tmp_path / "two.yaml").write_text(recipes.dump_yaml(tree))
+    words = ["export", str(tmp_path / "two.yaml"), "--variant", "short", "--out", str(tmp_path / "vectors.parquet")]
+    status, shown, problem = command("cache", *words)
+    assert status == 0 and shown.strip() == words[-1], problem
+
+
 def test_evaluate_writes_json(tiny_model, tmp_path, command):
     (tmp_path / "sts.csv").write_text("sentence1,sentence2,score\nriver,stone,1\nbridge,river,3\nstone,stone,5\n")
     (tmp_path / "suite.yaml").write_text("- {name: mini, type: sts, path: sts.csv}\n")

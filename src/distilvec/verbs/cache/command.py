@@ -215,9 +215,9 @@ def _load_runs(name: str, variant: list[str] | None, overrides: list[str] | None
 
 
 def _load_single_run(name: str, variant: list[str] | None, overrides: list[str] | None) -> Recipe:
-    """The same of a recipe with a single run; DistilvecError for a sweep, whose runs may have caches of their own."""
+    """The same of a recipe with a single run; DistilvecError for several, which may have caches of their own."""
     runs = _load_runs(name, variant, overrides)
-    if runs.is_sweep:
+    if len(runs.members) > 1:
         problem = f"{name} is a sweep of {len(runs.members)} runs, which may have different caches."
         raise DistilvecError("sweep", problem, "Name one run: sweep=null, with its --variant and its keys.")
     return runs.first.recipe

@@ -79,13 +79,7 @@ RecipeFile = Annotated[str, argument("A recipe file, or a built-in recipe (see `
 Overrides = Annotated[list[str] | None, argument("Changes to the recipe, such as train.epochs=3", metavar="KEY=VALUE")]
 Variant = Annotated[list[str] | None, option("A variant of the recipe; repeat to combine several.")]
 Out = Annotated[Path | None, option("The run folder; <output>/<recipe's name> by default.")]
-Restart = Annotated[
-    bool,
-    option(
-        "Move the earlier run aside (<name>.old-<time>) and start over; of a sweep, the runs that the command names.",
-        "--restart",
-    ),
-]
+Restart = Annotated[bool, option("Move the earlier run aside (<name>.old-<time>) and start over.", "--restart")]
 JsonFile = Annotated[Path | None, option("Write the result here as JSON; - is standard output.", "--json")]
 Model = Annotated[str, argument("A SentenceTransformer folder or id.")]
 ModelOrFile = Annotated[str, argument("A SentenceTransformer folder or id, or a file of `distilvec export`.")]

@@ -271,7 +271,7 @@ class TaskSection(Section):
 
 
 class CacheSection(Section):
-    """Folder and format of teacher vectors. Without `path` the folder is `root`/FINGERPRINT."""
+    """Folder and format of teacher vectors. Without `path` the folder is `root`/teachers/TEACHER-FINGERPRINT."""
 
     path: Path | None = key(None, "this folder alone, for one teacher")
     root: Path | None = key(None, "default: $DISTILVEC_CACHE, else ~/.cache/distilvec")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from distilvec.verbs.run.sweep import Runs
 
 CacheFolder = Annotated[Path, argument("The cache's folder.")]
-_FOLDER = "~/.cache/distilvec/FOLDER"
+_FOLDER = "~/.cache/distilvec/teachers/FOLDER"
 
 
 class FillByDefault(Listed):

@@ -11,7 +11,6 @@ from distilvec.cli.options import (
     Out,
     Overrides,
     RecipeFile,
-    Restart,
     Variant,
     check_outputs,
     check_recipe_paths,
@@ -31,7 +30,13 @@ def run(
     overrides: Overrides = None,
     variant: Variant = None,
     out: Out = None,
-    restart: Restart = False,
+    restart: Annotated[
+        bool,
+        option(
+            "Move the earlier run aside (<name>.old-<time>) and start over; of a sweep, those that the command names.",
+            "--restart",
+        ),
+    ] = False,
     processes: Annotated[int, option("Train in this many processes, one per GPU, or on the CPU.", min=1)] = 1,
     json_file: JsonFile = None,
 ) -> None:

@@ -26,7 +26,7 @@ def write_csv(path, rows):
 
 def split(rows, **changes):
     data = read_labelled(rows, [], None)
-    return split_rows(data, changes.get("test"), changes.get("test_size", 0.2), changes.get("seed", 0))
+    return split_rows(data, changes.get("test"), changes.get("test_size"), changes.get("seed", 0))
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
@@ -96,6 +96,14 @@ def test_rows_with_several_labels_leave_every_label_a_training_row():
     found = split(rows)
     trained = {label for row in found.train for label in row.labels}
     assert found.test and {label for row in found.test for label in row.labels} <= trained
+
+
+@pytest.mark.parametrize("names", [("test", "train", "train"), ("validation", "train", "train")])
+def test_a_share_is_refused_where_the_column_states_the_test_rows(names):
+    rows = with_splits(names)
+    with refused("test_size", "split"):
+        split(rows, test_size=0.5)
+    assert len(split([{**row, "split": "train"} for row in INTENTS], test_size=0.5).test) == 20
 
 
 def test_a_column_split_is_kept():

@@ -55,9 +55,7 @@ def read_and_split(
     """Read the rows and split them. Errors: DistilvecError with file, text, label, test or test_size as key."""
     if test is not None and test_size is not None:
         raise DistilvecError("test_size", "the test rows are those of another file.", "Give the file or a share.")
-    if test_size is None:
-        test_size = TEST_SIZE
-    if not 0 < test_size < 1:
+    if test_size is not None and not 0 < test_size < 1:
         raise DistilvecError("test_size", f"found {test_size:g}.", "Give a share between 0 and 1, such as 0.2.")
     data = read_labelled(file, text, label)
     test_data = None
@@ -66,13 +64,14 @@ def read_and_split(
     return data, split_rows(data, test_data, test_size, seed)
 
 
-def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float, seed: int) -> Split:
+def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float | None, seed: int) -> Split:
     """Split the rows: a test file, else the file's column `split`, else a share of every label, drawn by seed.
 
     No text of a test row is trained on or chosen on, whatever its labels, its case and its white space: stated training
     rows with such a text are left out, and rows of one text are drawn together. A row that is there twice counts once.
     A label with a single text is trained on and not tested.
-    Errors: DistilvecError if no rows are left, for a single label, for labels of test rows that no training row has.
+    Errors: DistilvecError if no rows are left, for a single label, for labels of test rows that no training row has,
+    and for a share where the column states the test rows.
     """
     column = _rows_by_use(data)
     notes: list[str] = []
@@ -83,6 +82,9 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
         test_rows = _rows_of_test_file(_rows_by_use(test), notes)
     elif column.train and (column.test or column.validation):
         train, validation, test_rows = _stated_rows(column, notes)
+        if test_size is not None:
+            problem = f"the test rows are those of the column {SPLIT}."
+            raise DistilvecError("test_size", problem, "Leave it out, or remove the column.")
     else:
         train = column.every
         test_rows = []
@@ -106,7 +108,7 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
         train, validation, left_out = _without_test_texts(train, validation, test_rows, notes)
     else:
         single = _labels_of_one_text(train)
-        train, test_rows = _draw(train, test_size, seed, 2)
+        train, test_rows = _draw(train, TEST_SIZE if test_size is None else test_size, seed, 2)
         if single:
             notes.append(f"trained on and not tested, with one text each: {some_of(single)}")
     if not test_rows:

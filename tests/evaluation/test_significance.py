@@ -3,6 +3,7 @@ spreads.
 """
 
 import time
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -226,6 +227,18 @@ def test_a_thousand_draws_of_ten_thousand_rows_take_seconds(metric):
         start = time.process_time()
         paired_interval(ours, theirs, draws=1000)
     assert time.process_time() - start < 20  # a loop over rows or draws takes minutes
+
+
+def test_memory_holds_some_resamples_at_a_time_whatever_the_number_of_rows():
+    theirs = sample_of("ndcg@10", np.random.default_rng(0), 40_000)
+    ours = Sample(theirs.type, theirs.metric, np.roll(theirs.predicted, 1), theirs.gold)
+    tracemalloc.start()
+    try:
+        paired_interval(ours, theirs, draws=400)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 64e6  # the counts of all resamples take 128 MB
 
 
 def test_rows_are_the_same_where_their_texts_and_those_that_they_are_searched_among_are():

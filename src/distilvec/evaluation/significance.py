@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,7 +139,9 @@ def _differences(ours: Sample, theirs: Sample, draws: int, generator: np.random.
             "Evaluate both on one task.",
         )
     left, right = _metric(ours), _metric(theirs)
-    blocks = [np.ones((1, rows), dtype=np.int64), *draw_rows(rows, draws, generator)]
+    every_row = np.ones((1, rows), dtype=np.int64)
+    # one block at a time: those of all draws would grow with the rows
+    blocks = chain([every_row], draw_rows(rows, draws, generator))
     found = 100 * np.concatenate([left(counts) - right(counts) for counts in blocks])
     return float(found[0]), found[1:]
 

@@ -19,7 +19,7 @@ from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.evaluation import parity
 from distilvec.evaluation.parity import equal_labels
 from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, check_onnx_place, tokenize
-from distilvec.formats.sentence_transformers import save_student
+from distilvec.formats.sentence_transformers import replace_texts, save_student
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
 from distilvec.report.record import parse_record
@@ -182,6 +182,25 @@ def test_a_card_changed_by_hand_and_exports_of_other_weights_are_kept_out(world:
     record = {"format": 1, "name": "other"}
     save_student(world.model, world.folder, record, model_card(parse_record(record)))
     assert read_exports(world.folder) == {}
+
+
+def test_a_card_with_exports_is_the_students_own_in_the_next_save(world: SimpleNamespace) -> None:
+    export_model(str(world.folder), suite=world.suite)
+    record = parse_record({"format": 1, "name": "evaluated again"})
+    card = model_card(record, exports=read_exports(world.folder))
+    replace_texts(world.folder, record.to_json(), card, "cosine")
+    assert (world.folder / "README.md").read_text() == card and "## Exported files" in card
+    assert not list(world.folder.glob("README.md.*")), "nobody has changed the card by hand"
+    assert list(read_exports(world.folder)) == ["onnx"]
+
+
+def test_exports_stay_known_where_a_card_changed_by_hand_is_kept(world: SimpleNamespace) -> None:
+    export_model(str(world.folder), suite=world.suite)
+    (world.folder / "README.md").write_text("My own card.\n")
+    record = parse_record({"format": 1, "name": "evaluated again"})
+    replace_texts(world.folder, record.to_json(), model_card(record), "cosine")
+    assert (world.folder / "README.md.yours").read_text() == "My own card.\n"
+    assert list(read_exports(world.folder)) == ["onnx"]
 
 
 def test_what_is_at_the_place_stays_unless_it_is_onnx(tmp_path: Path) -> None:

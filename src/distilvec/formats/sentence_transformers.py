@@ -33,7 +33,8 @@ from sentence_transformers.models import Dense
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.errors import DistilvecError, explained, first_line
-from distilvec.core.files import remove, scratch
+from distilvec.core.files import remove, scratch, write_file
+from distilvec.core.hashing import checksum_once
 from distilvec.core.info import UNLIMITED
 from distilvec.formats import replace
 from distilvec.formats.replace import recover_student as recover_student
@@ -127,6 +128,16 @@ def replace_texts(folder: Path, distillation: dict[str, Any], card: str, similar
             write_json(path, {**settings, "similarity_fn_name": similarity})
 
     save_folder(folder, write, distillation, card, key)
+
+
+def replace_card(folder: Path, card: str) -> None:
+    """Write the model card of a saved student again, and its checksum: the next save would take it for another's."""
+    path = folder / "README.md"
+    write_file(path, card, path.name)
+    record = replace.read_record(folder) or {}
+    if replace.FILES in record:
+        record[replace.FILES][path.name] = checksum_once(path)
+        write_file(folder / replace.RECORD, json_text(record), replace.RECORD)
 
 
 def in_float32(model: SentenceTransformer) -> SentenceTransformer:
@@ -362,4 +373,9 @@ def _sync_tree(folder: Path) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """Write JSON as sentence-transformers does."""
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json_text(content), encoding="utf-8")
+
+
+def json_text(content: Any) -> str:
+    """Return JSON as sentence-transformers writes it."""
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -18,6 +18,7 @@ from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.files import files_below
 from distilvec.core.hashing import combine, hash_files
+from distilvec.formats.replace import CHANGED
 from distilvec.models.load import folder_of, resolve_model
 from distilvec.teachers.cache.signals import Signal, TokenSettings
 
@@ -189,7 +190,8 @@ def hash_folder(folder: Path, key: str = "teacher.model") -> str:
 
 
 def _is_hashed(path: Path) -> bool:
-    if path.suffix in _IGNORED_SUFFIXES or path.name in _IGNORED_FILES:
+    # a file that was changed by hand is kept beside the one that is read
+    if path.suffix in _IGNORED_SUFFIXES or path.suffix.startswith(CHANGED) or path.name in _IGNORED_FILES:
         return False
     return not any(part in _IGNORED_FOLDERS or part.startswith(".") for part in path.parts)
 

@@ -18,7 +18,7 @@ from distilvec.config.schema import EvaluationSection
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError, explained, nearest
 from distilvec.core.extras import require_extra
-from distilvec.core.files import remove, remove_scratch, scratch, sync_folder, write_file
+from distilvec.core.files import remove, remove_scratch, scratch, sync_folder
 from distilvec.core.log import log
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import PAIRS, TaskHead
@@ -31,6 +31,7 @@ from distilvec.formats.onnx import Graph, OnnxEmbedder, check_onnx_place, export
 from distilvec.formats.openvino import OpenvinoEmbedder, check_openvino_place, to_openvino
 from distilvec.formats.quantize import to_half, to_int8
 from distilvec.formats.replace import real
+from distilvec.formats.sentence_transformers import replace_card
 from distilvec.models.load import load_model
 from distilvec.models.unreadable import check_place
 from distilvec.pipeline.projected import export_projected
@@ -235,7 +236,7 @@ def _record(folder: Path, forms: dict[str, ExportedForm]) -> None:
     record = None if is_transplanted else read_student_record(folder)
     if record is not None and card.is_file():
         if card.read_text(encoding="utf-8") == model_card(record, exports=before):
-            write_file(card, model_card(record, exports=after), "README.md")
+            replace_card(folder, model_card(record, exports=after))
         else:
             log(f"{card} was changed by hand and stays as it is: no table of exported files")
     if folder.resolve() == run.student:

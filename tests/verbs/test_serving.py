@@ -128,6 +128,7 @@ def test_prompts_by_input_type(tiny_model, tmp_path):
         (b'{"input": "a", "dimensions": 0}', 400, "dimensions", "greater than or equal to 1"),
         (b'{"input": "a", "encoding_format": "hex"}', 400, "encoding_format", "'float' or 'base64'"),
         (b'{"input": "a", "model": "<script>"}', 404, "model", "Name 'tiny'"),
+        (b'{"input": "a", "model": "\\ud800"}', 404, "model", "Name 'tiny'"),
         (b'{"input": "a", "input_type": "passage"}', 400, "input_type", "'query' or 'document'"),
     ],
 )

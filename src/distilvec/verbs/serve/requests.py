@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 
 from distilvec.config.endpoint import is_this_machine
 from distilvec.config.schema import Role
+from distilvec.core.escape import visible
 from distilvec.teachers.encode import cut_dimensions
 from distilvec.verbs.serve.batcher import Overloaded, Vectors
 from distilvec.verbs.serve.model import ServedModel, TokenWithoutVector
@@ -81,7 +82,8 @@ class EmbeddingsRequest(BaseModel):
 def refusal(status: int, message: str, field: str | None = None) -> JSONResponse:
     """An error in OpenAI's shape."""
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return JSONResponse({"error": {"message": message, "type": kind, "param": field, "code": None}}, status)
+    shown = visible(message)  # a request's own words may hold half of a surrogate pair, which no answer can
+    return JSONResponse({"error": {"message": shown, "type": kind, "param": field, "code": None}}, status)
 
 
 def check_key(request: Request, key: str | None) -> None:

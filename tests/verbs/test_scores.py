@@ -16,6 +16,7 @@ import torch
 from refusals import refused
 from sentence_transformers import SentenceTransformer
 
+from distilvec.cli.terminal import show_scores
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.onnx import export_onnx
 from distilvec.models.load import load_model
@@ -92,6 +93,15 @@ def test_problems_come_with_the_scores(tiny_model, suite):
     suite.write_text("- {name: gone, type: sts, path: absent.csv}\n")
     nothing = score_models(Path("never/loaded"), suite)
     assert nothing.columns == {} and "no scores" in str(nothing) and "absent.csv" in str(nothing)
+
+
+def test_what_was_counted_as_0_is_said_next_to_the_scores(tiny_model, suite, capsys):
+    (suite.parent / "sts.csv").write_text("sentence1,sentence2,score\nriver,river,1\nstone,stone,3\nsand,sand,5\n")
+    found = score_models(tiny_model, suite, teacher=tiny_model)
+    remark = "note: mini, teacher, student, asymmetric: all similarities are equal"
+    assert remark in str(found) and remark in found._repr_html_()
+    show_scores(found.columns)
+    assert remark in " ".join(capsys.readouterr().out.split())
 
 
 def test_two_widths_are_compared_without_an_asymmetric_column(tiny_model, suite, capsys):

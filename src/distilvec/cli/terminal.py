@@ -19,7 +19,7 @@ from distilvec.evaluation.tasks import TaskFailure
 from distilvec.report.comparison import comparison_text
 from distilvec.report.model_card import loading_call
 from distilvec.report.record import RunRecord
-from distilvec.report.scores import problem_text, score_table, task_table
+from distilvec.report.scores import problem_text, score_remarks, score_table, task_table
 from distilvec.report.tables import ABSENT, NARROWEST, text_table, to_text
 
 if TYPE_CHECKING:
@@ -62,8 +62,10 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def show_scores(scores: Mapping[str, Sequence[Score]], also: Mapping[str, Sequence[str]] | None = None) -> None:
-    """One row a task, one column a model, with the averages and what is retained of the teacher."""
+    """One row a task, one column a model, with the averages, what is retained of the teacher, and remarks on tasks."""
     print_result(to_text(score_table(scores, also=also)))
+    for remark in score_remarks(scores):
+        print_result(f"note: {remark}")
 
 
 def show_result(result: Run) -> None:

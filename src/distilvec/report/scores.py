@@ -252,6 +252,16 @@ def task_table(supervised: LabelledScores | None) -> Table:
     return make_table("task-table", title, records, {"Metric": "name", **columns}, across=True)
 
 
+def score_remarks(scores: Scores) -> list[str]:
+    """Return what a reader of the scores should know, such as texts that were left out, by task and models."""
+    models_of: dict[tuple[str, str], list[str]] = {}
+    for model, column in scores.items():
+        for score in column:
+            for warning in score.warnings:
+                models_of.setdefault((score.task, warning), []).append(model)
+    return [one_line(f"{task}, {', '.join(models)}: {warning}") for (task, warning), models in models_of.items()]
+
+
 def problem_text(problem: TaskFailure) -> str:
     """Return a problem as text: its task, the model where it concerns one, and its message."""
     model = f" ({one_line(problem.column)})" if problem.column else ""

@@ -17,7 +17,7 @@ from distilvec.evaluation.aggregate import (
 )
 from distilvec.evaluation.evaluator import Score
 from distilvec.report.figures import DotPoint, dots_figure
-from distilvec.report.scores import Scores, complete_averages, in_order, score_table, shared, task_table
+from distilvec.report.scores import Scores, complete_averages, in_order, score_remarks, score_table, shared, task_table
 from distilvec.report.section import Block, Figure, Section, folded, make_section, notes
 from distilvec.report.tables import make_table, number_cell, pivot
 from distilvec.report.values import Changes, Report
@@ -51,17 +51,15 @@ def section(report: Report) -> Section | None:
     """Return a labelled task's metrics, the table of scores, their figure, and every metric."""
     scores = in_order(report.scores)
     entries = []
-    remarks = []
     for model, column in scores.items():
         for score in column:
-            remarks += [f"{score.task}, {model}: {text}" for text in score.warnings]
             for metric, value in score.metrics.items():
                 entries.append(((score.task, metric.replace("_", " "), score.rows), model, number_cell(value)))
     every_metric = None
     if any(len(score.metrics) > 1 for column in scores.values() for score in column):
         every_metric = pivot("metric-table", "Every metric, times 100", ["Task", "Metric", "rows"], entries)
     tasks = {score.task for column in scores.values() for score in column}
-    remarks = list(dict.fromkeys(remarks))
+    remarks = score_remarks(scores)
     supervised = None if report.record is None else report.record.supervised
     return make_section(
         "Scores",

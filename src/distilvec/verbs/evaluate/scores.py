@@ -21,7 +21,7 @@ from distilvec.evaluation.stored import stored_tasks
 from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline.columns import Columns, make_columns, score_columns
-from distilvec.report.scores import complete_averages, problem_text, score_frame, score_table
+from distilvec.report.scores import complete_averages, problem_text, score_frame, score_remarks, score_table
 from distilvec.report.tables import html_list, to_html, to_text
 from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
@@ -55,18 +55,19 @@ class Scores:
 
     def __repr__(self) -> str:
         table = to_text(score_table(self.columns, also=self.also)) if self._has_scores else "no scores"
-        return "\n".join([table, *self._problem_lines()])
+        return "\n".join([table, *self._note_lines()])
 
     def _repr_html_(self) -> str:
         table = to_html(score_table(self.columns, also=self.also)) if self._has_scores else "<p>no scores</p>"
-        return f"{table}\n{html_list(self._problem_lines())}"
+        return f"{table}\n{html_list(self._note_lines())}"
 
     @property
     def _has_scores(self) -> bool:
         return any(self.columns.values())
 
-    def _problem_lines(self) -> list[str]:
-        return [f"problem: {problem_text(problem)}" for problem in self.problems]
+    def _note_lines(self) -> list[str]:
+        remarks = [f"note: {remark}" for remark in score_remarks(self.columns)]
+        return [*remarks, *(f"problem: {problem_text(problem)}" for problem in self.problems)]
 
     def to_dataframe(self) -> Any:
         """Return a pandas DataFrame: task, type, metric and one column for each model, in points."""
@@ -126,9 +127,6 @@ def score_on_suite(
     tasks = load_suite(Path(suite), problems)
     if problems and not tasks:
         return Scores({}, problems)
-    for task in tasks:
-        for note in getattr(task, "notes", ()):
-            log(f"{task.name}: {note}.")
     with open_columns(model, teacher, mixed, problems, trust_remote_code) as columns:
         _keep_vectors(columns)
         scores, _ = score_columns(tasks, columns, EmbeddingCache(), problems)

@@ -21,9 +21,10 @@ from distilvec.report.exports import export_note, export_table, read_exports, wr
 from distilvec.report.html import render_page
 from distilvec.report.json_values import from_json
 from distilvec.report.model_card import model_card
-from distilvec.report.record import RunRecord, parse_record, read_record
+from distilvec.report.record import RunRecord, TeacherRecord, parse_record, read_record
 from distilvec.report.scores import make_verdict
 from distilvec.report.sections.record import stated_keys
+from distilvec.report.sections.use import next_commands
 from distilvec.report.tables import ABSENT
 from distilvec.report.values import ExportedForm, Report, read_report
 from distilvec.report.write import refresh_report
@@ -39,6 +40,32 @@ def run(tmp_path):
 
 SCORE = {"task": "a", "type": "sts", "metric": "x"}
 DRAWN = {"compression", "margin", "speed", "experts", "projections", "tokens", "history", "vocabulary", "texts"}
+
+
+NEXT = """teacher: {{model: me/large, attention: own{teacher}}}
+student: {{model: teacher{student}}}
+evaluation: {{suite: suite.yaml}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("teacher", "student", "evaluate", "speed"),
+    [
+        ("", "", "--teacher me/large", "speed me/large out"),
+        (", pooling: null, trust_remote_code: false", "", "--teacher me/large", "speed me/large out"),
+        (", trust_remote_code: true", "", "--teacher me/large --trust-remote-code", "me/large out --trust-remote-code"),
+        ("", ", trust_remote_code: true", "me/large --trust-remote-code", "me/large out --trust-remote-code"),
+        (", pooling: mean", "", "suite.yaml", "speed out"),
+        (", truncate_dim: 64, trust_remote_code: true", "", "suite.yaml", "speed out"),
+        (", adapters: [a]", "", "suite.yaml", "speed out"),
+    ],
+)
+def test_commands_on_the_page_open_the_teacher_of_the_run_or_none(teacher, student, evaluate, speed):
+    record = RunRecord(teacher=TeacherRecord(name="large", parameters=9))
+    report = Report(record=record, recipe=NEXT.format(teacher=teacher, student=student))
+    commands = next_commands(report, "out")
+    assert commands[0].endswith(evaluate) and commands[1].endswith(speed)
+    assert commands[2].endswith("--trust-remote-code") == ("true" in student)
 
 
 def test_what_is_not_there(run):

@@ -37,6 +37,11 @@ model = TaskModel({folder})
 texts = [{example}]
 print(model.predict(texts))
 """
+# of a recipe's teacher: with any of them the commands, which take its name alone, would open another model
+TEACHER_SETTINGS = (
+    "revision", "preset", "prompts", "pooling", "normalize", "max_length", "truncate_dim", "similarity", "adapters",
+    "quantize",
+)  # fmt: skip
 PROBABLE = "print(model.classes, model.predict_proba(texts))  # [texts, classes]\n"
 
 
@@ -73,18 +78,32 @@ def next_commands(report: Report, student: Path) -> list[str]:
     recipe = read_recipe(report)
     teacher = None
     if report.record is not None and report.record.teacher is not None and report.record.teacher.parameters:
-        teacher = lookup(recipe, "teacher.model")
+        teacher = teacher_by_name(recipe)
     suite = lookup(recipe, "evaluation.suite")
+    trusts_student = bool(lookup(recipe, "student.trust_remote_code"))
+    trusts_teacher = teacher is not None and bool(lookup(recipe, "teacher.trust_remote_code"))
+    of_student = ["--trust-remote-code"] if trusts_student else []
+    of_both = ["--trust-remote-code"] if trusts_student or trusts_teacher else []
 
     commands: list[list[object]] = []
     if suite:
-        commands.append(["evaluate", student, "--suite", suite, *(["--teacher", teacher] if teacher else [])])
+        compared = ["--teacher", teacher] if teacher else []
+        commands.append(["evaluate", student, "--suite", suite, *compared, *of_both])
     if lookup(recipe, "teacher.vectors"):
-        commands.append(check_words(student, lookup(recipe, "teacher")))
-    commands.append(["speed", *([teacher] if teacher else []), student])
+        commands.append([*check_words(student, lookup(recipe, "teacher")), *of_student])
+    commands.append(["speed", *([teacher] if teacher else []), student, *of_both])
     if report.record is None or report.record.student is None or report.record.student.layers != 0:
-        commands.append(["export", student, "--to", "onnx-int8"])
+        commands.append(["export", student, "--to", "onnx-int8", *of_student])
     return [shlex.join(["distilvec", *map(str, words)]) for words in commands]
+
+
+def teacher_by_name(recipe: Mapping[str, Any]) -> str | None:
+    """Return the folder or id of a recipe's teacher; None for one that is another model with the recipe's settings."""
+    settings = lookup(recipe, "teacher") or {}
+    if settings.get("attention", "own") != "own" or any(settings.get(name) is not None for name in TEACHER_SETTINGS):
+        return None
+    name: str | None = settings.get("model")
+    return name
 
 
 def check_words(student: Path, teacher: Mapping[str, Any]) -> list[object]:

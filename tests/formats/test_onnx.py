@@ -26,6 +26,7 @@ from distilvec.students.attention import NAME
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.fast_linear import pack_linears
+from distilvec.teachers.model_embedder import ModelEmbedder
 
 pytest.importorskip("onnxruntime")
 FEWER = {"gemma3": {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}}
@@ -77,6 +78,15 @@ def test_a_mixture_of_experts_is_part_of_the_file(gate_width: int | None, tmp_pa
     assert session.inputs == ("input_ids", "attention_mask") and parity(model, session, TEXTS) < 1e-5
     model[2] = Experts(WIDTH, 3, 24, gate_width).eval()
     assert parity(model, session, TEXTS) > 1e-2, "other experts give other vectors"
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_model_that_cuts_its_vectors_is_exported_with_the_cut(normalize: bool, tmp_path: Path) -> None:
+    whole = SentenceTransformer(str(sentence_transformer(tmp_path / "model", ARCHITECTURES["bert"](tmp_path / "b"))))
+    modules = [module for module in whole if normalize or type(module).__name__ != "Normalize"]
+    model = SentenceTransformer(modules=modules, device="cpu", truncate_dim=8)
+    vectors = OnnxEmbedder(export_onnx(model, tmp_path / "model.onnx")).encode_tokens(export.tokenize(model, TEXTS))
+    np.testing.assert_allclose(vectors, ModelEmbedder(model, "cut").embed(TEXTS), atol=1e-4)
 
 
 def test_a_model_in_use_by_an_encoder_exports_and_stays_as_it_is(tmp_path: Path) -> None:

@@ -92,10 +92,15 @@ class Graph(nn.Module):
                 pooled = features["sentence_embedding"]
             features = module(features)
         vectors = features["sentence_embedding"]
+        # a setting of the model, which readers of the file alone do not see
+        if self.model.truncate_dim is not None:
+            vectors = vectors[:, : self.model.truncate_dim]
+            if type(self.model[-1]).__name__ == "Normalize":
+                vectors = nn.functional.normalize(vectors, dim=-1)
         states = features["token_embeddings"]
         if self.head is None:
             return vectors, states
-        return vectors, states, self.head(vectors if pooled is None else pooled)
+        return vectors, states, self.head(features["sentence_embedding"] if pooled is None else pooled)
 
     def run(self, tokens: Mapping[str, Any], outputs: Sequence[str] = OUTPUTS[:1]) -> list[npt.NDArray[np.float32]]:
         """Return the named outputs for `input_ids` and `attention_mask`, float32, without gradients."""

@@ -229,6 +229,19 @@ def test_equal_similarities_count_as_zero(data, embedder):
     assert score.value == 0 and "undefined" in score.warnings[0]
 
 
+def test_equal_similarities_of_one_subset_count_as_zero_there_alone(data, embedder, write_jsonl):
+    for folder, first in (("en-en", 0), ("es-es", 20)):
+        rows = [
+            {"sentence1": TEXTS[row], "sentence2": TEXTS[row + 1], "score": row % 4} for row in range(first, first + 10)
+        ]
+        write_jsonl(f"data/STS17/{folder}/test.jsonl", rows)
+    model = embedder(known={text: np.ones(16) for text in TEXTS[:20]})
+    (score,) = scored({"student": (model, model)}, ["STS17"], data=data)["student"]
+    other = evaluate([load_sts("x", data / "STS17" / "es-es")], model)[0].value
+    assert other != 0 and score.value == pytest.approx(other / 2, abs=1e-6)
+    assert "undefined in 1 of 2 splits and subsets" in score.warnings[-1]
+
+
 @pytest.mark.slow
 def test_benchmark_tasks_are_copies(data, embedder, monkeypatch):
     tasks = find_tasks(None, "MTEB(eng, v2)")

@@ -252,7 +252,10 @@ def _load_data(task: Any, data: Path | None) -> None:
 
 
 def _as_score(task: Any, result: Any, local: LocalData | None) -> Score:
-    """Means over splits and subsets, times 100, of every metric that is a finite number."""
+    """Means over splits and subsets, times 100, of every metric that is a finite number everywhere.
+
+    The main metric of a subset where it is undefined counts as 0.
+    """
     entries = []
     for split in task.eval_splits:
         for entry in result.scores[split]:
@@ -262,13 +265,17 @@ def _as_score(task: Any, result: Any, local: LocalData | None) -> Score:
     values: dict[str, float] = {}
     for name in names:
         column = [entry.get(name) for entry in entries]
-        if all(isinstance(value, int | float) and math.isfinite(value) for value in column):
+        if all(map(_is_defined, column)):
             values[name] = 100 * float(np.mean(column))
     main = task.metadata.main_score
     notes = list(local.warnings) if local else []
     if main not in values:
-        notes.append(f"{main} is undefined, as all similarities are equal; counted as 0")
-    values = {main: values.get(main, 0.0), **values}
+        column = [entry.get(main) for entry in entries]
+        defined = [value for value in column if _is_defined(value)]
+        values[main] = 100 * sum(defined) / max(1, len(column))
+        where = f" in {len(column) - len(defined)} of {len(column)} splits and subsets" if defined else ""
+        notes.append(f"{main} is undefined{where}, as all similarities are equal; counted as 0")
+    values = {main: values[main], **values}
     return Score(
         task=task.metadata.name,
         type=task.metadata.type.lower(),
@@ -279,6 +286,10 @@ def _as_score(task: Any, result: Any, local: LocalData | None) -> Score:
         rows=local.rows if local else _rows_on_the_hub(task),
         warnings=tuple(notes),
     )
+
+
+def _is_defined(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _rows_on_the_hub(task: Any) -> int:

@@ -93,3 +93,11 @@ def test_a_wrong_task_is_named_by_its_option(option, value, tiny_model, tmp_path
     words = [word for pair in options.items() for word in pair]
     done = CliRunner().invoke(app, ["finetune", str(tiny_model), "--no-lora", *words])
     assert isinstance(done.exception, DistilvecError) and done.exception.key == option
+
+
+@pytest.mark.parametrize(("words", "key"), [(["--r", "4"], "--r"), (["student.lora.r=4"], "student.lora.r")])
+def test_settings_of_adapters_contradict_no_adapters(words, key, tiny_model, tmp_path):
+    path = write_task(tmp_path / "task.jsonl", "classification", 8, 4)
+    options = ["--task", str(path), "--type", "classification", "--out", str(tmp_path / "run"), "--no-lora"]
+    done = CliRunner().invoke(app, ["finetune", str(tiny_model), *options, *words])
+    assert isinstance(done.exception, DistilvecError) and done.exception.key == key

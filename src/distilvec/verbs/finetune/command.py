@@ -73,10 +73,9 @@ def finetune(
     check_outputs([("--json", json_file)], [model, task, *changed_files(changes)])
     stated_adapters: dict[str, Any] = {"r": r, "alpha": alpha, "dropout": dropout}
     adapters = {name: value for name, value in stated_adapters.items() if value is not None}
-    if adapters and not lora:
-        raise DistilvecError(
-            f"--{next(iter(adapters))}", "is for adapters, and --no-lora trains none.", "Leave it out."
-        )
+    about_adapters = [f"--{name}" for name in adapters] + [name for name in changes if name.startswith("student.lora.")]
+    if about_adapters and not lora:
+        raise DistilvecError(about_adapters[0], "is for adapters, and --no-lora trains none.", "Leave it out.")
     train: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     stated = {f"student.lora.{name}": (f"--{name}", value) for name, value in adapters.items()}
     stated |= {f"train.{name}": (f"--{name.replace('_', '-')}", value) for name, value in train.items()}

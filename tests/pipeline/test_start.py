@@ -273,6 +273,12 @@ def test_a_student_goes_on_behind_its_own_layer(tiny_recipe, tmp_path, wide_teac
     assert second.validation["untrained_distance"] == pytest.approx(first.validation["distance"], abs=1e-5)
 
 
+def test_the_own_layers_of_a_teacher_with_cut_vectors_begin_as_the_teacher(started):
+    _, start = started(teacher__truncate_dim=16, student__layers=None)
+    ((_, after),) = start.ridge_distances.values()
+    assert after < 1e-3
+
+
 def test_python_starts_from_ridge(tmp_path, wide_teacher):
     texts = [f"text number {number} about {word}" for number in range(60) for word in ("rivers", "stars")]
     small = str(architectures.bert(tmp_path / "small"))

@@ -56,3 +56,18 @@ def test_equal_vectors_keep_the_identity():
     inputs, _ = rows(6, 8, 8)  # fewer rows than dimensions
     found = ridge(inputs, inputs)
     assert found.keeps and torch.allclose(found.weight, torch.eye(8, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("outer", [8, 3])
+def test_vectors_that_are_cut_keep_the_first_dimensions(outer):
+    """A cut vector has length 1 again: no linear layer gives that, and the first dimensions give its direction."""
+    inputs = torch.nn.functional.normalize(rows(60, 8, 8)[0], dim=-1)
+    targets = torch.nn.functional.normalize(inputs[:, :outer], dim=-1)
+    found = ridge(inputs, targets)
+    assert found.keeps and found.distance < 1e-6
+    torch.testing.assert_close(found.weight, torch.eye(outer, 8, dtype=torch.float64))
+
+
+def test_a_prior_that_does_not_fit_is_not_kept():
+    inputs, targets = rows(40, 8, 3)
+    assert not ridge(inputs, targets).keeps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,9 @@ STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0)  # of the penalty, in mean squares of an
 
 
 class Ridge(NamedTuple):
-    """The W that minimizes |X W' - Y|^2 + penalty |W - prior|^2, with prior 0, or the identity if `keeps`.
+    """The W that minimizes |X W' - Y|^2 + penalty |W - prior|^2, with prior 0, or the first dimensions if `keeps`.
+
+    The prior of a square layer is the identity then. An infinite penalty leaves the prior as it is.
 
     `predicted` are the rows of X W' with the W of all other rows (leave-one-out); `distance` is the mean distance of
     their directions to those of Y.
@@ -29,17 +32,20 @@ class Ridge(NamedTuple):
 def ridge(inputs: Float[Tensor, "n in"], targets: Float[Tensor, "n out"]) -> Ridge:
     """Return the regression of `targets` on `inputs` with the prior and the penalty of least `distance`; float64.
 
-    Penalties are STRENGTHS times the mean eigenvalue of X'X. The identity is a prior of square layers only.
+    Penalties are STRENGTHS times the mean eigenvalue of X'X. The first dimensions are no prior of a wider output. For
+    the own layers of a teacher whose vectors are cut (truncate_dim) they are the solution, which no finite penalty
+    gives: the cut vectors have length 1 again, which is not linear.
     """
     x, y = inputs.double(), targets.double()
     values, vectors = torch.linalg.eigh(x.T @ x)
     rotated = x @ vectors
     best: Ridge | None = None
-    is_square = x.shape[1] == y.shape[1]
-    for keeps in (False, True) if is_square else (False,):
-        residual = y - x if keeps else y  # what is left of Y behind the prior
+    first_dims = torch.eye(y.shape[1], x.shape[1], dtype=x.dtype, device=x.device)
+    is_cut = y.shape[1] <= x.shape[1]
+    for keeps in (False, True) if is_cut else (False,):
+        residual = y - x @ first_dims.T if keeps else y  # what is left of Y behind the prior
         cross = rotated.T @ residual
-        for strength in STRENGTHS:
+        for strength in (*STRENGTHS, math.inf) if keeps else STRENGTHS:
             penalty = strength * float(values.mean().clamp_min(1e-12))
             shrunk = 1 / (values.clamp_min(0) + penalty)
             solution = shrunk[:, None] * cross
@@ -50,7 +56,7 @@ def ridge(inputs: Float[Tensor, "n in"], targets: Float[Tensor, "n out"]) -> Rid
             if best is None or distance < best.distance:
                 weight = (vectors @ solution).T
                 if keeps:
-                    weight = weight + torch.eye(len(weight), dtype=weight.dtype, device=weight.device)
+                    weight = weight + first_dims
                 best = Ridge(weight, penalty, keeps, predicted, distance)
     assert best is not None
     return best

@@ -55,6 +55,22 @@ def test_a_trimmed_tokenizer_reads_texts_behind_a_prompt_as_before(recipe, tmp_p
         assert after.tokenize(text) == before.tokenize(text)
 
 
+@pytest.mark.parametrize("kind", ["trim", "bpe"])
+def test_a_stored_vocabulary_takes_no_length_from_another_model(recipe, tiny_model, tmp_path, kind):
+    """The files are those of a model with the same tokens that reads fewer of a text."""
+    short = tmp_path / "short"
+    model = SentenceTransformer(str(tiny_model), device="cpu")
+    model.max_seq_length = 16
+    model.save_pretrained(str(short), create_model_card=False)
+    vocabulary = {"kind": kind, "size": 300 if kind == "bpe" else None}
+    lengths = {}
+    for name in (str(short), str(tiny_model)):
+        job = resolve(recipe(student={"model": name, "vocabulary": vocabulary}), tmp_path / f"run{len(lengths)}")
+        lengths[name] = (job.student_length, untrained_student(job).max_seq_length)
+    assert list(lengths.values()) == [(16, 16), (128, 128)]
+    assert len(list((job.store.root / "vocabularies").glob("[!.]*"))) == 1, "made once"
+
+
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_a_new_tokenizer_is_trained_put_in_and_distilled(recipe, tmp_path, kind, shared_cache):
     chosen = recipe(student__vocabulary={"kind": kind, "size": 350}, method={"name": "offline_cosine"}, train__epochs=2)

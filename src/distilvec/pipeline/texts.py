@@ -41,6 +41,7 @@ from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.students.build import source_name
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.vocabulary.choose import Texts, choose, kept_vocabulary
+from distilvec.vocabulary.edit import fast_tokenizer
 from distilvec.vocabulary.load import read_tokenizer
 from distilvec.vocabulary.pieces import Pieces
 
@@ -164,12 +165,13 @@ def load_vocabulary(
         corpus.fingerprint,
         tokenizer_hash(pieces.tokenizer),
     ]
+    owner = tokenizer  # whose length, sides and roles the new tokenizer has
     if vocabulary.tokenizer is not None:
-        parts.append(
-            tokenizer_hash(read_tokenizer(vocabulary.tokenizer, pieces))
-        )  # its content counts, not its name alone
+        owner = read_tokenizer(vocabulary.tokenizer, pieces)
+        parts.append(tokenizer_hash(owner))  # its content counts, not its name alone
     folder = store.folder("vocabularies", recipes.fingerprint(*parts))
     made, counts = kept_vocabulary(folder, lambda: choose(vocabulary, pieces, texts_by_language(corpus)))
+    made = fast_tokenizer(Pieces(made).state, owner)  # it may have been stored for another model with the same tokens
     log(f"vocabulary: {counts['before']:,} -> {counts['tokens']:,} tokens")
     for note in counts["notes"]:
         log(f"vocabulary: {note}")

@@ -394,6 +394,13 @@ def test_upper_layers_alone(tiny_recipe, tmp_path, checkpointing):
     assert len(changed) > 10 and all(name.startswith("encoder.model.0.model.encoder.layer.1.") for name in changed)
 
 
+def test_layers_that_cannot_be_computed_again_are_named_before_any_work(tiny_recipe, tmp_path):
+    teacher = architectures.sentence_transformer(tmp_path / "teacher", architectures.mpnet(tmp_path / "mpnet"))
+    recipe = tiny_recipe(teacher__model=str(teacher), train__gradient_checkpointing=True)
+    with refused("train.gradient_checkpointing", "MPNetModel"):
+        run(recipe, tmp_path / "run")
+
+
 def test_learning_rate_factors_may_name_what_a_stage_does_not_train(staged, tmp_path):
     recipe = staged(train__learning_rate_factors={ALL: 0.5, HEAD: 2.0}, train__max_steps=2)
     assert train(resolve(recipe, tmp_path / "run")).state.finished

@@ -38,7 +38,7 @@ from distilvec.teachers.cache.fill import count_missing
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.sharding import shard, sharding
-from distilvec.train.stages import check_parameters
+from distilvec.train.stages import check_stage
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def prepare(job: Job) -> Prepared:
     check_start(job, student)
     encoder = trainable(job, student)
     for stage in job.stages:
-        check_parameters(stage, encoder, make_objective(stage, job.context))
+        check_stage(stage, encoder, make_objective(stage, job.context))
 
     data = prepare_data(job, student)
     job.loaded.release_untaken()

@@ -79,10 +79,18 @@ def errors_named(stage: Stage) -> Iterator[None]:
         raise DistilvecError(error.key, f"stage {stage.name}: {error.problem}", error.fix) from error
 
 
-def check_parameters(stage: Stage, encoder: Encoder, objective: Objective) -> None:
-    """DistilvecError if the stage names parameters that student and objective do not have; nothing is changed."""
+def check_stage(stage: Stage, encoder: Encoder, objective: Objective) -> None:
+    """DistilvecError if the stage names parameters that student and objective do not have, or if it saves memory in a
+    way that the student's layers do not have; nothing is changed.
+    """
     with errors_named(stage):
         parameter_groups(Distillation(encoder, objective), stage.recipe.train)
+        if stage.recipe.train.gradient_checkpointing and not encoder.backbone.supports_gradient_checkpointing:
+            raise DistilvecError(
+                "train.gradient_checkpointing",
+                f"{type(encoder.backbone).__name__} cannot compute its layers again.",
+                "Leave it out, and set a smaller train.batch_size where memory does not suffice.",
+            )
 
 
 def stage_progress(stage: Stage, fingerprint: str) -> Progress:

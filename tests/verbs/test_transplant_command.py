@@ -242,6 +242,15 @@ def test_overwriting_keeps_what_others_put_into_the_folder(teachers, texts, tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "texts.txt"]
 
 
+def test_texts_are_cut_at_the_positions_of_a_model_that_states_more(tmp_path):
+    """XLM-R counts positions from its padding id: 130 of them are enough for 128 tokens."""
+    teacher = sentence_transformer(tmp_path / "model", ARCHITECTURES["xlm_roberta"](tmp_path / "xlm_roberta"))
+    path = tmp_path / "long.txt"
+    path.write_text("\n".join([" ".join(TEXTS), *TEXTS[:5]]), encoding="utf-8")
+    transplant(teacher, "--texts", path, "--out", tmp_path / "out")
+    assert SentenceTransformer(str(tmp_path / "out"), device="cpu").max_seq_length == 128
+
+
 def test_the_models_card_names_its_model(teachers, texts, tmp_path):
     """A name with marks of YAML and Markdown in it stays a name, and is no id."""
     about = {"chosen": {"before": 1000, "tokens": 10}}

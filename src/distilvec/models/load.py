@@ -64,6 +64,7 @@ def load_model(
 ) -> SentenceTransformer:
     """Load the SentenceTransformer `name`, a folder or hub id, on the CPU; check weights, tokenizer and one vector.
 
+    Its length is limited to the model's positions, as in `load_with_settings`.
     `kwargs` are those of `load`. Errors: DistilvecError with the key for a model that cannot be read, has code of its
     own without `trust_remote_code`, or is a plain Hugging Face model, which defines no pooling.
     """
@@ -73,6 +74,7 @@ def load_model(
             _expect_plain_model(name, {"revision": revision, "trust_remote_code": trust_remote_code})
             raise no_pooling(name, key)
     model = load_backbone(name, key, revision=revision, trust_remote_code=trust_remote_code, **kwargs)
+    _set_length(model, name, key, None)
     if len({values.dtype for values in model.parameters() if values.is_floating_point()}) == 1:  # mixed: no CPU kernels
         with vector_expected(model, name, key):
             probe = model.encode([PROBE], show_progress_bar=False)

@@ -142,6 +142,16 @@ def test_pairs_without_a_clear_label_are_refused(tmp_path):
         suite_of(write_lines(tmp_path / "pairs.jsonl", rows), tmp_path)
 
 
+def test_one_of_three_numbers_is_no_label_of_matching_pairs(tmp_path):
+    """SNLI counts entailment, neutral, contradiction from 0."""
+    rows = [{"sentence1": "a", "sentence2": "b", "label": label} for label in (0, 1, 2)]
+    with refused("test", "0, 1, 2"):
+        suite_of(write_lines(tmp_path / "pairs.jsonl", rows), tmp_path)
+    for row, label in zip(rows, ("entailment", "neutral", "contradiction"), strict=True):
+        row["label"] = label
+    assert list(load(write_lines(tmp_path / "named.jsonl", rows), tmp_path).positive) == [True, False, False]
+
+
 def test_labelled_texts_without_a_split_are_split_by_label(tmp_path):
     rows = [{"text": f"{label} {n}", "label": label} for n in range(10) for label in ("x", "y")]
     rows.append({"text": "rare", "label": "z"})

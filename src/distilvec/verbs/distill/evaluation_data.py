@@ -179,15 +179,21 @@ def _split_file(folder: Path) -> Path:
 
 
 def _positive_label(rows: LocatedRows, file: Path) -> str:
-    """Return the label of pairs that match: 1, true or yes in a file of two labels."""
+    """Return the label of pairs that match: by its name, or 1, true or yes in a file of two labels.
+
+    Of three numbered labels 1 is none: in data of inference it stands for neutral pairs.
+    """
     labels = sorted({label_of(row["label"], where) for where, row in rows})
+    usual = ["entailment", "equivalent", "duplicate"]
+    if len(labels) <= 2:
+        usual += ["1", "true", "yes"]
     for label in labels:
-        if label.casefold() in ("1", "true", "yes", "entailment", "equivalent", "duplicate"):
+        if label.casefold() in usual:
             return label
     raise DistilvecError(
         KEY,
         f"{file}: which of the labels {', '.join(labels[:6])} is that of pairs that match?",
-        "Name it 1, or write a suite file with positive_label.",
+        "Name it 1 and all others 0, or write a suite file with positive_label.",
     )
 
 

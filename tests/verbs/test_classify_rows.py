@@ -49,6 +49,13 @@ def test_every_kind_of_table_gives_the_same_rows(ending, tmp_path):
     assert not found.several and found.rows[5].texts == ("text 5",) and found.rows[5].labels == ("intent 1",)
 
 
+def test_lists_of_labels_that_pandas_has_as_arrays(tmp_path):
+    rows = [{"text": "one", "label": ["b", "a"]}, {"text": "two", "label": []}]
+    pandas.DataFrame(rows).to_parquet(tmp_path / "rows.parquet")
+    found = read_labelled(pandas.read_parquet(tmp_path / "rows.parquet"), [], None)
+    assert found.several and [row.labels for row in found.rows] == [("a", "b"), ()]
+
+
 def test_pairs_and_lists_of_labels(tmp_path):
     pairs = [{"premise": "a", "hypothesis": f"b {n}", "label": n % 2} for n in range(8)]
     found = read_labelled(pairs, [], None)

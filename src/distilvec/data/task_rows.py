@@ -221,6 +221,7 @@ def labels_of(value: Any, where: Location) -> tuple[str, ...]:
             value = json.loads(value)
         except ValueError:
             raise _unexpected(value, where, "label", "a JSON list of labels") from None
+    value = _python_value(value)
     if not isinstance(value, list):
         raise _unexpected(value, where, "label", "a list of labels")
     labels = {label_of(label, where) for label in value}
@@ -244,8 +245,8 @@ def some_of(names: Iterable[str]) -> str:
 
 
 def _python_value(value: Any) -> Any:
-    """A scalar of NumPy, as rows in memory have, as Python's own; any other value as it is."""
-    return value.item() if isinstance(value, np.generic) else value
+    """A scalar or an array of NumPy, as rows in memory have, as Python's own; any other value as it is."""
+    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
 def _unexpected(value: Any, where: Location, column: str, expected: str) -> DistilvecError:

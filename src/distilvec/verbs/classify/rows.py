@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.data.readers import Location, Row, read_rows
 from distilvec.data.task_rows import label_of, labels_of, some_of, text_of
@@ -152,4 +154,4 @@ def _is_list(cell: Any) -> bool:
             cell = json.loads(cell)
         except ValueError:
             return False
-    return isinstance(cell, list)
+    return isinstance(cell, (list, np.ndarray))  # pandas has the lists of a Parquet file as arrays

@@ -121,10 +121,10 @@ def table(report: Mapping[str, Any]) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     teacher = report["rows"][0]["retrieval"]["teacher"]
-    lines += [
-        "",
-        f"{report['texts']:,} texts, {report['epochs']} passes, one seed. The teacher's own retrieval: {teacher:.1f}.",
-    ]
+    told = (
+        f"{report['texts']:,} texts, {report['epochs']} passes, one seed; the teacher's own retrieval is {teacher:.1f}"
+    )
+    lines += ["", f"{told} (`python -m experiments.black_box E5_FOLDER --server ADDRESS --json FILE`)."]
     return "\n".join(lines)
 
 

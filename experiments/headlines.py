@@ -77,9 +77,14 @@ def redact_rows(rows: Rows, three_layers: Mapping[str, Any]) -> list[Headline]:
 
 def surgery_rows(rows: Rows) -> list[Headline]:
     """STSb-TR against the teacher: tokens left out alone, and a tokenizer of the texts."""
-    gaps = {}
-    for row in rows:
-        gaps[row["run"]] = row["scores"]["student"]["stsb_tr"] - row["scores"]["teacher"]["stsb_tr"]
+
+    def gap(name: str) -> str:
+        student, teacher = (
+            {row["seed"]: row["scores"][column]["stsb_tr"] for row in rows if row["run"] == name}
+            for column in ("student", "teacher")
+        )
+        return difference(student, teacher)
+
     printed = f"{STSB_TR_STUDENT - STSB_TR_TEACHER:+.2f}"
     what = "STSb-TR, student less teacher"
     trimmed = (
@@ -87,8 +92,8 @@ def surgery_rows(rows: Rows) -> list[Headline]:
     )
     trained = "the same teacher; a Unigram of 16,000 tokens, 714 steps, for 131,072 tokens and 580,000 texts"
     return [
-        Headline("surgery", what, printed, f"{gaps['trim-12']:+.2f}", trimmed),
-        Headline("", what, printed, f"{gaps['unigram-12']:+.2f}", trained),
+        Headline("surgery", what, printed, gap("trim-12"), trimmed),
+        Headline("", what, printed, gap("unigram-12"), trained),
     ]
 
 

@@ -20,6 +20,7 @@ from benchmarks.step_cost_table import cost_table
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
 from experiments import larger_teacher
 from experiments.alternatives import alternatives_line, latency_line
+from experiments.black_box import table as ways_table
 from experiments.clients import clients_table
 from experiments.cross_tokenizer import (
     distillmoe_tables,
@@ -131,6 +132,7 @@ def pages() -> dict[str, dict[str, str]]:
             "turkish": tables(("real_teachers_turkish", partial(teachers_table, names=TURKISH))),
             "languages": tables(("ten_languages", languages_table)),
         },
+        "docs/api_teachers.md": {"ways": tables(("black_box", ways_table))},
         "docs/clients.md": {"clients": tables(("clients", clients_table))},
         "docs/demo.md": {"browser": tables(("browser", browser_table))},
         "docs/export.md": {

@@ -32,6 +32,7 @@ STUDENT = "all-MiniLM-L6-v2"
 COUNT, EPOCHS = 2000, 3
 WAYS = {
     "folder": "a folder",
+    "folder-queries": "a folder, every second text as a query (`--queries`)",
     "table": "a table of vectors",
     "table-made-by": "a table, `--made-by` the folder",
     "server": "a server",
@@ -62,6 +63,7 @@ def main() -> None:
         write_table(arguments.teacher, texts, table)
     teachers: dict[str, dict[str, Any]] = {
         "folder": {"teacher": arguments.teacher, "texts": texts},
+        "folder-queries": {"teacher": arguments.teacher, "texts": texts[::2], "queries": texts[1::2]},
         "table": {"teacher": str(table)},
         "table-made-by": {"teacher": str(table), "made_by": [arguments.teacher]},
         "server": {"teacher": arguments.server, "texts": texts},

@@ -324,6 +324,27 @@ def test_the_first_screen_counts_the_vectors_of_all_teachers(two, tmp_path):
     assert line == f"{bytes_of_both / 1e6:.1f} MB for the teachers' vectors, kept for later runs"
 
 
+@pytest.mark.parametrize(
+    ("prompts", "roles", "named"),
+    [
+        ({"query": "q: ", "document": "d: "}, ["document"], "--queries"),
+        ({"query": "q: "}, ["query"], "role: document"),
+        ({"query": "q: ", "document": "d: "}, ["document", "query"], None),
+        ({"query": "same: ", "document": "same: "}, ["document"], None),
+        ({}, ["document"], None),
+    ],
+)
+def test_the_first_screen_names_a_role_that_no_text_has(tiny_recipe, tmp_path, prompts, roles, named):
+    sources = []
+    for role in roles:
+        path = tmp_path / f"{role}.txt"
+        path.write_text("\n".join(f"{role} {number}" for number in range(200)))
+        sources.append({"path": str(path), "role": role})
+    job = resolve(tiny_recipe(teacher__prompts=prompts, corpus__sources=sources), tmp_path / "run")
+    found = dict(overview(job)).get("prompts")
+    assert found is None if named is None else named in found
+
+
 def test_caches_are_filled_and_planned_one_by_one(two, tmp_path, monkeypatch, capsys):
     (tmp_path / "recipe.yaml").write_text(recipes.dump(two({"weight": 0.5})))
     rows = make_plan(resolve(two({"weight": 0.5}), tmp_path / "run"))

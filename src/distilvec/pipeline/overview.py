@@ -23,6 +23,8 @@ def overview(job: Job) -> list[tuple[str, str]]:
     lines = [("teacher", _teacher(teacher)) for teacher in job.teachers]
     lines.append(("student", _student(job)))
     lines.append(("texts", _texts(job)))
+    if (missing := _missing_role(job)) is not None:
+        lines.append(("prompts", missing))
     cached = [teacher for teacher in job.teachers if not teacher.live]
     if job.required != OutputSpec() and cached:
         lines.append(("disk", _disk(cached)))
@@ -59,6 +61,20 @@ def _texts(job: Job) -> str:
     if job.examples is not None:
         return f"{len(job.corpus):,} in labelled examples"
     return f"{len(job.corpus):,}, {len(job.corpus.holdout_rows):,} of them for validation"
+
+
+def _missing_role(job: Job) -> str | None:
+    """Describe a prompt of the first teacher that no text has, so that the student does not learn it."""
+    if not job.teachers or job.examples is not None:
+        return None
+    prompts = job.teachers[0].info.prompts
+    query, document = prompts.get("query", ""), prompts.get("document", "")
+    missing = {"query", "document"} - set(job.corpus.roles)
+    if query == document or not missing:
+        return None
+    if "document" in missing:
+        return f"all texts are queries ({query!r}), none is a document ({document!r}): role: document of a source"
+    return f"all texts are documents ({document!r}), none is a query ({query!r}): --queries FILE, or role: query"
 
 
 def _disk(teachers: Sequence[Teacher]) -> str:

@@ -78,8 +78,6 @@ def with_maker(request: Request, candidates: Sequence[str], root: Path, refresh:
 
     prompts: dict[str, str] = {"query": best.prompts["query"], "document": best.prompt}
     prompts = {role: prompt for role, prompt in prompts.items() if prompt} | dict(request.index.prompts)
-    if prompts.get("query") != prompts.get("document") and request.queries is None:
-        log("queries have another prompt than documents: name query texts with --queries, so that the student sees it")
     index = replace(request.index, prompts=prompts)
     has_more_texts = request.texts is not None and not has_texts_elsewhere(request)
     if has_more_texts or request.queries is not None:

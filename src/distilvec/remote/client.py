@@ -131,6 +131,7 @@ class Client:
         Errors: DistilvecError for a server that cannot be reached, or that does not answer with such a list.
         """
         place = f"{self.section.base_url}/models"
+        fix = "Check the address, or name the model."
         self.announce()
         try:
             response, content = self._exchange("GET", place, None, MOST_BYTES)
@@ -138,11 +139,10 @@ class Client:
             reason = self.shown(f"{type(error).__name__}: {error}")
             raise DistilvecError(self.key, f"{place} cannot be reached: {reason}.", "Check the address.") from None
         except _Again as error:
-            raise DistilvecError(self.key, f"{place}: {error}.", "Check the address, or name the model.") from None
+            raise DistilvecError(self.key, f"{place}: {error}.", fix) from None
         text = self.shown(_decoded(content))
         if response.status_code != 200:
             problem = f"{place} answers with status {response.status_code}{f': {text}' if text else '.'}"
-            fix = "Check the address, or name the model."
             if response.status_code in (401, 403):
                 variable = self.section.key_variable
                 fix = f"Check the key in {variable}." if variable else f"Put the server's key into {KEY_VARIABLE}."
@@ -150,8 +150,7 @@ class Client:
         try:
             return [one_line(hide(str(entry["id"]), self._secret)) for entry in json.loads(content)["data"]]
         except (LookupError, TypeError, ValueError, RecursionError):
-            problem = f"{place} does not list models: {text}"
-            raise DistilvecError(self.key, problem, "Check the address, or name the model.") from None
+            raise DistilvecError(self.key, f"{place} does not list models: {text}", fix) from None
 
     def ask(
         self,
@@ -257,11 +256,11 @@ class Client:
                 fix = self.slow_fix if is_slow else ""
                 raise _Again(self.shown(f"{type(error).__name__}: {error}"), fix, most_retries) from None
             if response.status_code != 200:
-                raise self._refusal(response, response.status_code, content, batch)
+                raise self._refusal(response, response.status_code, content)
             try:
                 answer = json.loads(content)
                 if answer.get("error"):
-                    raise self._stated_error(answer["error"], response, content, batch)
+                    raise self._stated_error(answer["error"], response, content)
                 self.meter.add(**_used(answer.get("usage") or {}, batch, len(content)))
                 return read(answer)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
@@ -326,15 +325,15 @@ class Client:
                 problem = f"{section.base_url} does not answer with TLS."
                 raise DistilvecError(self.key, problem, "Check the port, or begin the address with http://.") from None
 
-    def _stated_error(self, error: Any, response: httpx2.Response, content: bytes, batch: Batch) -> Exception:
+    def _stated_error(self, error: Any, response: httpx2.Response, content: bytes) -> Exception:
         """The error for an answer with status 200 that holds one, as OpenRouter's do; its code is that of a status."""
         code = error.get("code") if isinstance(error, dict) else None
         if type(code) is int and 400 <= code < 600:
-            return self._refusal(response, code, content, batch)
+            return self._refusal(response, code, content)
         text = error.get("message") if isinstance(error, dict) else error
         return _Again(f"the answer is an error: {self.shown(str(text or error))}", f"Check {self.settings}.")
 
-    def _refusal(self, response: httpx2.Response, status: int, content: bytes, batch: Batch) -> Exception:
+    def _refusal(self, response: httpx2.Response, status: int, content: bytes) -> Exception:
         """The error for another status than 200; pauses all requests if the server asks for it."""
         host = self.section.host
         text = self.shown(_decoded(content))

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,6 +59,18 @@ _NUMBER_BYTES = 40  # of a number in JSON
 _TOLERANCE = 1e-3  # of vectors of length 1
 
 
+class _Measured(NamedTuple):
+    """What a server's vectors show: dimensions, whether they have length 1, and a mark of the model that made them.
+
+    Servers of this machine often share a model's name and differ in their port, which a restart changes too. The mark
+    is the place and the sign of the largest component of two vectors, which survives rounding.
+    """
+
+    dim: int
+    normalized: bool
+    signature: list[tuple[int, bool]]
+
+
 class ApiEmbedder:
     """A model behind an API as a Teacher (teachers/teacher.py); the first request measures its vectors.
 
@@ -79,7 +91,6 @@ class ApiEmbedder:
         self.meter = self.client.meter
         self._store: tuple[TeacherCache, Corpus] | None = None
         self._checked = False
-        self._signature: list[tuple[int, bool]] = []  # of the measured vectors
         self._most_texts = self.api.batch_texts  # in one request; less once the server has refused more
 
     def __enter__(self) -> ApiEmbedder:
@@ -92,12 +103,12 @@ class ApiEmbedder:
     @property
     def dim(self) -> int:
         """Dimensions of an embedding, after `truncate_dim`."""
-        return self.section.truncate_dim or self._measured[0]
+        return self.section.truncate_dim or self._measured.dim
 
     @property
     def normalized(self) -> bool:
         """Whether vectors have length 1."""
-        return self._measured[1]
+        return self._measured.normalized
 
     @cached_property
     def count(self) -> Callable[[Sequence[str]], list[int]]:
@@ -118,18 +129,17 @@ class ApiEmbedder:
     def manifest(self, store_dtype: str = "float16", pre_dense: bool = False) -> Manifest:
         """Settings that the vectors depend on: model, server, dimensions, prompts and further fields of requests."""
         assert not pre_dense
-        normalized = self.normalized  # measures the signature, too
         asked: dict[str, Any] = {"model": self.section.model, "dimensions": self.api.dimensions, **self.api.body}
         asked.pop("encoding_format", None)  # the same vectors in another spelling
         if is_this_machine(self.api.host):
-            asked["probe"] = self._signature
+            asked["probe"] = self._measured.signature
         if self.api.by_role is not None:
             asked["by_role"] = self.api.by_role
         return Manifest(
             model=str(self.section.model),
             weights=combine((name, repr(value)) for name, value in sorted(asked.items())),
             prompts=self.prompts,
-            normalized=normalized,
+            normalized=self.normalized,
             width=self.dim,
             truncate_dim=self.section.truncate_dim,
             compute_dtype="unknown",
@@ -214,7 +224,7 @@ class ApiEmbedder:
         Errors: Unfinished with the vectors until then, its cause the error; also if it is closed before its end.
         """
         assert not pre_dense
-        full, _ = self._measured
+        full = self._measured.dim
         texts = [str(text) for text in prompted]
         embedded = np.zeros((len(texts), full), dtype=np.float32)
         done = np.zeros(len(texts), dtype=bool)
@@ -262,8 +272,8 @@ class ApiEmbedder:
         return text if self.api.by_role is None else text.removeprefix(self.prompts[role])
 
     @cached_property
-    def _measured(self) -> tuple[int, bool]:
-        """Dimensions that the server gives, and whether vectors have length 1."""
+    def _measured(self) -> _Measured:
+        """The vectors of a few words: the first request."""
         self.meter.stopping.clear()
         counts = self.count(_PROBE)
         try:
@@ -278,11 +288,10 @@ class ApiEmbedder:
             raise DistilvecError(
                 "teacher.truncate_dim", f"found {asked}; the vectors have {full}.", "Give at most that."
             )
-        # Servers of this machine often share a model's name and differ in their port, which a restart changes too. The
-        # largest component survives rounding.
+        normalized = bool((np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _TOLERANCE).all())
         largest = np.abs(vectors[:2]).argmax(axis=1)
-        self._signature = [(int(place), bool(vectors[row, place] > 0)) for row, place in enumerate(largest)]
-        return full, bool((np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _TOLERANCE).all())
+        signature = [(int(place), bool(vectors[row, place] > 0)) for row, place in enumerate(largest)]
+        return _Measured(full, normalized, signature)
 
     def _in_parts(self, texts: list[str], counts: list[int], dims: int | None, role: Role) -> Array:
         """float32 [n, dims] of texts that were meant for one request; `counts` are their estimated tokens.

@@ -104,21 +104,22 @@ def _expand(
 ) -> list[Member]:
     known_variants = recipes.take_variants(tree, origin)
     changes = recipes.read_overrides(overrides)
-    sweep = _take_sweep(tree, _chosen_variant(known_variants, variant, origin), changes)
+    chosen = _chosen_variant(known_variants, variant, origin)
+    sweep = _take_sweep(tree, chosen, changes)
     changes = _without_sweep(changes)
     section = _section(sweep, origin, changes)
     base_name = _base_name(changes.pop("name", tree.pop("name", None)), stem, origin)
 
-    names, key = section.variants or [], "sweep.variants"
     if variant is not None:
-        names, key = [variant], "variant"
-    variants = {name: recipes.find_variant(known_variants, name, key, origin) for name in names}
-    if variant is None:
+        variants = {variant: chosen}
+    else:
+        names = section.variants or []
+        variants = {name: recipes.find_variant(known_variants, name, "sweep.variants", origin) for name in names}
         _refuse_sweeps(variants)
 
     members = []
     seeds: list[int | None] = [*(section.seeds or [])] or [None]
-    for (label, variant_name, point), seed in itertools.product(_groups(section, names), seeds):
+    for (label, variant_name, point), seed in itertools.product(_groups(section, list(variants)), seeds):
         name = label
         if seed is not None:
             name = f"{label},seed={seed}".lstrip(",")
@@ -206,7 +207,8 @@ def run_sweep(
         join(members[0].recipe.train.device)
     with main_first():
         refuse_run(out)
-        if main := is_main():
+        main = is_main()
+        if main:
             if restart:  # all folders are tried before the first is moved
                 inputs = {path for member in members for path in recipe_inputs(member.recipe)}
                 for member in members:
@@ -215,16 +217,17 @@ def run_sweep(
             for member in members:
                 if restart and (out / member.name).exists():
                     own_folder(RunFolder(out / member.name), restart)
-    known = {entry["name"]: entry for entry in _entries(out) if entry["state"] == "finished"}
+    finished = {entry["name"]: entry for entry in _entries(out) if entry["state"] == "finished"}
     entries = {}
-    for m in members:
-        state = "finished" if m.name in known and not restart else "pending"
-        entries[m.name] = {"name": m.name, "group": m.group, "folder": m.name, "state": state}
+    for member in members:
+        state = "finished" if member.name in finished and not restart else "pending"
+        entries[member.name] = {"name": member.name, "group": member.group, "folder": member.name, "state": state}
+    other_runs = [entry for name, entry in finished.items() if name not in entries]
 
     def note(name: str, **values: str) -> None:
         entries[name] = {key: value for key, value in entries[name].items() if key != "message"} | values
         if main:
-            content = {"format": 1, "members": [*(entries | known | entries).values()]}
+            content = {"format": 1, "members": [*entries.values(), *other_runs]}
             write_json(RunFolder(out).sweep, content, key="--out")
 
     for number, member in enumerate(members):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from distilvec.config import recipe as recipes
-from distilvec.config.paths import resolve_key, resolve_tree
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.verbs.classify.rows import LabelledTexts
@@ -67,7 +66,8 @@ def teacher_recipe(
         "train": training(labels.training_rows, epochs, TEACHER_STEPS, seed),
         "evaluation": {"parts": []},
     }
-    return _with_overrides(tree, {key: value for key, value in overrides.items() if not key.startswith("student.")})
+    changes = {key: value for key, value in overrides.items() if not key.startswith("student.")}
+    return recipes.recipe_from(tree, changes, "classify")
 
 
 def student_recipe(
@@ -95,7 +95,8 @@ def student_recipe(
         "train": training(labels.training_rows, epochs, STUDENT_STEPS, seed),
         "evaluation": {"parts": []},
     }
-    return _with_overrides(tree, {key: value for key, value in overrides.items() if not key.startswith("teacher.")})
+    changes = {key: value for key, value in overrides.items() if not key.startswith("teacher.")}
+    return recipes.recipe_from(tree, changes, "classify")
 
 
 def training(rows: int, epochs: int | None, least_steps: int, seed: int) -> dict[str, Any]:
@@ -171,10 +172,3 @@ def check_overrides(overrides: Mapping[str, Any]) -> None:
     for key in overrides:
         if key.split(".")[0] in ("task", "corpus", "method", "name", "stages", "sweep", "more_teachers"):
             raise DistilvecError(key, "is decided by classify.", "Change it in a recipe: distilvec run task.")
-
-
-def _with_overrides(tree: dict[str, Any], overrides: Mapping[str, Any]) -> Recipe:
-    tree = resolve_tree(tree, Path.cwd(), Recipe)
-    changes = {key: resolve_key(key, value, Path.cwd(), Recipe) for key, value in overrides.items()}
-    recipes.override(tree, changes)
-    return recipes.validate(tree, origin="classify")

@@ -81,10 +81,10 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
         train, validation = _rows_beside_a_test(column, notes)
         test_rows = _rows_of_test_file(_rows_by_use(test), notes)
     elif column.train and (column.test or column.validation):
-        train, validation, test_rows = _stated_rows(column, notes)
         if test_size is not None:
             problem = f"the test rows are those of the column {SPLIT}."
             raise DistilvecError("test_size", problem, "Leave it out, or remove the column.")
+        train, validation, test_rows = _stated_rows(column, notes)
     else:
         train = column.every
         test_rows = []
@@ -92,10 +92,9 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
             problem = f"the column {SPLIT} has {some_of(column.names)}, and not both training and test rows"
             notes.append(f"{problem}: the test rows are drawn from all rows")
 
-    train, repeated = _distinct(train)
-    validation, repeated_validation = _distinct(validation)
-    test_rows, repeated_test = _distinct(test_rows)
-    repeated += repeated_validation + repeated_test
+    stated = len(train) + len(validation) + len(test_rows)
+    train, validation, test_rows = _distinct(train), _distinct(validation), _distinct(test_rows)
+    repeated = stated - len(train) - len(validation) - len(test_rows)
     if repeated:
         notes.append(f"{repeated:,} rows repeat another one and are left out")
     contradictory = _contradictory_texts([*train, *validation, *test_rows])
@@ -296,8 +295,10 @@ def _draw(
         numbers = by_label[label]
         generator.shuffle(numbers)
         if len(numbers) >= fewest:
-            drawn.update(numbers[: min(len(numbers) - 1, max(1, round(share * len(numbers))))])
+            count = max(1, round(share * len(numbers)))
+            drawn.update(numbers[: min(count, len(numbers) - 1)])
 
+    # A text with several labels is not drawn where one of them would be left without a row to train on
     remaining = {label for number, labels in enumerate(labels_of_groups) if number not in drawn for label in labels}
     drawn = {number for number in drawn if remaining.issuperset(labels_of_groups[number])}
     kept_rows, drawn_rows = [], []
@@ -329,10 +330,9 @@ def _check(split: Split, several: bool, key: str, left_out: Sequence[LabelledTex
             raise DistilvecError(key, problem, fix)
 
 
-def _distinct(rows: Sequence[LabelledText]) -> tuple[list[LabelledText], int]:
-    """The rows without repetitions, and how many were repetitions."""
-    distinct = list(dict.fromkeys(rows))
-    return distinct, len(rows) - len(distinct)
+def _distinct(rows: Sequence[LabelledText]) -> list[LabelledText]:
+    """The rows without repetitions."""
+    return list(dict.fromkeys(rows))
 
 
 def _text_key(row: LabelledText) -> tuple[str, ...]:

@@ -98,9 +98,8 @@ def averages(scores: Sequence[Score]) -> dict[str, float]:
 def type_averages(scores: Sequence[Score]) -> dict[str, float]:
     """Means over the tasks of each type, which "average by type" averages."""
     groups: dict[str, list[float]] = {}
-    for score in scores:
-        if score.task not in OF_AN_INDEX:
-            groups.setdefault(score.type, []).append(score.value)
+    for score in without_index_tasks(scores):
+        groups.setdefault(score.type, []).append(score.value)
     return {kind: sum(values) / len(values) for kind, values in groups.items()}
 
 

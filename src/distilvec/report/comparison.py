@@ -132,7 +132,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Lead:
-    """The best row on a task or average, and how far it is ahead of another; see `pipeline.compare`.
+    """The best row on a task or average, and how far it is ahead of another; see `compare_runs`.
 
     clear: its lead over every other row is outside the interval
     """

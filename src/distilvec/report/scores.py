@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from distilvec.core.escape import one_line
 from distilvec.evaluation.aggregate import (
@@ -23,14 +23,11 @@ from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.neighbors import Judgement
 from distilvec.evaluation.significance import share_interval, significance_mark
 from distilvec.evaluation.speed import Speed
-from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
+from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS, TaskFailure
 from distilvec.report.neighbors import neighbors_sentence
 from distilvec.report.record import RunRecord
 from distilvec.report.tables import Cell, Table, make_table, number, number_cell, to_frame, words
 from distilvec.report.values import ChangeInterval, Changes, Verdict, Vocabulary
-
-if TYPE_CHECKING:
-    from distilvec.evaluation.tasks import TaskFailure
 
 T = TypeVar("T")
 
@@ -202,13 +199,13 @@ def _average_row(label: str, name: str, scores: Scores, tasks: int, is_tested: b
         return None
     values = {model: mean if len(scores[model]) == tasks else None for model, mean in means.items()}
     teacher = scores.get("teacher", ())
+    averaged = teacher
+    if name == RETRIEVAL:
+        averaged = [score for score in teacher if score.type == "retrieval"]
     shares = {}
     for model, column in scores.items():
-        missing = len(teacher) - len(shared(column, teacher)[0])
-        if name == RETRIEVAL:
-            of_teacher = [score for score in teacher if score.type == "retrieval"]
-            missing = len(of_teacher) - len(shared(column, of_teacher)[0])
-        shares[model] = None if missing else retention(column, teacher).get(name)
+        has_all = len(shared(column, averaged)[0]) == len(averaged)
+        shares[model] = retention(column, teacher).get(name) if has_all else None
     return AverageRow(label, name if is_tested else None, values, shares)
 
 

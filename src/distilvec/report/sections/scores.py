@@ -113,8 +113,7 @@ def retained(scores: Scores, intervals: Mapping[str, Changes]) -> list[Retained]
 def _with_averages(column: Sequence[Score]) -> dict[str, float]:
     """Return scores by task, then the averages by their names; tasks of an index itself count in none."""
     values = {score.task: score.value for score in column}
-    counted = without_index_tasks(column)
-    means = averages(counted) if counted else {}
+    means = averages(without_index_tasks(column))
     return values | {name: means[key] for name, key in AVERAGES.items() if key in means}
 
 

@@ -31,6 +31,7 @@ from distilvec.data import corpus_files
 from distilvec.data.corpus_files import KEY_BYTES, Keys, Mask, Progress, Rows, as_keys, copy_rows, thin, write_rows
 from distilvec.data.pieces import pieces
 from distilvec.data.sources import read_source, source_content, source_files
+from distilvec.data.task_rows import loose_text
 
 FORMAT = 2
 MIN_VALIDATION = 10  # rows by default: one text in 20
@@ -375,7 +376,7 @@ def text_name(text: str) -> str:
 
 def loose_key(text: str) -> bytes:
     """16 bytes that two texts share if they differ in case and white space alone."""
-    return text_key("", " ".join(text.casefold().split()))
+    return text_key("", loose_text(text))
 
 
 def _kinds_by_key(excluded: Excluded) -> dict[bytes, str]:

@@ -258,8 +258,7 @@ def _values_below(parent: object, name: str, column: str, key: str, where: Locat
     place = column.removesuffix(name)  # "doc." for the field text of doc.text
     if not isinstance(parent, Mapping):
         problem = f"{where.place}: '{place[:-1]}' holds {shown_value(parent)}, which has no field '{name}'."
-        fix = "Set another {}."
-        raise ColumnError(f"{key}.column", problem, fix.format("'column'"), fix.format("--column"))
+        raise ColumnError(f"{key}.column", problem, "Set another 'column'.", "Set another --column.")
     top = _top_column(name, parent)
     if top is None:
         found = [f"{place}{inner}" for inner in names_of(parent)]
@@ -278,8 +277,8 @@ def _text(row: readers.Row, value: object, column: str, source: SourceSection, k
         return ""
     if not isinstance(text, str):
         problem = f"{where.place}: '{column}' holds {shown_value(text)}."
-        fix = "Convert it to text, or set another {}."
-        raise ColumnError(f"{key}.column", problem, fix.format("'column'"), fix.format("--column"))
+        fix = "Convert it to text, or set another"
+        raise ColumnError(f"{key}.column", problem, f"{fix} 'column'.", f"{fix} --column.")
     if "\0" in text:
         raise DistilvecError(where.key, f"{where.place}: '{column}' holds a NUL character.", "Remove it.")
     return text

@@ -173,7 +173,7 @@ def text_of(value: Any, where: Location, column: str) -> str:
 
 
 def loose_text(text: str) -> str:
-    """What two texts share if they differ in case and white space alone, as `loose_key` of data/corpus.py.
+    """What two texts share if they differ in case and white space alone; `loose_key` (data/corpus.py) is its hash.
 
     It is here because that module imports torch, which takes seconds.
     """

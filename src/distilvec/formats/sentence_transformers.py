@@ -215,9 +215,9 @@ def _write_transformer(transformer: Any, folder: Path) -> None:
             "Take a model with a fast one.",
         )
     state = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    state["truncation"] = state["padding"] = (
-        None  # settings of the last call, which would apply to every reader's calls
-    )
+    # Settings of the last call, which would apply to every reader's calls
+    state["truncation"] = None
+    state["padding"] = None
     write_json(folder / "tokenizer.json", state)
     reads_token_types = "token_type_ids" in inspect.signature(backbone.forward).parameters
     config = tokenizer_config(tokenizer, length, reads_token_types)

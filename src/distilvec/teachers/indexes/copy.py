@@ -197,11 +197,11 @@ def _copy(reader: Reader, section: TeacherSection, address: Address, folder: Pat
         state = CopyState(after=None, read=0, kept=0, rows=reader.count())
         _start_again(folder)
     is_complete = bool(behind_parts) and state.after is None  # killed between the last part and meta.json
+    is_drawn = _draw_rows(state.rows, section.limit)
+    must_be_roles = "role" in (section.columns or {})
     with progress(f"reading {address.name}", state.rows, "rows", state.read) as advance:
         if not is_complete:
-            for table, next_state in _tables(
-                reader, address, _draw_rows(state.rows, section.limit), state, "role" in (section.columns or {})
-            ):
+            for table, next_state in _tables(reader, address, is_drawn, state, must_be_roles):
                 state = next_state
                 if table is not None:
                     path = folder / f"part-{len(behind_parts):05d}.parquet"
@@ -357,13 +357,16 @@ def _tables(
 
 
 def _table(batch: Batch, rows: list[int], vectors: Vectors, address: Address, must_be_roles: bool) -> pa.Table:
-    columns = {FINAL: pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])}
     try:
         texts = pa.array([batch.texts[row] for row in rows], pa.large_string())
     except UnicodeEncodeError as error:  # halves of characters, which JSON can hold
         problem = f"{address.text} has a text that is not valid Unicode ({first_line(error)})."
         raise DistilvecError(KEY, problem, "Correct or remove it.") from None
-    columns = {"text": texts, **columns, "id": pa.array([batch.ids[row] for row in rows], pa.large_string())}
+    columns = {
+        "text": texts,
+        FINAL: pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1]),
+        "id": pa.array([batch.ids[row] for row in rows], pa.large_string()),
+    }
     if batch.roles is not None:
         columns["role"] = pa.array(_roles(batch, rows, address, must_be_roles), pa.string())
     return pa.table(columns)

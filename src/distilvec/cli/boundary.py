@@ -91,8 +91,10 @@ def _debugging(debug: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        os.environ.pop(DEBUG, None)
-        os.environ |= {} if before is None else {DEBUG: before}
+        if before is None:
+            os.environ.pop(DEBUG, None)
+        else:
+            os.environ[DEBUG] = before
 
 
 @contextmanager

@@ -37,12 +37,12 @@ model = TaskModel({folder})
 texts = [{example}]
 print(model.predict(texts))
 """
+PROBABLE = "print(model.classes, model.predict_proba(texts))  # [texts, classes]\n"
 # of a recipe's teacher: with any of them the commands, which take its name alone, would open another model
 TEACHER_SETTINGS = (
     "revision", "preset", "prompts", "pooling", "normalize", "max_length", "truncate_dim", "similarity", "adapters",
     "quantize",
 )  # fmt: skip
-PROBABLE = "print(model.classes, model.predict_proba(texts))  # [texts, classes]\n"
 
 
 def section(report: Report) -> Section | None:

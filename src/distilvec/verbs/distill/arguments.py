@@ -127,5 +127,5 @@ def _option(argument: str) -> str:
         return argument.upper()
     if argument == "columns":
         return "--column"
-    known = {*ARGUMENTS.values(), "queries", "api_model", "made_by", "document_prompt", "out"}
+    known = {*ARGUMENTS.values(), "queries", "api_model", "document_prompt", "out"}
     return f"--{argument.replace('_', '-')}" if argument in known else argument

@@ -16,8 +16,8 @@ from distilvec.evaluation.neighbors import (
     find_neighbors,
     nearest,
     neighbors_kept,
-    read_judgement,
 )
+from distilvec.report.json_values import from_json
 
 
 @pytest.fixture
@@ -114,8 +114,7 @@ def judgement(low=0.7, mean=0.75, **changes):
 
 def test_a_judgement_survives_json():
     for one in (judgement(), judgement(start=None, sources=(), cosine=0.9), judgement(trained=NeighborShares())):
-        assert read_judgement(json.loads(json.dumps(one.to_json()))) == one
-    assert read_judgement(None) is read_judgement({}) is None
+        assert from_json(Judgement, json.loads(json.dumps(one.to_json()))) == one
 
 
 @pytest.mark.parametrize(

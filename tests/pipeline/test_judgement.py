@@ -14,13 +14,14 @@ from samples import make_texts
 
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.run_folder import RunFolder
-from distilvec.evaluation.neighbors import neighbors_kept, read_judgement
+from distilvec.evaluation.neighbors import Judgement, neighbors_kept
 from distilvec.models.load import load
 from distilvec.pipeline import judgement
 from distilvec.pipeline.judgement import CANDIDATES, LEAST, TOKENS, draw_rows
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.start import read_start
+from distilvec.report.json_values import from_json
 from distilvec.report.neighbors import neighbors_sentence
 from distilvec.verbs.plan.plan import make_plan
 
@@ -44,7 +45,7 @@ def test_a_run_without_a_suite_ends_with_a_judgement_and_a_page(tiny_recipe, tmp
     result = run(job.recipe, job.folder)
     found = judged(result)
     report = json.loads(RunFolder(tmp_path / "run").report.read_text())
-    assert read_judgement(report["neighbors"]) == found and report["verdict"]["text"] == neighbors_sentence(found)
+    assert from_json(Judgement, report["neighbors"]) == found and report["verdict"]["text"] == neighbors_sentence(found)
     rows = draw_rows(job, SimpleNamespace(lengths=np.full(len(job.corpus), 10)))
     assert (found.queries, found.candidates, found.texts) == (32, 200, 200) and set(rows.candidates) == {*range(200)}
     assert set(rows.candidates[:32]) == set(job.corpus.holdout_rows.tolist())

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from distilvec.evaluation.compression import CompressionScore
-from distilvec.evaluation.neighbors import Judgement, NeighborShares, Share, read_judgement
+from distilvec.evaluation.neighbors import Judgement, NeighborShares, Share
 from distilvec.report import advice as rules
 from distilvec.report.advice import index_advice
 from distilvec.report.comparison import pareto
@@ -161,7 +161,7 @@ def test_texts_that_are_learned_by_heart():
 )
 def test_the_advice_about_an_index_comes_first(low, words):
     found = judged(shares(None, low + 0.02), origin="index")
-    assert words in advice(found)[0] and index_advice(read_judgement(found["neighbors"])) == advice(found)[0]
+    assert words in advice(found)[0] and index_advice(from_json(Judgement, found["neighbors"])) == advice(found)[0]
 
 
 def test_a_model_of_another_space_is_no_encoder_of_an_index():

@@ -9,7 +9,6 @@ vectors and once with the model's:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -102,7 +101,7 @@ class Judgement:
         return "in part" if share.mean >= DOUBTFUL else "not yet"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; `read_judgement` reads it back."""
+        """Plain data, with every field."""
         return asdict(self)
 
 
@@ -194,25 +193,6 @@ def find_neighbors(
 def mean_cosine(first: Array, second: Array) -> float:
     """Mean cosine of row i of `first` with row i of `second`."""
     return float(cosine_pairs(first, second).mean())
-
-
-def read_judgement(content: Mapping[str, Any] | None) -> Judgement | None:
-    """Return the judgement that `to_json` wrote; None for none."""
-    if not content:
-        return None
-    sources = tuple(
-        SourceShares(one["name"], one["queries"], _read_shares(one["shares"]) or NeighborShares())
-        for one in content["sources"]
-    )
-    parts = {name: _read_shares(content[name]) for name in ("student", "start", "gain", "trained")}
-    return Judgement(**{**content, **parts, "sources": sources})
-
-
-def _read_shares(content: Mapping[str, Any] | None) -> NeighborShares | None:
-    if content is None:
-        return None
-    alone, among = (None if content[name] is None else Share(**content[name]) for name in ("alone", "among"))
-    return NeighborShares(alone, among, content["among_wider"])
 
 
 def _chosen(values: Array | None, mask: Array | None) -> Array | None:

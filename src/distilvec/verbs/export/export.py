@@ -83,7 +83,6 @@ class Exported:
 
     path: Path
     forms: dict[str, ExportedForm]
-    problems: tuple[str, ...] = ()
 
 
 def export_model(
@@ -130,11 +129,10 @@ def export_model(
         read_suite(suite)
     loaded = load_model(model, "model", trust_remote_code=trust_remote_code)
     task = parity_task(Path(model), suite)
-    row, problems = _write(loaded, _single_text_head(Path(model)), to, place, task, force)
-    forms = {to: row}
+    forms = {to: _write(loaded, _single_text_head(Path(model)), to, place, task, force)}
     if out is None:
         _record(Path(model), forms)
-    return Exported(place, forms, tuple(problems))
+    return Exported(place, forms)
 
 
 def _refuse_file_options(to: str, options: Mapping[str, Any]) -> None:
@@ -170,8 +168,8 @@ def _first_retrieval_task(section: EvaluationSection, store: ArtifactStore) -> R
 
 def _write(
     model: SentenceTransformer, head: TaskHead | None, to: str, place: Path, task: RetrievalTask, force: bool
-) -> tuple[ExportedForm, list[str]]:
-    """Make the form's files in a scratch folder, compare them, move them; their parity, and problems."""
+) -> ExportedForm:
+    """Make the form's files in a scratch folder, compare them with PyTorch, move them; return what was measured."""
     form, target = FORMS[to], real(place)
     graph = Graph(export_copy(model), head).eval()
     with explained("--out", place):
@@ -198,14 +196,13 @@ def _write(
         finally:
             remove(folder)
     machine = machine_info()
-    exported = ExportedForm(
+    return ExportedForm(
         file=form.file,
         **asdict(parity),
         processor=machine["processor"],
         threads=machine["threads"],
         out_of_tolerance=problems,
     )
-    return exported, problems
 
 
 def _open(path: Path) -> Runnable:

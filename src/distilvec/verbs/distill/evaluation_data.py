@@ -74,7 +74,7 @@ def tested_paths(path: Path | None) -> list[Path]:
 
 def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:
     """Return the suite's entry for labelled rows."""
-    file, split = (_split_file(path), None) if path.is_dir() else (path, None)
+    file = _split_file(path) if path.is_dir() else path
 
     def choose(names: list[str]) -> Collection[str]:
         return {name for name in (*COLUMNS[_kind_of(names, file)], "split") if name in names}
@@ -88,13 +88,18 @@ def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:
         raise DistilvecError(KEY, f"{file} has no rows.")
     name = as_name(path.name.lstrip(".").split(".")[0], "test")
     splits = {str(row["split"]).strip() for _, row in rows if row.get("split")}
+    split = _scored_split(splits, file) if splits else None
     scored = rows
-    if splits:
-        split = _scored_split(splits, file)
+    if split is not None:
         scored = [(where, row) for where, row in rows if str(row.get("split")).strip() == split]
     _check_cells(rows if kind == "search" else scored, kind)
     if kind == "search":
         return {"name": name, "type": "retrieval", "path": str(_search_folder(rows, scored, root))}
+
+    # A folder has them in a file of their own
+    has_training_rows = path.is_dir() or any(split_use(other) == TRAIN for other in splits)
+    if kind == "classification" and not has_training_rows:
+        return {"name": name, "type": kind, "path": str(_split_by_label(scored, file, root))}
 
     entry: dict[str, Any] = {"name": name, "type": kind, "path": str(path)}
     if split is not None:
@@ -103,10 +108,7 @@ def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:
         entry["split"] = file.name.split(".")[0]
     if kind == "pair":
         entry["positive_label"] = _positive_label(scored, file)
-    if kind == "classification" and not path.is_dir() and not any(split_use(split) == TRAIN for split in splits):
-        entry.pop("split", None)
-        entry["path"] = str(_split_by_label(scored, file, root))
-    elif kind == "classification" and splits:
+    if kind == "classification":
         entry |= _train_split(splits)
     return entry
 
@@ -267,7 +269,7 @@ def _stored_lines(kind: str, files: Mapping[str, list[Any]], root: Path) -> Path
 
 def _stored(entry: dict[str, Any], root: Path) -> Path:
     """Write a suite of one task below `root`."""
-    if (folder := Path(entry["path"])).is_dir() and (folder / "qrels.jsonl").is_file():
+    if (Path(entry["path"]) / "qrels.jsonl").is_file():
         entry["qrels"] = "qrels.jsonl"
     content = json.dumps([entry], indent=1)  # JSON is YAML
     digest = hashlib.blake2b(content.encode(), digest_size=8).hexdigest()

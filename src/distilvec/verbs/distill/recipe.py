@@ -214,34 +214,36 @@ def _check_changes(request: Request) -> None:
 
 def _teacher(request: Request, root: Path) -> dict[str, Any]:
     """Return the recipe's teacher section."""
+    index = request.index
     if request.kind == "api":
         section = _api_teacher(str(request.teacher), request.api_model)
-        if request.index.prompts:
-            section["prompts"] = dict(request.index.prompts)
-        return section
-    if request.kind != "table":
+    elif request.kind == "table":
+        section = _index_teacher(request)
+    else:
         section = teacher_keys(request.teacher, cast(Texts, request.texts), root)
-        if request.index.prompts:
-            section["prompts"] = dict(request.index.prompts)
-        return section
+    if index.made_by is not None:
+        section["made_by"] = index.made_by
+    # With the model that made the index its prompts are known, even where it has none
+    if index.prompts or index.made_by is not None:
+        section["prompts"] = dict(index.prompts)
+    return section
+
+
+def _index_teacher(request: Request) -> dict[str, Any]:
+    """Return how the recipe's teacher section names an index and reads it."""
+    index = request.index
     texts = request.texts if has_texts_elsewhere(request) else None
     if isinstance(texts, (list, tuple)):
         (texts,) = texts
-    section = index_keys(
+    return index_keys(
         str(request.teacher),
         "teacher",
-        columns=request.index.columns,
+        columns=index.columns,
         texts=None if texts is None else str(texts),
-        limit=request.index.limit,
-        similarity=request.index.similarity,
-        repeats=request.index.repeats,
+        limit=index.limit,
+        similarity=index.similarity,
+        repeats=index.repeats,
     )
-    if request.index.prompts:
-        section["prompts"] = dict(request.index.prompts)
-    if request.index.made_by is not None:
-        section["made_by"] = request.index.made_by
-        section["prompts"] = dict(request.index.prompts)  # known, even where there are none
-    return section
 
 
 def index_section(request: Request) -> TeacherSection:

@@ -76,7 +76,7 @@ def files_below(folder: Path, accept: Callable[[Path], bool] = Path.is_file) -> 
 
 
 def existing_paths(names: Iterable[str | Path]) -> set[Path]:
-    """Return the files and folders that exist under these names, resolved; ids and addresses among them are none."""
+    """Return the files and folders that exist under these names, resolved; other names, such as ids, are left out."""
     paths = set()
     for name in names:
         with suppress(OSError, ValueError):  # a name that no file can have
@@ -86,16 +86,16 @@ def existing_paths(names: Iterable[str | Path]) -> set[Path]:
     return paths
 
 
-def is_hidden(path: Path, folder: Path) -> bool:
-    """Whether a path below a folder, or a folder on the way to it, is hidden, as the ._a.parquet of macOS."""
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+def is_hidden(inside: Path) -> bool:
+    """Whether a path, relative to the folder that is read, is or passes something hidden, as macOS's ._a.parquet."""
+    return any(part.startswith(".") for part in inside.parts)
 
 
 def parquet_files(folder: Path) -> list[Path]:
     """The Parquet files at any depth, sorted: any case of letters, and no hidden ones."""
     files = []
     for path in files_below(folder):
-        if path.suffix.lower() == ".parquet" and not is_hidden(path, folder):
+        if path.suffix.lower() == ".parquet" and not is_hidden(path.relative_to(folder)):
             files.append(path)
     return files
 
@@ -339,7 +339,7 @@ def _existing(folder: Path) -> Path:
 
 
 def _try_to_write(path: Path, folder: Path, key: str) -> None:
-    """DistilvecError if `folder` is none; OSError if it is not writable, or `path` a link to nothing or itself."""
+    """DistilvecError unless `folder` is one; OSError if it is not writable, or `path` a link to nothing or itself."""
     if path.is_symlink():
         path.stat()
     if not folder.is_dir():

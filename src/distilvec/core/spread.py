@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
+
+Item = TypeVar("Item")
 
 
 def evenly_spread(total: int, most: int) -> npt.NDArray[np.int64]:
@@ -13,3 +18,8 @@ def evenly_spread(total: int, most: int) -> npt.NDArray[np.int64]:
     """
     count = max(0, min(most, total))
     return np.linspace(0, total - 1, count).round().astype(np.int64)
+
+
+def spread_items(items: Sequence[Item], most: int) -> list[Item]:
+    """Return at most `most` of the items, evenly spread."""
+    return [items[number] for number in evenly_spread(len(items), most)]

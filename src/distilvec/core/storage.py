@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from distilvec.core.addresses import has_password
 from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.extras import install_command
-from distilvec.core.files import scratch, sync, user_cache, write_json
+from distilvec.core.files import is_hidden, scratch, sync, user_cache, write_json
 from distilvec.core.hashing import checksum_once
 from distilvec.core.log import log
 
@@ -90,9 +90,8 @@ class Remote:
         with self._open() as (system, path):
             for name in sorted(system.find(path)):
                 inside = Path(name.removeprefix(path).strip("/") or Path(name).name)
-                hidden = any(part.startswith(".") for part in inside.parts)
                 is_the_address = name == path  # a single file, which is read whatever its name is
-                if not is_the_address and (hidden or not accepts(inside)):
+                if not is_the_address and (is_hidden(inside) or not accepts(inside)):
                     continue
                 info = system.info(name)
                 version = _web_version(info) if self._is_on_the_web else str(system.ukey(name))
@@ -322,9 +321,8 @@ def _measure(folder: Path, state: dict[str, _LocalFile]) -> dict[str, _LocalFile
     files: dict[str, _LocalFile] = {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         inside = path.relative_to(folder)
-        hidden = any(part.startswith(".") for part in inside.parts)  # scratch files as well
         is_lock = path.name == "lock" or path.suffix == ".lock"
-        if hidden or is_lock or not path.is_file():
+        if is_hidden(inside) or is_lock or not path.is_file():  # hidden are scratch files as well
             continue
         name = inside.as_posix()
         about = path.stat()

@@ -122,7 +122,7 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
         return [path]
     files = []
     for file in files_below(path, accept=lambda path: not path.is_dir()):
-        if extension(file) in READABLE and not is_hidden(file, path):
+        if extension(file) in READABLE and not is_hidden(file.relative_to(path)):
             readers.check_readable(file, key)  # links to nothing and pipes are no texts
             files.append(file)
     if not files:

@@ -15,7 +15,7 @@ from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import progress
 from distilvec.core.run_folder import RunFolder
-from distilvec.core.spread import evenly_spread
+from distilvec.core.spread import spread_items
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.agreement import TaskRankings, ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, CompressionScore, compression_rows, default_dims
@@ -216,7 +216,7 @@ def projections(models: Models) -> Projections | None:
     if teacher is None or not tasks:
         return None
     share = max(1, SENTENCES // len(tasks))
-    pairs = [(task.name, text) for task in tasks for text in spread(sorted(set(task_texts(task))), share)]
+    pairs = [(task.name, text) for task in tasks for text in spread_items(sorted(set(task_texts(task))), share)]
     pairs = [(name, text) for name, text in pairs if text.strip()]
     if isinstance(models.remote, TableEmbedder):
         pairs = [(name, text) for name, text in pairs if not models.remote.lacking([text])]
@@ -228,7 +228,7 @@ def projections(models: Models) -> Projections | None:
     sentences = project_sentences(vectors, [text[:80] for text in texts], [name for name, _ in pairs])
     if models.teacher is None or is_static(models.student.model):  # a static student has no states of tokens
         return Projections(sentences)
-    chosen = spread([text for text in texts if 6 <= len(text.split()) <= 16] or texts, TOKEN_SENTENCES)
+    chosen = spread_items([text for text in texts if 6 <= len(text.split()) <= 16] or texts, TOKEN_SENTENCES)
     states = [token_states(model.model, chosen) for model in (models.teacher, models.student)]
     return Projections(sentences, project_tokens(chosen, *states))
 
@@ -309,8 +309,3 @@ PARTS: dict[str, Callable[[Models], Any]] = {
     part.__name__: part
     for part in (agreement, compression, margin, speed, projections, experts, tokens, vocabulary, texts)
 }
-
-
-def spread(items: Sequence[str], count: int) -> list[str]:
-    """Return `count` items, evenly spread."""
-    return [items[number] for number in evenly_spread(len(items), count)]

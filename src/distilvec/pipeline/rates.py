@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.core.batch import Text
-from distilvec.core.spread import evenly_spread
+from distilvec.core.spread import spread_items
 from distilvec.teachers.model_embedder import ModelEmbedder
 
 SAMPLE_TEXTS = 2048  # whose lengths are looked at
@@ -78,7 +78,7 @@ def mean_lengths(lengths: Lengths, groups: tuple[Rows, Rows]) -> tuple[int, int]
 
 def embedding_rate(model: ModelEmbedder, texts: Sequence[Text]) -> tuple[PerToken, Lengths]:
     """Seconds for each token of texts with their prompts, and the lengths of a sample of them."""
-    sample = spread(texts)
+    sample = spread_items(texts, SAMPLE_TEXTS)
     lengths = model.lengths(sample)
     rate, _ = measure_rate(lambda rows: model.signals([sample[row] for row in rows]), lengths)
     return rate, lengths
@@ -92,8 +92,3 @@ def rate_text(rate: PerToken, lengths: Lengths) -> str:
     if short != long:
         by_length += f", {1 / long_seconds:,.0f} on texts of {long}"
     return f"{1 / max(rate.mean(lengths), 1e-9):,.1f} texts/s on average ({by_length})"
-
-
-def spread(texts: Sequence[Text]) -> list[Text]:
-    """At most SAMPLE_TEXTS of the texts, evenly spread."""
-    return [texts[row] for row in evenly_spread(len(texts), SAMPLE_TEXTS)]

@@ -9,10 +9,11 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config.schema import TEACHER_COLUMNS, Column, Role
 from distilvec.core.duration import duration
+from distilvec.core.spread import spread_items
 from distilvec.evaluation.tasks import RetrievalTask, Task, embedded_texts
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.projected import trains_projection
-from distilvec.pipeline.rates import PerToken, embedding_rate, spread
+from distilvec.pipeline.rates import SAMPLE_TEXTS, PerToken, embedding_rate
 from distilvec.teachers.cache.evaluation_vectors import PromptedTexts, evaluation_folder
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
 from distilvec.teachers.model_embedder import ModelEmbedder
@@ -49,7 +50,7 @@ def teacher_evaluation(job: Job, model: ModelEmbedder, rate: PerToken | None) ->
         missing += prompted.prompted(rows)
     if not missing:
         return f"the vectors of all {count:,} texts are stored: {folder}"
-    lengths = model.lengths(spread(missing))
+    lengths = model.lengths(spread_items(missing, SAMPLE_TEXTS))
     if rate is None or lengths.max() > LONGER * rate.lengths[1]:
         rate, _ = embedding_rate(model, missing)
     return f"{len(missing):,} of {count:,} texts: about {duration(len(missing) * rate.mean(lengths))}; then stored"

@@ -17,6 +17,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.escape import quoted
+from distilvec.core.files import is_hidden
 from distilvec.core.log import log
 from distilvec.core.run_folder import RunFolder
 from distilvec.formats.replace import EXPORTED
@@ -167,7 +168,7 @@ def code_files(model: Path) -> set[str]:
     """
     pending = []
     for path in model.rglob("*.json"):
-        if path.name in _WITH_CODE and not any(part.startswith(".") for part in path.relative_to(model).parts):
+        if path.name in _WITH_CODE and not is_hidden(path.relative_to(model)):
             pending += [path.parent / f"{module}.py" for module in _named_modules(path)]
     files: set[str] = set()
     while pending:

@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config.student import VocabularySection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
-from distilvec.core.spread import evenly_spread
+from distilvec.core.spread import spread_items
 from distilvec.students.factorize import COMPARED, TEXTS, check_factorizable, factorize
 from distilvec.vocabulary.choose import Texts
 from distilvec.vocabulary.compare import parameter_counts
@@ -91,7 +91,7 @@ def within_budget(
         fix = "Give at least that many, or prune layers first (student.layers of a recipe)."
         raise DistilvecError("--budget", f"{problem}: {error.problem}", fix) from error
     read = some_of_each(texts, TEXTS)
-    sample = [read[row] for row in evenly_spread(len(read), COMPARED)]
+    sample = spread_items(read, COMPARED)
     before = torch.as_tensor(model.encode(sample))
     best: Made | None = None
     for rank, size in _sizes(model, parameters, everything.figures["tokens"], everything.figures["least"]):

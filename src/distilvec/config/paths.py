@@ -45,7 +45,7 @@ def input_names(values: Mapping[str, Any], section: type[Section]) -> Iterator[s
     """
     for dotted, value in values.items():
         if dotted.split(".")[0] not in WRITTEN:
-            yield from _path_names(value, _annotation_at(str(dotted), section), section)
+            yield from _path_names(value, _annotation_at(dotted, section), section)
 
 
 def absolute(text: str, folder: Path, key: str) -> str:
@@ -96,7 +96,8 @@ def _resolve(value: Any, annotation: Any, folder: Path, key: str, root: type[Sec
     resolved = {}
     for name, item in value.items():
         item_annotation = child(annotation, name)
-        if any(value.get(mark.unless) is not None for mark in _path_marks(item_annotation)):
+        mark = _path_mark(item_annotation)
+        if mark is not None and mark.unless is not None and value.get(mark.unless) is not None:
             resolved[name] = item
             continue
         item_key = f"{key}.{key_text(name)}".lstrip(".")
@@ -147,13 +148,12 @@ def _text_key(annotation: Any) -> str | None:
 
 
 def _is_path(text: str, annotation: Any, folder: Path) -> bool:
-    for mark in _path_marks(annotation):
-        return mark.is_path(text, folder)
-    return Path in kinds(annotation)
+    mark = _path_mark(annotation)
+    return Path in kinds(annotation) if mark is None else mark.is_path(text, folder)
 
 
-def _path_marks(annotation: Any) -> list[PathMark]:
-    return [mark for mark in marks(annotation) if isinstance(mark, PathMark)]
+def _path_mark(annotation: Any) -> PathMark | None:
+    return next((mark for mark in marks(annotation) if isinstance(mark, PathMark)), None)
 
 
 def _resolve_changes(changes: Any, folder: Path, root: type[Section]) -> Any:

@@ -128,9 +128,11 @@ def read_overrides(overrides: Sequence[str], section: type[Section] = Recipe) ->
 
 def stated_sizes(changes: Mapping[str, Any]) -> list[str]:
     """The keys of overrides that state what a student's size would decide on; null states nothing."""
-    under = tuple(f"student.{name}." for name in SIZED)
-    exact = [f"student.{name}" for name in SIZED]
-    return [key for key, value in changes.items() if value is not None and (key in exact or key.startswith(under))]
+    stated = []
+    for key, value in changes.items():
+        if value is not None and any(_is_within(key, f"student.{name}") for name in SIZED):
+            stated.append(key)
+    return stated
 
 
 def check_stated_once(arguments: Mapping[str, tuple[str, Any]], changes: Mapping[str, Any]) -> None:
@@ -142,8 +144,13 @@ def check_stated_once(arguments: Mapping[str, tuple[str, Any]], changes: Mapping
     """
     for key, (name, value) in arguments.items():
         for change in changes:
-            if value is not None and f"{key}.".startswith(f"{change}."):
+            if value is not None and _is_within(key, change):
                 raise DistilvecError(name, f"{key_text(change)} is set as well.", "Give one of the two.")
+
+
+def _is_within(key: str, section: str) -> bool:
+    """Whether a dotted key is `section`, or below it."""
+    return key == section or key.startswith(f"{section}.")
 
 
 def override(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
@@ -155,21 +162,24 @@ def override(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
     states a suite.
     """
     student = tree.get("student")
-    named = changes.get("student.model")
-    if isinstance(student, dict) and student.get("model") == "teacher" and named not in (None, "teacher"):
-        for key in CUTS:
-            stated = any(change == f"student.{key}" or change.startswith(f"student.{key}.") for change in changes)
-            if student.get(key) is not None and not stated:
-                log(f"student.{key}={student.pop(key)} cuts the teacher's own layers: {named} stays whole")
-    sizes = stated_sizes(changes)
-    if isinstance(student, dict) and student.get("size") is not None and "student.size" not in changes and sizes:
-        del student["size"]
-        log(f"student.size is left out: {sizes[0]} is stated")
+    if isinstance(student, dict):
+        new_model = changes.get("student.model")
+        if student.get("model") == "teacher" and new_model not in (None, "teacher"):
+            for key in CUTS:
+                is_stated = any(_is_within(change, f"student.{key}") for change in changes)
+                if student.get(key) is not None and not is_stated:
+                    log(f"student.{key}={student.pop(key)} cuts the teacher's own layers: {new_model} stays whole")
+        sizes = stated_sizes(changes)
+        if sizes and student.get("size") is not None and "student.size" not in changes:
+            del student["size"]
+            log(f"student.size is left out: {sizes[0]} is stated")
+
     evaluation = tree.get("evaluation")
     is_suite_stated = changes.get("evaluation.suite") is not None and "evaluation.builtin" not in changes
-    if isinstance(evaluation, dict) and evaluation.get("builtin") is not None and is_suite_stated:
+    if is_suite_stated and isinstance(evaluation, dict) and evaluation.get("builtin") is not None:
         del evaluation["builtin"]
         log("evaluation.builtin is left out: evaluation.suite is stated")
+
     for key, value in changes.items():
         set_key(tree, key, value)
 
@@ -185,14 +195,16 @@ def validate(tree: dict[str, Any], origin: str | None = None) -> Recipe:
 
 
 def _with_earlier_student(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return a tree with `after` with the absolute folder of the student that another run makes, below the current one.
+    """Return the tree; with `after`, student.model is the absolute folder that the earlier run makes.
 
-    It must have one name before and after that run: a name that changed then would be another recipe, and a later run
-    that was killed would not go on.
+    A relative name is taken for an id of the hub until its folder exists. The recipe would be another one then, and a
+    run that was killed would not go on.
     """
     student = tree.get("student")
-    model = student.get("model") if isinstance(student, dict) else None
-    if not tree.get("after") or not isinstance(student, dict) or not isinstance(model, str) or model == "teacher":
+    if not tree.get("after") or not isinstance(student, dict):
+        return tree
+    model = student.get("model")
+    if not isinstance(model, str) or model == "teacher":
         return tree
     return {**tree, "student": {**student, "model": absolute(model, Path.cwd(), "student.model")}}
 

@@ -66,6 +66,11 @@ _UNREAD_BY_SOURCE = {
 }
 
 
+def _stem(file: str) -> str:
+    """Return the name of a file without its endings, and without the dots of a hidden one."""
+    return file.lstrip(".").split(".")[0]
+
+
 class TeacherSection(Section):
     """Where the teacher's vectors come from: a model, here or behind an API (`model`), or a table (`vectors`)."""
 
@@ -150,7 +155,7 @@ class TeacherSection(Section):
 
     @model_validator(mode="after")
     def check_api(self) -> TeacherSection:
-        """Refuse an API without a model, and keys that a model behind an API does not read."""
+        """Refuse an API without a model, and `api.by_role` without the two prompts that it tells apart."""
         if self.api is None:
             return self
         if self.model is None:
@@ -207,11 +212,15 @@ class SourceSection(Section):
     @property
     def label(self) -> str:
         """The source's name in reports."""
-        file = self.path.name if self.path else self.url.rstrip("/").rpartition("/")[2] if self.url else ""
-        named = self.dataset or self.tokenizer or self.builtin or ""
-        if Path(named).is_absolute():  # a folder
-            named = Path(named).name
-        return self.name or file.lstrip(".").split(".")[0] or named
+        if self.name is not None:
+            return self.name
+        if self.path is not None:
+            return _stem(self.path.name)
+        if self.url is not None:
+            return _stem(self.url.rstrip("/").rpartition("/")[2])
+        origin = self.dataset or self.tokenizer or self.builtin or ""
+        is_folder = Path(origin).is_absolute()
+        return Path(origin).name if is_folder else origin
 
     @model_validator(mode="after")
     def check_unread(self) -> SourceSection:
@@ -267,7 +276,7 @@ class TaskSection(Section):
     @property
     def label(self) -> str:
         """The task's name in reports."""
-        return self.name or self.path.name.lstrip(".").split(".")[0]
+        return self.name or _stem(self.path.name)
 
 
 class CacheSection(Section):

@@ -42,7 +42,7 @@ MINILM = ModelShape(
     vocabulary=30522,
     row_size=384,
     dim=384,
-    linear_dim=None,
+    linear_dim=384,
     position_parameters=198_144,
     layer_parameters=1_774_464,
     neuron_parameters=769,
@@ -57,7 +57,7 @@ MPNET = ModelShape(
     vocabulary=30527,
     row_size=768,
     dim=768,
-    linear_dim=None,
+    linear_dim=768,
     position_parameters=396_288,
     layer_parameters=7_087_872,
     neuron_parameters=1537,
@@ -327,7 +327,7 @@ def test_a_static_student_that_is_asked_for(size):
 
 @pytest.mark.parametrize(("share", "dim"), [(0.05, 32), (0.9, 32), (0.2, 80)])
 def test_built_static_students_have_the_parameters_of_their_design(folders, share, dim, tiny_tables):
-    shape = replace(read_shape(str(folders["bert"])), linear_dim=None if dim == 32 else dim)
+    shape = replace(read_shape(str(folders["bert"])), linear_dim=dim)
     used = count_tokens(AutoTokenizer.from_pretrained(folders["bert"]), {"en": lambda: iter(FEW_TEXTS)})
     made = design_student(shape, Budget(share=share), used, static=True)
     assert made.parts.total == built_parameters(folders["bert"], made, dim=dim) <= made.budget

@@ -81,7 +81,7 @@ class ModelShape:
     architecture: the "model_type" of its configuration
     row_size: numbers of a row of the token table; less than `hidden_size` if the table is factorized already
     dim: of the model's vectors
-    linear_dim: outputs of the linear layer that its students get behind the pooling; None for `dim`
+    linear_dim: outputs of the linear layer that its students get behind the pooling: the dim of the teacher
     linear: when they get it: "auto" where the pooling gives other dimensions, "always" or "never"; with "keep" they
         have the model's own modules instead
     position_parameters: the tables of positions and types, with the norm behind them
@@ -100,7 +100,7 @@ class ModelShape:
     vocabulary: int
     row_size: int
     dim: int
-    linear_dim: int | None
+    linear_dim: int
     position_parameters: int
     layer_parameters: int
     neuron_parameters: int
@@ -248,10 +248,9 @@ def linear_parameters(shape: ModelShape, width: int) -> int:
     """Return the parameters of the linear layers behind pooled vectors of this width; 0 without one."""
     if shape.linear == "keep":
         return shape.dense_parameters
-    outputs = shape.linear_dim or shape.dim
-    if shape.linear == "never" or (shape.linear == "auto" and width == outputs):
+    if shape.linear == "never" or (shape.linear == "auto" and width == shape.linear_dim):
         return 0
-    return width * outputs
+    return width * shape.linear_dim
 
 
 def available_tokens(shape: ModelShape, tokens_used: TokensUsed | int) -> TokensUsed:
@@ -341,7 +340,7 @@ def _static_split(shape: ModelShape, parameters: int, tokens: TokensUsed, key: s
     if count_parameters(shape, whole).total <= parameters:
         return whole
     least = min(LEAST_RANK, most)
-    outputs = 0 if shape.linear == "never" else shape.linear_dim or shape.dim
+    outputs = 0 if shape.linear == "never" else shape.linear_dim
     rank = min(most, parameters // (tokens.number + outputs) // RANK_STEP * RANK_STEP)
     if rank >= least:
         return replace(whole, rank=rank)

@@ -23,6 +23,7 @@ from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.spread import evenly_spread
 
 MOST_CHOICES = 300  # that are all compared
+_NUMBERS = ("layer_idx", "layer_id")  # of a layer, for its entry in a decoder's cache; the second is GPT-Neo's
 
 
 def choose_layers(layers: int | list[int] | LayersSection, total: int) -> list[int]:
@@ -101,24 +102,23 @@ def only_layers(model: PreTrainedModel, keep: Sequence[int]) -> Iterator[None]:
     text = model.config.get_text_config()
     changed = _cut_settings(text, keep)
     settings = {key: getattr(text, key) for key in changed}
-    numbered = [
-        (module, name_of_number, old, new)
-        for new, old in enumerate(keep)
-        for module in layers[old].modules()
-        for name_of_number in ("layer_idx", "layer_id")  # the layer's entry in a decoder's cache; GPT-Neo's name of it
-        if getattr(module, name_of_number, None) == old
-    ]
+    numbered: list[tuple[nn.Module, str, int, int]] = []  # attributes with a layer's number, the old and the new one
+    for new, old in enumerate(keep):
+        for module in layers[old].modules():
+            for attribute in _NUMBERS:
+                if getattr(module, attribute, None) == old:
+                    numbered.append((module, attribute, old, new))
     try:
-        for module, name_of_number, _, new in numbered:
-            setattr(module, name_of_number, new)
+        for module, attribute, _, new in numbered:
+            setattr(module, attribute, new)
         setattr(holder, name, nn.ModuleList(layers[number] for number in keep))
         for key, value in changed.items():
             setattr(text, key, value)
         yield
     finally:
         setattr(holder, name, layers)
-        for module, name_of_number, old, _ in numbered:
-            setattr(module, name_of_number, old)
+        for module, attribute, old, _ in numbered:
+            setattr(module, attribute, old)
         for key, value in settings.items():
             setattr(text, key, value)
 

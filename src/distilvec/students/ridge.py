@@ -14,9 +14,10 @@ STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0)  # of the penalty, in mean squares of an
 
 
 class Ridge(NamedTuple):
-    """The W that minimizes |X W' - Y|^2 + penalty |W - prior|^2, with prior 0, or the first dimensions if `keeps`.
+    """The W that minimizes |X W' - Y|^2 + penalty |W - prior|^2.
 
-    The prior of a square layer is the identity then. An infinite penalty leaves the prior as it is.
+    The prior is 0 or, if `keeps`, the layer that keeps the first dimensions: the identity, if it is square. With an
+    infinite penalty W is the prior.
 
     `predicted` are the rows of X W' with the W of all other rows (leave-one-out); `distance` is the mean distance of
     their directions to those of Y.
@@ -32,17 +33,19 @@ class Ridge(NamedTuple):
 def ridge(inputs: Float[Tensor, "n in"], targets: Float[Tensor, "n out"]) -> Ridge:
     """Return the regression of `targets` on `inputs` with the prior and the penalty of least `distance`; float64.
 
-    Penalties are STRENGTHS times the mean eigenvalue of X'X. The first dimensions are no prior of a wider output. For
-    the own layers of a teacher whose vectors are cut (truncate_dim) they are the solution, which no finite penalty
-    gives: the cut vectors have length 1 again, which is not linear.
+    Penalties are STRENGTHS times the mean eigenvalue of X'X. A layer to more dimensions has the prior 0 alone.
+
+    A student with its teacher's own layers has the right vectors in its first dimensions if those of the teacher are
+    cut (truncate_dim). Only the infinite penalty finds that: cut vectors are brought back to length 1, which is not
+    linear.
     """
     x, y = inputs.double(), targets.double()
     values, vectors = torch.linalg.eigh(x.T @ x)
     rotated = x @ vectors
     best: Ridge | None = None
     first_dims = torch.eye(y.shape[1], x.shape[1], dtype=x.dtype, device=x.device)
-    is_cut = y.shape[1] <= x.shape[1]
-    for keeps in (False, True) if is_cut else (False,):
+    is_wider = y.shape[1] > x.shape[1]
+    for keeps in (False,) if is_wider else (False, True):
         residual = y - x @ first_dims.T if keeps else y  # what is left of Y behind the prior
         cross = rotated.T @ residual
         for strength in (*STRENGTHS, math.inf) if keeps else STRENGTHS:

@@ -60,14 +60,14 @@ class DistilvecError(Exception):
         return error
 
 
-TEXT_COLUMN = "--column NAME"
+TEXT_COLUMN = "--column NAME"  # in the fix of a ColumnError; config/messages.py puts a verb's own option in its place
 
 
 class ColumnError(DistilvecError):
     """A column of texts or vectors that is missing or unfit.
 
-    `option_fix` is the fix for commands, which name columns with the option --column instead of a recipe's key; there
-    TEXT_COLUMN stands for the option in the form of the verb, which may be text=NAME.
+    `option_fix` is the fix for commands, which name columns with the option --column instead of a recipe's key. Verbs
+    that read an index take `--column text=NAME`, so that the fix has TEXT_COLUMN for the column of texts.
     """
 
     def __init__(self, key: str, problem: str, fix: str, option_fix: str) -> None:

@@ -147,8 +147,8 @@ def _other_kind(name: str, key: str, kind: str) -> DistilvecError:
 
 def adapter_settings(name: str, revision: str | None) -> dict[str, Any] | None:
     """Return the content of an adapter's adapter_config.json, in the folder of the first module; None for a model."""
-    folder = first_module(with_owner(resolve_model(name)), revision)
-    settings = read_settings(name, f"{folder}/{ADAPTER}".lstrip("/"), revision)
+    source = with_owner(resolve_model(name))
+    settings = _read_json(source, f"{first_module(source, revision)}/{ADAPTER}".lstrip("/"), revision)
     return {} if settings is not None and not isinstance(settings, dict) else settings
 
 

@@ -35,7 +35,9 @@ class UpdateSection(Section):
     @property
     def radius(self) -> float:
         """rho, or its default."""
-        return self.rho if self.rho is not None else 0.01 if self.name == "disam" else 0.05
+        if self.rho is not None:
+            return self.rho
+        return 0.01 if self.name == "disam" else 0.05
 
     @property
     def label(self) -> str:
@@ -43,10 +45,14 @@ class UpdateSection(Section):
         if self.name == "plain":
             return self.name
         parts = [f"rho {self.radius:g}"]
-        parts += [f"eta {self.eta:g}"] if self.name == "asam" and self.eta is not None else []
-        parts += [f"variance {self.variance:g}"] if self.name == "disam" else []
-        parts += [f"every {self.every} steps"] if self.every > 1 else []
-        parts += ["dropout replayed"] if self.replay_dropout else []
+        if self.name == "asam" and self.eta is not None:
+            parts.append(f"eta {self.eta:g}")
+        if self.name == "disam":
+            parts.append(f"variance {self.variance:g}")
+        if self.every > 1:
+            parts.append(f"every {self.every} steps")
+        if self.replay_dropout:
+            parts.append("dropout replayed")
         return f"{self.name} ({', '.join(parts)})"
 
 

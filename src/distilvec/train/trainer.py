@@ -192,7 +192,7 @@ class Trainer:
             state.step += 1
             state.step_in_epoch = index + 1
             if norms:
-                self.metrics.write(state.step, self.state.passes, "train", norms)
+                self.metrics.write(state.step, state.passes, "train", norms)
             if self._log_due(state.step):
                 self._log()
             advance(state.step, self.note)
@@ -300,12 +300,12 @@ class Trainer:
                 metrics |= monitor.observe(snapshot, state.step)
             metrics |= {name: float(value) for name, value in snapshot.metrics.items()}
         metrics |= self.means.restart(state.texts, state.tokens, state.seconds)
-        self.metrics.write(state.step, self.state.passes, "train", metrics)
+        self.metrics.write(state.step, state.passes, "train", metrics)
         for monitor in self.monitors:
             warning = monitor.warning()
             if warning:
                 log(f"step {state.step:,}: {warning}")
-                self.metrics.warn(state.step, self.state.passes, monitor.kind, warning)
+                self.metrics.warn(state.step, state.passes, monitor.kind, warning)
         self.note = f"loss {metrics['loss']:.4f}, {metrics['texts_per_second']:,.0f} texts/s"
 
     def _validate_start(self) -> None:
@@ -357,7 +357,7 @@ class Trainer:
         metrics, monitored = self.hooks.validate(
             module.encoder, module.objective, self.data, self.accelerator, self.train.batch_size
         )
-        self.metrics.write(state.step, self.state.passes, "eval", metrics)
+        self.metrics.write(state.step, state.passes, "eval", metrics)
         # What a random head gets right by chance says nothing about the student
         head = module.objective.head
         is_candidate = state.step > 0 or head is None or (isinstance(head, TaskHead) and head.fitted)
@@ -375,6 +375,8 @@ class Trainer:
             self.hooks.save("student")
         if state.step in self.saved_steps:
             self.hooks.save(f"students/step-{state.step}")
+        if state.finished:
+            return metrics
         if self._is_behind_start():
             self._return_to_start()
         elif self.ends_early:
@@ -393,8 +395,6 @@ class Trainer:
         """Go back to the weights of the start with a lower rate; end the training if that was done often enough."""
         state = self.state
         behind = f"distance {state.last_distance:.4f}, {state.start_distance:.4f} at the start"
-        if state.finished:
-            return
         if state.returns == RETURNS:
             state.finished = True
             text = f"the student is further from its teacher than before training ({behind}): training ends"
@@ -411,7 +411,7 @@ class Trainer:
             text = f"the student is further from its teacher than before training ({behind}): back to its start, with a"
             text += f" learning rate of {state.learning_rate:.1e}"
         log(f"step {state.step:,}: {text}")
-        self.metrics.warn(state.step, self.state.passes, "start", text)
+        self.metrics.warn(state.step, state.passes, "start", text)
 
     def _drop_what_did_not_help(self) -> None:
         """Go back to the start, if the student ends further from its teacher: a later stage ships what it begins with.
@@ -430,7 +430,7 @@ class Trainer:
     def _end_if_flat(self) -> None:
         """Begin the decay of the rate, if the last validations have not improved and the schedule's end is far."""
         state = self.state
-        if state.finished or state.decay_step >= 0:
+        if state.decay_step >= 0:
             return
         if self.train.validation_steps is not None:
             first = self.train.validation_steps

@@ -147,7 +147,7 @@ class Job:
 
     @property
     def in_teacher_space(self) -> bool:
-        """Whether the student's vectors share a space with the teacher's."""
+        """Whether the trained student's vectors share a space with the teacher's: the last stage decides."""
         return method_class(self.stages[-1].recipe.method.name).in_teacher_space
 
     @cached_property

@@ -20,7 +20,7 @@ from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.log import log
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
-from distilvec.core.registry import build_objective, method_class
+from distilvec.core.registry import build_objective
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import HeadInfo, TaskHead
 from distilvec.data.corpus import Corpus, with_prompts
@@ -57,7 +57,7 @@ from distilvec.students.task_head import load_head
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cached import uncached
-from distilvec.train.stages import Stage, errors_named, training_stages, with_length
+from distilvec.train.stages import Stage, any_in_teacher_space, errors_named, training_stages, with_length
 from distilvec.train.trainer import measures_distance
 
 
@@ -93,7 +93,7 @@ def resolve(recipe: Recipe, folder: Path) -> Job:
     texts = _load_texts(recipe, teacher, store)
 
     # The student, as it is before its training
-    in_teacher_space = any(method_class(stage.recipe.method.name).in_teacher_space for stage in stages)
+    in_teacher_space = any_in_teacher_space(stages)
     if in_teacher_space:
         recipe = recipe.model_copy(update={"student": with_linear_layer(recipe.student, descriptions["teacher"])})
     if recipe.student.size is not None:

@@ -32,12 +32,13 @@ from distilvec.core.task_head import TaskHead
 from distilvec.pipeline.data import PreparedData
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.resolve import make_objective, required_outputs
-from distilvec.pipeline.student import in_teacher_space, untrained_student
+from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.layers import best_layers, choose_layers, number_of_choices
 from distilvec.students.logistic import logistic
 from distilvec.students.ridge import mean_distance, ridge
 from distilvec.train.checkpoint import read_tensors, with_prefix, write_tensors
+from distilvec.train.stages import any_in_teacher_space
 
 CHOICE_TEXTS, RIDGE_TEXTS = (512, 1024), (16384, 20480)  # texts that are read, the shortest of those drawn
 BATCH = 64
@@ -194,7 +195,7 @@ def fits_head(job: Job) -> bool:
 
 def has_new_layer(job: Job) -> bool:
     """Return whether the student is built with a new linear layer into the teacher's space (students/build.py)."""
-    if not in_teacher_space(job):
+    if not any_in_teacher_space(job.stages):
         return False
     dense = job.recipe.student.dense
     widths_differ = job.student.hidden_size != job.teacher.info.dim
@@ -239,7 +240,7 @@ def _chosen(job: Job, data: PreparedData) -> Start:
     section = job.recipe.student
     assert isinstance(section.layers, LayersSection)
     whole = untrained_student(job, section.model_copy(update={"layers": None, "intermediate_size": None}))
-    own_space = not in_teacher_space(job) or fresh_layer(job, whole) is not None
+    own_space = not any_in_teacher_space(job.stages) or fresh_layer(job, whole) is not None
     device = torch.device(pick_device(job.recipe.train.device))
     encoder = Encoder(whole).to(device).eval()
     batches = list(_batches(job, data, OutputSpec(embedding=True), CHOICE_TEXTS, device))

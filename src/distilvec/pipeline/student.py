@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerBase
 
 from distilvec.config.student import StudentSection
 from distilvec.core.errors import DistilvecError
-from distilvec.core.registry import method_class
 from distilvec.data.corpus import Corpus
 from distilvec.formats.replace import damaged_files
 from distilvec.models.load import load, load_tokenizer
@@ -22,11 +21,7 @@ from distilvec.students.build import build_student, source_name, with_dropout
 from distilvec.students.encoder import Encoder
 from distilvec.students.factorize import TEXTS
 from distilvec.students.lora import add_adapters
-
-
-def in_teacher_space(job: Job) -> bool:
-    """Whether a stage trains the student in the teacher's space, for which it is built then."""
-    return any(method_class(stage.recipe.method.name).in_teacher_space for stage in job.stages)
+from distilvec.train.stages import any_in_teacher_space
 
 
 def untrained_student(job: Job, section: StudentSection | None = None, fitted: bool = True) -> SentenceTransformer:
@@ -42,7 +37,7 @@ def untrained_student(job: Job, section: StudentSection | None = None, fitted: b
             described[0].model = with_dropout(described[0].auto_model, section.dropout)
         return described
     texts = fitting_texts(job) if fitted and section.reads_texts else ()
-    seed, shared = job.recipe.train.seed, in_teacher_space(job)
+    seed, shared = job.recipe.train.seed, any_in_teacher_space(job.stages)
     return build_student(section, job.teacher.info, seed, shared, job.vocabulary, texts)
 
 
@@ -70,7 +65,7 @@ def load_saved(folder: Path, device: str = "cpu") -> SentenceTransformer:
 
 def student_similarity(job: Job) -> str:
     """Return how the student's vectors are compared: as the teacher's, in a space of its own by the cosine."""
-    return job.teacher.info.similarity if in_teacher_space(job) else "cosine"
+    return job.teacher.info.similarity if any_in_teacher_space(job.stages) else "cosine"
 
 
 def keep_start(job: Job, student: SentenceTransformer) -> None:

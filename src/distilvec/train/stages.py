@@ -6,7 +6,7 @@ that readers of a run find them at the same path.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -14,6 +14,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
+from distilvec.core.registry import method_class
 from distilvec.core.run_folder import RunFolder, TrainingFolder
 from distilvec.core.task_head import TaskHead
 from distilvec.students.encoder import Encoder
@@ -54,6 +55,11 @@ def training_stages(recipe: Recipe, run: RunFolder) -> list[Stage]:
     return stages
 
 
+def any_in_teacher_space(stages: Sequence[Stage]) -> bool:
+    """Whether a stage trains the student in the teacher's space, for which it is built then."""
+    return any(method_class(stage.recipe.method.name).in_teacher_space for stage in stages)
+
+
 def with_length(stage: Stage, rows: int, labelled: bool) -> Stage:
     """Decide on the passes that the stage's recipe leaves open, for so many texts or labelled examples.
 
@@ -80,8 +86,8 @@ def errors_named(stage: Stage) -> Iterator[None]:
 
 
 def check_stage(stage: Stage, encoder: Encoder, objective: Objective) -> None:
-    """DistilvecError if the stage names parameters that student and objective do not have, or if it saves memory in a
-    way that the student's layers do not have; nothing is changed.
+    """DistilvecError for parameters that student and objective do not have, and for gradient checkpointing of layers
+    that cannot do it; nothing is changed.
     """
     with errors_named(stage):
         parameter_groups(Distillation(encoder, objective), stage.recipe.train)

@@ -178,8 +178,10 @@ def _untrained(job: Job, device: str) -> ModelEmbedder | None:
 def saved_students(job: Job) -> list[SavedStudent]:
     """List the saved checkpoints with their validation distance; none if the method has no such distance."""
     lines = {line["step"]: line for line in read_metrics(job.files.metrics) if "eval/distance" in line}
+    if not lines:
+        return []
     train = job.stages[-1].recipe.train
-    passes = math.ceil(lines[max(lines)]["epoch"]) if lines else train.passes  # fewer where max_steps ended them
+    passes = math.ceil(lines[max(lines)]["epoch"])  # fewer than train.passes where max_steps ended them
     cycles = train.rate_cycles(max(1, min(passes, train.passes)))
     saved = []
     for step, folder in job.files.saved_students.items():

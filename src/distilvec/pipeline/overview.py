@@ -83,10 +83,11 @@ def _disk(teachers: Sequence[Teacher]) -> str:
     for teacher in teachers:
         lengths = estimated_lengths(teacher) if teacher.manifest.tokens is not None else None
         size += len(teacher.corpus) * bytes_of_a_text(teacher, lengths)
-    about = "" if all(teacher.manifest.tokens is None for teacher in teachers) else "about "
+    megabytes = f"{size / MEGABYTE:,.1f} MB"
     whose = "teacher's" if len(teachers) == 1 else "teachers'"
-    outputs = "vectors and outputs for each token" if about else "vectors"
-    return f"{about}{size / MEGABYTE:,.1f} MB for the {whose} {outputs}, kept for later runs"
+    if any(teacher.manifest.tokens is not None for teacher in teachers):
+        return f"about {megabytes} for the {whose} vectors and outputs for each token, kept for later runs"
+    return f"{megabytes} for the {whose} vectors, kept for later runs"
 
 
 def estimated_lengths(teacher: Teacher) -> Lengths:

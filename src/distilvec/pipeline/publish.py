@@ -39,7 +39,7 @@ def publish(job: Job, training: Training, report: Report) -> Run:
     with suppress(DistilvecError):  # a damaged record is written again
         before = read_record(job.files)
         hub = {} if before is None else before.hub
-    record = run_record(stages, teachers, student, job.corpus, objective, training.distance, report, start, hub)
+    record = run_record(stages, teachers, student, job.corpus, objective, training.metrics, report, start, hub)
     layer = fresh_layer(job, student)
     if layer is not None and record.training is not None:
         origin = "ridge" if f"student.{layer}" in start.ridge_distances else "random"
@@ -62,17 +62,21 @@ def _speed_record(speed: Speed | None) -> SpeedRecord | None:
     """Return the student's time for one query, for its card; None where it was not measured."""
     if speed is None:
         return None
-    single = {
-        row.model: row for row in speed.rows if (row.backend, row.role, row.batch_size) == ("pytorch", "query", 1)
-    }
-    if "student" not in single:
+    one_query = {}
+    for row in speed.rows:
+        if (row.backend, row.role, row.batch_size) == ("pytorch", "query", 1):
+            one_query[row.model] = row
+    if "student" not in one_query:
         return None
-    student, teacher = single["student"], single.get("teacher")
+    student = one_query["student"]
+    times_faster = None
+    if "teacher" in one_query and student.median_ms:
+        times_faster = one_query["teacher"].median_ms / student.median_ms
     processor, threads = speed.machine.get("processor"), speed.machine.get("threads")
     return SpeedRecord(
-        round(student.median_ms, 3),
-        student.tokens,
-        None if teacher is None or not student.median_ms else teacher.median_ms / student.median_ms,
-        None if processor is None else str(processor),
-        None if threads is None else int(threads),
+        milliseconds=round(student.median_ms, 3),
+        tokens=student.tokens,
+        times_faster=times_faster,
+        processor=None if processor is None else str(processor),
+        threads=None if threads is None else int(threads),
     )

@@ -51,14 +51,15 @@ def run_record(
     student: SentenceTransformer,
     corpus: Corpus,
     objective: Objective,
-    distance: Mapping[str, float],
+    metrics: Mapping[str, float],
     report: Report,
     start: Start,
     hub: Mapping[str, Any],
 ) -> RunRecord:
     """Return the record: method and settings of the last stage; steps, texts and minutes of all stages.
 
-    `hub` is that of the run's earlier record, if there is one, and stays: its models may be gone since.
+    `metrics` are those of `shipped_metrics`. `hub` is that of the run's earlier record, if there is one, and stays: its
+    models may be gone since.
     """
     recipe = stages[-1][0].recipe
     base = recipe.student.model
@@ -88,7 +89,7 @@ def run_record(
             citation=objective.citation,
         ),
         training=training_record(stages, start),
-        metrics=dict(distance),
+        metrics=dict(metrics),
         scores=scores,
         versions=versions(),
         teacher_compatible=objective.in_teacher_space and about.width == teachers[0].width,
@@ -215,16 +216,13 @@ def shipped_metrics(metrics: Sequence[Path], best_step: int) -> dict[str, float]
     monitored metric is `distance`, on a task a score, in a space of the student's own `similarity_gap`
     (train/validation.py).
     """
-    first, last = (
-        [line for line in read_metrics(path) if validation_metric(line)] for path in (metrics[0], metrics[-1])
-    )
+    first = [line for line in read_metrics(metrics[0]) if validation_metric(line)]
+    last = [line for line in read_metrics(metrics[-1]) if validation_metric(line)]
     shipped = [line for line in last if line["step"] == best_step]
     if not first or not shipped:
-        raise DistilvecError(
-            "metrics.jsonl",
-            f"{metrics[-1 if first else 0]} has no validation metrics of the student that ships.",
-            "Start over: --restart.",
-        )
+        path = metrics[-1] if first else metrics[0]
+        problem = f"{path} has no validation metrics of the student that ships."
+        raise DistilvecError("metrics.jsonl", problem, "Start over: --restart.")
     figures = {key.removeprefix("eval/"): value for key, value in shipped[-1].items() if key.startswith("eval/")}
     name = validation_metric(shipped[-1])
     if f"eval/{name}" in first[0]:  # another method, in another stage, may watch another number

@@ -56,7 +56,11 @@ def load_tasks(section: EvaluationSection, store: ArtifactStore, teacher: Teache
 
     Errors: DistilvecError for stored texts of a teacher that is a model.
     """
-    suite = _builtin_tasks(section, store) if section.builtin else load_suite(section.suite) if section.suite else []
+    suite: list[Task] = []
+    if section.builtin is not None:
+        suite = _builtin_tasks(section, store)
+    elif section.suite is not None:
+        suite = load_suite(section.suite)
     if section.stored is None:
         return suite
     if teacher is None or teacher.vectors is None:
@@ -149,14 +153,15 @@ def load_vocabulary(
     section: StudentSection, teacher: TeacherInfo, corpus: Corpus, store: ArtifactStore
 ) -> PreTrainedTokenizerFast | None:
     """Choose or train the tokenizer of `student.vocabulary` on the corpus; None if the backbone keeps its own."""
-    vocabulary, key = section.vocabulary, "student.model" if section.model else "student.tokenizer"
-    model, revision = source_name(section, teacher)
+    vocabulary = section.vocabulary
     if vocabulary is None:
         return None
+    model, revision = source_name(section, teacher)
     if model is None:
         raise DistilvecError(
             "student.model", "is 'teacher', but the teacher is a table of vectors or an API.", "Name a model."
         )
+    key = "student.model" if section.model else "student.tokenizer"
     tokenizer = load_tokenizer(model, key, revision=revision, trust_remote_code=section.trust_remote_code)
     pieces = Pieces(tokenizer, "the backbone's tokenizer", key)
     parts = [
@@ -165,13 +170,14 @@ def load_vocabulary(
         corpus.fingerprint,
         tokenizer_hash(pieces.tokenizer),
     ]
-    owner = tokenizer  # whose length, sides and roles the new tokenizer has
+    template = tokenizer  # whose length, sides and roles the new tokenizer has
     if vocabulary.tokenizer is not None:
-        owner = read_tokenizer(vocabulary.tokenizer, pieces)
-        parts.append(tokenizer_hash(owner))  # its content counts, not its name alone
+        template = read_tokenizer(vocabulary.tokenizer, pieces)
+        parts.append(tokenizer_hash(template))  # its content counts, not its name alone
     folder = store.folder("vocabularies", recipes.fingerprint(*parts))
-    made, counts = kept_vocabulary(folder, lambda: choose(vocabulary, pieces, texts_by_language(corpus)))
-    made = fast_tokenizer(Pieces(made).state, owner)  # it may have been stored for another model with the same tokens
+    stored, counts = kept_vocabulary(folder, lambda: choose(vocabulary, pieces, texts_by_language(corpus)))
+    # It may have been stored for another model with the same tokens
+    made = fast_tokenizer(Pieces(stored).state, template)
     log(f"vocabulary: {counts['before']:,} -> {counts['tokens']:,} tokens")
     for note in counts["notes"]:
         log(f"vocabulary: {note}")

@@ -37,10 +37,10 @@ FORMAT = 1  # of training.json
 
 @dataclass(frozen=True)
 class Training:
-    """A finished training: the progress of every stage, and the validation metrics of the best student."""
+    """A finished training: the progress of every stage, and the validation metrics of the student that ships."""
 
     stages: tuple[Progress, ...]
-    distance: dict[str, float]
+    metrics: dict[str, float]
 
     @property
     def state(self) -> Progress:

@@ -42,6 +42,7 @@ TURKISH = {  # the variants of real_teachers_turkish.yaml
     "trim-4": "4 layers, trimmed to 14,000 tokens",
     "size-20M": "`--size 20M`: 12 layers with half of the neurons, 16,258 tokens",
     "unigram-12": "12 layers, 16,000 Unigram tokens",
+    "unigram-12-slow": "the same, at a seventh of the learning rate (1e-4)",
     "unigram-4": "4 layers, 16,000 Unigram tokens",
 }
 

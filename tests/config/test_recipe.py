@@ -2,6 +2,7 @@
 
 import copy
 import os
+from pathlib import Path
 
 import pytest
 import yaml
@@ -14,6 +15,7 @@ from distilvec.config.builtin import moved_text, recipe_file
 from distilvec.config.schema import CorpusSection, SourceSection, TaskSection
 from distilvec.config.yaml_dialect import dump_yaml
 from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.recipe_inputs import recipe_inputs
 from distilvec.verbs.run.sweep import expand
 
 MINIMAL = """
@@ -139,7 +141,7 @@ def test_a_teacher_is_named_after_the_task(file):
     tree = yaml.safe_load(MINIMAL.partition("variants:")[0])
     del tree["corpus"]
     tree["teacher"] = {"model": "./teachers/{task}/student"}
-    for task, name in (({"name": "intents"}, "intents"), ({}, "rows")):
+    for task, name in (({"name": "intents"}, "intents"), ({}, "rows"), ({"path": ".rows.jsonl"}, "rows")):
         tree["task"] = {"type": "classification", "path": "rows.jsonl.gz", **task}
         file.write_text(dump_yaml(tree))
         found = recipe.load(file)
@@ -330,8 +332,11 @@ def test_a_folder_named_like_an_id_is_the_model(file, tmp_path, elsewhere):
     task = {"type": "classification", "path": "news.jsonl"}
     loaded = models(teacher__model="models/here/tuned-{task}", corpus=None, task=task, method={"name": "task"})
     assert loaded.teacher.model == str(here / "here" / "tuned-news")
+    assert here / "here" / "tuned-news" in recipe_inputs(loaded)
     api = {"base_url": "http://127.0.0.1:1/v1"}
-    assert models(teacher={"model": "models/both", "api": api}).teacher.model == "models/both", "a name of the server"
+    loaded = models(teacher={"model": "models/both", "api": api})
+    assert loaded.teacher.model == "models/both", "a name of the server"
+    assert Path("models/both").exists() and Path("models/both").resolve() not in recipe_inputs(loaded)
     (source,) = models(corpus={"sources": [{"dataset": "models/near"}]}).corpus.sources
     assert (source.dataset, source.label) == (str(beside / "near"), "near")
 

@@ -96,8 +96,7 @@ def _resolve(value: Any, annotation: Any, folder: Path, key: str, root: type[Sec
     resolved = {}
     for name, item in value.items():
         item_annotation = child(annotation, name)
-        mark = _path_mark(item_annotation)
-        if mark is not None and mark.unless is not None and value.get(mark.unless) is not None:
+        if _is_no_path_beside(value, item_annotation):
             resolved[name] = item
             continue
         item_key = f"{key}.{key_text(name)}".lstrip(".")
@@ -118,7 +117,9 @@ def _path_names(value: Any, annotation: Any, root: type[Section]) -> Iterator[st
         yield from input_names(value, root)
     elif isinstance(value, dict):
         for name, item in value.items():
-            yield from _path_names(item, child(annotation, name), root)
+            item_annotation = child(annotation, name)
+            if not _is_no_path_beside(value, item_annotation):
+                yield from _path_names(item, item_annotation, root)
 
 
 def _annotation_at(dotted: str, section: type[Section]) -> Any:
@@ -154,6 +155,12 @@ def _is_path(text: str, annotation: Any, folder: Path) -> bool:
 
 def _path_mark(annotation: Any) -> PathMark | None:
     return next((mark for mark in marks(annotation) if isinstance(mark, PathMark)), None)
+
+
+def _is_no_path_beside(section: Mapping[str, Any], annotation: Any) -> bool:
+    """Return whether another key of the section says that this one holds no path, as `api` beside `model`."""
+    mark = _path_mark(annotation)
+    return mark is not None and mark.unless is not None and section.get(mark.unless) is not None
 
 
 def _resolve_changes(changes: Any, folder: Path, root: type[Section]) -> Any:

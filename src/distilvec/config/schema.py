@@ -381,7 +381,7 @@ class Recipe(Section):
         task = tree.get("task") if isinstance(tree, dict) else None
         if not isinstance(task, dict):
             return tree
-        name = str(task.get("name") or Path(str(task.get("path"))).name.split(".")[0])
+        name = str(task.get("name") or _stem(Path(str(task.get("path"))).name))
 
         def named(teacher: Any) -> Any:
             model = teacher.get("model") if isinstance(teacher, dict) else None

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from distilvec.config.training import TrainSection
 from distilvec.core.run_folder import RunFolder
+from distilvec.pipeline.estimate import time_line
 from distilvec.pipeline.pace import SAMPLE_STEPS, measure_pace
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
@@ -99,6 +100,18 @@ def test_minutes_end_and_a_resumed_run_has_the_same_steps(tiny_recipe, tmp_path,
     assert result.record.training.steps == steps
     assert result.record.training.length == "0.05 minutes"
     assert f"0.05 minutes: {steps:,} steps of 16 texts at " in capsys.readouterr().err
+
+
+def test_a_training_of_minutes_is_evaluated(tiny_recipe, tmp_path):
+    result = run(tiny_recipe(**MINUTES, train__keep_students=2, evaluation__parts=["texts"]), tmp_path / "run")
+    assert result.record.training.length == "0.05 minutes" and "texts" in result.report.measured
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_stage_of_minutes_beside_one_of_passes_has_an_estimate(tiny_recipe, tmp_path):
+    stages = [{"name": "first", "set": {"train.minutes": 1}}, {"name": "second", "set": {"train.epochs": 500}}]
+    job = resolve(tiny_recipe(**AUTO, stages=stages, train__device="cpu"), tmp_path / "run")
+    assert "for the training" in time_line(job)
 
 
 def test_measuring_changes_no_weight(tiny_recipe, tmp_path, monkeypatch):

@@ -44,15 +44,17 @@ def _teacher_time(job: Job) -> str | None:
 
 
 def _training_time(job: Job) -> str | None:
-    minutes = [stage.recipe.train.minutes for stage in job.stages]
-    if None not in minutes:
-        return f"{sum(filter(None, minutes)):g} min for the training"
+    stated = [stage.recipe.train.minutes for stage in job.stages if stage.recipe.train.minutes is not None]
+    if len(stated) == len(job.stages):
+        return f"{sum(stated):g} min for the training"
     student = job.loaded.untrained
     if student is None or pick_device(job.recipe.train.device) != "cpu":
         return None
     texts = 0
     for stage in job.stages:
         train = stage.recipe.train
+        if train.minutes is not None:
+            continue
         seen = train.passes * len(job.corpus.train_rows)
         texts += seen if train.max_steps is None else min(seen, train.max_steps * train.batch_size)
     embedder = ModelEmbedder(student, "student", job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
@@ -60,7 +62,7 @@ def _training_time(job: Job) -> str | None:
     if seconds is None:
         return None
     unless = " unless the student knows its texts from the start" if _may_know_its_texts(job) else ""
-    return f"about {duration(STEP_FORWARDS * seconds)} for the training{unless}"
+    return f"about {duration(STEP_FORWARDS * seconds + 60 * sum(stated))} for the training{unless}"
 
 
 def _may_know_its_texts(job: Job) -> bool:

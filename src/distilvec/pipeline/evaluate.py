@@ -181,8 +181,8 @@ def saved_students(job: Job) -> list[SavedStudent]:
     if not lines:
         return []
     train = job.stages[-1].recipe.train
-    passes = math.ceil(lines[max(lines)]["epoch"])  # fewer than train.passes where max_steps ended them
-    cycles = train.rate_cycles(max(1, min(passes, train.passes)))
+    passes = math.ceil(lines[max(lines)]["epoch"])  # those that were made: steps or minutes may have ended them
+    cycles = train.rate_cycles(max(1, passes))
     saved = []
     for step, folder in job.files.saved_students.items():
         if step in lines:

@@ -438,7 +438,10 @@ def test_keys_of_the_kind_are_read():
     del tree["variants"]
     table = {"vectors": "t.parquet", "revision": "v1", "limit": 5, "repeats": "drop", "made_by": "m"}
     data_set = {"dataset": "some/set", "config": "en", "split": "dev", "streaming": True, "revision": "v1"}
-    recipe.validate({**tree, "teacher": table, "corpus": {"sources": [data_set]}})
+    read = recipe.validate({**tree, "teacher": table, "corpus": {"sources": [data_set]}})
+    assert (read.teacher.revision, read.teacher.limit, read.teacher.repeats) == ("v1", 5, "drop")
+    (source,) = read.corpus.sources
+    assert (source.split, source.config, source.streaming, source.revision) == ("dev", "en", True, "v1")
 
 
 def test_a_name_that_an_override_changes_may_leave_the_settings_of_the_first(file):

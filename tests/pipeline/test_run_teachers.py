@@ -334,15 +334,16 @@ def test_the_first_screen_counts_the_vectors_of_all_teachers(two, tmp_path):
         ({}, ["document"], None),
     ],
 )
-def test_the_first_screen_names_a_role_that_no_text_has(tiny_recipe, tmp_path, prompts, roles, named):
+def test_first_screen_and_plan_name_a_role_that_no_text_has(tiny_recipe, tmp_path, prompts, roles, named):
     sources = []
     for role in roles:
         path = tmp_path / f"{role}.txt"
         path.write_text("\n".join(f"{role} {number}" for number in range(200)))
         sources.append({"path": str(path), "role": role})
     job = resolve(tiny_recipe(teacher__prompts=prompts, corpus__sources=sources), tmp_path / "run")
-    found = dict(overview(job)).get("prompts")
-    assert found is None if named is None else named in found
+    line = dict(overview(job)).get("roles")
+    assert line is None if named is None else named in line
+    assert dict(make_plan(job)).get("  roles") == line
 
 
 def test_caches_are_filled_and_planned_one_by_one(two, tmp_path, monkeypatch, capsys):

@@ -23,8 +23,8 @@ def overview(job: Job) -> list[tuple[str, str]]:
     lines = [("teacher", _teacher(teacher)) for teacher in job.teachers]
     lines.append(("student", _student(job)))
     lines.append(("texts", _texts(job)))
-    if (missing := _missing_role(job)) is not None:
-        lines.append(("prompts", missing))
+    if (missing := missing_role(job)) is not None:
+        lines.append(("roles", missing))
     cached = [teacher for teacher in job.teachers if not teacher.live]
     if job.required != OutputSpec() and cached:
         lines.append(("disk", _disk(cached)))
@@ -63,8 +63,11 @@ def _texts(job: Job) -> str:
     return f"{len(job.corpus):,}, {len(job.corpus.holdout_rows):,} of them for validation"
 
 
-def _missing_role(job: Job) -> str | None:
-    """Describe a prompt of the first teacher that no text has, so that the student does not learn it."""
+def missing_role(job: Job) -> str | None:
+    """Describe a prompt of the first teacher that no text has, so that the student does not learn it; None without one.
+
+    A labelled task is embedded in the one role that its recipe states.
+    """
     if not job.teachers or job.examples is not None:
         return None
     prompts = job.teachers[0].info.prompts

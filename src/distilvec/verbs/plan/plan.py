@@ -26,6 +26,7 @@ from distilvec.pipeline.caches import bytes_of_a_text, missing_rows, reads_token
 from distilvec.pipeline.data import ReadyTeacher, training_data
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.judgement import plan_line
+from distilvec.pipeline.overview import missing_role
 from distilvec.pipeline.pace import measure_pace, steps_in_minutes
 from distilvec.pipeline.prepare import align, prepare_teacher, tokenize, tokenize_for
 from distilvec.pipeline.rates import SAMPLE_TEXTS, PerToken, measure_rate, rate_text
@@ -127,6 +128,8 @@ def _corpus_lines(job: Job, tokens: TokenStore) -> Lines:
     for number, name in enumerate(corpus.source_names):
         title = name if corpus.source_names.count(name) == 1 else f"{name} (corpus.sources.{number})"
         lines.append([f"  {title}", f"{rows_of_sources[number]:,}"])
+    if (missing := missing_role(job)) is not None:
+        lines.append(["  roles", missing])
     section = job.recipe.corpus
     if section is not None:
         lines += [["  left out", line] for line in left_out(report)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from architectures import TEXTS, bert
+from architectures import TEXTS, bert, mistral, sentence_transformer
 from sentence_transformers import SentenceTransformer
 
 import distilvec
@@ -19,7 +19,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.experts import Experts
-from distilvec.models.load import EXPERTS_FILE, load, load_with_settings
+from distilvec.models.load import EXPERTS_FILE, load, load_model, load_with_settings
 from distilvec.models.settings import ModelSettings
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.task_head import predict, save_head
@@ -52,6 +52,14 @@ def poison(path: Path) -> Path:
         else f"open({str(trace)!r}, 'w').close()\n"
     )
     return trace
+
+
+def test_a_decoder_without_a_padding_token_reads_texts_together_as_alone(tmp_path: Path) -> None:
+    folder = sentence_transformer(tmp_path / "decoder", mistral(tmp_path / "backbone"))
+    assert SentenceTransformer(str(folder), device="cpu").tokenizer.pad_token is None
+    model = load_model(str(folder), "model")
+    alone = np.concatenate([model.encode([text]) for text in TEXTS])
+    assert np.abs(model.encode(TEXTS) - alone).max() < 1e-5
 
 
 def test_a_plain_model_is_loaded_as_ever(tiny_model: Path) -> None:

@@ -157,6 +157,18 @@ def test_a_model_gets_such_a_vocabulary(tmp_path, kind, byte_fallback):
     assert made.counts["copied"] > 20 and np.isfinite(changed.encode(TEXTS[:5])).all()
 
 
+def test_a_tokenizer_folder_without_padding_gets_a_token_of_its_own(likes, tmp_path):
+    folder = architectures.mistral(tmp_path / "decoder")
+    assert AutoTokenizer.from_pretrained(folder).pad_token is None
+    backbone = architectures.roberta(tmp_path / "backbone")  # it counts positions from the padding id
+    model = SentenceTransformer(str(architectures.sentence_transformer(tmp_path / "model", backbone)), device="cpu")
+    chosen = choose(VocabularySection(tokenizer=str(folder)), Pieces(model.tokenizer), {})
+    changed, _ = transplant(model, chosen.tokenizer)
+    assert changed.tokenizer.pad_token not in (None, changed.tokenizer.eos_token, changed.tokenizer.unk_token)
+    alone = np.concatenate([changed.encode([text]) for text in TEXTS[:8]])
+    assert np.abs(changed.encode(TEXTS[:8]) - alone).max() < 1e-5
+
+
 def test_a_bare_tokenizer_json(likes, tmp_path):
     source = architectures.byte_level(["<s>", "</s>", "<unk>"], "$A", unk="<unk>")
     source.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))

@@ -34,7 +34,7 @@ from distilvec.models.limits import max_length, position_limit
 from distilvec.models.placement import placement
 from distilvec.models.settings import ModelSettings, setting_key
 from distilvec.models.static import is_static
-from distilvec.models.tokenizers import lower_case
+from distilvec.models.tokenizers import give_padding, lower_case
 from distilvec.models.unreadable import (
     PROBE,
     check_model,
@@ -75,6 +75,8 @@ def load_model(
             raise no_pooling(name, key)
     model = load_backbone(name, key, revision=revision, trust_remote_code=trust_remote_code, **kwargs)
     _set_length(model, name, key, None)
+    if not is_static(model):
+        give_padding(model[0].tokenizer)
     if len({values.dtype for values in model.parameters() if values.is_floating_point()}) == 1:  # mixed: no CPU kernels
         with vector_expected(model, name, key):
             probe = model.encode([PROBE], show_progress_bar=False)

@@ -1,4 +1,4 @@
-"""Bare copies of fast tokenizers, a hash of a tokenizer, and the alphabet of byte-level tokenizers."""
+"""Bare copies of fast tokenizers, a hash of a tokenizer, its padding, and the alphabet of byte-level tokenizers."""
 
 from __future__ import annotations
 
@@ -35,6 +35,15 @@ def blank_token(tokenizer: PreTrainedTokenizerBase) -> int:
     if tokenizer.unk_token_id is not None:
         return int(tokenizer.unk_token_id)
     return int(tokenizer.pad_token_id or 0)
+
+
+def give_padding(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Let a tokenizer that has no padding token, as of many decoders, pad with its end or unknown token, in place.
+
+    Any token serves, since the mask hides it. A tokenizer without either keeps none.
+    """
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
 
 
 def lower_case(tokenizer: PreTrainedTokenizerBase) -> None:

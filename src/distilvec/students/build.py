@@ -38,6 +38,7 @@ from distilvec.models.bidirectional import lift_causal_mask
 from distilvec.models.experts import Experts
 from distilvec.models.limits import lengthen, position_limit, stated_positions
 from distilvec.models.load import load_backbone, load_tokenizer, resolve_model, role_prompts, with_owner
+from distilvec.models.tokenizers import give_padding
 from distilvec.models.unreadable import refuse_several_parts
 from distilvec.students.factorize import factorize
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
@@ -439,7 +440,7 @@ def choose_length(section: StudentSection, transformer: Transformer, teacher: Te
 def _settle_tokenizer(tokenizer: PreTrainedTokenizerBase, backbone: PreTrainedModel) -> None:
     """Pad and truncate on the right, have a padding token, and fit the backbone's vocabulary."""
     tokenizer.padding_side = tokenizer.truncation_side = "right"
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token or tokenizer.unk_token
+    give_padding(tokenizer)
     if tokenizer.pad_token is None:
         raise DistilvecError(
             "student.tokenizer",

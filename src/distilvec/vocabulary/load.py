@@ -26,7 +26,7 @@ NAMES = {  # usual names by role, the likeliest first
 
 
 def read_tokenizer(name: str, like: Pieces) -> PreTrainedTokenizerBase:
-    """Read the tokenizer `name`: a model's folder or id unchanged, a `.json` or `.model` file with the roles of `like`.
+    """Read the tokenizer `name`: a model's folder or id as it is, a `.json` or `.model` file with the roles of `like`.
 
     `like` is the tokenizer of the model that gets the new one. Files name no roles: special tokens get theirs by their
     usual names, and tokens of the roles that `like` puts around a text are put there. A missing padding token is added.
@@ -34,7 +34,9 @@ def read_tokenizer(name: str, like: Pieces) -> PreTrainedTokenizerBase:
     """
     path, kind = Path(name), Path(name).suffix.lower()
     if kind not in (".json", ".model") or path.is_dir():
-        return load_tokenizer(name, OPTION)
+        tokenizer = load_tokenizer(name, OPTION)
+        _add_padding(tokenizer, like)
+        return tokenizer
     if not path.is_file():
         raise DistilvecError(
             OPTION, f"no file {name}. Expected a tokenizer.json, a SentencePiece .model, or a model's folder or id."
@@ -64,8 +66,7 @@ def _with_roles(state: State, path: Path, like: Pieces) -> PreTrainedTokenizerFa
         if names:
             roles[f"{role}_token"] = names[0]
     bare = fast_tokenizer(state, like.tokenizer, roles)
-    if bare.pad_token is None and like.tokenizer.pad_token is not None:
-        bare.add_special_tokens({"pad_token": NAMES["pad"][0]})
+    _add_padding(bare, like)
     pieces = Pieces(bare, str(path))
 
     def renamed(token: str, number: int) -> tuple[str, int]:
@@ -89,6 +90,12 @@ def _with_roles(state: State, path: Path, like: Pieces) -> PreTrainedTokenizerFa
             parts += components(with_tokens(part, renamed))
     processor = {"type": "Sequence", "processors": parts} if parts else None
     return fast_tokenizer({**pieces.state, "post_processor": processor}, bare)
+
+
+def _add_padding(tokenizer: PreTrainedTokenizerBase, like: Pieces) -> None:
+    """Add a padding token of its own where one is missing: a model may count positions from it, so no other serves."""
+    if tokenizer.pad_token is None and like.tokenizer.pad_token is not None:
+        tokenizer.add_special_tokens({"pad_token": NAMES["pad"][0]})
 
 
 def _names(role: str, like: Pieces) -> list[str]:

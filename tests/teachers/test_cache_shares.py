@@ -237,6 +237,23 @@ def test_shares_by_the_command(tiny_model, tmp_path):
     assert content(filled("merge", recipe, cache=tmp_path / "two")) == content(whole)
 
 
+def test_shares_of_a_sweep_are_merged_by_one_command(tiny_model, tmp_path):
+    sweep = {"seeds": [0, 1], "grid": {"teacher.max_length": [8, 16]}}  # two caches: the seeds read the same vectors
+    recipe = command_recipe(tmp_path, tiny_model, 60, 16, sweep=sweep)
+
+    def folders(*arguments: object, cache: str) -> list[Path]:
+        command = Command("cache", *arguments, DISTILVEC_CACHE=str(tmp_path / cache))
+        assert command.wait() == 0, command.communicate()[1]
+        return [Path(line) for line in command.communicate()[0].split()]
+
+    whole = folders("fill", recipe, cache="one")
+    assert len(whole) == 2
+    for share in ("1/2", "2/2"):
+        folders("fill", recipe, "--shard", share, cache="two")
+    merged = folders("merge", recipe, cache="two")
+    assert [content(folder) for folder in merged] == [content(folder) for folder in whole]
+
+
 @pytest.mark.slow
 def test_killed_workers_on_ray_change_no_byte(tiny_model, tmp_path):
     """DISTILVEC_KILLS sets how many workers are killed, at random moments."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +26,7 @@ from distilvec.core.extras import require_extra
 
 if TYPE_CHECKING:
     from distilvec.config.schema import Recipe
+    from distilvec.pipeline.job import Job, Teacher
     from distilvec.verbs.run.sweep import Runs
 
 CacheFolder = Annotated[Path, argument("The cache's folder.")]
@@ -80,47 +81,34 @@ def cache_fill(
         )
     if ray is not None:
         require_extra("ray", "--ray")
-    members = _load_runs(recipe, variant, overrides).members
+    runs = _load_runs(recipe, variant, overrides)
 
-    from distilvec.pipeline.caches import folder_of_cache
-    from distilvec.pipeline.prepare import cached_teachers, fill_cache
-    from distilvec.pipeline.resolve import resolve
+    from distilvec.pipeline.prepare import fill_cache
     from distilvec.teachers.cache.parts import Share
     from distilvec.teachers.ray_workers import RayOptions
     from distilvec.verbs.cache.cluster import fill_on_ray, fill_one_share
 
     share = None if shard is None else Share.parse(shard)
-    groups = {member.group: member.recipe for member in members}  # runs that differ by their seed read the same vectors
-    filled = set()
-    for loaded in groups.values():
-        job = resolve(loaded, Path())
-        for teacher in cached_teachers(job):
-            cache = (folder_of_cache(job, teacher), teacher.manifest.fingerprint, teacher.corpus.fingerprint)
-            if cache in filled:
-                continue
-            filled.add(cache)
-            if share is not None:
-                print(fill_one_share(job, teacher, share).folder)
-            elif ray is not None:
-                print(fill_on_ray(job, teacher, RayOptions(ray, workers, gpus_per_worker)).folder)
-            else:
-                print(fill_cache(job, teacher).folder)
+    for job, teacher in _distinct_caches(runs):
+        if share is not None:
+            print(fill_one_share(job, teacher, share).folder)
+        elif ray is not None:
+            print(fill_on_ray(job, teacher, RayOptions(ray, workers, gpus_per_worker)).folder)
+        else:
+            print(fill_cache(job, teacher).folder)
 
 
 @cache_app.command("merge", epilog=example("cache merge", "talas --variant local"))
 def cache_merge(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None) -> None:
     """Join the shares that `cache fill --shard` computed.
 
-    The files are the same as from one process.
+    The files are the same as from one process. Of a sweep, the shares of all its runs.
     """
-    loaded = _load_single_run(recipe, variant, overrides)
+    runs = _load_runs(recipe, variant, overrides)
 
-    from distilvec.pipeline.prepare import cached_teachers
-    from distilvec.pipeline.resolve import resolve
     from distilvec.verbs.cache.cluster import merge_shares
 
-    job = resolve(loaded, Path())
-    for teacher in cached_teachers(job):
+    for job, teacher in _distinct_caches(runs):
         print(merge_shares(job, teacher).folder)
 
 
@@ -212,6 +200,23 @@ def _load_runs(name: str, variant: list[str] | None, overrides: list[str] | None
     for member in runs.members:
         check_recipe_paths(member.recipe)
     return runs
+
+
+def _distinct_caches(runs: Runs) -> Iterator[tuple[Job, Teacher]]:
+    """The cached teachers of all runs, each cache once, with the first run that reads it."""
+    from distilvec.pipeline.caches import folder_of_cache
+    from distilvec.pipeline.prepare import cached_teachers
+    from distilvec.pipeline.resolve import resolve
+
+    groups = {member.group: member.recipe for member in runs.members}  # runs that differ by their seed read the same
+    seen = set()
+    for recipe in groups.values():
+        job = resolve(recipe, Path())
+        for teacher in cached_teachers(job):
+            cache = (folder_of_cache(job, teacher), teacher.manifest.fingerprint, teacher.corpus.fingerprint)
+            if cache not in seen:
+                seen.add(cache)
+                yield job, teacher
 
 
 def _load_single_run(name: str, variant: list[str] | None, overrides: list[str] | None) -> Recipe:

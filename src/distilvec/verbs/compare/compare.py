@@ -125,12 +125,13 @@ def _shared_tasks(runs: Sequence[Run], column: str) -> tuple[list[str], list[str
     scored = [{(score.task, score.metric) for score in run.scores.get(column, ())} for run in runs]
     unscored = [str(run.folder) for run, tasks in zip(runs, scored, strict=True) if not tasks]
     if unscored:
-        raise DistilvecError(
-            "--column",
-            f"no scores in column '{column}': {', '.join(unscored)}.",
-            "Evaluate them on the others' suite or leave them out. The asymmetric column needs a student of its "
-            "teacher's dim.",
-        )
+        fix = "Evaluate them on the others' suite or leave them out."
+        if len(unscored) == len(runs):
+            found = [model for model in MODELS if any(run.scores.get(model) for run in runs)]
+            fix = f"Choose {' or '.join(found)}."
+        if column == "asymmetric":
+            fix += " The asymmetric column needs a student of its teacher's dim."
+        raise DistilvecError("--column", f"no scores in column '{column}': {', '.join(unscored)}.", fix)
     shared = set.intersection(*scored)
     if not shared:
         listed = "; ".join(f"{run.folder}: {', '.join(_scores(run, column))}" for run in runs)

@@ -36,8 +36,9 @@ def hardware_table(
         f"Two CPU cores ({training['fp32']['machine']}), teacher {caching['model']}, student of three of its "
         f"layers, short English texts ({caching['text_origin']}). "
         f"Rates: {cached['ours_fp32']:.0f} and {cached['ours_bf16']:.0f} texts/s "
-        f"for the teacher, {trained['fp32']:.0f} and {trained['bf16']:.0f} for training. Memory of the process did not "
-        f"exceed {most:.0f} MB at 300,000 texts.",
+        f"for the teacher, {trained['fp32']:.0f} and {trained['bf16']:.0f} for training. With a tiny random model "
+        f"(`python -m benchmarks.memory`), memory of the process did not exceed {most:.0f} MB at 300,000 texts; "
+        "weights and batches of a real model come on top.",
         "",
         "| run | texts seen | parameters | minutes of training |",
         "|---|---:|---:|---:|",

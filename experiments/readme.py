@@ -384,7 +384,7 @@ def speed() -> str:
         first, last = next(iter(sizes)), list(sizes)[-1]
         for stage in ("caching", "training"):
             lines.append(
-                f"| own memory while {stage}, MB, {int(last):,} rows against {int(first):,} | {sizes[last][stage]:.0f} "
+                f"| own memory while {stage}, tiny random model, MB, {int(last):,} rows against {int(first):,} | {sizes[last][stage]:.0f} "
                 f"| {sizes[first][stage]:.0f} "
                 f"| {growth[stage]:.2f} | `python -m benchmarks.memory --json FILE` |"
             )

@@ -122,7 +122,7 @@ def margin() -> str:
 
 
 def tables() -> str:
-    """Two tables of one size: few tokens with full rows, many tokens with short ones."""
+    """The tables of two students of one size: few tokens with full rows, many tokens with short ones."""
     rows = json.loads((ROOT / "results" / "levers.json").read_text(encoding="utf-8"))["rows"]
     students = [row for row in rows if row["column"] == "student"]
     full, short = (

@@ -64,8 +64,7 @@ def return_memory() -> None:
 def release_memory() -> None:
     """Make glibc hand unused memory back to the system, also after `keep_memory`; elsewhere nothing.
 
-    Call between the parts of a long command. Blocks of many sizes leave holes that glibc keeps: 700 MB after training,
-    1 GB after a table of speed.
+    Call between the parts of a long command. Blocks of many sizes leave holes that glibc keeps.
     """
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):
@@ -75,8 +74,8 @@ def release_memory() -> None:
 def keep_few_kernels() -> None:
     """Make torch (LRU_CACHE_CAPACITY) and oneDNN keep 32 CPU kernels, unless the environment has other limits.
 
-    By default they keep 1,024, one for each layer's and batch's shape, each with a buffer that grows with the batch:
-    10 MB for 8,000 tokens. Call before the first operation of torch, which reads the limits once.
+    By default they keep 1,024, one for each layer's and batch's shape, each with a buffer that grows with the batch.
+    Call before the first operation of torch, which reads the limits once.
     """
     for limit in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
         os.environ.setdefault(limit, "32")

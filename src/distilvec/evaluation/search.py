@@ -66,7 +66,7 @@ def hamming_top_k(
     """Nearest documents by differing bits: rows int64 [queries, count], distances float32 [queries, count].
 
     Inputs are packed signs of `pack_signs`, uint8 [rows, ceil(dim / 8)]; documents of `last` have distance infinity.
-    Note: distances are products of +1 and -1, which is exact and, from 50 queries on, faster than counting bits.
+    Note: distances are products of +1 and -1, which is exact and, for many queries, faster than counting bits.
     """
     rows, products = _candidates(_signs(queries), documents, _signs, count, last, "dot", block)
     return rows, np.asarray((8 * queries.shape[1] - products) / 2, dtype=np.float32)

@@ -40,7 +40,7 @@ LEAST_REPEATS, WARMUP_SHARE = 5, 0.25
 TIMED = "one batch from token ids to vectors, without tokenising; random tokens, no padding, fp32"
 # Shares of a limit that are used up when the first backend is measured, and when sizes and memory are
 FIRST_BACKEND_SHARE, MEMORY_SHARE = 0.5, 0.75
-EXPORT_SECONDS = 0.3  # of the export to ONNX, for a million parameters: 30 s for 109 M (one core, AVX2)
+EXPORT_SECONDS = 0.3  # of the export to ONNX, for a million parameters, on one core
 Encode = Callable[[Mapping[str, Tensor]], Any]
 
 

@@ -182,8 +182,7 @@ def join_title(title: str, text: str, titles: Titles = "always") -> str:
     """Text that is embedded for a document.
 
     "always": `title + " " + text`, as BEIR and MTEB do, even if the text repeats the title; "unless_repeated": the text
-    alone if it begins with the title; "never": the text alone. On Cranfield, whose texts begin with their titles,
-    all-MiniLM-L6-v2 has an nDCG@10 of 51.32 with the first, 50.90 with the others.
+    alone if it begins with the title; "never": the text alone. Cranfield's texts begin with their titles.
     """
     if not title or titles == "never" or (titles == "unless_repeated" and text.startswith(title)):
         return text

@@ -33,7 +33,7 @@ def from_first_token(
     is_token = mask.gather(1, order)
     rows = (order + columns * torch.arange(texts, device=mask.device)[:, None]).flatten()
 
-    # index_select copies whole tokens; gather, with one index for each number, is ten times slower
+    # index_select copies whole tokens; gather, with one index for each number, is much slower
     by_token = values.transpose(1, -2)
     tokens = by_token.flatten(0, 1).index_select(0, rows).view(texts, shared, *by_token.shape[2:]).transpose(1, -2)
 

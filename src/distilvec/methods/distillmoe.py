@@ -87,8 +87,8 @@ class DistillMoE(Objective):
     Note: the authors' code takes the mean over the teacher's states with padding; here it is the teacher's own vector.
     Note: eq. 12 compares the student's own states by text; the authors' code projected ones of the batch with padding.
     Note: the floor is part of eq. 6 for every task; the authors' code leaves it out for STS.
-    Note: dynamic_cka needs float16 states in the cache: aggregates are close to each other, and int8 rounding moves
-    the gradient by 7 to 16 percent.
+    Note: dynamic_cka needs float16 states in the cache: aggregates are close to each other, so that int8 rounding
+    moves the gradient.
     Note: contrastive and pairwise compare texts of like length, as train.window sorts by length (1: at random).
     Note: the gate is one linear layer (the paper's 4.7 M parameters; student.experts.gate_width: 1024 is the code's).
     """

@@ -74,7 +74,7 @@ def pack_linears(backbone: nn.Module) -> int:
 def is_faster_packed(dtype: torch.dtype) -> bool:
     """Whether packed weights of this type are faster here: not fp32 ones on a processor without AVX-512.
 
-    There MKL's plain product is ahead by 3% to 15% (67-79 against 60-73 GFLOP/s a core), and the copy is saved.
+    There MKL's plain product is ahead, and the copy is saved.
     """
     return dtype == torch.bfloat16 or torch.backends.cpu.get_cpu_capability() != "AVX2"
 

@@ -261,7 +261,7 @@ class FiniteGuard:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Return whether every number that this process holds is finite. A finite sum proves it at a tenth of the cost."""
+    """Return whether every number that this process holds is finite. A finite sum proves it at less cost."""
     parts = [local_part(tensor).detach() for tensor in tensors]
     if not parts:
         return True

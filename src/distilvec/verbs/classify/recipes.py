@@ -18,7 +18,7 @@ DEFAULT_TEACHER = "all-MiniLM-L6-v2"  # 22.7 M parameters, as in `quickstart`
 # Of a training on few rows. The teacher begins nearly where it ends; its first layers alone have more to learn.
 TEACHER_STEPS, STUDENT_STEPS = 100, 300
 MOST_PASSES, MOST_TEXTS = 5, 60_000  # of a training: five passes, fewer where there are many texts
-# all-MiniLM-L6-v2, with 384 numbers per token, learns 20 intents best at 2e-4 (docs/task_student.md). Wider models are
+# all-MiniLM-L6-v2, with 384 numbers per token, learns 20 intents at 2e-4 (docs/task_student.md). Wider models are
 # trained at lower rates: 5e-5 for 768 and 3e-5 for 1,024 numbers are the usual ones.
 RATE, RATE_WIDTH = 2e-4, 384
 LOWEST_RATE = 1e-5

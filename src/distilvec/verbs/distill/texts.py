@@ -17,8 +17,8 @@ from distilvec.data.sources import read_source
 from distilvec.pipeline.inputs import Texts, source_keys
 from distilvec.verbs.distill.names import BUILT_IN, STANDARD_INPUT, TextName, check_name, is_pattern, matching_files
 
-# Texts that a model reads only in part are trained on in pieces as well. Both numbers are characters: a token of the
-# teachers measured here has about four, so that a long text fills the 256 tokens that many small models read.
+# Texts that a model reads only in part are trained on in pieces as well. Both numbers are characters: a token
+# has about four in English, so that a long text fills the 256 tokens that many small models read.
 LONG_TEXT = 1000
 PIECE = 400
 LONG_SHARE = 0.05  # of a source's first texts: where fewer are long, pieces would change little

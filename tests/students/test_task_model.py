@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import architectures
 import numpy as np
 import pytest
 from refusals import refused
@@ -45,6 +48,23 @@ def test_probabilities_agree_with_labels(kind, texts, student):
     assert model.predict(texts) == [NAMES[number] for number in found.argmax(1)] == predict(model.folder, texts)
     assert model.classes == NAMES and model.predict([]) == [] and model.predict_proba([]).shape == (0, 3)
     assert repr(model) == f"TaskModel({str(model.folder)!r}, kind={kind!r}, classes=['x', 'y', 'z'])"
+
+
+def test_white_space_around_a_text_counts_no_more_than_in_training(tmp_path):
+    """A byte-level tokenizer has other tokens for it, and training rows are read without it."""
+    folder = architectures.sentence_transformer(tmp_path / "model", architectures.gpt2(tmp_path / "backbone"))
+    model = SentenceTransformer(str(folder), device="cpu")
+    assert np.abs(model.encode("a text") - model.encode(" a text\n")).max() > 1e-3
+    width = model.get_embedding_dimension()
+    for kind, task in KINDS.items():
+        head, student = TaskHead(width, task), tmp_path / kind
+        classes, scale = ([], (1.0, 5.0)) if kind == "sts" else (NAMES, None)
+        save_student(
+            model, student, {}, "card", extra_files=partial(save_head, head=head, classes=classes, scale=scale)
+        )
+        bare, padded = ("a text", " a text\n") if kind == "classification" else (("a", "b"), ("a ", "\n b"))
+        found = TaskModel(student)._logits([bare, padded])
+        assert found[0] == pytest.approx(found[1], abs=1e-5), kind
 
 
 def test_scores_have_no_probabilities(student):

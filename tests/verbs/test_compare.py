@@ -473,7 +473,7 @@ def test_columns(write_run):
     )
     with pytest.raises(DistilvecError, match=r"^\[--column\] .*'asymmetric': .*plain\."):
         compare_runs([asymmetric, plain], column="asymmetric")
-    with pytest.raises(DistilvecError, match=r"^\[--column\] .*'asymmetric'"):
+    with pytest.raises(DistilvecError, match=r"^\[--column\] .*'asymmetric'.* Choose teacher or student"):
         compare_runs([plain], column="asymmetric")
     with pytest.raises(DistilvecError, match=r"^\[--column\] .*did you mean 'student'"):
         compare_runs([plain], column="studnt")

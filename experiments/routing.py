@@ -3,7 +3,7 @@ train/monitors.py.
 
     python -m experiments.routing --json results/routing.json [--folder runs/routing]
 
-Runs recipes/distillmoe.yaml, variant local (banking77, three layers of all-MiniLM-L6-v2, three experts), for 100 steps
+Runs recipes/distillmoe.yaml, variant local (banking77, three layers of fresh weights, three experts), for 100 steps
 of 32 texts with each beta. JSON: a row a run, with the mean gates at the end, the lowest and the highest entropy (1:
 equal gates) and spread (standard deviation over texts) of its second half, and the first step at which the greatest
 mean gate of a batch was above train/monitors.py's bound (null: never).

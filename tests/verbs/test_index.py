@@ -124,6 +124,21 @@ def test_documents_that_the_index_lacks_do_not_cost_the_score(tmp_path, table, n
     )
 
 
+def test_judged_queries_search_the_whole_index(tmp_path, table, vectors, near_teacher):
+    """Not only the documents that the file of queries names: a switch searches all of them."""
+    chosen = range(0, 300, 25)
+    queries = {f"q{row}": (" ".join(TEXTS[row].split()[:3]), [f"d{row}"]) for row in chosen}
+    suite = write_judged(tmp_path, {f"d{row}": TEXTS[row] for row in chosen}, queries)
+    found = check_index(near_teacher, TeacherSection(vectors=str(table)), suite).scores["asymmetric"][0]
+    vectors_of_queries = load(near_teacher, device="cpu").encode([text for text, _ in queries.values()])
+    ranked = np.argsort(-(vectors_of_queries @ vectors.T), axis=1)[:, :10]
+    gains = [
+        1 / np.log2(2 + list(rows).index(row)) if row in rows else 0.0 for row, rows in zip(chosen, ranked, strict=True)
+    ]
+    assert found.metrics["ndcg@10"] == pytest.approx(100 * np.mean(gains), abs=1e-4)
+    assert any("288 of them without a judgement" in note for note in found.warnings)
+
+
 def test_a_task_of_another_index_has_no_score(tmp_path, table, near_teacher):
     documents = {f"d{row}": NEW[row] for row in range(30)} | {"known": TEXTS[0]}
     suite = write_judged(tmp_path, documents, {"q": (NEW[40], ["known"])})

@@ -69,6 +69,27 @@ def draw_stored(texts: Sequence[str], count: int, path: str) -> tuple[Array, Arr
     return np.array(order[:count]), np.sort(order[count:])
 
 
+def searched_in_index(task: RetrievalTask, table: TableEmbedder, stored: Sequence[str]) -> RetrievalTask:
+    """Return the task among all texts that an index stores, if the index holds its documents.
+
+    A switch searches the whole index. Among the documents of a file of judged queries alone, a score promises too much.
+    `stored` are the texts; without them the task keeps its own documents, but for those that the table lacks.
+    """
+    task = held_part(task, table)
+    if isinstance(task, StoredTask) or not table.holds(task.documents).all():
+        return task
+    own = {*task.documents, *task.queries}  # a query that is stored would find itself
+    others = [text for text in stored if text not in own]
+    if not others:
+        return task
+    return replace(
+        task,
+        document_ids=[*task.document_ids, *(f"stored text {number}" for number in range(len(others)))],
+        documents=[*task.documents, *others],
+        notes=(*task.notes, f"searched among all texts of the index, {len(others):,} of them without a judgement"),
+    )
+
+
 def held_part(task: RetrievalTask, table: TableEmbedder) -> RetrievalTask:
     """Return the task among the documents that a table holds, with a note, if it holds at least half of them.
 

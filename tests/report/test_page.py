@@ -357,7 +357,7 @@ def test_a_comparison():
         and "(reference)" in board
     )
     check(render_comparison(Comparison(comparison.rows[:1]), draw))
-    assert "No winner yet: cosine leads english three by 0.5 points [\N{MINUS SIGN}0.2, 1.2]." in unescape(text)
+    assert "No winner yet: cosine leads english three by 0.50 points [\N{MINUS SIGN}0.20, 1.20]." in unescape(text)
     assert comparison_verdict(Comparison([Row("x")])) == ""
 
 

@@ -147,7 +147,7 @@ SPEED = {
 def test_a_sweep_gives_its_groups(write_run, tmp_path):
     members = [(f"lr={rate},seed={seed}", f"lr={rate}", rate, seed) for rate in (1, 2) for seed in (0, 1)]
     for name, _, rate, seed in members:
-        write_run(f"sweep/{name}", {"a": sts(rate, seed)}, seed)
+        write_run(f"sweep/{name}", {"a": sts(rate, seed)}, seed, recipe={"x": rate})
     entries = [{"name": name, "group": group, "folder": name, "state": "finished"} for name, group, *_ in members]
     entries += [
         {"name": f"lr=3,seed={s}", "group": "lr=3", "folder": f"lr=3,seed={s}", "state": state}
@@ -165,6 +165,27 @@ def test_a_sweep_gives_its_groups(write_run, tmp_path):
     assert any("from 1 to 2 seeds" in note for note in both.notes)
     alone = load_runs([tmp_path / "sweep" / "lr=1,seed=1"])
     assert [(run.name, run.seed) for run in alone] == [("lr=1", 1)]
+
+
+@pytest.mark.parametrize("place", ["sweep", "."])
+def test_seeds_of_another_recipe_or_other_code_are_no_repetitions(write_run, tmp_path, place):
+    """A method's file that was edited, or a key that was changed, between two commands."""
+    own = {"method": {"name": "/home/me/mine.py"}}
+    folders = [
+        write_run(f"{place}/mine,seed={seed}", {"a": sts(1, seed)}, seed, name="mine", recipe=recipe)
+        for seed, recipe in enumerate([own, own, own, {**own, "student": {"layers": 2}}])
+    ]
+    for folder, code in zip(folders, ("c1", "c1", "c2", "c1"), strict=True):
+        record = json.loads(RunFolder(folder).record.read_text())
+        record["method"]["code"] = code
+        write_json(RunFolder(folder).record, record, sealed=True)
+    if place == "sweep":
+        entries = [{"name": f.name, "group": "mine", "folder": f.name, "state": "finished"} for f in folders]
+        RunFolder(tmp_path / "sweep").make()
+        RunFolder(tmp_path / "sweep").sweep.write_text(json.dumps({"members": entries}))
+        folders = [tmp_path / "sweep"]
+    rows = compare_runs(folders).rows
+    assert sorted(row.seeds for row in rows) == [1, 1, 2] and len({row.run for row in rows}) == 3
 
 
 def test_a_run_without_newer_keys_is_in_the_group_of_its_recipe(write_run, tiny_recipe):

@@ -39,7 +39,7 @@ from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.train.metrics import read_metrics
 
-MEASURED = 3  # changes if the same models would get other scores
+MEASURED = 4  # changes if the same models would get other scores
 NEIGHBORS = "neighbors"
 LABELED_PARTS = ("experts", "tokens", "vocabulary")  # of a run that has a labeled task and no suite
 TEXT_PARTS = ("texts", "vocabulary")  # of a run on texts that has no suite

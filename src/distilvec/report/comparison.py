@@ -361,10 +361,10 @@ def comparison_verdict(comparison: Comparison) -> str:
     lead = comparison.leads.get(AVERAGE)
     if lead is None:
         return ""
-    points = f"{number(lead.difference, 1)} points"
+    points = f"{number(lead.difference)} points"
     if lead.low is None or lead.high is None:
         return f"No winner yet: {lead.run} leads {lead.over} by {points}, which cannot be tested."
-    points += f" [{number(lead.low, 1)}, {number(lead.high, 1)}]"
+    points += f" [{number(lead.low)}, {number(lead.high)}]"
     if not lead.clear:
         is_clear_alone = lead.low > 0 or lead.high < 0
         reason = ", which is not certain among so many comparisons (p in the table)" if is_clear_alone else ""

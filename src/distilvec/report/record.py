@@ -145,13 +145,17 @@ class DataRecord:
 
 @dataclass(frozen=True)
 class MethodRecord:
-    """The method: its options, the weights of its terms, a BibTeX `citation`."""
+    """The method: its options, the weights of its terms, a BibTeX `citation`.
+
+    `code` is a hash of a method's own file and of the files that it imports; None for one of distilvec's.
+    """
 
     name: str | None = None
     summary: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
     citation: str | None = None
+    code: str | None = None
 
 
 @dataclass(frozen=True)

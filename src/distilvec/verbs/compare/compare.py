@@ -75,7 +75,7 @@ def compare_runs(
     for difference in differences:
         rows[difference.run].marks[difference.task] = difference.mark
 
-    notes += [*_cautions(runs, groups), *unfinished(folders)]
+    notes += [*_cautions(runs, groups), *_namesakes(seed_runs), *unfinished(folders)]
     best_first = sorted(rows.values(), key=lambda row: (-row.mean.get(AVERAGE, -np.inf), row.distance or np.inf))
     return Comparison(
         rows=best_first,
@@ -104,6 +104,20 @@ def _group(seed_runs: Sequence[SeedRun]) -> dict[str, list[Run]]:
             groups.append([seed_run])
     names = distinct_names([group[0] for group in groups])
     return {name: [member.run for member in group] for name, group in zip(names, groups, strict=True)}
+
+
+def _namesakes(seed_runs: Sequence[SeedRun]) -> list[str]:
+    """Say which runs of one name are no repetitions of each other."""
+    groups: dict[str, set[str]] = {}
+    for run in seed_runs:
+        groups.setdefault(run.name, set()).add(run.group)
+    names = [name for name, own in groups.items() if len(own) > 1]
+    if not names:
+        return []
+    return [
+        f"Runs named {', '.join(names)} differ by more than their seed: each recipe, and each version of a method's "
+        "file, has a row of its own."
+    ]
 
 
 def _find_reference(reference: str | None, groups: Groups) -> str:

@@ -130,16 +130,18 @@ def _open_run(folder: Path, sweep: Path, group: str | None) -> SeedRun:
     seed = train.get("seed")
     if not train and record.training is not None:
         seed = record.training.seed
-    if group is not None:
-        return SeedRun(run, group, f"{sweep}:{group}", seed)
     if not tree:
-        return SeedRun(run, run.name, str(folder.resolve()), seed)
+        return SeedRun(run, group or run.name, str(folder.resolve()), seed)
     trained = {key: value for key, value in tree.items() if key not in _UNTRAINED}
     trained["train"] = {key: value for key, value in train.items() if key != "seed"}
+    code = None if record.method is None else record.method.code
+    if group is not None:
+        # seeds of one sweep that were run with other keys or other code, one command after another, are no repetitions
+        return SeedRun(run, group, f"{sweep}:{group}:{recipes.fingerprint(trained, code)}", seed)
     sources: list[str | None] = [None if record.teacher is None else record.teacher.fingerprint]
     sources.append(None if record.data is None else record.data.fingerprint)
     sources += [teacher.fingerprint for teacher in record.more_teachers]
-    return SeedRun(run, run.name, recipes.fingerprint(trained, sources), seed)
+    return SeedRun(run, run.name, recipes.fingerprint(trained, code, sources), seed)
 
 
 def _recipe_tree(path: Path) -> dict[str, Any]:

@@ -135,7 +135,11 @@ def lead(clear, low, high, over="base"):
         (lead(False, -1.8, 7.7), 3, "No winner yet: 50%_mix|b,c leads base by 1.26 points [\N{MINUS SIGN}1.80, 7.70]."),
         (lead(False, None, None), 3, "No winner yet: 50%_mix|b,c leads base by 1.26 points, which cannot be tested."),
         (lead(True, 0.4, 2.0), 2, "50%_mix|b,c leads base by 1.26 points [0.40, 2.00]."),
-        (lead(True, 0.4, 2.0), 3, "50%_mix|b,c leads every other run; the next one, base, by 1.26 points [0.40, 2.00]."),
+        (
+            lead(True, 0.4, 2.0),
+            3,
+            "50%_mix|b,c leads every other run; the next one, base, by 1.26 points [0.40, 2.00].",
+        ),
     ],
 )
 def test_verdict_names_a_winner_only_outside_of_the_interval(comparison, found, rows, text):

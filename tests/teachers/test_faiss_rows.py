@@ -105,6 +105,19 @@ def test_removed_vectors_leave_their_ids_with_the_others(wrap, named, tmp_path):
     assert sorted(rows) == sorted(TEXTS[:20] + TEXTS[60:]) and nearest_texts(rows) == ROWS - 40
 
 
+@pytest.mark.parametrize(("first", "removed"), [(0, 0), (1, 0), (1, 40)])
+def test_line_numbers_count_from_0_or_from_1(first, removed, tmp_path, capsys):
+    """A database that counts rows from 1 has the last line's number as its highest id."""
+    index = made("Flat", PERMUTED + first, faiss.IndexIDMap2)
+    index.remove_ids(np.arange(20, 20 + removed) + first)
+    lines = [{"text": TEXTS[row]} for row in np.argsort(PERMUTED)]
+    _, rows = read(tmp_path, index, lines)
+    assert len(rows) == ROWS - removed and nearest_texts(rows) == ROWS - removed
+    assert f"line numbers of {tmp_path / 'texts.jsonl'}, counted from {first}" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
 def test_ids_that_faiss_has_given_are_not_those_of_a_database(tmp_path, capsys):
     """`add` numbers vectors from 0; a file with ids from 1 on, or names, is read line by line, and the log says so."""
     for number, ids in enumerate((range(1, ROWS + 1), [f"doc-{row}" for row in range(ROWS)])):

@@ -85,7 +85,8 @@ def score_columns(
     samples: Samples = {}
     tables = [document for _, document in columns.values() if isinstance(document, TableEmbedder)]
     if tables:  # all of them are the teacher
-        stored = next((task.documents for task in tasks if task.name == KNOWN_ITEM), [])
+        searches = [task for task in tasks if isinstance(task, RetrievalTask)]
+        stored = next((task.documents for task in searches if task.name == KNOWN_ITEM), [])
         tasks = [
             searched_in_index(task, tables[0], stored) if isinstance(task, RetrievalTask) else task for task in tasks
         ]

@@ -143,10 +143,10 @@ class TaskModel:
             parts = tuple(text) if pairs and isinstance(text, (tuple, list)) else (text,)
             if len(parts) != (2 if pairs else 1) or not all(isinstance(part, str) for part in parts):
                 raise DistilvecError("texts", f"expected {expected}; found {repr(text)[:80]} (number {number}).")
-            parts = tuple(part.strip() for part in parts)  # as the rows that it learned from
-            example: Any = parts
+            stripped = tuple(str(part).strip() for part in parts)  # as the rows that it learned from
+            example: Any = stripped
             if pairs and self._head.task.texts_per_example == 1:  # both texts in one input
-                example = (parts,)
+                example = (stripped,)
             inputs.append(tuple(with_prompt(self._prompt, part) for part in example))
         return predict_logits(self._model, self._head, inputs)
 

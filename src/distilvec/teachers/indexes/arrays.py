@@ -72,7 +72,9 @@ class ArrayIndex(Reader):
             log(f"index: the ids of {path} are not those of {self.path}: texts are taken line by line")
             return ids, texts
         if ids is None:
-            are_lines = not rows or (self.array.ids.min() >= 0 and self.array.ids.max() < len(texts))
+            lowest, highest = (int(self.array.ids.min()), int(self.array.ids.max())) if rows else (0, 0)
+            first = 1 if lowest >= 1 and highest == len(texts) else 0  # databases count rows from 1
+            are_lines = lowest >= first and highest < len(texts) + first
             if not are_lines and self.array.in_order_of_adding and len(texts) == rows:
                 log(
                     f"index: the ids of {self.path} are no line numbers of {path}: texts are taken in the order in "
@@ -82,7 +84,9 @@ class ArrayIndex(Reader):
             if not are_lines:
                 problem = f"{self.path} has ids such as {own_ids[0]}, and {path} {len(texts):,} texts without ids"
                 raise DistilvecError(_TEXTS, f"{problem}.", "Add a column id.")
-            ids = [str(number) for number in range(len(texts))]
+            if not was_numbered:
+                log(f"index: the ids of {self.path} are line numbers of {path}, counted from {first}")
+            ids = [str(first + number) for number in range(len(texts))]
 
         text_by_id: dict[str, str | None] = {}
         for name, text in zip(ids, texts, strict=True):

@@ -49,13 +49,13 @@ def shares(alone, among, spread=0.02):
     return NeighborShares(share(alone), share(among), None if among is None else 0.95)
 
 
-def judged(student, start=None, trained=None, origin="teacher", cosine=0.9, **training):
+def judged(student, start=None, trained=None, origin="teacher", cosine=0.9, candidates=9_000, **training):
     """A report with a judgement; `gain` is the difference, with the same interval."""
     gain = None
     if start is not None:
         means = [[None if s is None else s.mean for s in (one.alone, one.among)] for one in (student, start)]
         gain = shares(*(None if a is None or b is None else a - b for a, b in zip(*means, strict=True)))
-    found = Judgement(origin, 500, 9_000, 9_000, "cosine", student, start, gain, trained, (), cosine)
+    found = Judgement(origin, 500, candidates, 9_000, "cosine", student, start, gain, trained, (), cosine)
     return {"neighbors": found.to_json(), "record": {"training": training}}
 
 
@@ -162,6 +162,13 @@ def test_texts_that_are_learned_by_heart():
 def test_the_advice_about_an_index_comes_first(low, words):
     found = judged(shares(None, low + 0.02), origin="index")
     assert words in advice(found)[0] and index_advice(from_json(Judgement, found["neighbors"])) == advice(found)[0]
+
+
+def test_texts_of_other_vectors_are_no_reason_to_train_longer():
+    """Models whose cosines are all high have one of 0.84 with any vector: the share of the neighbours tells."""
+    found = judged(shares(None, 0.05), origin="index", cosine=0.84, candidates=240)
+    assert "chance" in advice(found)[0] and "order and ids" in advice(found)[0]
+    assert "not close enough" in advice(judged(shares(None, 0.15), origin="index", cosine=0.84, candidates=240))[0]
 
 
 def test_a_model_of_another_space_is_no_encoder_of_an_index():

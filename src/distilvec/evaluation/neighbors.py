@@ -91,6 +91,11 @@ class Judgement:
         return self.student.among or self.student.alone
 
     @property
+    def by_chance(self) -> float:
+        """The share of the nearest neighbours that a random choice among the candidates finds."""
+        return min(1.0, DEPTH / max(self.candidates, 1))
+
+    @property
     def compatibility(self) -> Compatibility | None:
         """Whether the student's queries can search the teacher's vectors; None without a common space."""
         share = self.student.among

@@ -54,6 +54,12 @@ def index_advice(judgement: Judgement) -> str:
             "Do not switch: the model's vectors have other dimensions than the stored ones, and cannot be compared "
             "with them. Train one for this index: distilvec distill INDEX."
         )
+    if share.low <= judgement.by_chance:
+        return (
+            "Do not switch: the model finds no more of the index's top 10 than chance would. Its vectors are of "
+            "another space, or the index's texts are not those of its vectors: look at their order and ids. Train a "
+            "model for this index: distilvec distill INDEX."
+        )
     if judgement.cosine < DOUBTFUL:
         return (
             f"Do not switch: the model's vectors have a mean cosine of {judgement.cosine:.2f} with the stored "

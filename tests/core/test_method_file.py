@@ -20,6 +20,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.method_file import method_code, method_files, method_names
 from distilvec.core.objective import check_terms
 from distilvec.core.options import check_options
+from distilvec.core.outputs import ModelOutputs
 from distilvec.core.registry import build_objective, method_class
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.job import training_fingerprint
@@ -245,6 +246,50 @@ def test_terms_of_another_form(tmp_path, terms):
     with refused("method.name", "mine.py"):
         check_terms(objective, terms, {3, 6})
     check_terms(objective, {"mine": torch.ones(3)}, {3, 6})
+
+
+TERMS = """from distilvec import Objective
+
+
+class Mine(Objective):
+    default_weights = {DEFAULTS}
+
+    def forward(self, batch, student, teacher):
+        gap = (student.embedding - teacher.embedding).square()
+        return self.weighted_terms({TERMS})
+"""
+
+
+@pytest.mark.parametrize(
+    ("defaults", "terms", "named"),
+    [
+        ({"cos": 1.0, "gram": 20.0}, ("cos", "grm"), "'grm', which has no weight; did you mean 'gram'?"),
+        ({"cos": 1.0}, ("cos", "gram"), "'gram', which has no weight"),
+        ({"cos": 1.0}, ("cosine",), "'cosine', which has no weight; did you mean 'cos'?"),
+        ({"cos": 1.0, "gram": 20.0}, ("cos",), "left out the term 'gram', which has weight 20"),
+    ],
+)
+def test_a_term_without_a_weight_and_a_weight_without_a_term(tiny_recipe, tmp_path, defaults, terms, named):
+    """Neither trains without a word: the report would state a weight that nothing had."""
+    path = tmp_path / "mine.py"
+    computed = ", ".join(f"{name}=lambda: gap.mean(-1)" for name in terms)
+    path.write_text(TERMS.replace("{DEFAULTS}", str(defaults)).replace("{TERMS}", computed))
+    recipe = tiny_recipe(method__name=str(path), train__max_steps=2)
+    with refused("method.name", named) as caught:
+        run(recipe, tmp_path / "run")
+    assert str(path) in str(caught.value)
+
+
+def test_a_term_of_weight_0_is_left_out(tmp_path):
+    path = tmp_path / "mine.py"
+    defaults = {"cos": 1.0, "gram": 20.0}
+    path.write_text(
+        TERMS.replace("{DEFAULTS}", str(defaults)).replace("{TERMS}", "cos=lambda: gap.mean(-1), gram=lambda: 1 / 0")
+    )
+    objective = build_objective(str(path), {}, {"gram": 0.0}, CONTEXT)
+    outputs = ModelOutputs(embedding=torch.ones(3, 24))
+    assert list(objective(None, outputs, outputs)) == ["cos"]
+    check_terms(objective, {"cos": torch.ones(3)}, {3})
 
 
 def test_a_forward_that_raises_names_the_file_and_an_edit_trains_again(tiny_recipe, tmp_path):

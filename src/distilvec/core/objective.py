@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from distilvec.core.batch import TextBatch
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.info import ObjectiveContext
 from distilvec.core.options import refuse_unknown
 from distilvec.core.outputs import ModelOutputs, OutputSpec
@@ -96,6 +96,7 @@ class Objective(nn.Module):
                 f"{name} learns from {self.max_teachers} teacher; found {teachers}.",
                 "Remove more_teachers, or take redact, offline_cosine or distillmoe.",
             )
+        self.terms_vary = defaults is not None  # with the options: forward may offer terms that have no weight here
         defaults = self.default_weights if defaults is None else defaults
         if not defaults:
             raise DistilvecError("method.name", f"{name} has no loss terms.", "Give the class default_weights.")
@@ -115,13 +116,19 @@ class Objective(nn.Module):
             self.student_outputs |= OutputSpec(vector=True)
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
-        """Return named, unweighted terms, one value per example (or per text); terms of weight 0 may be left out."""
+        """Return named, unweighted terms, one value per example (or per text); only terms of weight 0 are left out."""
         raise DistilvecError(
             "method.name", f"{type(self).__name__} does not implement forward.", "Add it to the method's file."
         )
 
     def weighted_terms(self, **terms: Callable[[], Tensor]) -> LossTerms:
-        """Compute the terms that have a weight."""
+        """Compute the terms that have a weight. Errors: DistilvecError for a term that `default_weights` lacks."""
+        if not self.terms_vary:
+            for name in terms:
+                if name not in self.weights:
+                    hint = nearest(name, self.weights) or "."
+                    problem = f"forward computes the term '{name}', which has no weight{hint}"
+                    raise _file_error(self, problem, "Name it in default_weights, or leave it out.")
         return {name: compute() for name, compute in terms.items() if self.weights.get(name)}
 
     def space_projection(self) -> Projection | None:
@@ -163,17 +170,26 @@ def weighted_losses(terms: LossTerms, weights: Weights) -> Float[Tensor, " batch
 def check_terms(objective: Objective, terms: Any, lengths: set[int]) -> None:
     """Check the value of `forward`: weighted terms of one value per example; `lengths` are the allowed numbers."""
     if _terms_fit(objective, terms, lengths):
+        for name, weight in objective.weights.items():
+            if weight and name not in terms:
+                problem = f"forward left out the term '{name}', which has weight {weight:g}."
+                raise _file_error(objective, problem, "Compute it, or give it no weight.")
         return
-    method = type(objective)
     returned = f"a {type(terms).__name__}"
     if isinstance(terms, dict):
         returned = str({name: list(getattr(value, "shape", [type(value).__name__])) for name, value in terms.items()})
-    raise DistilvecError(
-        "method.name",
-        f"{method.forward.__code__.co_filename}: forward of {method.__name__} returned {returned}; expected tensors of "
-        f"shape {sorted(lengths)}, named as in weights ({', '.join(objective.weights)}).",
-        "Correct that file.",
+    raise _file_error(
+        objective,
+        f"forward returned {returned}; expected tensors of shape {sorted(lengths)}, named as in weights "
+        f"({', '.join(objective.weights)}).",
     )
+
+
+def _file_error(objective: Objective, problem: str, fix: str = "Correct that file.") -> DistilvecError:
+    """Return the error for a mistake in a method's forward, with its class and file."""
+    method = type(objective)
+    place = f"{method.forward.__code__.co_filename}: {method.__name__}"
+    return DistilvecError("method.name", f"{place}: {problem}", fix)
 
 
 def _terms_fit(objective: Objective, terms: Any, lengths: set[int]) -> bool:

@@ -201,6 +201,38 @@ def test_a_variant_may_change_the_sweep(file):
 
 
 @pytest.mark.parametrize(
+    ("changes", "override"),
+    [
+        ({"method.name": "rkd"}, "method.name=redact"),
+        ({"method.options.distance": "l2"}, "method.options={distance: mse}"),
+        ({"method.options": {"distance": "l2"}}, "method.options.distance=mse"),
+    ],
+)
+def test_no_override_or_grid_undoes_what_a_listed_variant_sets(file, changes, override):
+    """Its run would be named after a change that it does not have. The only variant of a sweep may be replaced."""
+    tree = yaml.safe_load(file.read_text())
+    tree["variants"]["other"] = changes
+    tree["sweep"] = {"variants": ["long", "other"]}
+    file.write_text(yaml.safe_dump(tree))
+    key = override.split("=")[0]
+    with refused(key, "other"):
+        expand(file, [override])
+    assert len(expand(file, [override, "sweep.variants=[other]"])) == 1
+    value = yaml.safe_load(override.split("=")[1])
+    with refused(key, "other"):
+        expand(file, [f"sweep.grid={json.dumps({key: [value]})}"])
+    assert len(expand(file, ["train.epochs=1"])) == 2
+
+
+def test_a_section_of_a_variant_leaves_other_keys_open(file):
+    tree = yaml.safe_load(file.read_text())
+    tree["variants"] = {"long": {"train.seed": 5}, "deep": {"student": {"model": "teacher", "layers": 2}}}
+    tree["sweep"] = {"variants": ["long", "deep"]}
+    file.write_text(yaml.safe_dump(tree))
+    assert {member.recipe.student.max_length for member in expand(file, ["student.max_length=64"])} == {64}
+
+
+@pytest.mark.parametrize(
     "path", [path for path in recipe_files() if "sweep" in recipes.read_tree(path)], ids=lambda path: path.stem
 )
 def test_built_in_sweeps_expand(path):

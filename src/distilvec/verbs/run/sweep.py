@@ -85,8 +85,8 @@ def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), vari
     `source` is a recipe file, or its tree (relative paths then start in the current folder). `overrides` are
     `key=value` texts for every run; `sweep.seeds=[0,1]` changes the sweep itself. `variant` replaces the sweep's
     variants by one; its keys of the sweep count before those of the overrides.
-    Errors: DistilvecError for no sweep, an invalid recipe, an override of a key that the grid varies, or keys of the
-    sweep in a variant that it lists.
+    Errors: DistilvecError for no sweep, an invalid recipe, an override of a key that the grid varies or that one of
+    several variants sets, a variant's key that the grid varies, or keys of the sweep in a variant that it lists.
     """
     if isinstance(source, Path):
         return _expand_file(recipes.read_tree(source), source, overrides, variant)
@@ -116,6 +116,7 @@ def _expand(
         names = section.variants or []
         variants = {name: recipes.find_variant(known_variants, name, "sweep.variants", origin) for name in names}
         _refuse_sweeps(variants)
+        _refuse_undone(variants, changes, section)
 
     members = []
     seeds: list[int | None] = [*(section.seeds or [])] or [None]
@@ -173,6 +174,40 @@ def _refuse_sweeps(variants: Mapping[str, Mapping[str, Any]]) -> None:
             if _is_of_sweep(key):
                 problem = f"is set by variant {name}, which is a run of the sweep."
                 raise DistilvecError(key_text(key), problem, f"Remove it from the variant, or give --variant {name}.")
+
+
+def _refuse_undone(
+    variants: Mapping[str, Mapping[str, Any]], changes: Mapping[str, Any], section: SweepSection
+) -> None:
+    """DistilvecError for a key of a listed variant that would be set again: its run would not be what its name says.
+
+    A change for all runs may replace what the only variant sets: there is no other run that it would resemble.
+    """
+    for key in changes:
+        for name, stated in variants.items():
+            if len(variants) > 1 and _states(stated, key):
+                problem = f"is set for all runs, but variant {name} of the sweep sets it, too."
+                raise DistilvecError(key_text(key), problem, f"Remove one of the two, or list {name} alone.")
+    for key in section.grid:  # not the seeds: a variant's own seed is for its run alone
+        for name, stated in variants.items():
+            if _states(stated, key):
+                problem = f"is set by variant {name}, but the sweep varies it."
+                raise DistilvecError(key_text(key), problem, "Remove one of the two.")
+
+
+def _states(changes: Mapping[str, Any], key: str) -> bool:
+    """Whether changes by dotted key set this key, a key within it, or a section with it."""
+    for stated, value in changes.items():
+        if f"{stated}.".startswith(f"{key}."):
+            return True
+        if key.startswith(f"{stated}."):
+            for name in key.removeprefix(f"{stated}.").split("."):
+                if not isinstance(value, dict) or name not in value:
+                    break
+                value = value[name]
+            else:
+                return True
+    return False
 
 
 def _base_name(stated: Any, stem: str, origin: str) -> str:

@@ -292,6 +292,28 @@ def test_a_term_of_weight_0_is_left_out(tmp_path):
     check_terms(objective, {"cos": torch.ones(3)}, {3})
 
 
+INIT = "    def __init__(self, context, weights):\n        {}\n\n    def forward"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "named"),
+    [
+        ("self, batch, student, teacher", "self, student, teacher", "forward() takes 3 positional arguments"),
+        ("self, batch, student", "self, batch, labels, student", "missing 1 required positional argument"),
+        ("student.embedding -", "student.embedding.detach() -", "no term of the loss has a gradient"),
+        ("return", "gap.sqrt_().abs_().add_(1).sqrt_().exp_().add_(1)\n        return", "inplace operation"),
+        ("    def forward", INIT.format("pass"), "does not call super().__init__(context, weights)"),
+    ],
+)
+def test_a_mistake_that_shows_outside_of_the_file_names_it(tiny_recipe, tmp_path, before, after, named):
+    path = tmp_path / "mine.py"
+    source = TERMS.replace("{DEFAULTS}", "{'l2': 1.0}").replace("{TERMS}", "l2=lambda: gap.mean(-1)")
+    path.write_text(source.replace(before, after))
+    with refused("method.name", named) as caught:
+        run(tiny_recipe(method__name=str(path), train__max_steps=2), tmp_path / "run")
+    assert str(path) in str(caught.value)
+
+
 def test_a_forward_that_raises_names_the_file_and_an_edit_trains_again(tiny_recipe, tmp_path):
     path = tmp_path / "mine.py"
     write(path)

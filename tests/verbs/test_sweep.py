@@ -346,6 +346,26 @@ def test_a_failing_member_does_not_stop_the_others(sweep_of, tmp_path, shared_ca
     assert {entry["name"]: entry["state"] for entry in read_sweep(tmp_path / "out")}["sources.0.limit=40"] == "finished"
 
 
+@pytest.mark.parametrize(
+    ("error", "listed"),
+    [
+        (TypeError("no such thing"), "[internal] unexpected TypeError: no such thing."),
+        (MemoryError("full"), "[memory]"),
+    ],
+)
+def test_neither_a_bug_nor_the_machine_stops_the_other_members(sweep_of, tmp_path, error, listed):
+    members = sweep_of(GRID)
+
+    def runner(recipe, folder):
+        if folder.name == members[0].name:
+            raise error
+
+    with refused("sweep", listed) as caught:
+        run_sweep(members, tmp_path / "out", runner)
+    assert [entry["state"] for entry in read_sweep(tmp_path / "out")] == ["failed"] + ["finished"] * 3
+    assert (caught.value.__cause__ is error) == isinstance(error, TypeError)
+
+
 def test_a_run_that_another_process_writes_is_not_a_failure(sweep_of, tmp_path):
     def held(recipe, folder):
         folder.mkdir(parents=True)

@@ -124,6 +124,14 @@ def load_method_file(name: str) -> ModuleType:
     return module
 
 
+def file_of(method: type) -> Path | None:
+    """Return the method file that defines a class; None for a method of the package."""
+    for path, (_, module) in _loaded.items():
+        if any(value is method for value in vars(module).values()):
+            return path
+    return None
+
+
 class _SourceLoader(importlib.machinery.SourceFileLoader):
     """Compiles a module's source each time.
 

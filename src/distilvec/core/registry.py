@@ -23,6 +23,12 @@ def build_objective(name: str, options: dict[str, Any], weights: Weights, contex
         check_options(name, method.__init__, options)
         make: Callable[..., Objective] = method  # each method has other keywords
         objective = make(context, weights, **options)
+        if not hasattr(objective, "weights"):
+            raise DistilvecError(
+                "method.name",
+                f"{name}: __init__ of {method.__name__} does not call super().__init__(context, weights).",
+                "Correct that file.",
+            )
         if context.dims and not objective.trains_dims:
             raise DistilvecError(
                 "student.dims",

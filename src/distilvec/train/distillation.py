@@ -14,7 +14,8 @@ from distilvec.config.training import TrainSection
 from distilvec.core import processes
 from distilvec.core.batch import TextBatch
 from distilvec.core.device import keep_memory, return_memory
-from distilvec.core.method_file import attribute_errors_to
+from distilvec.core.errors import DistilvecError
+from distilvec.core.method_file import attribute_errors_to, file_of
 from distilvec.core.objective import LossTerms, Objective, check_terms, weighted_loss, weighted_losses
 from distilvec.core.outputs import ModelOutputs
 from distilvec.students.encoder import Encoder
@@ -35,6 +36,7 @@ class Distillation(nn.Module):
     def __init__(self, encoder: Encoder, objective: Objective) -> None:
         super().__init__()
         self.encoder, self.objective = encoder, objective
+        self.method_file = file_of(type(objective))
         self.snapshot_due = False
         self.snapshot: Snapshot | None = None
 
@@ -56,10 +58,11 @@ class Distillation(nn.Module):
                     batch = share.whole
                 if objective.head is not None:
                     student = replace(student, logits=objective.head(student.vector))
-                terms: LossTerms = objective(batch, student, teacher)
+                with attribute_errors_to(self.method_file):  # also a call that does not fit its signature
+                    terms: LossTerms = objective(batch, student, teacher)
                 check_terms(objective, terms, {batch.examples, len(batch)})
                 if self.snapshot_due:
-                    with torch.no_grad():
+                    with torch.no_grad(), attribute_errors_to(self.method_file):
                         metrics = objective.metrics(batch, student, teacher)
                     self.snapshot = take_snapshot(batch, student, teacher, metrics)
                     self.snapshot_due = False
@@ -127,7 +130,12 @@ class StepGradients:
                         loss = (losses * row_weights(losses.detach(), sources)).sum()
                     else:
                         loss = (losses * weights_by_batch[number]).sum()
-            self.accelerator.backward(loss)
+            file = self.module.method_file
+            if file is not None and not loss.requires_grad:
+                problem = f"{file}: no term of the loss has a gradient: all are detached from the student's outputs."
+                raise DistilvecError("method.name", problem, "Correct that file.")
+            with attribute_errors_to(file):  # such as a tensor that forward changed in place
+                self.accelerator.backward(loss)
             detached.append({name: values.detach() for name, values in terms.items()})
         processes.average_gradients(self.trained)
         return {name: torch.cat([terms[name] for terms in detached]) for name in detached[0]}

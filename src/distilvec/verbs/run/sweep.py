@@ -26,11 +26,12 @@ from pydantic import ValidationError
 
 from distilvec.config import recipe as recipes
 from distilvec.config.base import MOST_NAME_BYTES, check_name, key_text
-from distilvec.config.messages import explain, invalid
+from distilvec.config.messages import explain as explain_invalid
+from distilvec.config.messages import invalid
 from distilvec.config.paths import resolve_tree
 from distilvec.config.schema import Recipe
 from distilvec.config.sweep import SweepSection
-from distilvec.core.errors import Busy, DistilvecError, ProcessLost, Stopped
+from distilvec.core.errors import Busy, DistilvecError, ProcessLost, Stopped, explain, first_line
 from distilvec.core.files import read_json, write_json
 from distilvec.core.log import log
 from distilvec.core.run_folder import DETAILS, RunFolder
@@ -232,10 +233,10 @@ def run_sweep(
     `runner` (default: `pipeline.run.run`) is called for finished runs as well and finds that nothing is left to do, so
     a killed sweep continues. `progress` gets a run's name, the finished runs and all runs. With `restart` earlier
     runs of these names are moved aside; other runs in the folder stay. Several processes may work on one sweep.
-    A run that fails with a DistilvecError is logged and does not stop the others; one DistilvecError at the end lists
-    all failures.
+    A run that fails is logged and does not stop the others; one DistilvecError at the end lists all failures. Its cause
+    is the last error that is a bug. Among several processes such an error ends the sweep: the others may wait for this one.
     """
-    from distilvec.core.processes import is_main, join, main_first
+    from distilvec.core.processes import is_main, join, main_first, world_size
     from distilvec.pipeline.run import run
 
     if members:
@@ -265,16 +266,24 @@ def run_sweep(
             content = {"format": 1, "members": [*entries.values(), *other_runs]}
             write_json(RunFolder(out).sweep, content, key="--out")
 
+    bug: Exception | None = None
     for number, member in enumerate(members):
         progress(member.name, number, len(members))
         note(member.name, state="running")
         try:
             (runner or run)(member.recipe, out / member.name)
-        except (Stopped, Busy, ProcessLost):
+        except (Stopped, Busy, ProcessLost, BrokenPipeError):
             raise
-        except DistilvecError as error:
-            note(member.name, state="failed", message=str(error))
-            log(f"{member.name} failed: {error}")
+        except Exception as error:
+            if not isinstance(error, DistilvecError) and world_size() > 1:
+                raise
+            failure = error if isinstance(error, DistilvecError) else explain(error)
+            if failure is None:
+                bug = error
+                problem = f"unexpected {type(error).__name__}: {first_line(error)}."
+                failure = DistilvecError("internal", problem, "Please report this bug in distilvec (--debug shows it).")
+            note(member.name, state="failed", message=str(failure))
+            log(f"{member.name} failed: {failure}")
         else:
             note(member.name, state="finished")
         gc.collect()
@@ -289,7 +298,7 @@ def run_sweep(
             "sweep",
             f"{len(failed)} of {len(entries)} runs failed.",
             f"Fix the errors below and run the command again: finished runs are skipped.{others}{''.join(failed)}",
-        )
+        ) from bug
     return list(entries.values())
 
 
@@ -333,7 +342,7 @@ def _section(tree: Any, origin: str, changes: Mapping[str, Any]) -> SweepSection
     try:
         section = SweepSection.model_validate(tree)
     except ValidationError as error:
-        raise invalid("sweep", origin, explain(error, SweepSection, "sweep")) from None
+        raise invalid("sweep", origin, explain_invalid(error, SweepSection, "sweep")) from None
     for fixed, key in itertools.product(changes, [*section.grid, *(["train.seed"] if section.seeds else [])]):
         if f"{fixed}.".startswith(f"{key}.") or f"{key}.".startswith(f"{fixed}."):
             raise DistilvecError(

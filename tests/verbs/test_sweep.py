@@ -13,6 +13,7 @@ import pytest
 import yaml
 from refusals import refused
 
+from distilvec.__main__ import run_command
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_files
 from distilvec.core.errors import Busy, DistilvecError
@@ -331,6 +332,32 @@ def test_a_method_of_ones_own_in_a_sweep_is_named_by_its_file(tiny_recipe, tmp_p
     assert {row.run for row in joined.rows} == {"redact", "mine"}
     card = (tmp_path / "own" / "redact" / "student" / "README.md").read_text()
     assert "method `mine`" in card and str(tmp_path) not in card.replace(str(tmp_path / "own"), "")
+
+
+@pytest.mark.parametrize("verb", ["run", "plan"])
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"method.name": "./mine.py", "method.options.scal": 3}, "method.options.scal"),
+        ({"method.name": "./broken.py"}, "method.name"),
+        ({"method.name": "rdk"}, "method.name"),
+        ({"stages": [{"name": "a", "set": {"method.options": {"distanse": "l2"}}}, {"name": "b"}]}, "method.options"),
+    ],
+)
+def test_a_mistake_in_a_later_runs_method_is_told_before_the_first_begins(
+    tiny_recipe, tmp_path, monkeypatch, capsys, verb, changes, key
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(OWN_METHOD)
+    (tmp_path / "broken.py").write_text("x = 1\n")
+    tree = tiny_recipe().model_dump(mode="json", exclude_unset=True)
+    tree["variants"] = {"plain": {}, "later": changes}
+    tree["sweep"] = {"variants": ["plain", "later"]}
+    (tmp_path / "methods.yaml").write_text(yaml.safe_dump(tree))
+    assert run_command([verb, "methods.yaml", "--out", "out"]) == 2
+    told = capsys.readouterr().err
+    assert f"[{key}" in told and "run later" in told
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -18,9 +18,8 @@ def build_objective(name: str, options: dict[str, Any], weights: Weights, contex
 
     Errors: DistilvecError for an unknown method, option or term, a value out of range, or models that do not fit.
     """
-    method = method_class(name)
+    method = checked_method(name, options)
     with attribute_errors_to(method_path(name) if is_file(name) else None):
-        check_options(name, method.__init__, options)
         make: Callable[..., Objective] = method  # each method has other keywords
         objective = make(context, weights, **options)
         if not hasattr(objective, "weights"):
@@ -42,6 +41,17 @@ def build_objective(name: str, options: dict[str, Any], weights: Weights, contex
                 "Remove [task] from the recipe, or take another method.",
             )
     return objective
+
+
+def checked_method(name: str, options: dict[str, Any]) -> type[Objective]:
+    """Return the class of a method that takes these options; no model is needed.
+
+    Errors: DistilvecError for an unknown method or option, or an option of another type.
+    """
+    method = method_class(name)
+    with attribute_errors_to(method_path(name) if is_file(name) else None):
+        check_options(name, method.__init__, options)
+    return method
 
 
 def method_class(name: str) -> type[Objective]:

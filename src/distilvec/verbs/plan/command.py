@@ -35,7 +35,7 @@ def plan(
     """Show what a recipe will take: texts, disk, time."""
     from distilvec.config.builtin import recipe_file
     from distilvec.verbs.run.command import earlier_recipes
-    from distilvec.verbs.run.sweep import load_runs
+    from distilvec.verbs.run.sweep import check_methods, load_runs
 
     if hourly_price is not None and workers is None:
         raise DistilvecError("--hourly-price", "needs the number of workers.", "Give --workers.")
@@ -49,6 +49,8 @@ def plan(
     check_recipe_paths(loaded)
     read = recipe_files(member.recipe for member in runs.members)
     check_outputs([("--json", json_file)], [recipe_file(recipe), *read])
+
+    check_methods(runs.members)
 
     from distilvec.cli.terminal import show_table
     from distilvec.pipeline.resolve import resolve

@@ -45,7 +45,7 @@ def run(
     Or all runs of its sweep. The same command again resumes.
     """
     from distilvec.config.builtin import recipe_file
-    from distilvec.verbs.run.sweep import load_runs, run_sweep
+    from distilvec.verbs.run.sweep import check_methods, load_runs, run_sweep
 
     runs = load_runs(recipe_file(recipe), overrides or [], combined(variant))
     loaded = runs.first.recipe
@@ -53,6 +53,7 @@ def run(
     check_recipe_paths(next(iter(earlier.values()), loaded))
     read = recipe_files([*earlier.values(), *(member.recipe for member in runs.members)])
     check_outputs([("--json", json_file)], [recipe_file(recipe), *read])
+    check_methods(runs.members)
     if processes > 1:
         from distilvec.verbs.run.launch import launch
 

@@ -221,6 +221,23 @@ def _base_name(stated: Any, stem: str, origin: str) -> str:
         raise DistilvecError("name", f"{error}. In {origin}.") from None
 
 
+def check_methods(members: Sequence[Member]) -> None:
+    """DistilvecError for a method of any run that cannot be loaded, or options that it does not take.
+
+    It is called before the first run starts, which may take hours.
+    """
+    from distilvec.core.registry import checked_method
+
+    for member in members:
+        for stage, recipe in (recipes.stage_recipes(member.recipe) or {"": member.recipe}).items():
+            try:
+                checked_method(recipe.method.name, recipe.method.options)
+            except DistilvecError as error:
+                places = [f"run {member.name}"] if len(members) > 1 else []
+                places += [f"stage {stage}"] if stage else []
+                raise DistilvecError(error.key, ": ".join([*places, error.problem]), error.fix) from error
+
+
 def run_sweep(
     members: Sequence[Member],
     out: Path,
@@ -234,7 +251,8 @@ def run_sweep(
     a killed sweep continues. `progress` gets a run's name, the finished runs and all runs. With `restart` earlier
     runs of these names are moved aside; other runs in the folder stay. Several processes may work on one sweep.
     A run that fails is logged and does not stop the others; one DistilvecError at the end lists all failures. Its cause
-    is the last error that is a bug. Among several processes such an error ends the sweep: the others may wait for this one.
+    is the last error that is a bug. Among several processes such an error ends the sweep, since the others may wait for
+    this one.
     """
     from distilvec.core.processes import is_main, join, main_first, world_size
     from distilvec.pipeline.run import run

@@ -314,6 +314,26 @@ def test_a_mistake_that_shows_outside_of_the_file_names_it(tiny_recipe, tmp_path
     assert str(path) in str(caught.value)
 
 
+def test_a_term_of_labels_in_a_recipe_without_a_task(tiny_recipe, tmp_path):
+    path = tmp_path / "mine.py"
+    source = TERMS.replace("{DEFAULTS}", "{'l2': 1.0, 'task': 1.0}")
+    source = source.replace("{TERMS}", "l2=lambda: gap.mean(-1), task=lambda: task_term(batch, student)")
+    path.write_text(f"from distilvec.methods.base.terms import task_term\n{source}")
+    with refused("method.name", "the recipe has no task"):
+        run(tiny_recipe(method__name=str(path), train__max_steps=1), tmp_path / "run")
+
+
+def test_a_name_that_is_a_file_of_this_folder_and_a_file_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with refused("method.name", "did you mean 'mined'?"):
+        method_class("mine")
+    write(tmp_path / "mine.py")
+    with refused("method.name", "did you mean the file ./mine.py?"):
+        method_class("mine")
+    with refused("method.name", "begins in the recipe's folder"):
+        method_class("absent.py")
+
+
 def test_a_forward_that_raises_names_the_file_and_an_edit_trains_again(tiny_recipe, tmp_path):
     path = tmp_path / "mine.py"
     write(path)

@@ -18,6 +18,7 @@ from distilvec.core.errors import DistilvecError, explain, explained, first_line
 from distilvec.core.hashing import checksum, combine
 
 PACKAGE = Path(__file__).parents[1]
+_RELATIVE = "A relative path begins in the recipe's folder; on the command line in the current one."
 _loaded: dict[Path, tuple[str, ModuleType]] = {}  # by method file: the hash it was loaded at, and the module
 _sources: set[str] = set()  # all files of loaded method files
 
@@ -34,7 +35,8 @@ def check_method_name(name: str) -> None:
         return
     names = method_names()
     if name not in names:
-        hint = nearest(name, names) or "."
+        is_here = f"{name}.py" in [path.name for path in Path.cwd().glob("*.py")]
+        hint = f"; did you mean the file ./{name}.py?" if is_here else nearest(name, names) or "."
         problem = f"no method '{name}'{hint} Known: {', '.join(names)}, or a path to a .py file."
         raise DistilvecError("method.name", problem)
 
@@ -59,7 +61,7 @@ def method_path(name: str) -> Path:
     """Return the file that method.name leads to; DistilvecError if there is none."""
     path = Path(name).expanduser().absolute()
     if not path.is_file():
-        raise DistilvecError("method.name", f"no such file: {path}. Relative paths begin in the current folder.")
+        raise DistilvecError("method.name", f"no such file: {path}.", _RELATIVE)
     return path
 
 

@@ -38,7 +38,7 @@ def build_objective(name: str, options: dict[str, Any], weights: Weights, contex
             raise DistilvecError(
                 "method.name",
                 f"{name} does not train on labels.",
-                "Remove [task] from the recipe, or take another method.",
+                "Remove [task] from the recipe, or take another method; one of your own calls add_task_head().",
             )
     return objective
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import option_error
 from distilvec.core.outputs import ModelOutputs
@@ -92,8 +93,14 @@ def task_weights(
 
 
 def task_term(batch: TextBatch, student: ModelOutputs) -> PerRow:
-    """Return the loss of the head's logits on the labels."""
-    assert student.logits is not None and batch.labels is not None
+    """Return the loss of the head's logits on the labels. Errors: DistilvecError for a recipe without a task."""
+    if batch.labels is None:
+        raise DistilvecError(
+            "method.name",
+            "the method has the term 'task', which learns labels, and the recipe has no task.",
+            "Give the recipe a task, or the term no weight (method.weights.task=0).",
+        )
+    assert student.logits is not None
     return task_loss(student.logits, batch.labels, batch.score_range)
 
 

@@ -113,3 +113,27 @@ def test_a_gradient_norm_that_is_not_finite(tiny_recipe, tmp_path):
     with refused("train", "gradient_norm nan"):
         loop.run()
     assert all(torch.isfinite(p).all() for p in loop.module.parameters())
+
+
+class RootOfZero(Objective):
+    """Distances of all pairs, with the diagonal: finite, and its gradient is not."""
+
+    default_weights: ClassVar[dict[str, float]] = {"pairs": 1.0}
+
+    def __init__(self) -> None:
+        super().__init__(ObjectiveContext(StudentInfo(32, 2), (TeacherInfo(32),)), {})
+
+    def forward(self, batch, student, teacher):
+        gaps = student.embedding[:, None] - student.embedding[None]
+        return {"pairs": gaps.square().sum(-1).sqrt().mean(-1)}
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"train__checkpoint_steps": 1}, {"train__max_grad_norm": 1.0}], ids=["loss", "weights", "norm"]
+)
+def test_a_gradient_that_is_not_finite_points_at_the_method_first(tiny_recipe, tmp_path, changes):
+    """No checkpoint is there, so the same command trains the corrected method: nothing is to be moved aside."""
+    loop = make_loop(tiny_recipe(**changes), tmp_path / "run", RootOfZero())
+    with refused("train", "look for sqrt or norm at 0") as caught:
+        loop.run()
+    assert "run the command again" in caught.value.fix and "--restart" not in caught.value.fix

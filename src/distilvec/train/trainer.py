@@ -61,6 +61,9 @@ from distilvec.train.validation import validate
 Validate = Callable[[Any, Objective, Any, Accelerator, int], tuple[dict[str, float], float | None]]
 
 
+EARLY_STEPS = 3  # they move the weights little: where the loss is nan so soon, it is the method's more often
+
+
 @dataclass(frozen=True)
 class TrainingHooks:
     """Functions that the trainer calls, and what the recipe leaves open."""
@@ -488,21 +491,30 @@ class Trainer:
         With `weights` also if a weight or the optimizer's state is not finite, so that none is ever saved.
         """
         problem = self.guard.problem()
+        failed_step = self.guard.failed_step
         step = self.state.step
         if weights and step and not problem:
             trained = itertools.chain(self.module.parameters(), optimizer_tensors(self.optimizer, self.module).values())
             if processes.max_over_ranks(not all_finite(trained)):
                 problem = f"weights are not finite after step {step}"
+                failed_step = step + 1
         if not problem:
             return
         rate = self.state.learning_rate
         fix = f"Lower train.learning_rate (now {rate:g}), set train.max_grad_norm or use train.precision=fp32,"
-        if " at step 1 (" in problem:  # no update yet: the rate is not the cause
-            fix = "No weight has changed yet: look for log(0), 0/0 or inf - inf in this term of the method, "
+        if failed_step == 1:  # no update yet: the rate is not the cause
+            fix = "No weight has changed yet: look for log(0), 0/0 or inf - inf in this term of the method (of a gradient: "
+            fix += "look for sqrt or norm at 0), "
             fix += "or use train.precision=fp32,"
-        fix += " and start over (--restart)."
-        if self.checkpoint.exists():
-            fix += f" The last good checkpoint is in {self.checkpoint.parent}."
+        elif failed_step is not None and failed_step <= EARLY_STEPS:
+            fix = (
+                "So early a gradient of the method may be infinite or nan: look for sqrt or norm at 0, and add a small "
+            )
+            fix += f"number there. Else lower train.learning_rate (now {rate:g}) or set train.max_grad_norm,"
+        if not self.checkpoint.exists():
+            fix += " and run the command again."
+        else:
+            fix += f" and start over (--restart). The last good checkpoint is in {self.checkpoint.parent}."
         raise DistilvecError("train", f"{problem}.", fix)
 
     def _ask_to_stop(self, number: int) -> None:

@@ -232,6 +232,7 @@ class FiniteGuard:
             deferred = accelerator.device.type == "cuda" and isinstance(optimizer, torch.optim.AdamW)
         self.deferred = deferred
         self.failed = torch.zeros((), device=accelerator.device)  # 1 from the first failed step on
+        self.failed_step: int | None = None  # from 1; `problem` sets it
         self.unread: list[tuple[int, LossTerms]] = []  # step (from 1) and terms of all passes since the flag was read
         if self.deferred:
             optimizer.found_inf = self.failed  # type: ignore[attr-defined]
@@ -254,6 +255,7 @@ class FiniteGuard:
         for step, terms in unread:
             means = {name: float(values.float().mean()) for name, values in terms.items()}
             if not np.isfinite([*means.values()]).all():
+                self.failed_step = step
                 loss = sum(means.values())  # nan or inf
                 listed = ", ".join(f"{name} {mean:.4g}" for name, mean in means.items())
                 return f"loss is {loss} at step {step} (terms: {listed})"

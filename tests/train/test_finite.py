@@ -134,6 +134,6 @@ class RootOfZero(Objective):
 def test_a_gradient_that_is_not_finite_points_at_the_method_first(tiny_recipe, tmp_path, changes):
     """No checkpoint is there, so the same command trains the corrected method: nothing is to be moved aside."""
     loop = make_loop(tiny_recipe(**changes), tmp_path / "run", RootOfZero())
-    with refused("train", "look for sqrt or norm at 0") as caught:
+    with refused("train", "for sqrt or norm at 0") as caught:
         loop.run()
     assert "run the command again" in caught.value.fix and "--restart" not in caught.value.fix

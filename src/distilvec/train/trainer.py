@@ -503,14 +503,11 @@ class Trainer:
         rate = self.state.learning_rate
         fix = f"Lower train.learning_rate (now {rate:g}), set train.max_grad_norm or use train.precision=fp32,"
         if failed_step == 1:  # no update yet: the rate is not the cause
-            fix = "No weight has changed yet: look for log(0), 0/0 or inf - inf in this term of the method (of a gradient: "
-            fix += "look for sqrt or norm at 0), "
-            fix += "or use train.precision=fp32,"
+            fix = "No weight has changed yet: look for log(0), 0/0 or inf - inf in this term of the method, in its "
+            fix += "gradient for sqrt or norm at 0, or use train.precision=fp32,"
         elif failed_step is not None and failed_step <= EARLY_STEPS:
-            fix = (
-                "So early a gradient of the method may be infinite or nan: look for sqrt or norm at 0, and add a small "
-            )
-            fix += f"number there. Else lower train.learning_rate (now {rate:g}) or set train.max_grad_norm,"
+            fix = "So early a gradient of the method may be infinite or nan: look for sqrt or norm at 0, and add a "
+            fix += f"small number there. Else lower train.learning_rate (now {rate:g}) or set train.max_grad_norm,"
         if not self.checkpoint.exists():
             fix += " and run the command again."
         else:

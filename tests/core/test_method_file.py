@@ -323,6 +323,24 @@ def test_a_term_of_labels_in_a_recipe_without_a_task(tiny_recipe, tmp_path):
         run(tiny_recipe(method__name=str(path), train__max_steps=1), tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    ("value", "absent"),
+    [
+        ("(student.pooled_layers[-1] - teacher.pooled_layers[-1]).sum(-1)", "student.pooled_layers"),
+        ("student.hidden_layers[-1].sum((1, 2)) * student.embedding.sum(-1)", "student.hidden_layers"),
+        ("(teacher.logits / 2).sum(-1)", "teacher.logits"),
+        ("student.second_view.sum(-1) + teacher.embedding.sum(-1)", "student.second_view"),
+    ],
+)
+def test_an_output_that_was_not_declared_is_named(tiny_recipe, tmp_path, value, absent):
+    path = tmp_path / "mine.py"
+    path.write_text(TERMS.replace("{DEFAULTS}", "{'x': 1.0}").replace("{TERMS}", f"x=lambda: {value}"))
+    with refused("method.name", absent) as caught:
+        run(tiny_recipe(method__name=str(path), train__max_steps=1), tmp_path / "run")
+    assert f"{path}, line" in str(caught.value) and "student_outputs" in caught.value.fix
+    assert "embedding" not in str(caught.value)
+
+
 def test_a_name_that_is_a_file_of_this_folder_and_a_file_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with refused("method.name", "did you mean 'mined'?"):

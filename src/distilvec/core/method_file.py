@@ -7,18 +7,23 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import inspect
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from types import CodeType, ModuleType
 
 from distilvec.core.errors import DistilvecError, explain, explained, first_line, nearest
 from distilvec.core.hashing import checksum, combine
+from distilvec.core.outputs import ModelOutputs
 
 PACKAGE = Path(__file__).parents[1]
 _RELATIVE = "A relative path begins in the recipe's folder; on the command line in the current one."
+_LOGITS = " A student's logits come from add_task_head(), a teacher's from a model with classes (distilvec finetune)."
 _loaded: dict[Path, tuple[str, ModuleType]] = {}  # by method file: the hash it was loaded at, and the module
 _sources: set[str] = set()  # all files of loaded method files
 
@@ -177,8 +182,41 @@ def attribute_errors_to(path: Path | None = None) -> Iterator[None]:
         line = _line(error) or (str(path) if path is not None else None)
         if line is None or explain(error) is not None:
             raise
-        problem = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
-        raise DistilvecError("method.name", f"{line}: {problem}.", "Correct that file.") from error
+        problem = f"{line}: {type(error).__name__}: {first_line(error).rstrip('.')}."
+        if absent := _absent_outputs(error):
+            problem += f" The models gave no {', '.join(absent)}."
+            fix = "Declare it in student_outputs or teacher_outputs."
+            if any(name.endswith(".logits") for name in absent):
+                fix += _LOGITS
+            raise DistilvecError("method.name", problem, fix) from error
+        raise DistilvecError("method.name", problem, "Correct that file.") from error
+
+
+def _absent_outputs(error: BaseException) -> list[str]:
+    """Return the outputs, as a method's code calls them, that it reads where it failed and that have no value.
+
+    Those are the names in the source of the functions that the error went through, from the method file on.
+    """
+    absent = []
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    in_file = [number for number, frame in enumerate(frames) if frame.f_code.co_filename in _sources]
+    for frame in frames[min(in_file, default=len(frames)) :]:
+        models = {name: value for name, value in frame.f_locals.items() if isinstance(value, ModelOutputs)}
+        if not models:
+            continue
+        try:
+            source = inspect.getsource(frame.f_code)
+        except OSError:
+            continue
+        for name, outputs in models.items():
+            for field in fields(outputs):
+                value = getattr(outputs, field.name)
+                is_absent = value is None
+                if isinstance(value, dict):
+                    is_absent = not value or (isinstance(error, KeyError) and error.args[0] not in value)
+                if is_absent and re.search(rf"\b{name}\.{field.name}\b", source):
+                    absent.append(f"{name}.{field.name}")
+    return list(dict.fromkeys(absent))
 
 
 def _line(error: BaseException) -> str | None:

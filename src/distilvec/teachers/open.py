@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config.presets import PRESETS, find_preset
 from distilvec.config.recipe import section_of
 from distilvec.config.schema import TeacherSection
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import ColumnError, DistilvecError
 from distilvec.core.files import user_cache
 from distilvec.core.log import log
 from distilvec.models.settings import ModelSettings
@@ -152,11 +152,16 @@ def cache_named() -> Iterator[None]:
 def errors_named(key: str) -> Iterator[None]:
     """Give the errors inside this key, but for those about the cache's folder.
 
-    A ColumnError becomes a plain one: its other fix is for verbs with --column.
+    What is opened by its name alone can name neither columns nor a file of texts: such errors get another fix.
     """
     try:
         yield
     except DistilvecError as error:
         if error.key == CACHE_VARIABLE:
             raise
-        raise DistilvecError(key, error.problem, error.fix) from error
+        fix = error.fix
+        if isinstance(error, ColumnError):
+            fix = "Rename the columns, or use `distilvec check` with --column."
+        elif error.key == "teacher.texts":
+            fix = "Give a table with a column of texts, or use `distilvec check` with --texts."
+        raise DistilvecError(key, error.problem, fix) from error

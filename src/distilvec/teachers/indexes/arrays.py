@@ -28,7 +28,7 @@ class ArrayIndex(Reader):
             raise DistilvecError(
                 _TEXTS,
                 f"{path} holds {self.array.rows:,} vectors and no texts.",
-                "Name the file with their texts: texts=FILE, one text for each row, or with an id that the index has.",
+                "Give the file of their texts: one for each row, or with an id that the index has.",
             )
         self.ids, self.texts = self._pair(texts, *_read_texts(texts, columns))
 

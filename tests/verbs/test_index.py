@@ -32,6 +32,7 @@ from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
 from distilvec.models.load import load
 from distilvec.pipeline import columns, judgement
 from distilvec.pipeline.caches import open_cache
+from distilvec.pipeline.overview import overview
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.remote.client import Client
@@ -396,6 +397,17 @@ def test_the_plan_of_a_small_index_says_how_many_texts_are_searched_for(table, t
     assert plan["judgement"].startswith(f"{len(TEXTS) // 5} stored texts, ")
 
 
+def test_the_first_screen_says_how_many_texts_of_the_index_are_searched_for(table, tiny_recipe, tiny_model, tmp_path):
+    for asked, shown in ((500, len(TEXTS) // 5), (20, 20)):
+        recipe = tiny_recipe(
+            teacher={"vectors": str(table)},
+            student={"model": str(tiny_model), "layers": 3},
+            corpus={"sources": [{"builtin": "teacher"}]},
+            evaluation={"stored": asked},
+        )
+        assert dict(overview(resolve(recipe, tmp_path / "run")))["test"].startswith(f"{shown} texts of the index")
+
+
 def test_rows_of_an_index_without_a_role_are_trained_on(vectors, tiny_recipe, tiny_model, tmp_path):
     """They count for both roles."""
     roles = [*["query"] * 5, *["document"] * 5, *[None] * (len(TEXTS) - 10)]
@@ -752,6 +764,44 @@ def test_the_advice_about_texts_beside_an_index_can_be_followed(table, tiny_mode
     problem = capsys.readouterr().err
     assert "[TEXTS]" in problem and "corpus.sources.0.column=NAME" in problem
     assert run_command([*command, "--dry-run", "corpus.sources.0.column=utterance"]) == 0
+
+
+@pytest.mark.parametrize("ending", ["npy", "faiss"])
+def test_the_advice_about_the_texts_of_an_array_can_be_followed(
+    ending, vectors, tiny_model, near_teacher, tmp_path, capsys
+):
+    """Each command takes the file of texts where its message says; `evaluate`, which takes none, advises a table."""
+    array, texts, model = tmp_path / f"v.{ending}", tmp_path / "texts.txt", str(near_teacher)
+    texts.write_text("\n".join(TEXTS))
+    if ending == "npy":
+        np.save(array, vectors)
+    else:
+        faiss = pytest.importorskip("faiss")
+        index = faiss.IndexFlatIP(vectors.shape[1])
+        index.add(vectors)
+        faiss.write_index(index, str(array))
+    for command, key, addition in (
+        (["distill", str(array), "--student", model, "--dry-run"], "[TEXTS]", [str(texts)]),
+        (["check", model, str(array)], "[--texts]", ["--texts", str(texts)]),
+    ):
+        assert run_command(command) == 2
+        problem = capsys.readouterr().err
+        assert f"{key} {array} holds 300 vectors and no texts. Give the file of their texts" in problem
+        assert "=FILE" not in problem
+        assert run_command([*command, *addition]) == 0
+    assert run_command(["evaluate", model, "--teacher", str(array)]) == 2
+    assert (
+        "no texts. Give a table with a column of texts, or use `distilvec check` with --texts."
+        in capsys.readouterr().err
+    )
+
+
+def test_columns_without_usual_names_are_renamed_where_no_option_names_them(table, near_teacher, tmp_path, capsys):
+    odd = tmp_path / "odd.parquet"
+    pq.write_table(pq.read_table(table).rename_columns(["chunk_id", "chunk_text", "dense"]), odd)
+    assert run_command(["evaluate", str(near_teacher), "--teacher", str(odd)]) == 2
+    problem = capsys.readouterr().err
+    assert "[--teacher]" in problem and "Rename the columns, or" in problem and "teacher.columns" not in problem
 
 
 def test_an_index_of_few_texts_is_named_with_its_limit(table, near_teacher, capsys):

@@ -8,6 +8,7 @@ import numpy as np
 
 from distilvec.core.info import UNLIMITED
 from distilvec.core.outputs import OutputSpec
+from distilvec.evaluation.tasks import StoredTask
 from distilvec.pipeline.caches import bytes_of_a_text
 from distilvec.pipeline.estimate import time_line
 from distilvec.pipeline.job import Job, Teacher
@@ -108,8 +109,9 @@ def _test(job: Job) -> str:
     parts = []
     if job.examples is not None:
         parts.append(f"the test split of {job.examples.name}")
-    if job.recipe.evaluation.stored is not None:
-        parts.append(f"{job.recipe.evaluation.stored:,} texts of the index")
+    of_the_index = [task for task in job.tasks if isinstance(task, StoredTask)]
+    if of_the_index:  # with fewer queries than `evaluation.stored` where that is more than a fifth of the index
+        parts.append(f"{len(of_the_index[0].queries):,} texts of the index")
     elif job.required != OutputSpec():  # on labels alone there is no teacher whose neighbours could be found
         parts.append("neighbours of held-out texts")
     if job.tasks:

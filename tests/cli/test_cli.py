@@ -15,6 +15,7 @@ from samples import make_texts
 
 from distilvec.__main__ import run_command
 from distilvec.config import recipe as recipes
+from distilvec.config.builtin import recipe_files
 
 
 def distilvec(*arguments):
@@ -154,6 +155,30 @@ def test_the_advice_about_a_column_can_be_followed(words, tiny_model, tmp_path, 
     advice = re.search(r"--column \S*NAME", problem)[0].replace("NAME", "utterance")
     status, _, problem = command(*words, *advice.split())
     assert status == 0 or (words[0] == "corpus" and "column" not in problem), problem
+
+
+def test_a_run_folder_is_answered_with_its_recipe(tiny_recipe, tmp_path, command):
+    run = tmp_path / "pq"
+    run.mkdir()
+    status, _, problem = command("plan", str(run))
+    assert status == 2 and "is a folder. Name a recipe file in it." in problem
+    (run / "recipe.yaml").write_text(recipes.dump_yaml(tiny_recipe().model_dump(mode="json", exclude_none=True)))
+    status, _, problem = command("plan", str(run))
+    assert status == 2 and f"is a run folder. Name its recipe: {run}/recipe.yaml" in problem
+    assert command("plan", problem.split()[-1])[0] == 0
+
+
+def test_a_folder_hides_no_recipe_of_its_name(tmp_path, command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("redact").mkdir()
+    assert command("recipes", "show", "redact")[0] == 0
+
+
+def test_long_lists_of_known_names_end_with_their_number(command):
+    status, _, problem = command("plan", "qqqqqq")
+    assert status == 2 and "…" not in problem
+    shown, number = re.search(r"Known here: (.*), and (\d+) more\. Give one", problem).groups()
+    assert len(shown.split(", ")) + int(number) == len({path.stem for path in recipe_files()})
 
 
 FINETUNE = ["finetune", "MODEL", "--task", "rows.csv", "--type", "classification", "--out", "run"]

@@ -16,6 +16,7 @@ from distilvec.config.paths import DATA, resolve_tree
 from distilvec.config.recipe import read_tree
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError, explained
+from distilvec.core.run_folder import RunFolder
 
 FURTHER = ("baselines", "sweeps")  # folders of recipes that papers and comparisons need
 _PLAIN = re.compile(r"[\w/.~+-]+")  # a path that needs no quotes in YAML
@@ -40,18 +41,21 @@ def recipe_files(folders: Sequence[str] = (".", *FURTHER)) -> list[Path]:
 
 def recipe_file(name: str) -> Path:
     """A recipe by path or built-in name; DistilvecError with the nearest name otherwise."""
+    path = Path(name)
     with explained("recipe", Path(excerpt(name))):
-        if name.endswith((".yaml", ".yml")) or Path(name).is_file():
-            path = Path(name)
+        if name.endswith((".yaml", ".yml")) or path.is_file():
             builtin = recipe_folder().joinpath(*path.parts[1:])
             return builtin if not path.exists() and path.parts[0] == "recipes" and builtin.exists() else path
-    known = {path.stem: path for path in recipe_files()}
-    if name not in known:
-        hint = unknown(name, known)
-        raise DistilvecError(
-            "recipe", f"no recipe {excerpt(name)}{hint}", "Give one of these, or a path ending in .yaml."
-        )
-    return known[name]
+        known = {path.stem: path for path in recipe_files()}
+        if name in known:
+            return known[name]
+        recipe_of_run = RunFolder(path).recipe
+        if recipe_of_run.is_file():
+            raise DistilvecError("recipe", f"{excerpt(name)} is a run folder.", f"Name its recipe: {recipe_of_run}")
+        if path.is_dir():
+            raise DistilvecError("recipe", f"{excerpt(name)} is a folder.", "Name a recipe file in it.")
+    fix = "Give one of these, or a path ending in .yaml."
+    raise DistilvecError("recipe", f"no recipe {excerpt(name)}{unknown(name, known)}", fix)
 
 
 def moved_text(path: Path) -> str:

@@ -13,6 +13,7 @@ from distilvec.core.errors import TEXT_COLUMN, ColumnError, DistilvecError, near
 _LONGEST = 600  # characters of a problem
 _LONGEST_LIST = 2200  # characters of all problems of a message
 _LONGEST_PATH = 300  # characters of a file's name in front of them
+_LONGEST_NAMES = 300  # characters of known names
 _SYNONYMS = {"lr": "learning_rate", "bs": "batch_size", "wd": "weight_decay", "num_epochs": "epochs"}
 
 
@@ -83,9 +84,15 @@ def explain(error: ValidationError, section: type[Section], before: str = "") ->
 
 
 def unknown(name: Any, known: Iterable[str]) -> str:
-    """The nearest known name, and all of them: "; did you mean 'epochs'? Known here: ..."."""
+    """The nearest known name, and the known ones: "; did you mean 'epochs'? Known here: ..."."""
     known = list(known)
-    return f"{nearest(str(name)[:100], known) or '.'} Known here: {_short(', '.join(known), 400) or 'none'}."
+    shown: list[str] = []
+    for known_name in known:
+        if sum(map(len, shown)) > _LONGEST_NAMES:
+            shown.append(f"and {len(known) - len(shown)} more")
+            break
+        shown.append(_short(known_name, _LONGEST_NAMES))
+    return f"{nearest(str(name)[:100], known) or '.'} Known here: {', '.join(shown) or 'none'}."
 
 
 def keys_named(name: str, section: type[Section]) -> list[str]:
@@ -140,4 +147,4 @@ def _problem(problem: Any, section: type[Section]) -> str:
 
 
 def _short(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 2]}…."
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import errno
 import pickle
+from pathlib import Path
 
 import pytest
 from refusals import refused
 
 from distilvec.config.messages import Problems
-from distilvec.core.errors import ColumnError, DistilvecError, Stopped, explain, explained, first_line
+from distilvec.core.artifacts import open_or_build, store_json
+from distilvec.core.errors import ColumnError, DistilvecError, Stopped, creating, explain, explained, first_line
+from distilvec.core.files import check_output_file, check_output_folder, make_parents
+
+
+def store_below(path, key):
+    store_json(path, {})
+
+
+def build_below(path, key):
+    open_or_build(path, "1", "corpus", 0, lambda folder: {}, lambda folder: None)
 
 
 def test_the_line_has_key_problem_and_fix():
@@ -53,6 +64,23 @@ def test_missing_certificates_are_named_where_a_library_names_no_file(tmp_path, 
         assert str(tmp_path / "absent.pem") in text and "SSL_CERT_FILE" in text
     named = FileNotFoundError(errno.ENOENT, "No such file or directory", "/other")
     assert "SSL_CERT_FILE" not in f"{explain(named)} {first_line(named)}"
+
+
+def test_what_cannot_be_created_is_not_called_missing(tmp_path):
+    """The system's error number is the same: no folder can be made below a missing one, or below /proc."""
+    missing = tmp_path / "absent" / "run"
+    with pytest.raises(DistilvecError) as caught, creating("--out", missing):
+        missing.mkdir()
+    assert str(caught.value) == f"[--out] {missing} cannot be created. Choose another path."
+    with pytest.raises(DistilvecError, match="may not be opened"), creating("--out", missing):
+        raise PermissionError(errno.EACCES, "reason", str(missing))
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder of Linux in which no folder can be made")
+@pytest.mark.parametrize("make", [check_output_folder, check_output_file, make_parents, store_below, build_below])
+def test_every_way_to_make_a_file_or_folder_says_that_it_cannot_be_created(make):
+    with pytest.raises(DistilvecError, match="/proc/absent.* cannot be created"):
+        make(Path("/proc/absent/run"), "--out")
 
 
 def test_what_is_not_expected_stays_as_it_is():

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.core.errors import UNREADABLE, DistilvecError, explained, first_line
+from distilvec.core.errors import UNREADABLE, DistilvecError, creating, explained, first_line
 from distilvec.core.files import (
     full_disk_explained,
     is_scratch,
@@ -106,7 +106,7 @@ def read_stored(path: Path, what: str) -> dict[str, Any] | None:
 
 def store_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON file for `read_stored`, whole or not at all."""
-    with explained(KEY, path):
+    with creating(KEY, path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, content, sealed=True, key=KEY)
 
@@ -134,7 +134,7 @@ def open_or_build(
     opened = _opened(folder, fingerprint, what, load, meta)
     if opened is not None:
         return opened
-    with explained(KEY, folder):
+    with creating(KEY, folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.with_name(f".{folder.name}.lock"), KEY, f"the {what} {folder}", wait=True):
         opened = _opened(folder, fingerprint, what, load, meta)  # another process may have built it meanwhile

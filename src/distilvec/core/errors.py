@@ -159,6 +159,19 @@ def explained(key: str, path: Path | None = None) -> Iterator[None]:
         raise explanation from error
 
 
+@contextmanager
+def creating(key: str, path: Path) -> Iterator[None]:
+    """As `explained`, for a block that makes the file or folder `path`, with the folders that lead to it.
+
+    It need not exist before: what the system then calls missing is a place where nothing can be made.
+    """
+    with explained(key, path):
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise DistilvecError(key, f"{path} cannot be created.", "Choose another path.") from error
+
+
 def _missing_certificates(error: BaseException) -> str | None:
     """Return the file of SSL_CERT_FILE where its absence may be what the error is about: Python's ssl names no file."""
     file = os.environ.get("SSL_CERT_FILE")

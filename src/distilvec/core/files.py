@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from distilvec.core.errors import Busy, DistilvecError, disk_is_full, explained, first_line
+from distilvec.core.errors import Busy, DistilvecError, creating, disk_is_full, explained, first_line
 from distilvec.core.log import log
 
 SEAL = "seal"  # the key of a JSON file that holds the checksum of all others
@@ -157,7 +157,7 @@ def write_file(path: Path, content: str | bytes, key: str = "path") -> None:
     Errors: DistilvecError with `key` where it cannot be written.
     """
     new = scratch(path)
-    with explained(key, path):
+    with creating(key, path):
         try:
             with new.open("wb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
@@ -259,7 +259,7 @@ def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
         return
     import fcntl
 
-    with explained(key, path):
+    with creating(key, path):
         file = path.open("ab+", buffering=0)  # nothing is left to write when it is closed
     with file:
         for attempt in itertools.count():
@@ -312,7 +312,7 @@ def check_output_file(path: Path | None, key: str) -> None:
     """
     if path is None:
         return
-    with explained(key, path):
+    with creating(key, path):
         if path.exists() and not path.is_file():
             what = "a folder" if path.is_dir() else "not a file"
             raise DistilvecError(key, f"{path} is {what}.", "Give a file.")
@@ -323,13 +323,13 @@ def check_output_file(path: Path | None, key: str) -> None:
 
 def check_output_folder(path: Path, key: str) -> None:
     """DistilvecError unless `path` is a folder, or could be made, and can be written to. Nothing is changed."""
-    with explained(key, path):
+    with creating(key, path):
         _try_to_write(path, _existing(path.absolute()), key)
 
 
 def make_parents(path: Path, key: str) -> None:
     """Make the folders that lead to a file which the user named. DistilvecError with `key` where that fails."""
-    with explained(key, path):
+    with creating(key, path):
         path.parent.mkdir(parents=True, exist_ok=True)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from distilvec.core.addresses import has_password
-from distilvec.core.errors import DistilvecError, explained, first_line
+from distilvec.core.errors import DistilvecError, creating, first_line
 from distilvec.core.extras import install_command
 from distilvec.core.files import is_hidden, scratch, sync, user_cache, write_json
 from distilvec.core.hashing import checksum_once
@@ -196,7 +196,7 @@ class Remote:
 
         A web server may tell no size (None): then none is expected.
         """
-        with explained("cache.root", target):
+        with creating("cache.root", target):
             target.parent.mkdir(parents=True, exist_ok=True)
         new = scratch(target)
         try:

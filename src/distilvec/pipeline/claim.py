@@ -18,7 +18,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.base import Section
 from distilvec.config.schema import Recipe
 from distilvec.config.training import TrainSection
-from distilvec.core.errors import DistilvecError, explained
+from distilvec.core.errors import DistilvecError, creating, explained
 from distilvec.core.extras import require_extra
 from distilvec.core.files import check_output_folder, is_scratch, locked, sync_folder, write_file, write_json
 from distilvec.core.log import log
@@ -132,7 +132,7 @@ def own_folder(run: RunFolder, restart: bool = False, inputs: Collection[Path] =
             aside = _free_name(run.path.absolute())
             run.path.absolute().rename(aside)
             log(f"the earlier run is now {aside}")
-    with explained("--out", run.path):
+    with creating("--out", run.path):
         run.make()
         sync_folder(run.path)
     if not run.marker.exists():

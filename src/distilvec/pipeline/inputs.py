@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from distilvec.core.errors import DistilvecError, explained
+from distilvec.core.errors import DistilvecError, creating, explained
 from distilvec.core.files import absolute_path, files_below, locked, remove, scratch, sync, sync_folder
 from distilvec.core.hashing import checksum_once, combine, hash_files
 from distilvec.teachers.indexes.address import is_index
@@ -103,8 +103,9 @@ def _store(root: Path, name: str, write: Callable[[Path], Any], stated: str = ""
     """
     folder = root / "inputs"
     new = scratch(folder / name.format(secrets.token_hex(4)))  # threads of one process may store other content
-    with explained("cache.root", folder):
+    with creating("cache.root", folder):
         folder.mkdir(parents=True, exist_ok=True)
+    with explained("cache.root", folder):
         try:
             remove(new)
             write(new)

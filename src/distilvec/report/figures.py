@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from distilvec.core.errors import explained
+from distilvec.core.errors import creating
 from distilvec.core.escape import shortened
 from distilvec.core.extras import require_extra
 from distilvec.core.files import write_file
@@ -148,7 +148,7 @@ def write_figure(figure: Figure, folder: Path | None, key: str = "figures") -> s
     page = f"{opening}{spots}>{content}".replace(INK, "currentColor")
     if folder is None:
         return page
-    with explained(key, folder):
+    with creating(key, folder):
         folder.mkdir(parents=True, exist_ok=True)
     ground = '<rect width="100%" height="100%" fill="#ffffff"/>'
     write_file(folder / f"{figure.name}.svg", f"{opening}>{ground}{content}\n", key)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from distilvec.core.errors import DistilvecError, explained
+from distilvec.core.errors import DistilvecError, creating
 from distilvec.core.extras import require_extra
 from distilvec.core.files import write_file
 from distilvec.core.log import log
@@ -115,7 +115,7 @@ def warnings(run: RunFolder) -> list[MetricsLine]:
 
 
 def _write(path: Path, page: str, key: str) -> Path:
-    with explained(key, path):
+    with creating(key, path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, page, key)
     return path

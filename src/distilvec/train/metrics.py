@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from distilvec.core import processes
-from distilvec.core.errors import DistilvecError, explained, first_line
+from distilvec.core.errors import DistilvecError, creating, explained, first_line
 from distilvec.core.files import write_file
 
 KEY = "metrics.jsonl"
@@ -37,7 +37,7 @@ class MetricsLog:
         if step:
             lines = [line for line in read_metrics(self.path) if line["step"] <= step]
         if processes.is_main():
-            with explained(KEY, self.path):
+            with creating(KEY, self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 write_file(self.path, "".join(map(_line, lines)), KEY)
         return {line["kind"] for line in lines if "warning" in line}

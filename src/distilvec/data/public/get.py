@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from distilvec.config.schema import SourceSection
-from distilvec.core.errors import DistilvecError, explained, first_line
+from distilvec.core.errors import DistilvecError, creating, explained, first_line
 from distilvec.core.files import locked, read_json, remove, scratch, sync, write_json
 from distilvec.core.log import log
 from distilvec.data.public.convert import Row, Unusable, rows_of_dataset, rows_of_files
@@ -44,7 +44,7 @@ def get(name: str, folder: Path, again: bool = False) -> list[Path]:
     if entry.manual:
         raise DistilvecError("data", f"{name} cannot be fetched.", entry.manual)
     if again or _missing(entry, folder):
-        with explained("--out", folder):
+        with creating("--out", folder):
             (folder / DOWNLOADS).mkdir(parents=True, exist_ok=True)
         with locked(folder / DOWNLOADS / f"{name}.lock", "--out", f"{name} in {folder}", wait=True):
             # looked for again: another process may have got them while this one waited for the lock

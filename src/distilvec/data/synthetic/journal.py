@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distilvec.core.errors import DistilvecError, explained, first_line
+from distilvec.core.errors import DistilvecError, creating, explained, first_line
 
 
 class Journal:
@@ -24,7 +24,7 @@ class Journal:
         self.settings = dict(settings)
         self.answers: dict[str, list[str]] = {}
         self.failures: Counter[str] = Counter()
-        with explained("--out", path):
+        with creating("--out", path):
             size = self._read() if path.exists() else 0
             self._file = path.open("ab")
             self._file.truncate(size)

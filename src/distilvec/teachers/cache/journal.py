@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from distilvec.core.errors import DistilvecError, explained
+from distilvec.core.errors import DistilvecError, creating, explained
 from distilvec.core.files import (
     full_disk_explained,
     is_scratch,
@@ -243,7 +243,7 @@ def begin(manifest: Path, content: str) -> None:
     Errors: DistilvecError for a folder with other files in it, or one that cannot be made.
     """
     folder = manifest.parent
-    with explained(KEY_NAME, folder):
+    with creating(KEY_NAME, folder):
         # The manifest is looked for after the files: another process may begin the cache in between.
         if _has_other_files(folder) and not manifest.exists():
             raise DistilvecError(KEY_NAME, f"{folder} is not a teacher cache.", "Choose another folder.")

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.artifacts import CHECKSUMS, META, read_stored, store_json
-from distilvec.core.errors import DistilvecError, explained, first_line
+from distilvec.core.errors import DistilvecError, creating, first_line
 from distilvec.core.files import (
     files_below,
     full_disk_explained,
@@ -87,7 +87,7 @@ def local_table(section: TeacherSection, root: Path, refresh: bool = False) -> T
     content = _content(section, address)
     settings = [address.text, section.columns, section.limit, str(section.texts or ""), section.repeats]
     folder = root / "indexes" / fingerprint(FORMAT, *settings, content)
-    with explained("cache.root", folder):
+    with creating("cache.root", folder):
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder.with_name(f".{folder.name}.lock"), "cache.root", f"the copy {folder}", wait=True):
         about = None if refresh else _read_complete(folder)

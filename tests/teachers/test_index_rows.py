@@ -149,10 +149,29 @@ def test_vectors_of_every_type_are_read_alike(kind, type_of_vector, tmp_path):
 @pytest.mark.parametrize("kind", COLUMNAR)
 def test_packed_bits_and_strings_are_no_vectors(kind, tmp_path):
     packed = lists(np.packbits(VECTORS > 0, axis=1), pa.list_(pa.uint8()))
-    for number, column in enumerate((packed, pa.array([str(row.tolist()) for row in VECTORS]))):
+    written = pa.array([str(row.tolist()) for row in VECTORS])
+    for number, (column, fix) in enumerate([(packed, "with both undone"), (written, "Convert it, or name the column")]):
         section = table_of(kind, tmp_path / str(number), {"text": TEXTS, "vector": column})
-        with refused("teacher.vectors", "lists of floats"):
+        with refused("teacher.vectors", "lists of floats") as caught:
             read(section, tmp_path)
+        assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("content", "problem", "fix"),
+    [
+        (np.array([row.tolist() for row in VECTORS] + [[1.0]], dtype=object), "holds Python objects", "np.float32"),
+        (np.array([1.0, "a", None], dtype=object), "holds Python objects", "np.float32"),
+        (np.round(VECTORS * 100 + 128).astype(np.uint8), "holds uint8 [60, 8]", "with both undone"),
+        (VECTORS.reshape(60, 2, 4), "holds float32 [60, 2, 4]", "Convert it."),
+    ],
+    ids=["lists", "objects", "unsigned", "three axes"],
+)
+def test_arrays_of_something_else_are_refused_by_what_they_hold(content, problem, fix, tmp_path):
+    np.save(tmp_path / "v.npy", content, allow_pickle=True)
+    with refused("teacher.vectors", problem) as caught:
+        local_table(TeacherSection(vectors=tmp_path / "v.npy"), tmp_path / "cache")
+    assert fix in caught.value.fix and ".." not in str(caught.value).removeprefix("..")
 
 
 @pytest.mark.parametrize("kind", COLUMNAR)

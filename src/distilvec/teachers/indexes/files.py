@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import parquet_files
 from distilvec.teachers.cache.columns import Part, find_columns
-from distilvec.teachers.indexes.reader import ROWS, Batch, Cursor, Reader, Vectors, read_id, read_text
+from distilvec.teachers.indexes.reader import ROWS, UNSIGNED, Batch, Cursor, Reader, Vectors, read_id, read_text
 
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
@@ -205,10 +205,12 @@ def _vectors(column: pa.Array, name: str, origin: str, key: str) -> Vectors | li
         return [None] * len(column)
     is_list = _is_any(column.type, _LISTS)
     value_type = column.type.value_type if is_list else None
-    # Unsigned numbers are packed bits, or shifted by 128: neither is a vector
     if not is_list or not (pa.types.is_floating(value_type) or pa.types.is_signed_integer(value_type)):
         problem = f"{origin} has type {column.type} in column '{name}'; expected lists of floats."
-        raise DistilvecError(key, problem, "Convert it, or name the column of the vectors.")
+        is_unsigned = is_list and pa.types.is_unsigned_integer(value_type)
+        raise DistilvecError(
+            key, problem, UNSIGNED if is_unsigned else "Convert it, or name the column of the vectors."
+        )
     values = column.flatten()
     rows = len(column)
     if column.null_count or values.null_count or not rows or not len(values) or len(values) % rows:

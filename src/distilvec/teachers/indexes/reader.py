@@ -27,6 +27,11 @@ METRICS: dict[str, Similarity] = {  # names of FAISS, LanceDB, Qdrant and pgvect
     "l2": "euclidean",
     "euclid": "euclidean",
 }
+# The fix for integers that are no vectors, which a mere change of their type would leave no vectors
+UNSIGNED = (
+    "Unsigned integers are packed bits, or quantized with a scale and an offset: give the vectors as floats, with both "
+    "undone."
+)
 NO_TEXT = "without a text"
 NO_VECTOR = "without a vector"
 ZERO = "with a vector of zeros"

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
 from distilvec.core.extras import require_extra
-from distilvec.teachers.indexes.reader import Vectors
+from distilvec.teachers.indexes.reader import UNSIGNED, Vectors
 
 Ids = npt.NDArray[np.int64]
 Read = Callable[[int, int], Vectors]
@@ -41,13 +41,18 @@ def open_npy(path: Path, key: str) -> VectorFile:
     try:
         vectors = np.load(path, mmap_mode="r", allow_pickle=False)
     except (*UNREADABLE, TokenError, SyntaxError, MemoryError) as error:  # of damaged headers
+        if "Python objects" in str(error):  # numpy names the cause in its message alone
+            problem = f"{path} holds Python objects; expected floats [rows, dim]."
+            fix = "Save an array of floats: np.save(FILE, np.stack(list(VECTORS)).astype(np.float32))."
+            raise DistilvecError(key, problem, fix) from None
         raise DistilvecError(key, f"{path} is not a .npy array: {first_line(error)}.") from None
     if not isinstance(vectors, np.ndarray):  # a file of several arrays with the name of one
         vectors.close()
         raise DistilvecError(key, f"{path} is not a .npy array.", "Save one array [rows, dim].")
     if vectors.ndim != 2 or vectors.dtype.kind not in "fi":
         content = f"{vectors.dtype} {list(vectors.shape)}"
-        raise DistilvecError(key, f"{path} holds {content}; expected floats [rows, dim].", "Convert it.")
+        fix = UNSIGNED if vectors.dtype.kind == "u" else "Convert it."
+        raise DistilvecError(key, f"{path} holds {content}; expected floats [rows, dim].", fix)
 
     def read(start: int, end: int) -> Vectors:
         with np.errstate(over="ignore"):  # doubles beyond float32 become infinite, and are left out

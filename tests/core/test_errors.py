@@ -66,6 +66,12 @@ def test_missing_certificates_are_named_where_a_library_names_no_file(tmp_path, 
     assert "SSL_CERT_FILE" not in f"{explain(named)} {first_line(named)}"
 
 
+def test_the_line_of_a_library_stands_inside_a_sentence():
+    for text in ("Array can't be read.", "Array can't be read.\nAnother line.", "Array can't be read..."):
+        assert first_line(ValueError(text)) == "Array can't be read"
+    assert explain(MemoryError("no room.")).problem == "not enough memory: no room."
+
+
 def test_what_cannot_be_created_is_not_called_missing(tmp_path):
     """The system's error number is the same: no folder can be made below a missing one, or below /proc."""
     missing = tmp_path / "absent" / "run"

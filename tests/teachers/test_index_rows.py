@@ -171,7 +171,7 @@ def test_arrays_of_something_else_are_refused_by_what_they_hold(content, problem
     np.save(tmp_path / "v.npy", content, allow_pickle=True)
     with refused("teacher.vectors", problem) as caught:
         local_table(TeacherSection(vectors=tmp_path / "v.npy"), tmp_path / "cache")
-    assert fix in caught.value.fix and ".." not in str(caught.value).removeprefix("..")
+    assert fix in caught.value.fix
 
 
 @pytest.mark.parametrize("kind", COLUMNAR)

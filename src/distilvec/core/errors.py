@@ -106,12 +106,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, shortened; its type where it has none."""
+    """The first line of an error's message, shortened and without a full stop; its type where it has none."""
     if type(error).__name__ == "InvalidURL":  # of httpx and aiohttp: it may quote a proxy's password
         return "the address of the server or of the proxy is not valid"
     if certificates := _missing_certificates(error):
         return f"{certificates} (SSL_CERT_FILE) does not exist"
     text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    text = text.rstrip(".")  # it stands inside a sentence
     return text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "…"
 
 

@@ -182,7 +182,7 @@ def attribute_errors_to(path: Path | None = None) -> Iterator[None]:
         line = _line(error) or (str(path) if path is not None else None)
         if line is None or explain(error) is not None:
             raise
-        problem = f"{line}: {type(error).__name__}: {first_line(error).rstrip('.')}."
+        problem = f"{line}: {type(error).__name__}: {first_line(error)}."
         if absent := _absent_outputs(error):
             problem += f" The models gave no {', '.join(absent)}."
             fix = "Declare it in student_outputs or teacher_outputs."

@@ -348,7 +348,7 @@ def read_dataset(source: SourceSection, key: str, choose: Choose) -> Rows:
 
 def _typed_line(error: Exception) -> str:
     """The type and the first line of a library's error, to stand inside a sentence."""
-    return f"{type(error).__name__}: {first_line(error)}".rstrip(".")
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def is_saved_dataset(folder: Path) -> bool:

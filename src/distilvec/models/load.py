@@ -415,7 +415,7 @@ class _SavedExperts(Experts):
             raise DistilvecError(
                 "model",
                 f"{input_path or 'a missing folder'} does not hold the experts that modules.json names: "
-                f"{type(error).__name__}: {first_line(error)} Expected {CONFIG} and {WEIGHTS}.",
+                f"{type(error).__name__}: {first_line(error)}. Expected {CONFIG} and {WEIGHTS}.",
                 _COPY_AGAIN,
             ) from error
 

@@ -202,7 +202,7 @@ def rebuild(model: PreTrainedModel, config: PretrainedConfig, weights: dict[str,
     except (AssertionError, LookupError, TypeError, ValueError) as error:
         raise DistilvecError(
             "student.layers",
-            f"{type(model).__name__} cannot be built with other layers: {first_line(error)}",
+            f"{type(model).__name__} cannot be built with other layers: {first_line(error)}.",
             "Leave the student's changes out, or name another model.",
         ) from error
     report = fresh.load_state_dict(weights, strict=False)

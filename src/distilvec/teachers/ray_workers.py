@@ -139,7 +139,7 @@ class RayWorkers:
             raise DistilvecError(
                 "--ray",
                 f"a worker died {RETRIES + 1} times at one shard, of texts from row {int(rows[0]):,} on: "
-                f"{first_line(error)}",
+                f"{first_line(error)}.",
                 "Lower teacher.batch_tokens, or give workers more memory. Shards before are kept.",
             ) from error
         yield EmbeddedBatch(np.arange(len(rows)), signals, 1.0)

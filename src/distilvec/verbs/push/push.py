@@ -92,7 +92,7 @@ def push_model(
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
-        raise DistilvecError("repo_id", f"{first_line(error)} Expected OWNER/NAME.") from None
+        raise DistilvecError("repo_id", f"{first_line(error)}. Expected OWNER/NAME.") from None
     files = model_files(model)
     card = checked_card(model, license)
     if constants.is_offline_mode():

@@ -265,6 +265,19 @@ def test_a_table_that_states_no_similarity_is_read_by_cosine_with_a_line(table, 
     assert abs(by_product - found.judgement.student.among.mean) > 0.05
 
 
+def test_messages_about_an_index_name_it_and_not_its_copy(vectors, near_teacher, tmp_path, capsys):
+    """Integers are copied."""
+    integers = pa.array([list(row) for row in np.round(vectors * 100).astype(np.int8)], pa.list_(pa.int8()))
+    pq.write_table(pa.table({"text": TEXTS, "vector": integers}), tmp_path / "small-integers.parquet")
+    section = TeacherSection(vectors=tmp_path / "small-integers.parquet")
+    check_index(near_teacher, section, sample=50)
+    assert "small-integers: no similarity is stated" in " ".join(capsys.readouterr().err.split())
+    index = open_table(section)
+    assert "indexes" in str(index.table.path)
+    with refused("teacher.vectors", "no vector in small-integers, such as"):
+        index.embed(NEW[:1])
+
+
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
     """4,000 texts and their vectors by a model of one layer, 500 new texts with theirs, and a model near that one."""

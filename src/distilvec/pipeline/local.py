@@ -30,14 +30,15 @@ def with_local_tables(recipe: Recipe, root: Path) -> Recipe:
 def log_similarity(section: TeacherSection, normalized: bool) -> None:
     """Log how vectors are read that state no similarity; where all have length 1, every similarity ranks alike.
 
-    The section is one that `local_table` returned, which has what an index states.
+    The section is one that `local_table` returned, which has what an index states, and its name.
     """
     if section.similarity is not None or section.local_model is not None or normalized:
         return
+    origin = section.name or section.vectors or "the API"
     log(
-        f"{section.vectors or 'the API'}: no similarity is stated, and not all vectors have length 1: they are "
-        "compared by cosine. If your search takes the inner product or the distance, state it: teacher.similarity "
-        "(--similarity) is dot or euclidean."
+        f"{origin}: no similarity is stated, and not all vectors have length 1: they are compared by cosine. "
+        "If your search takes the inner product or the distance, state it: teacher.similarity (--similarity) is dot or "
+        "euclidean."
     )
 
 

@@ -70,6 +70,11 @@ class TableEmbedder:
     def __exit__(self, *error: object) -> None:
         """Nothing to free: rows are read from the file when they are needed."""
 
+    @property
+    def shown(self) -> str:
+        """The table in messages: its path, or its name, which the copy of an index has from the index."""
+        return self.section.name or str(self.table.path)
+
     def info(self) -> TeacherInfo:
         """The table's vectors; nothing is known of a model."""
         return TeacherInfo(
@@ -86,7 +91,7 @@ class TableEmbedder:
     def manifest(self, store_dtype: str = "float16", pre_dense: bool = False) -> Manifest:
         """Settings that the vectors depend on; the table's files are read for their content's hash."""
         if pre_dense and self.pre_dense_dim is None:
-            missing = f"{self.table.path} has no column teacher_embedding_pre_dense."
+            missing = f"{self.shown} has no column teacher_embedding_pre_dense."
             raise DistilvecError(self.key, missing, "Add the column.")
         return Manifest(
             model=self.name,
@@ -185,7 +190,7 @@ class TableEmbedder:
             rows = rows.select((rows.texts != "") & is_vector)
             if len(rows.texts):
                 return rows
-        problem = f"{self.table.path} has no row with a text and a vector that is not zero."
+        problem = f"{self.shown} has no row with a text and a vector that is not zero."
         raise DistilvecError(self.key, problem, "Check the columns.")
 
     def absent(self, corpus: Corpus) -> int:
@@ -213,7 +218,7 @@ class TableEmbedder:
         if len(lacking):
             raise DistilvecError(
                 self.key,
-                f"{len(lacking):,} of {len(texts):,} texts have no vector in {self.table.path}, such as "
+                f"{len(lacking):,} of {len(texts):,} texts have no vector in {self.shown}, such as "
                 f"{beginning(texts[lacking[0]])}.",
                 "Add their vectors, or name a model.",
             )
@@ -278,7 +283,7 @@ class TableEmbedder:
                     text = beginning(rows.texts[int(np.argmax(wrong))])
                     raise DistilvecError(
                         self.key,
-                        f"{self.table.path}: other vectors have length 1, that of {text} has not.",
+                        f"{self.shown}: other vectors have length 1, that of {text} has not.",
                         "Normalise all of them, or none.",
                     )
                 rows.vectors["embedding"] = cut_dimensions(rows.vectors["embedding"], self.dim, self.normalized)
@@ -303,7 +308,7 @@ class TableEmbedder:
             separate = " With task.encode=separate, pairs are looked up as two texts." if corpus.paired else ""
             raise DistilvecError(
                 self.key,
-                f"{len(rows):,} of the corpus's {len(corpus):,} texts have no vector in {self.table.path}, such as "
+                f"{len(rows):,} of the corpus's {len(corpus):,} texts have no vector in {self.shown}, such as "
                 f"{beginning(corpus.stored(rows[:1])[0])}.",
                 "Remove these texts, add their vectors, or name the model or API that made the table, which embeds "
                 f"them: --made-by (teacher.made_by).{separate}",

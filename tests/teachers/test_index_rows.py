@@ -122,6 +122,29 @@ def test_a_dotted_name_reaches_a_field(kind, tmp_path):
         read(section.model_copy(update={"columns": {**columns, "text": "doc.txt"}}), tmp_path)
 
 
+@pytest.mark.parametrize("kind", COLUMNAR)
+def test_columns_of_which_another_may_be_meant_are_named(kind, tmp_path, capsys):
+    """Once for each table, and not where the recipe names them."""
+    other = [f"another {text}" for text in TEXTS]
+    columns = {"content": other, "text": TEXTS, "vector": lists(-VECTORS), "embedding": lists()}
+    section = table_of(kind, tmp_path, columns)
+    expect(read(section, tmp_path))
+    printed = " ".join(capsys.readouterr().err.split())
+    assert printed.count("texts are read from 'text'; content may hold texts as well") == 1
+    assert printed.count("vectors are read from 'embedding'; vector may hold vectors as well") == 1
+    for names in ({"text": "content", "embedding": "vector"}, {"text": "text", "embedding": "embedding"}):
+        read(section.model_copy(update={"columns": names}), tmp_path)
+        assert "as well" not in capsys.readouterr().err
+
+
+def test_the_texts_of_an_array_may_be_of_another_column_and_are_named(tmp_path, capsys):
+    np.save(tmp_path / "v.npy", VECTORS)
+    rows = [{"content": f"another {text}", "text": text} for text in TEXTS]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    expect(read(TeacherSection(vectors=tmp_path / "v.npy", texts=tmp_path / "texts.jsonl"), tmp_path))
+    assert "texts are read from 'text'; content may hold texts as well" in " ".join(capsys.readouterr().err.split())
+
+
 # -- vectors ---------------------------------------------------------------------------------------------------------
 
 

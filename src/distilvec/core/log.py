@@ -82,6 +82,9 @@ def log(text: str) -> None:
     console().print(visible(text), highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
+log_once = cache(log)  # for what is opened several times in a process
+
+
 @contextmanager
 def phases(names: Sequence[str]) -> Iterator[None]:
     """Number the phases of the work inside; see `begin_phase`."""

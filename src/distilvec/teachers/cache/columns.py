@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from distilvec.core.errors import ColumnError, DistilvecError, nearest
+from distilvec.core.log import log_once
 
 Part = Literal["text", "embedding", "id", "role"]
 
@@ -19,6 +20,7 @@ USUAL_NAMES: dict[Part, tuple[str, ...]] = {  # by preference; FINAL is the name
 }
 ROLE_VALUES = ("query", "document")
 REQUIRED: tuple[Part, ...] = ("text", "embedding")
+_CONTENTS: dict[Part, str] = {"text": "texts", "embedding": "vectors"}
 
 
 def find_columns(
@@ -30,6 +32,8 @@ def find_columns(
 ) -> dict[Part, str]:
     """Return the column of each part: the one that `choices` names, else the first usual name among `names`.
 
+    Further columns with a usual name of texts or vectors are logged, since they may be the ones that are meant.
+
     Errors: DistilvecError for a chosen column that is missing, and for a required one under no usual name.
     """
     columns: dict[Part, str] = {}
@@ -40,11 +44,22 @@ def find_columns(
             columns[part] = _chosen_column(choice, names, origin, key)
         elif candidates:
             columns[part] = candidates[0]
+            log_others(part, candidates, origin)
 
     missing = [part for part in required if part not in columns]
     if missing:
         raise _no_usual_name(missing, names, origin, key)
     return columns
+
+
+def log_others(part: Part, candidates: Sequence[str], origin: str) -> None:
+    """Log that texts or vectors are read from the first of several columns with a usual name."""
+    if part in _CONTENTS and len(candidates) > 1:
+        contents = _CONTENTS[part]
+        log_once(
+            f"{origin}: {contents} are read from '{candidates[0]}'; {', '.join(candidates[1:])} may hold {contents} as "
+            f"well. A command's --column {part}=NAME, or teacher.columns, names another one."
+        )
 
 
 def _chosen_column(name: str, names: Sequence[str], origin: str, key: str) -> str:

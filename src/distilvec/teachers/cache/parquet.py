@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import pyarrow.parquet as pq
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import full_disk_explained, parquet_files, remove, scratch
-from distilvec.core.log import log
+from distilvec.core.log import log_once
 from distilvec.data.corpus import LONGEST_TEXT, Corpus, text_key
 from distilvec.data.corpus_files import as_keys, clean_text
 from distilvec.teachers.cache.columns import FINAL, PRE_DENSE, ROLE_VALUES, Part, find_columns
@@ -42,9 +41,6 @@ _ROWS = 8192  # rows read or written at once
 # compute in bfloat16 and in batches give one text vectors that differ by less
 _SAME = 0.1414
 _MAX_BYTES = 1 << 28  # of repeated texts' vectors in memory together
-
-
-_log_once = cache(log)  # a run opens a table several times
 
 
 @dataclass
@@ -98,7 +94,7 @@ class VectorTable:
         self.is_quantized = QUANTIZED in (self.schema.metadata or {})
         self.names = find_columns(self.schema.names, columns, str(path), key)
         if "role" in self.names and not (columns or {}).get("role") and not self._has_roles():
-            _log_once(f"{path}: no row of the column role is a query or document, so it is not read as the texts' role")
+            log_once(f"{path}: no row of the column role is a query or document, so it is not read as the texts' role")
             del self.names["role"]
         self.columns = {"embedding": self.names["embedding"]}
         if PRE_DENSE in self.schema.names:

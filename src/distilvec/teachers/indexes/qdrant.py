@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from distilvec.core.errors import ColumnError, DistilvecError, first_line
 from distilvec.core.extras import require_extra
 from distilvec.data.readers import field_of, names_of
-from distilvec.teachers.cache.columns import USUAL_NAMES, Part, find_columns
+from distilvec.teachers.cache.columns import USUAL_NAMES, Part, find_columns, log_others
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_id, read_text
 
 _POINTS = 1024  # in one answer of the server
@@ -127,6 +127,7 @@ class QdrantCollection(Reader):
             usual_names = [usual_name for usual_name in ("", *USUAL_NAMES["embedding"]) if usual_name in dense]
             if usual_names:
                 name = usual_names[0]
+                log_others("embedding", usual_names, self.address)
             elif len(dense) == 1:
                 name = dense[0]
         is_multivector = name in vectors and name not in dense

@@ -7,6 +7,7 @@ import asyncio
 import base64
 import json
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -330,6 +331,16 @@ def test_one_body_alone_may_be_larger_than_what_waits(served):
     chunks = (body[start : start + 1000] for start in range(0, len(body), 1000))
     with serving(served, limits=Limits(waiting_bytes=10_000)) as address:
         assert httpx.post(address + PATH, content=chunks).status_code == 200
+
+
+def test_a_student_is_served_by_the_name_of_its_run(tiny_model, tmp_path):
+    """As docs/serve.md says, for clients that must name a model."""
+    student = tmp_path / "mine" / "student"
+    shutil.copytree(tiny_model, student)
+    with serving(ServedModel(str(student))) as address, httpx.Client(base_url=address) as client:
+        assert client.post(PATH, json={"input": "a cat", "model": "mine"}).status_code == 200
+        refused = client.post(PATH, json={"input": "a cat", "model": "student"})
+        assert refused.status_code == 404 and "Name 'mine', or none." in refused.json()["error"]["message"]
 
 
 def test_a_token_without_a_vector_is_named(tiny_model, tmp_path):

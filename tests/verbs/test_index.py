@@ -373,6 +373,17 @@ def test_evaluate_takes_a_table_as_teacher(table, tiny_model, near_teacher, tmp_
     assert all(score.value > 98 for score in alone.columns["asymmetric"])
 
 
+def test_a_text_is_not_searched_among_the_documents_of_its_own_model(table, near_teacher, vectors, tmp_path):
+    """A score of 100 for every model. The same where the model has another width than the table."""
+    scores = score_models(near_teacher, None, table).columns
+    tasks = {name: [score.task for score in column] for name, column in scores.items()}
+    assert tasks["student"] == [NEIGHBORS] and tasks["asymmetric"] == [NEIGHBORS, KNOWN_ITEM]
+    narrow = tmp_path / "narrow.parquet"
+    lists = pa.array([vector[:8].tolist() for vector in vectors])
+    pq.write_table(pa.table({"text": TEXTS, "vector": lists}), narrow)
+    assert [score.task for score in score_models(near_teacher, None, narrow).columns["student"]] == [NEIGHBORS]
+
+
 def test_a_table_is_a_full_teacher_of_a_run(table, tiny_recipe, tiny_model, tmp_path, no_pages):
     """Teacher and asymmetric scores, agreement, compression, projections; the user's documents stay in the corpus."""
     recipe = tiny_recipe(

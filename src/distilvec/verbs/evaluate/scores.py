@@ -19,7 +19,7 @@ from distilvec.evaluation.evaluator import MIXED, EmbeddingCache, Score
 from distilvec.evaluation.mteb import find_tasks, import_mteb, mteb_scores
 from distilvec.evaluation.stored import stored_tasks
 from distilvec.evaluation.suite import load_suite
-from distilvec.evaluation.tasks import TaskFailure
+from distilvec.evaluation.tasks import KNOWN_ITEM, TaskFailure
 from distilvec.pipeline.columns import Columns, make_columns, score_columns
 from distilvec.report.scores import complete_averages, problem_text, score_frame, score_remarks, score_table
 from distilvec.report.tables import html_list, to_html, to_text
@@ -140,6 +140,9 @@ def score_on_table(model: Source, table: Source, mixed: bool = False, trust_remo
         index = columns["teacher"][1]
         assert isinstance(index, TableEmbedder)
         scores, _ = score_columns(stored_tasks(index, STORED), columns, EmbeddingCache(), problems)
+    # Among its own documents a model finds the one that is the query itself, whatever model it is
+    if "student" in scores:  # not of a table that lacks the texts
+        scores["student"] = [score for score in scores["student"] if score.task != KNOWN_ITEM]
     return Scores(scores, problems)
 
 

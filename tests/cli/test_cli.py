@@ -260,7 +260,9 @@ def test_the_caches_of_a_sweep_are_those_that_its_runs_read(tiny_recipe, tmp_pat
         rows = {row["item"]: row["value"] for row in json.loads(shown)["rows"]}
         assert status == 0 and rows["teacher vectors to compute"].startswith("0 of 200"), problem
     vectors = str(tmp_path / "vectors.parquet")
-    for words in (["export", "--out", vectors], ["import", "--table", vectors], ["merge"]):
+    status, merged, problem = command("cache", "merge", str(file))
+    assert status == 0 and merged == folders, problem
+    for words in (["export", "--out", vectors], ["import", "--table", vectors]):
         status, _, problem = command("cache", words[0], str(file), *words[1:])
         assert status == 2 and "[sweep]" in problem, problem
         status, _, problem = command("cache", words[0], str(file), *words[1:], "sweep=null", "--variant", "short")

@@ -19,7 +19,6 @@ from types import CodeType, ModuleType
 
 from distilvec.core.errors import DistilvecError, explain, explained, first_line, nearest
 from distilvec.core.hashing import checksum, combine
-from distilvec.core.outputs import ModelOutputs
 
 PACKAGE = Path(__file__).parents[1]
 _RELATIVE = "A relative path begins in the recipe's folder; on the command line in the current one."
@@ -197,6 +196,8 @@ def _absent_outputs(error: BaseException) -> list[str]:
 
     Those are the names in the source of the functions that the error went through, from the method file on.
     """
+    from distilvec.core.outputs import ModelOutputs  # it imports torch, and this module is read by every command
+
     absent = []
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     in_file = [number for number, frame in enumerate(frames) if frame.f_code.co_filename in _sources]

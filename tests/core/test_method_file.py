@@ -352,6 +352,20 @@ def test_a_name_that_is_a_file_of_this_folder_and_a_file_that_is_not_there(tmp_p
         method_class("absent.py")
 
 
+def test_a_record_has_the_code_that_was_trained_not_what_was_written_meanwhile(tiny_recipe, tmp_path, monkeypatch):
+    path = tmp_path / "mine.py"
+    trained = method_code(write(path))
+    forward = method_class(str(path)).forward
+
+    def edited(self, batch, student, teacher):
+        path.write_text(path.read_text() + "# an idea, written while the training runs\n")
+        return forward(self, batch, student, teacher)
+
+    monkeypatch.setattr(method_class(str(path)), "forward", edited)
+    recipe = tiny_recipe(method__name=str(path), train__max_steps=1)
+    assert run(recipe, tmp_path / "run").record.method.code == trained != method_code(str(path))
+
+
 def test_a_forward_that_raises_names_the_file_and_an_edit_trains_again(tiny_recipe, tmp_path):
     path = tmp_path / "mine.py"
     write(path)

@@ -78,8 +78,9 @@ def searched_in_index(task: RetrievalTask, table: TableEmbedder, stored: Sequenc
     task = held_part(task, table)
     if isinstance(task, StoredTask) or not table.holds(task.documents).all():
         return task
-    own = {*task.documents, *task.queries}  # a query that is stored would find itself
-    others = [text for text in stored if text not in own]
+    # A document that is stored as well is there already, and a query that is stored would find itself
+    present = {text.strip() for text in (*task.documents, *task.queries)}
+    others = [text for text in stored if text.strip() not in present]
     if not others:
         return task
     return replace(

@@ -14,7 +14,6 @@ from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
 from distilvec.core.info import UNLIMITED, ObjectiveContext, StudentInfo, TeacherInfo
-from distilvec.core.method_file import method_code
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.registry import method_class
 from distilvec.core.run_folder import RunFolder
@@ -171,7 +170,7 @@ def training_fingerprint(recipe: Recipe, stages: tuple[Stage, ...], vectors: str
     for stage in stages:
         parts.append(stage.name)
         parts.append(stage.recipe.method.model_dump(mode="json"))
-        parts.append(method_code(stage.recipe.method.name))
+        parts.append(stage.code)
         parts.append(stage.recipe.train.model_dump(mode="json", exclude=set(UNTRACKED)))
         parts.append(stage.automatic is not None)  # such a training may end early
     return fingerprint(*parts)

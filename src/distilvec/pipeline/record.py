@@ -18,7 +18,7 @@ import distilvec
 from distilvec.config.schema import Recipe
 from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError
-from distilvec.core.method_file import method_code, short_name
+from distilvec.core.method_file import short_name
 from distilvec.core.objective import Objective
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.evaluator import Score
@@ -87,7 +87,7 @@ def run_record(
             options=recipe.method.options,
             weights=dict(objective.weights),
             citation=objective.citation,
-            code=method_code(recipe.method.name),
+            code=stages[-1][0].code,
         ),
         training=training_record(stages, start),
         metrics=dict(metrics),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
+from distilvec.core.method_file import method_code
 from distilvec.core.objective import Objective
 from distilvec.core.registry import method_class
 from distilvec.core.run_folder import RunFolder, TrainingFolder
@@ -29,6 +30,7 @@ class Stage:
     """A stage of training: its name ("" for the only one), its recipe, its folder, whether it is the last.
 
     `automatic`: the passes that were chosen for it; None if the recipe states epochs, max_steps or minutes.
+    `code`: the hash of its method's file when the run began, for it may be edited since; None for one of distilvec's.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Stage:
     folder: TrainingFolder
     last: bool = True
     automatic: Passes | None = None
+    code: str | None = None
 
     @property
     def trained(self) -> str:
@@ -51,7 +54,8 @@ def training_stages(recipe: Recipe, run: RunFolder) -> list[Stage]:
     for name, stage_recipe in stage_recipes.items():
         is_last = name == last_name
         folder = run.training if is_last else run.stage(name)
-        stages.append(Stage(name, stage_recipe, folder, is_last))
+        code = method_code(stage_recipe.method.name)
+        stages.append(Stage(name, stage_recipe, folder, is_last, code=code))
     return stages
 
 

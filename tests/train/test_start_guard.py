@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from interrupted import interrupt
 from jobs import train
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense
 
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.start import read_start
 from distilvec.train.metrics import read_metrics
-from distilvec.train.start import suitable_rate, validation_steps
+from distilvec.train.start import Standing, suitable_rate, validation_steps
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 WHOLE = {"student__layers": None}  # the teacher itself: a perfect start
@@ -38,17 +41,21 @@ def test_the_start_ships_where_training_ends_further_from_the_teacher(tiny_recip
     assert sentence in (tmp_path / "run" / "student" / "README.md").read_text()
 
 
-def test_the_rate_is_lowered_at_every_return_and_training_ends_after_the_last(tiny_recipe, tmp_path, capsys):
-    job = resolve(tiny_recipe(**DESTROYS, train__logging_steps=1), tmp_path / "run")
+def test_the_rate_is_lowered_twice_and_the_third_time_training_goes_on_with_the_first_one(
+    tiny_recipe, tmp_path, capsys
+):
+    constant = {"train__schedule": {"name": "constant"}, "train__epochs": 5}
+    recipe = tiny_recipe(**{**DESTROYS, **constant}, train__logging_steps=1)
+    job = resolve(recipe, tmp_path / "run")
     state = train(job).state
     lines = read_metrics(RunFolder(tmp_path / "run").metrics)
-    warnings = [line for line in lines if line.get("kind") == "start"]
-    assert len(warnings) == 3 and state.finished and state.returns == 2
-    first, second, _ = (line["step"] for line in warnings)
-    before = [line["train/learning_rate"] for line in lines if "train/loss" in line and line["step"] <= first]
-    after = [line["train/learning_rate"] for line in lines if "train/loss" in line and first < line["step"] <= second]
-    assert max(after) < 0.3 * max(before)
-    assert "back to its start" in capsys.readouterr().err
+    returns = [line["step"] for line in lines if line.get("kind") == "start"]
+    rates = {line["step"]: line["train/learning_rate"] for line in lines if "train/loss" in line}
+    assert len(returns) == state.returns == 3
+    assert [rates[step + 1] for step in returns] == pytest.approx([0.03 / 4, 0.03 / 16, 0.03])
+    assert state.finished and state.step == max(rates) > returns[-1] and state.best_step == 0
+    said = capsys.readouterr().err
+    assert said.count("back to its start") == 3 and "lower ones did not help" in said
 
 
 def test_a_return_is_judged_after_some_steps_of_its_own(tiny_recipe, tmp_path, monkeypatch):
@@ -75,6 +82,70 @@ def test_a_killed_run_returns_to_the_same_start(tiny_recipe, tmp_path, monkeypat
 
 def validations(folder):
     return [line for line in read_metrics(RunFolder(folder).metrics) if "eval/distance" in line]
+
+
+TOWARDS_THE_MEAN = """
+from distilvec.core.objective import Objective
+from distilvec.losses.distance import l2_distance
+
+
+class TowardsTheMean(Objective):
+    \"\"\"Every text is trained towards the mean of the teacher's vectors.\"\"\"
+
+    default_weights = {"mean": 1.0}
+
+    def forward(self, batch, student, teacher):
+        mean = teacher.embedding.mean(0, keepdim=True).expand_as(teacher.embedding)
+        return {"mean": l2_distance(student.embedding, mean)}
+"""
+
+
+def shifted(model, texts, folder):
+    """The model behind a layer that adds one vector to all others, in a direction in which the texts do not differ."""
+    student = SentenceTransformer(str(model), device="cpu")
+    vectors = student.encode(texts)
+    shift = torch.from_numpy(np.linalg.svd(vectors, full_matrices=False)[2][-1]).float()
+    layer = Dense(len(shift), len(shift), activation_function=torch.nn.Identity())
+    with torch.no_grad():
+        layer.linear.weight.copy_(torch.eye(len(shift)))
+        layer.linear.bias.copy_(np.linalg.norm(vectors, axis=1).mean() * shift)
+    SentenceTransformer(modules=[*student, layer], device="cpu").save(str(folder))
+    return str(folder)
+
+
+def test_the_start_ships_where_a_nearer_student_finds_fewer_neighbours(tiny_recipe, tmp_path):
+    """All vectors come nearer to the teacher's, on average, and lose what sets them apart."""
+    method = tmp_path / "towards_the_mean.py"
+    method.write_text(TOWARDS_THE_MEAN)
+    recipe = tiny_recipe(method__name=str(method), **WHOLE, train__learning_rate=3e-3, train__epochs=3)
+    texts = Path(recipe.corpus.sources[0].path).read_text(encoding="utf-8").splitlines()
+    student = shifted(recipe.teacher.model, texts, tmp_path / "shifted")
+    recipe = recipe.model_copy(
+        update={"student": recipe.student.model_copy(update={"model": student, "dense": "keep"})}
+    )
+    result = run(recipe, tmp_path / "run")
+    lines = validations(tmp_path / "run")
+    first, last = lines[0], lines[-1]
+    assert last["eval/distance"] < first["eval/distance"] and last["eval/neighbors"] < first["eval/neighbors"] - 0.02
+    assert result.record.training.best_step == 0
+    assert "finds fewer of the teacher's ten nearest" in result.record.training.shipped
+    assert result.record.neighbors.student == result.record.neighbors.start
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "better"),
+    [
+        ((0.5, 0.60), (0.6, 0.60), True),
+        ((0.6, 0.60), (0.5, 0.60), False),
+        ((0.5, 0.50), (0.6, 0.60), False),
+        ((0.7, 0.70), (0.5, 0.60), True),
+        ((0.5, 0.59), (0.6, 0.60), True),
+        ((0.5, 0.00), (math.inf, 0.00), True),
+        ((0.5, 0.60), (0.5, 0.60), False),
+    ],
+)
+def test_more_neighbours_count_first_and_then_the_distance(ours, theirs, better):
+    assert Standing(*ours).is_better_than(Standing(*theirs)) is better
 
 
 def test_training_that_helps_is_left_alone(tiny_recipe, tmp_path):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from jobs import training_data
 from loops import make_loop
 from sentence_transformers import SentenceTransformer
@@ -18,7 +19,7 @@ from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.accelerator import make_accelerator
 from distilvec.train.metrics import read_metrics, validation_metric
-from distilvec.train.validation import teacher_distance
+from distilvec.train.validation import neighbors_found, teacher_distance
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 
@@ -52,6 +53,30 @@ def test_the_gap_is_that_of_the_cosine_matrices_of_each_batch(parts):
     )  # the teacher's vectors are kept in float16
     assert found["distance"] == pytest.approx(np.linalg.norm(vectors[0] - vectors[1], axis=1).mean(), abs=1e-3)
     assert 0 < found["cosine"] < 1
+
+
+def test_neighbors_are_those_that_a_search_by_hand_finds(parts):
+    """The ten nearest other texts of each text, among the teacher's vectors, as sets."""
+    _, encoder, data, accelerator = parts
+    rows = data.holdout_rows
+    ours = encoder.model.encode(data.corpus.texts(rows))
+    theirs = data.teacher.signals(data.batch(rows)).embedding.numpy()
+    ours, theirs = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (ours, theirs))
+
+    def nearest(vectors, row):
+        ranked = np.argsort(-(theirs @ vectors[row]), kind="stable")
+        return {other for other in ranked.tolist() if other != row and other in ranked[:11]}
+
+    found = teacher_distance(encoder, data, accelerator, 16)["neighbors"]
+    shares = [len(nearest(ours, row) & nearest(theirs, row)) / 10 for row in range(len(rows)) if len(rows) > 20]
+    assert found == pytest.approx(np.mean(shares), abs=0.02) and 0.1 < found < 1
+    assert neighbors_found(torch.from_numpy(theirs), torch.from_numpy(theirs)) == 1.0
+
+
+def test_too_few_rows_have_no_neighbors(parts):
+    _, encoder, data, accelerator = parts
+    few = replace(data, holdout_rows=data.holdout_rows[:20])
+    assert "neighbors" not in teacher_distance(encoder, few, accelerator, 16)
 
 
 def test_no_distance_between_two_spaces(parts):
@@ -88,7 +113,7 @@ def test_the_student_that_ships(tiny_recipe, tmp_path, monkeypatch, method):
 
     def worse(*arguments):
         found = measure(*arguments)
-        return dict.fromkeys(found, next(values))
+        return dict.fromkeys(found.keys() - {"neighbors"}, next(values))
 
     monkeypatch.setattr(validation, "teacher_distance", worse)
     loop = make_loop(tiny_recipe(method__name=method, train__epochs=3), tmp_path / "run")

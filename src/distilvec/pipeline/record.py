@@ -167,6 +167,12 @@ def shipped_start(state: Progress, labelled: bool, stages: int) -> str | None:
             f"{scores}), so the start ships."
         )
     distances = f"{state.start_distance:.4f} before, {state.last_distance:.4f} after"
+    if state.last_distance < state.start_distance:
+        neighbors = f"{state.start_neighbors:.2f} before, {state.last_neighbors:.2f} after"
+        return (
+            f"Training brought the student nearer to its teacher ({distances}), but it finds fewer of the teacher's "
+            f"ten nearest validation texts ({neighbors}), so the student ships as it was before training."
+        )
     return (
         f"Training did not bring the student nearer to its teacher ({distances}), so the student ships as it was "
         "before training."

@@ -48,8 +48,11 @@ class Progress:
     best_step: int = -1  # 0: the student as it started
     start_distance: float = float("inf")
     last_distance: float = float("inf")
+    best_neighbors: float = 0.0  # of validation, as all neighbours here; 0 where they are not measured
+    start_neighbors: float = 0.0
+    last_neighbors: float = 0.0
     learning_rate: float = 0.0  # the schedule's highest, known after the first validation
-    returns: int = 0  # to the start, each with a lower rate
+    returns: int = 0  # to the start
     returned_step: int = 0  # of the last return
     # Of a training that ends early where validation is flat (train/length.py)
     judged_step: int = 0  # of the last validation that counted

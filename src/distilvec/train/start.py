@@ -3,12 +3,15 @@
 A student may begin as a nearly perfect copy of its teacher (a trimmed vocabulary, a layer cut), or far from it (random
 weights, another family). The rate that the second one needs destroys the first one within a few steps. So the rate
 follows from the distance at the start, the start itself is a candidate for the student that ships, and a training
-that falls behind its start goes back to it with a lower rate, at most RETURNS times.
+that falls behind its start goes back to it with a lower rate, at most RETURNS times. Where that does not help, the rate
+is not to blame: some objectives lead away from the teacher's vectors before they lead to them (Jasper's, from a small
+student). Training goes on from the start with the first rate then.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +27,7 @@ BACKWARD = 3  # a training step costs about three forward passes, a validation o
 TEXTS_AT_START = 256  # training texts on which the start is compared with the teacher
 SAME_VECTORS = 0.005  # a model without the tokens that the texts do not use, with rounding
 BEHIND = 1.05  # further from the teacher than at the start by more than chance: 5%
+NEIGHBORS_BY_CHANCE = 0.02  # a share of the teacher's neighbours that differs by less is the same
 SLOWER = 0.25  # of the rate, after each return to the start
 RETURNS = 2
 # A validation soon after a return says nothing: an epoch may end a few steps later, and the way has only begun.
@@ -57,6 +61,29 @@ def validation_steps(total_steps: int, validation_rows: int, rows_a_step: float)
     early = {interval // 4, interval // 2}
     regular = range(interval, total_steps, interval)
     return frozenset(step for step in {*early, *regular} if step < total_steps)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a validation says of a student: its distance from the teacher, and its share of the teacher's neighbours.
+
+    The share is 0 where it was not measured; the distance then decides alone. On a task the distance is one minus the
+    score.
+    """
+
+    distance: float
+    neighbors: float
+
+    def is_better_than(self, other: Standing) -> bool:
+        """Whether this student finds more of the teacher's neighbours, or as many and is nearer.
+
+        The distance alone does not tell: in a few steps at a high rate all vectors come nearer to the teacher's mean,
+        and lose what sets them apart.
+        """
+        gain = self.neighbors - other.neighbors
+        if abs(gain) > NEIGHBORS_BY_CHANCE:
+            return gain > 0
+        return self.distance < other.distance
 
 
 class StartWeights:

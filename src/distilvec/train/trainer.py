@@ -49,6 +49,7 @@ from distilvec.train.start import (
     SLOWER,
     STEPS_OF_A_RETURN,
     TEXTS_AT_START,
+    Standing,
     StartWeights,
     suitable_rate,
     validation_interval,
@@ -203,9 +204,6 @@ class Trainer:
                 break
             if state.step in self.saved_steps or state.step in self.validation_steps:
                 self._validate()
-                if state.finished:  # behind its start once too often
-                    self._checkpoint()
-                    return
             stopping, saving = self._asked(self._checkpoint_due())
             if saving:
                 self._checkpoint()
@@ -349,10 +347,10 @@ class Trainer:
         return "in a space of its own"
 
     def _validate(self) -> dict[str, float]:
-        """Validate; save the student if no earlier one is better, or its step is one of `keep_students`.
+        """Validate; save the student if it is the best so far, or its step is one of `keep_students`.
 
         The start is the first candidate, but not with a head that begins at random. Without a number to minimize the
-        last student ships. A student that is further from the teacher than at its start goes back there.
+        last student ships. A student that has fallen behind its start goes back there.
         """
         self._refuse_failure(weights=True)
         state = self.state
@@ -367,12 +365,13 @@ class Trainer:
         if monitored is None:
             is_best = state.step > 0
         else:
-            is_best = is_candidate and monitored < state.best_distance
+            found = Standing(monitored, metrics.get("neighbors", 0.0))
+            is_best = is_candidate and found.is_better_than(Standing(state.best_distance, state.best_neighbors))
             if is_best:
-                state.best_distance = monitored
-            state.last_distance = monitored
+                state.best_distance, state.best_neighbors = found.distance, found.neighbors
+            state.last_distance, state.last_neighbors = found.distance, found.neighbors
             if state.step == 0:
-                state.start_distance = monitored
+                state.start_distance, state.start_neighbors = found.distance, found.neighbors
         if is_best:
             state.best_step = state.step
             self.hooks.save("student")
@@ -387,47 +386,61 @@ class Trainer:
         return metrics
 
     def _is_behind_start(self) -> bool:
-        """Whether the student is further from its teacher than at its start, with enough steps to be judged."""
+        """Whether the student is worse than its start by more than chance, with enough steps to be judged."""
         state = self.state
-        if self.start_weights is None or state.last_distance <= BEHIND * state.start_distance:
+        if self.start_weights is None or state.returns > RETURNS:
+            return False
+        start, last = self._start_and_last()
+        if last.distance <= BEHIND * start.distance or last.is_better_than(start):
             return False
         steps_to_judge = min(STEPS_OF_A_RETURN, SHARE_OF_A_RETURN * self.planned_steps)
         return state.returns == 0 or state.step - state.returned_step >= steps_to_judge
 
-    def _return_to_start(self) -> None:
-        """Go back to the weights of the start with a lower rate; end the training if that was done often enough."""
+    def _start_and_last(self) -> tuple[Standing, Standing]:
+        """What validation says of the student at its start, and of the student now."""
         state = self.state
-        behind = f"distance {state.last_distance:.4f}, {state.start_distance:.4f} at the start"
-        if state.returns == RETURNS:
-            state.finished = True
-            text = f"the student is further from its teacher than before training ({behind}): training ends"
-        else:
-            assert self.start_weights is not None
-            state.returns += 1
-            state.returned_step = state.step
-            # The way there begins anew, with another rate
-            state.judged_step, state.flat_validations, state.decay_step = state.step, 0, -1
-            state.flat_distance = float("inf")
-            self.start_weights.restore(self.module)
-            self.optimizer.state.clear()
+        start = Standing(state.start_distance, state.start_neighbors)
+        return start, Standing(state.last_distance, state.last_neighbors)
+
+    def _return_to_start(self) -> None:
+        """Go back to the weights of the start with a lower rate; after RETURNS of them with the first one, for good."""
+        state = self.state
+        assert self.start_weights is not None
+        state.returns += 1
+        state.returned_step = state.step
+        # The way there begins anew, with another rate
+        state.judged_step, state.flat_validations, state.decay_step = state.step, 0, -1
+        state.flat_distance = float("inf")
+        self.start_weights.restore(self.module)
+        self.optimizer.state.clear()
+        text = (
+            "the student is further from its teacher than before training "
+            f"(distance {state.last_distance:.4f}, {state.start_distance:.4f} at the start): back to its start, "
+        )
+        if state.returns <= RETURNS:
             self._set_schedule(SLOWER * state.learning_rate)
-            text = f"the student is further from its teacher than before training ({behind}): back to its start, with a"
-            text += f" learning rate of {state.learning_rate:.1e}"
+            text += f"with a learning rate of {state.learning_rate:.1e}"
+        else:
+            self._set_schedule(state.learning_rate / SLOWER**RETURNS)
+            text += (
+                f"with the first learning rate, {state.learning_rate:.1e}, to the end, for lower ones did not help. "
+                "The start ships if nothing better comes"
+            )
         log(f"step {state.step:,}: {text}")
         self.metrics.warn(state.step, state.passes, "start", text)
 
     def _drop_what_did_not_help(self) -> None:
-        """Go back to the start, if the student ends further from its teacher: a later stage ships what it begins with.
+        """Go back to the start, if the student ends worse than it: a later stage ships what it begins with.
 
         Without this a student could ship that is worse than the one before all training.
         """
-        state = self.state
-        if self.start_weights is None or state.last_distance <= state.start_distance:
+        start, last = self._start_and_last()
+        if self.start_weights is None or not start.is_better_than(last):
             return
         self.start_weights.restore(self.module)
         log(
-            f"the student ends further from its teacher than it began (distance {state.last_distance:.4f}, "
-            f"{state.start_distance:.4f} at the start): the next stage begins where this one began"
+            f"the student ends worse than it began (distance {last.distance:.4f}, {start.distance:.4f} at the start): "
+            "the next stage begins where this one began"
         )
 
     def _end_if_flat(self) -> None:

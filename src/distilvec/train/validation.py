@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from accelerate import Accelerator
+from jaxtyping import Float
 from scipy.stats import spearmanr
-from torch import nn
+from torch import Tensor, nn
 
 from distilvec.core import processes
 from distilvec.core.objective import Objective
@@ -19,6 +21,9 @@ from distilvec.losses.supervised import task_loss
 from distilvec.students.encoder import Encoder
 from distilvec.train.dataset import TrainingData
 from distilvec.train.metrics import SCORES
+
+DEPTH = 10  # neighbours of a text
+FEWEST = 20  # other texts: among fewer, ten neighbours say nothing
 
 
 def validate(
@@ -81,12 +86,15 @@ def teacher_distance(
     """Means over the validation rows of `distance` and `cosine` to the teacher (REDACT, section 4.3), and of a gap.
 
     `similarity_gap` is the mean absolute difference of the student's and the teacher's cosines within a batch: the only
-    number if student and teacher are not `compatible`, so that their vectors have no common space.
+    number if student and teacher are not `compatible`, so that their vectors have no common space. `neighbors` is left
+    out where rows are too few for it (see `neighbors_found`).
     """
     encoder.eval()
     groups = _groups(data, batch_size)
     names = ["distance", "cosine", "similarity_gap"] if compatible else ["similarity_gap"]
     sums = torch.zeros(len(groups), len(names), dtype=torch.float64, device=accelerator.device)
+    places = np.split(np.arange(len(data.holdout_rows)), np.cumsum([len(group) for group in groups])[:-1])
+    vectors: Tensor | None = None  # of the student and of the teacher, [2, rows, dim]
     # Every process runs the model equally often, some on a group that does not count: with sharded weights all take
     # part in every pass
     rounds = math.ceil(len(groups) / processes.world_size())
@@ -99,11 +107,33 @@ def teacher_distance(
         assert student is not None and teacher is not None
         values = distances(student, teacher) if compatible else {}
         values["similarity_gap"] = similarity_gaps(student, teacher)
+        if compatible and vectors is None:
+            vectors = torch.zeros(2, len(data.holdout_rows), student.shape[1], device=accelerator.device)
         if number < len(groups):
             sums[number] = torch.stack([values[name].sum() for name in names])
+            if vectors is not None:
+                vectors[:, places[number]] = torch.stack([student.float(), teacher.float()])
     # One row of sums per group, so that any number of processes adds up in the same order
     means = processes.total(sums).sum(0) / len(data.holdout_rows)
-    return dict(zip(names, means.tolist(), strict=True))
+    metrics = dict(zip(names, means.tolist(), strict=True))
+    if vectors is not None and len(data.holdout_rows) > FEWEST:
+        metrics["neighbors"] = neighbors_found(*processes.total(vectors))
+    return metrics
+
+
+def neighbors_found(student: Float[Tensor, "rows dim"], teacher: Float[Tensor, "rows dim"]) -> float:
+    """Share of the teacher's ten nearest texts, by cosine, that the student's vectors find among the teacher's."""
+    student, teacher = F.normalize(student, dim=1), F.normalize(teacher, dim=1)
+    found = 0.0
+    for rows in torch.split(torch.arange(len(teacher), device=teacher.device), 1024):
+        nearest = []
+        for queries in (student, teacher):
+            scores = queries[rows] @ teacher.T
+            scores[torch.arange(len(rows)), rows] = -torch.inf  # not the text itself
+            nearest.append(scores.topk(DEPTH).indices)
+        ours, theirs = nearest
+        found += float((ours[:, :, None] == theirs[:, None, :]).sum())
+    return found / (DEPTH * len(teacher))
 
 
 def padded_tokens(data: TrainingData, batch_size: int) -> int:

@@ -91,4 +91,6 @@ def settled_megabytes(device: str) -> float:
 
 def machine() -> str:
     """Where figures were taken, in words."""
-    return f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+    gpu = f"{torch.cuda.get_device_name()}, " if torch.cuda.is_available() else ""
+    threads, instructions = torch.get_num_threads(), torch.backends.cpu.get_cpu_capability()
+    return f"{gpu}{threads} threads, {instructions}, torch {torch.__version__}"

@@ -28,6 +28,7 @@ TITLES = {  # the variants of students.yaml
     "english-5m": "English, 5M",
     "english-10m": "English, 10M",
     "english-23m": "English, 23M",
+    "english-23m-480k": "English, 23M, 480,000 texts",
     "turkish-20m": "Turkish, 20M",
     "ten-languages-30m": "ten languages, 30M",
 }

@@ -2,9 +2,10 @@
 
     python -m experiments.larger_teacher TEACHER --tasks mrpc --seeds 0 1 2 --json results/larger_teacher.json
 
-TEACHER is a folder or id. It is fine-tuned on all labels of each task, then recipes/sweeps/larger_teacher.yaml runs
-seed by seed. Each member's scores are written to FILE as soon as they are there; the same command goes on where a run
-stopped. `python -m experiments.readme` writes the tables into docs/papers/emo.md and docs/papers/distillmoe.md.
+The tables of two more tasks: --tasks stsb banking77-2000 --json results/larger_teacher_tasks.json. TEACHER is a
+folder or id. It is fine-tuned on all labels of each task, then recipes/sweeps/larger_teacher.yaml runs seed by seed.
+Each member's scores are written to FILE as soon as they are there; the same command goes on where a run stopped.
+`python -m experiments.readme` writes the tables into docs/papers/emo.md and docs/papers/distillmoe.md.
 """
 
 from __future__ import annotations
@@ -199,8 +200,10 @@ def table(report: Mapping[str, Any], against: Mapping[str, str]) -> str:
     """Return the rows of some members on every task that was run, the teacher and the labels alone first."""
     rows = report["rows"]
     has_gates = any("gates" in row for row in rows if row["method"] in against)
-    lines = []
+    lines: list[str] = []
     for task, teacher in report["teachers"].items():
+        if lines:
+            lines.append("")
         figure = MAIN[task]
         columns = ["run", "seeds", f"{task}, {figure}", "difference", "from"]
         columns += ["greatest gate"] if has_gates else []

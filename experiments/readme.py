@@ -175,6 +175,7 @@ def pages() -> dict[str, dict[str, str]]:
         },
         "docs/papers/talas.md": {
             "larger": tables(("shootout_sentence_level_mpnet", larger_table)),
+            "small": tables(("shootout_sentence_level_small", larger_table)),
             "methods": talas_part(),
             "unseen": tables(("shootout_sentence_level", methods_tables)),
             "unseen_parts": tables(("shootout_sentence_level", ablation_tables)),
@@ -185,6 +186,7 @@ def pages() -> dict[str, dict[str, str]]:
         },
         "docs/papers/emo.md": {
             "larger": tables(("larger_teacher", larger_teacher.emo_table)),
+            "larger_tasks": tables(("larger_teacher_tasks", larger_teacher.emo_table)),
             "emo": emo_part(),
             "cross": tables(("shootout_cross_tokenizer", emo_tables)),
             "one_input": tables(("shootout_cross_tokenizer", one_input_table)),
@@ -198,6 +200,7 @@ def pages() -> dict[str, dict[str, str]]:
         },
         "docs/papers/distillmoe.md": {
             "larger": tables(("larger_teacher", larger_teacher.distillmoe_table)),
+            "larger_tasks": tables(("larger_teacher_tasks", larger_teacher.distillmoe_table)),
             "experts": tables(("shootout_cross_tokenizer", moe_summary)),
             "moe": tables(("shootout_cross_tokenizer", distillmoe_tables)),
             "gates": tables(("routing", routing_table)),

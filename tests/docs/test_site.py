@@ -114,11 +114,11 @@ def test_pages_open_without_another_host_and_without_overflow(site):
         page.on("request", lambda request: asked.append(request.url))
         page.on("requestfailed", lambda request: problems.append((request.failure, request.url)))
         page.on("pageerror", lambda error: problems.append(str(error)))
-        for width in (1400, 400):
-            page.set_viewport_size({"width": width, "height": 800})
-            for file in sorted(site.rglob("*.html")):
-                name = file.relative_to(site).as_posix()
-                page.goto(f"{address}/{name}", wait_until="load")
+        for file in sorted(site.rglob("*.html")):
+            name = file.relative_to(site).as_posix()
+            page.goto(f"{address}/{name}", wait_until="load")
+            for width in (1400, 400):
+                page.set_viewport_size({"width": width, "height": 800})
                 assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
                 assert page.evaluate(CUT) == [], (name, width)
         page.wait_for_load_state("networkidle")

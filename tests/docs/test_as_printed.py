@@ -6,6 +6,7 @@ The steps of each training are capped. Nothing else of a command is changed, and
 
 from __future__ import annotations
 
+import asyncio
 import email
 import shutil
 from functools import partial
@@ -57,12 +58,15 @@ def files(tmp_path_factory):
 
 
 def few_docstrings(docstrings):
-    """Quickstart's texts: those of one package instead of the whole library, more than it holds out."""
-    return docstrings(Path(email.__file__).parent)
+    """Quickstart's texts: those of two packages instead of the whole library, more than it holds out."""
+    return [found for package in (asyncio, email) for found in docstrings(Path(package.__file__).parent)]
 
 
 def measure_less(monkeypatch, draw):
-    """Shorten what takes minutes and depends on no text: times, and with many lines the figures."""
+    """Shorten what takes minutes and depends on no text: times, choices of layers, and with many lines
+    the figures.
+    """
+    monkeypatch.setattr("distilvec.pipeline.start.CHOICE_TEXTS", (64, 128))
     measure = speed.measure_speed
 
     def measure_one_batch(*arguments, timing=None, **more):

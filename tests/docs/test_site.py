@@ -119,6 +119,7 @@ def test_pages_open_without_another_host_and_without_overflow(site):
             page.goto(f"{address}/{name}", wait_until="load")
             for width in (1400, 400):
                 page.set_viewport_size({"width": width, "height": 800})
+                page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
                 assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
                 assert page.evaluate(CUT) == [], (name, width)
         page.wait_for_load_state("networkidle")

@@ -49,7 +49,8 @@ def headlines_table(read: Callable[[str], Any], three_layers: Mapping[str, Any])
 
 def redact_rows(rows: Rows, three_layers: Mapping[str, Any]) -> list[Headline]:
     """Shares of the teacher's retrieval: a student of another family, and one that is cut from its teacher."""
-    scores = next(row["scores"] for row in rows if row["name"] == "english-23m-480k")
+    student = next(row for row in rows if row["name"] == "english-23m-480k")
+    scores = student["scores"]
     kept = retained(three_layers)
 
     def shares(column: str) -> str:
@@ -57,8 +58,8 @@ def redact_rows(rows: Rows, three_layers: Mapping[str, Any]) -> list[Headline]:
         return f"{parts[0]:.1f}, {parts[1]:.1f}"
 
     family = (
-        "mpnet → MiniLM (109 to 23 M, as there); 479,891 texts, ten passes, for 6.6 million, 30; Cranfield, "
-        "XQuAD for BEIR"
+        f"mpnet → MiniLM (109 to 23 M, as there); {student['texts']:,} texts, {student['passes']} passes, for "
+        "6.6 million, 30; Cranfield, XQuAD for BEIR"
     )
     cut = "17 M, three layers of its own teacher, MiniLM; Cranfield"
     return [

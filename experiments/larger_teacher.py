@@ -39,14 +39,10 @@ TASKS: dict[str, dict[str, Any]] = {
     "mrpc": {"type": "pair", "path": "mrpc/mrpc.jsonl.gz", "encode": "joint"},
     "stsb": {"type": "sts", "path": "stsb/stsb.jsonl.gz", "validation_split": "validation", "encode": "joint"},
     "banking77": {"type": "classification", "path": "banking77/banking77.jsonl.gz"},
-    # 2,000 labels, and in every pass as many other texts; the teacher is fine-tuned on all labels
-    "banking77-2000": {
-        "type": "classification",
-        "path": "banking77/banking77.jsonl.gz",
-        "name": "banking77-2000",
-        "labels": 2000,
-    },
 }
+# 2,000 labels, and in every pass as many other texts. The teacher is fine-tuned on all labels.
+ALL_LABELS = {"banking77-2000": "banking77"}
+TASKS["banking77-2000"] = {**TASKS["banking77"], "name": "banking77-2000", "labels": 2000}
 TEST_ROWS = {"mrpc": 1725, "stsb": 1379, "banking77": 3080, "banking77-2000": 3080}
 STEPS = {"mrpc": 600, "stsb": 800, "banking77": 1400, "banking77-2000": 1400}
 MAIN = {"mrpc": "accuracy", "stsb": "spearman", "banking77": "accuracy", "banking77-2000": "accuracy"}
@@ -97,11 +93,11 @@ def main() -> None:
     teachers: dict[str, dict[str, float]] = {}
     members: list[Member] = []
     for task in arguments.tasks:
-        section = {**TASKS[task], "path": str(arguments.data / TASKS[task]["path"])}
-        all_labels = {key: value for key, value in section.items() if key not in ("name", "labels")}
-        tuned = tune(arguments.teacher, all_labels, arguments.out / f"teacher-{task.removesuffix('-2000')}")
+        path = str(arguments.data / TASKS[task]["path"])
+        whole = ALL_LABELS.get(task, task)
+        tuned = tune(arguments.teacher, {**TASKS[whole], "path": path}, arguments.out / f"teacher-{whole}")
         teachers[task] = metrics_of(tuned)
-        members += plan(task, section, tuned.student_folder, arguments.seeds, arguments.members)
+        members += plan(task, {**TASKS[task], "path": path}, tuned.student_folder, arguments.seeds, arguments.members)
     info = {"steps": STEPS, "test_rows": TEST_ROWS, "machine": machine(), "teachers": teachers}
     # All members with the first seed, then all with the second
     members.sort(key=lambda member: member.recipe.train.seed)

@@ -71,12 +71,8 @@ from experiments.ten_languages import table as languages_table
 from experiments.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
 
 ROOT = Path(__file__).parents[1]
-ENGLISH = (
-    "english-5m",
-    "english-10m",
-    "english-23m",
-    "english-23m-480k",
-)  # students of one teacher, beside one another
+# Students of one teacher, beside one another
+ENGLISH = ("english-5m", "english-10m", "english-23m", "english-23m-480k")
 KILLED = {"pushing": "pushing to an address", "table": "a table that changed in between"}  # parts of kills.json
 
 

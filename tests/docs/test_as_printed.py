@@ -63,9 +63,7 @@ def few_docstrings(docstrings):
 
 
 def measure_less(monkeypatch, draw):
-    """Shorten what takes minutes and depends on no text: times, choices of layers, and with many lines
-    the figures.
-    """
+    """Shorten what takes minutes: times, the choice of layers, and with many lines the figures."""
     monkeypatch.setattr("distilvec.pipeline.start.CHOICE_TEXTS", (64, 128))
     measure = speed.measure_speed
 

@@ -30,8 +30,7 @@ from distilvec.models.tokenizers import blank_token
 CPU_TOKENS = 1024  # more in a batch falls out of the processor's cache, and takes more memory
 CPU_FLOOR = 512  # fewer are not worth a batch of their own: texts of other lengths are padded to fill it
 BATCH_TOKENS = 4096  # by default
-# By default on a GPU. A BERT of base size embedded 12,800 texts a second on an H200 (results/gpu.json); in batches of
-# 4,096 tokens, on another day and in shorter rounds, 3,500.
+# By default on a GPU; results/gpu.json has the rate of this size.
 GPU_TOKENS = 32_768
 _TOKENIZE = 1024  # texts tokenized together
 _COPIED_TOGETHER = 4  # batches of a GPU: each copy to the CPU waits until the GPU has nothing left to do

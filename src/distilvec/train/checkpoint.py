@@ -48,7 +48,7 @@ class Progress:
     best_step: int = -1  # 0: the student as it started
     start_distance: float = float("inf")
     last_distance: float = float("inf")
-    best_neighbors: float = 0.0  # of validation, as all neighbours here; 0 where they are not measured
+    best_neighbors: float = 0.0  # the most of a saved student; as all here of validation, 0 where not measured
     start_neighbors: float = 0.0
     last_neighbors: float = 0.0
     learning_rate: float = 0.0  # the schedule's highest, known after the first validation

@@ -4,8 +4,8 @@ A student may begin as a nearly perfect copy of its teacher (a trimmed vocabular
 weights, another family). The rate that the second one needs destroys the first one within a few steps. So the rate
 follows from the distance at the start, the start itself is a candidate for the student that ships, and a training
 that falls behind its start goes back to it with a lower rate, at most RETURNS times. Where that does not help, the rate
-is not to blame: some objectives lead away from the teacher's vectors before they lead to them (Jasper's, from a small
-student). Training goes on from the start with the first rate then.
+is not to blame: an objective may lead away from the teacher's vectors before it leads to its neighbours (Jasper's, from
+a small student). Training goes on from the start with the first rate then.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Standing:
     def is_better_than(self, other: Standing) -> bool:
         """Whether this student finds more of the teacher's neighbours, or as many and is nearer.
 
-        The distance alone does not tell: in a few steps at a high rate all vectors come nearer to the teacher's mean,
-        and lose what sets them apart.
+        The distance alone does not tell: in its first steps a student can come nearer to its teacher on average and
+        find fewer of its neighbours.
         """
         gain = self.neighbors - other.neighbors
         if abs(gain) > NEIGHBORS_BY_CHANCE:

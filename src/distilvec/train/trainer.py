@@ -365,13 +365,16 @@ class Trainer:
         if monitored is None:
             is_best = state.step > 0
         else:
-            found = Standing(monitored, metrics.get("neighbors", 0.0))
-            is_best = is_candidate and found.is_better_than(Standing(state.best_distance, state.best_neighbors))
+            neighbors = metrics.get("neighbors", 0.0)
+            best = Standing(state.best_distance, state.best_neighbors)
+            is_best = is_candidate and Standing(monitored, neighbors).is_better_than(best)
             if is_best:
-                state.best_distance, state.best_neighbors = found.distance, found.neighbors
-            state.last_distance, state.last_neighbors = found.distance, found.neighbors
+                state.best_distance = monitored
+                # The most that a saved student had: else many small losses, each within chance, would add up
+                state.best_neighbors = max(neighbors, state.best_neighbors)
+            state.last_distance, state.last_neighbors = monitored, neighbors
             if state.step == 0:
-                state.start_distance, state.start_neighbors = found.distance, found.neighbors
+                state.start_distance, state.start_neighbors = monitored, neighbors
         if is_best:
             state.best_step = state.step
             self.hooks.save("student")

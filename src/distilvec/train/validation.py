@@ -24,6 +24,7 @@ from distilvec.train.metrics import SCORES
 
 DEPTH = 10  # neighbours of a text
 FEWEST = 20  # other texts: among fewer, ten neighbours say nothing
+ROWS_SEARCHED = 1024  # together: their scores against all texts are in memory
 
 
 def validate(
@@ -124,16 +125,17 @@ def teacher_distance(
 def neighbors_found(student: Float[Tensor, "rows dim"], teacher: Float[Tensor, "rows dim"]) -> float:
     """Share of the teacher's ten nearest texts, by cosine, that the student's vectors find among the teacher's."""
     student, teacher = F.normalize(student, dim=1), F.normalize(teacher, dim=1)
-    found = 0.0
-    for rows in torch.split(torch.arange(len(teacher), device=teacher.device), 1024):
-        nearest = []
-        for queries in (student, teacher):
-            scores = queries[rows] @ teacher.T
-            scores[torch.arange(len(rows)), rows] = -torch.inf  # not the text itself
-            nearest.append(scores.topk(DEPTH).indices)
-        ours, theirs = nearest
-        found += float((ours[:, :, None] == theirs[:, None, :]).sum())
-    return found / (DEPTH * len(teacher))
+
+    def nearest(queries: Tensor, rows: Tensor) -> Tensor:
+        scores = queries[rows] @ teacher.T
+        scores[torch.arange(len(rows)), rows] = -torch.inf  # not the text itself
+        return scores.topk(DEPTH).indices
+
+    shared = 0
+    for rows in torch.split(torch.arange(len(teacher), device=teacher.device), ROWS_SEARCHED):
+        by_student, by_teacher = nearest(student, rows), nearest(teacher, rows)
+        shared += int((by_student[:, :, None] == by_teacher[:, None, :]).sum())
+    return shared / (DEPTH * len(teacher))
 
 
 def padded_tokens(data: TrainingData, batch_size: int) -> int:

@@ -33,6 +33,8 @@ from transformers import (
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.trainer_utils import get_last_checkpoint
 
+from distilvec.core.device import fast_bf16
+
 DATA = Path(__file__).parents[2] / "shared" / "data"
 TEXTS = {
     "english_text/english_text.jsonl.gz": ("text",),
@@ -107,6 +109,7 @@ def make_student(
     torch.manual_seed(0)
     sizes = {**(shape or bert_shape()), "vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     model = SparseMaskedLM(BertConfig(**sizes, **dict.fromkeys(DROPOUT, 0.0)))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     settings = TrainingArguments(
         output_dir=str(out / "checkpoints"),
         num_train_epochs=epochs,
@@ -119,9 +122,9 @@ def make_student(
         logging_steps=100,
         save_steps=500,
         save_total_limit=1,
-        bf16=True,
+        bf16=fast_bf16(device),
         report_to=[],
-        use_cpu=not torch.cuda.is_available(),
+        use_cpu=device == "cpu",
     )
     collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
     trainer = Trainer(model, settings, collator, Sequences(data, tokenizer, limit))

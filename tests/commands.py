@@ -31,6 +31,7 @@ SERVER.set_forkserver_preload(
         "transformers.models.bert.modeling_bert",
     ]
 )
+run_program = subprocess.run  # also while it is replaced
 
 
 class Command:
@@ -82,9 +83,12 @@ class Command:
             time.sleep(0.01)
 
 
-def forked(line: list[str], check: bool = False, cwd: Path | None = None, **_: object) -> subprocess.CompletedProcess:
-    """`subprocess.run` of `python -m ...` or `python -P -m ...` with both outputs."""
-    assert line[0] == sys.executable, line
+def forked(
+    line: list[str], check: bool = False, cwd: Path | None = None, **more: object
+) -> subprocess.CompletedProcess:
+    """`subprocess.run` of `python -m ...` or `python -P -m ...` with both outputs, and of other programs as it is."""
+    if line[0] != sys.executable:  # matplotlib asks fc-list for fonts when it draws for the first time on a machine
+        return run_program(line, check=check, cwd=cwd, **more)
     module, *arguments = line[line.index("-m") + 1 :]
     command = Command(*arguments, module=module, folder=cwd)
     done = subprocess.CompletedProcess(line, command.wait(), *command.communicate())
@@ -111,8 +115,10 @@ def _run(module: str, arguments: list[str], folder: str, environment: dict[str, 
         atexit._run_exitfuncs()  # as Python does, and multiprocessing does not
 
 
-def _forked_here(line: list[str], check: bool = False, **_: object) -> subprocess.CompletedProcess:
+def _forked_here(line: list[str], check: bool = False, **more: object) -> subprocess.CompletedProcess:
     """`forked` without the server, inside a process that it has started."""
+    if line[0] != sys.executable:
+        return run_program(line, check=check, **more)
     with tempfile.TemporaryDirectory(prefix="distilvec-command-") as output:
         module, *arguments = line[line.index("-m") + 1 :]
         work = (module, arguments, str(Path.cwd()), dict(os.environ), output)

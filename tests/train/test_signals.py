@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 
@@ -56,6 +57,25 @@ def test_a_second_signal_leaves_at_once(tiny_recipe, tmp_path):
     with pytest.raises(Interrupted) as left:
         loop.run()
     assert left.value.number == signal.SIGINT and read_checkpoint(loop.checkpoint, "mark", ())[1].step == 4
+
+
+def test_a_sweep_ends_where_a_signal_came_and_the_checkpoint_failed(tiny_recipe, tmp_path, monkeypatch):
+    step = Trainer._step
+
+    def stepped(self, *arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        step(self, *arguments)
+
+    def full(self):
+        raise OSError(errno.ENOSPC, "No space left on device", "checkpoint")
+
+    monkeypatch.setattr(Trainer, "_step", stepped)
+    monkeypatch.setattr(Trainer, "_checkpoint", full)
+    tree = tiny_recipe().model_dump(mode="json") | {"sweep": {"seeds": [0, 1]}}
+    with pytest.raises(Stopped, match="space") as stopped:
+        run_sweep(expand(tree), tmp_path / "sweep")
+    assert stopped.value.number == signal.SIGTERM
+    assert not (tmp_path / "sweep" / "seed=1").exists()
 
 
 def test_handlers_are_put_back_after_an_error():

@@ -76,7 +76,7 @@ class ColumnError(DistilvecError):
 
 
 class Stopped(DistilvecError):
-    """Work that a signal (Ctrl-C, SIGTERM) ended after everything was saved. The exit status is 128 + `number`."""
+    """Work that a signal (Ctrl-C, SIGTERM) ended; the text says what was saved. The exit status is 128 + `number`."""
 
     def __init__(self, key: str, problem: str, fix: str = "", number: int = signal.SIGINT) -> None:
         super().__init__(key, problem, fix)

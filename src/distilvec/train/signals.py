@@ -8,27 +8,36 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from distilvec.core.errors import Interrupted
+from distilvec.core.errors import DistilvecError, Interrupted, Stopped, explain
 
 
 @contextmanager
 def stop_on_signals(ask: Callable[[int], None]) -> Iterator[None]:
-    """Call `ask` with the number of the first signal; a second one stops at once (Interrupted)."""
+    """Call `ask` with the number of the first signal; a second one stops at once (Interrupted).
+
+    What fails after the first signal, such as a checkpoint on a full disk, is raised as Stopped with the failure's
+    text: no other work begins after it, such as a sweep's next run.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked = False
+    asked: int | None = None
 
     def handle(number: int, stack: Any) -> None:
         nonlocal asked
-        if asked:
+        if asked is not None:
             raise Interrupted(number)
-        asked = True
+        asked = number
         ask(number)
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
+    except Exception as error:
+        failure = error if isinstance(error, DistilvecError) else explain(error)
+        if asked is None or failure is None:  # no signal, or a bug, which is shown as one
+            raise
+        raise Stopped(failure.key, failure.problem, failure.fix, asked) from error
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

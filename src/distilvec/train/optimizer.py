@@ -98,7 +98,8 @@ def build_schedule(train: TrainSection, total_steps: int, learning_rate: float, 
     """
     high = learning_rate
     low = final_rate(train, learning_rate)
-    rising = warmup_steps(train, total_steps)
+    warmup = train.schedule.warmup
+    warmup_steps = round(warmup if warmup >= 1 else warmup * total_steps)
     cycles = train.rate_cycles(passes)
 
     def by_epoch(step: int, epoch: int) -> float:
@@ -108,29 +109,12 @@ def build_schedule(train: TrainSection, total_steps: int, learning_rate: float, 
         return high - (high - low) * (epoch - cycle.start) / max(len(cycle) - 1, 1)
 
     def by_step(step: int, epoch: int) -> float:
-        if step < rising:
-            return high * (step + 1) / rising
-        share = (step - rising) / max(total_steps - rising - 1, 1)
+        if step < warmup_steps:
+            return high * (step + 1) / warmup_steps
+        share = (step - warmup_steps) / max(total_steps - warmup_steps - 1, 1)
         return low + (high - low) * SHAPES[train.schedule.name](min(share, 1.0))
 
     return by_epoch if train.schedule.name == "cycles" else by_step
-
-
-def warmup_steps(train: TrainSection, total_steps: int) -> int:
-    """Steps over which the rate rises from 0; none in cycles."""
-    warmup = train.schedule.warmup
-    if train.schedule.name == "cycles":
-        return 0
-    return round(warmup if warmup >= 1 else warmup * total_steps)
-
-
-def with_second_warmup(schedule: Schedule, begin: int, steps: int) -> Schedule:
-    """Follow the schedule from step `begin` on, but rise to it from 0 over so many steps."""
-
-    def rate(step: int, epoch: int) -> float:
-        return schedule(step, epoch) * min(1.0, (step - begin + 1) / max(steps, 1))
-
-    return rate
 
 
 def with_early_decay(schedule: Schedule, begin: int, steps: int, final: float) -> Schedule:

@@ -36,9 +36,7 @@ from distilvec.train.optimizer import (
     final_rate,
     optimizer_tensors,
     set_rate,
-    warmup_steps,
     with_early_decay,
-    with_second_warmup,
 )
 from distilvec.train.prefetch import MicroBatch, load, prefetched
 from distilvec.train.signals import stop_on_signals
@@ -223,9 +221,6 @@ class Trainer:
         self.state.learning_rate = learning_rate
         passes = min(self.train.passes, math.ceil(self.planned_steps / self.steps_an_epoch))
         self.schedule = build_schedule(self.train, self.planned_steps, learning_rate, passes)
-        if self.state.returns:  # the optimizer has forgotten its moments, as at the start
-            steps = warmup_steps(self.train, self.planned_steps)
-            self.schedule = with_second_warmup(self.schedule, self.state.returned_step, steps)
         begin = self.state.decay_step
         self.total_steps = self.planned_steps
         if begin >= 0:

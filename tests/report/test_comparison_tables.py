@@ -125,8 +125,8 @@ def test_csv_has_what_the_teachers_documents_give(comparison):
     assert [row["average % of teacher, asymmetric"] for row in rows] == ["98.25", "", ""]
 
 
-def lead(clear, low, high, over="base"):
-    return Lead("50%_mix|b,c", over, 1.256, low, high, clear)
+def lead(clear, low, high, over="base", every_seed=True):
+    return Lead("50%_mix|b,c", over, 1.256, low, high, every_seed, clear)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,11 @@ def lead(clear, low, high, over="base"):
     [
         (lead(False, -1.8, 7.7), 3, "No winner yet: 50%_mix|b,c leads base by 1.26 points [\N{MINUS SIGN}1.80, 7.70]."),
         (lead(False, None, None), 3, "No winner yet: 50%_mix|b,c leads base by 1.26 points, which cannot be tested."),
+        (
+            lead(False, 0.4, 2.0, every_seed=False),
+            3,
+            "No winner yet: 50%_mix|b,c leads base by 1.26 points [0.40, 2.00], but not with every seed.",
+        ),
         (lead(True, 0.4, 2.0), 2, "50%_mix|b,c leads base by 1.26 points [0.40, 2.00]."),
         (
             lead(True, 0.4, 2.0),

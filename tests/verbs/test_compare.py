@@ -359,8 +359,26 @@ def test_the_lead_is_tested_against_every_other_run(write_run):
     lead = compare_runs([folders[0], with_far[2]], draws=400).leads["a"]
     assert lead.clear and lead.low > 0 and (lead.run, lead.over) == ("level", "far")
     without = write_run("without samples", far, kept=False)
+    assert lead.every_seed
     lead = compare_runs([folders[0], without], draws=400).leads["a"]
     assert lead.low is None and not lead.clear
+
+
+def test_a_lead_that_one_seed_turns_round_names_no_winner(write_run):
+    """The interval over test rows is far above 0; the two rows are compared seed by seed, whatever their order."""
+    qualities = {"steady": {0: 0.3, 1: 0.3, 2: 0.3}, "lucky": {2: 0.9, 0: 0.9, 1: 0.2}}
+    folders = {
+        name: [
+            write_run(f"{name}-{seed}", {"a": sts(quality, 5)}, seed=seed, name=name, recipe={"method": name})
+            for seed, quality in by_seed.items()
+        ]
+        for name, by_seed in qualities.items()
+    }
+    lead = compare_runs([*folders["steady"], *folders["lucky"]], draws=400).leads["average"]
+    assert (lead.run, lead.over) == ("lucky", "steady") and lead.low > 0
+    assert not lead.every_seed and not lead.clear
+    lead = compare_runs([*folders["steady"], *folders["lucky"][:2]], draws=400).leads["average"]
+    assert lead.every_seed and lead.clear, "seed 1 is in one of the rows alone"
 
 
 def search(seed: int) -> Sample:

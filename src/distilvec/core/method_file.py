@@ -8,6 +8,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import inspect
+import itertools
 import re
 import sys
 import traceback
@@ -15,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
+from typing import Any
 
 from distilvec.core.errors import DistilvecError, explain, explained, first_line, nearest
 from distilvec.core.hashing import checksum, combine
@@ -199,25 +201,35 @@ def _absent_outputs(error: BaseException) -> list[str]:
     from distilvec.core.outputs import ModelOutputs  # it imports torch, and this module is read by every command
 
     absent = []
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    in_file = [number for number, frame in enumerate(frames) if frame.f_code.co_filename in _sources]
-    for frame in frames[min(in_file, default=len(frames)) :]:
-        models = {name: value for name, value in frame.f_locals.items() if isinstance(value, ModelOutputs)}
-        if not models:
-            continue
-        try:
-            source = inspect.getsource(frame.f_code)
-        except OSError:
-            continue
-        for name, outputs in models.items():
-            for field in fields(outputs):
-                value = getattr(outputs, field.name)
-                is_absent = value is None
-                if isinstance(value, dict):
-                    is_absent = not value or (isinstance(error, KeyError) and error.args[0] not in value)
-                if is_absent and re.search(rf"\b{name}\.{field.name}\b", source):
-                    absent.append(f"{name}.{field.name}")
+    for frame in _frames_from_the_file(error):
+        source = _source_of(frame)
+        for name, value in frame.f_locals.items():
+            if isinstance(value, ModelOutputs):
+                unset = [field.name for field in fields(value) if _is_absent(getattr(value, field.name), error)]
+                absent += [f"{name}.{field}" for field in unset if re.search(rf"\b{name}\.{field}\b", source)]
     return list(dict.fromkeys(absent))
+
+
+def _frames_from_the_file(error: BaseException) -> list[FrameType]:
+    """Return the calls that an error went through, from the first one into a method file on."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return list(itertools.dropwhile(lambda frame: frame.f_code.co_filename not in _sources, frames))
+
+
+def _source_of(frame: FrameType) -> str:
+    """Return the source of a called function; empty where there is none."""
+    try:
+        return inspect.getsource(frame.f_code)
+    except OSError:
+        return ""
+
+
+def _is_absent(output: Any, error: BaseException) -> bool:
+    """Whether a model gave no such output; of outputs by name, none at all or not the one that was asked for."""
+    if not isinstance(output, dict):
+        return output is None
+    asked = error.args[0] if isinstance(error, KeyError) and error.args else None
+    return not output or (asked is not None and asked not in output)
 
 
 def _line(error: BaseException) -> str | None:

@@ -56,7 +56,8 @@ def prepare(job: Job) -> Prepared:
     Errors: DistilvecError for a start, parameters or shards that this job cannot have, before any expensive work.
     """
     check_shards(job)
-    student = untrained_student(job)
+    # Where layers are still to be chosen, the student of the chosen ones takes this one's place and is fitted then
+    student = untrained_student(job, fitted=not job.recipe.student.chooses)
     check_start(job, student)
     encoder = trainable(job, student)
     for stage in job.stages:

@@ -134,7 +134,8 @@ class Difference:
 class Lead:
     """The best row on a task or average, and how far it is ahead of another; see `compare_runs`.
 
-    clear: its lead over every other row is outside the interval
+    every_seed: it is ahead with every seed that both rows have
+    clear: its lead over every other row is outside the interval, and with every seed
     """
 
     run: str
@@ -142,6 +143,7 @@ class Lead:
     difference: float
     low: float | None = None
     high: float | None = None
+    every_seed: bool = True
     clear: bool = False
 
 
@@ -357,7 +359,7 @@ def render_comparison(comparison: Comparison, draw: Draw) -> str:
 
 
 def comparison_verdict(comparison: Comparison) -> str:
-    """Say which run leads on average, or that none does: inside the interval nobody is named a winner."""
+    """Say which run leads on average, or that none does: inside the interval, or with another order of some seed."""
     lead = comparison.leads.get(AVERAGE)
     if lead is None:
         return ""
@@ -366,8 +368,7 @@ def comparison_verdict(comparison: Comparison) -> str:
         return f"No winner yet: {lead.run} leads {lead.over} by {points}, which cannot be tested."
     points += f" [{number(lead.low)}, {number(lead.high)}]"
     if not lead.clear:
-        is_clear_alone = lead.low > 0 or lead.high < 0
-        reason = ", which is not certain among so many comparisons (p in the table)" if is_clear_alone else ""
+        reason = "" if lead.every_seed else ", but not with every seed"
         return f"No winner yet: {lead.run} leads {lead.over} by {points}{reason}."
     if len(comparison.rows) == 2:
         return f"{lead.run} leads {lead.over} by {points}."

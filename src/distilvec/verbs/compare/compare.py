@@ -34,6 +34,7 @@ from distilvec.report.scores import MODELS
 from distilvec.verbs.compare.results import SeedRun, distinct_names, load_runs, unfinished
 
 Groups = Mapping[str, Sequence[Run]]  # the seeds of a row by its name
+PointsBySeed = dict[int | None, dict[str, float]]  # points by task and average, by seed
 DRAWS = 1000  # resamples of the test rows
 DRAWS_A_ROW = 100  # where there are many: the least p-value, times the number of comparisons (Holm), is then 0.01
 Drawn = dict[str, np.ndarray[Any, Any]]  # points on every resample, float64 [draws], by row
@@ -68,9 +69,10 @@ def compare_runs(
     if tasks and len(rows) > 1:
         draws = draws or max(DRAWS, DRAWS_A_ROW * len(rows))
         drawn = _resample(groups, reference, column, tasks, draws)
+        points = _points_by_seed(seed_runs, groups, column, tasks)
         for task, by_row in drawn.items():
             differences += _differences(rows, reference, task, by_row)
-            leads[task] = _lead(rows, task, by_row)
+            leads[task] = _lead(rows, task, by_row, points)
         notes += _remarks(reference, drawn, list(rows), draws)
     for difference in differences:
         rows[difference.run].marks[difference.task] = difference.mark
@@ -369,12 +371,23 @@ def _differences(rows: Mapping[str, Row], reference: str, task: str, drawn: Draw
     return differences
 
 
-def _lead(rows: Mapping[str, Row], task: str, drawn: Drawn) -> Lead:
+def _points_by_seed(
+    seed_runs: Sequence[SeedRun], groups: Groups, column: str, tasks: Sequence[str]
+) -> dict[str, PointsBySeed]:
+    """Return the points by task and average of every seed, by row."""
+    seeds = {seed_run.run.folder: seed_run.seed for seed_run in seed_runs}
+    return {
+        name: {seeds[run.folder]: _with_averages(run, column, tasks) for run in group} for name, group in groups.items()
+    }
+
+
+def _lead(rows: Mapping[str, Row], task: str, drawn: Drawn, points: Mapping[str, PointsBySeed]) -> Lead:
     """Return the row with the highest mean on a task, and its lead over the row that may still be level with it.
 
-    `clear` is True if its lead over every other row has an interval above 0. Intervals hold for all rows together
-    (Bonferroni): else the best of many equal rows would be called a winner too often. If the lead is clear, `over` is
-    the next row. low and high are None where samples are missing.
+    `clear` is True if its lead over every other row has an interval above 0, and with every seed that both have: the
+    intervals are over test rows alone, and seeds may scatter by more than the lead. Intervals hold for all rows
+    together (Bonferroni): else the best of many equal rows would be called a winner too often. If the lead is clear,
+    `over` is the next row. low and high are None where samples are missing.
     """
     first, *others = sorted(rows, key=lambda name: -rows[name].mean[task])
     level = 1 - (1 - LEVEL) / len(others)
@@ -386,9 +399,11 @@ def _lead(rows: Mapping[str, Row], task: str, drawn: Drawn) -> Lead:
             interval = percentile_interval(difference, drawn[first] - drawn[name], level)
             if interval is not None:
                 low, high = interval.low, interval.high
-        leads.append(Lead(first, name, difference, low, high))
+        shared = points[first].keys() & points[name].keys()
+        every_seed = all(points[first][seed][task] > points[name][seed][task] for seed in shared)
+        leads.append(Lead(first, name, difference, low, high, every_seed))
     for lead in leads:
-        if lead.low is None or lead.low <= 0:
+        if lead.low is None or lead.low <= 0 or not lead.every_seed:
             return lead
     return replace(leads[0], clear=True)
 

@@ -40,9 +40,9 @@ CONTRAST = ("mpnet-ridge", "mpnet-random")  # with several seeds
 TURKISH = {  # the variants of real_teachers_turkish.yaml
     "trim-12": "12 layers, trimmed to 14,000 tokens",
     "trim-4": "4 layers, trimmed to 14,000 tokens",
-    "size-20M": "`--size 20M`: 12 layers with half of the neurons, 16,258 tokens",
+    "size-20M": "`--size 20M`: 12 layers with half of the neurons, 14,186 tokens",
     "unigram-12": "12 layers, 16,000 Unigram tokens",
-    "unigram-12-slow": "the same, at a seventh of the learning rate (1e-4)",
+    "unigram-12-slow": "12 layers, 16,000 tokens trained behind prompts, at 1e-4",
     "unigram-4": "4 layers, 16,000 Unigram tokens",
 }
 

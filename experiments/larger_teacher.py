@@ -215,7 +215,7 @@ def table(report: Mapping[str, Any], against: Mapping[str, str]) -> str:
             reference = f"`{other}`" if other is not None else ""
             cells = [name, str(len(scores)), spread([*scores.values()]), gap, reference]
             if has_gates:
-                gates = [max(row["gates"]) for row in rows if row["method"] == name and "gates" in row]
+                gates = [max(row["gates"]) for row in rows_of_member(rows, task, name) if "gates" in row]
                 cells.append(f"{statistics.mean(gates):.2f}" if gates else "")
             lines.append(f"| {' | '.join(cells)} |")
         fewer = f"With fewer seeds: over the {report['test_rows'][task]:,} test rows."

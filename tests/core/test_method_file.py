@@ -366,6 +366,18 @@ def test_a_record_has_the_code_that_was_trained_not_what_was_written_meanwhile(t
     assert run(recipe, tmp_path / "run").record.method.code == trained != method_code(str(path))
 
 
+def test_a_record_has_the_code_of_every_stage(tiny_recipe, tmp_path):
+    """Runs whose first stage had other code are no repetitions of each other."""
+    first = tmp_path / "first.py"
+    stages = []
+    for path in (first, tmp_path / "second.py"):
+        stages.append({"name": path.stem, "set": {"method.name": write(path), "train.max_steps": 1}})
+    before = run(tiny_recipe(stages=stages), tmp_path / "before").record.method.code
+    assert before == run(tiny_recipe(stages=stages), tmp_path / "again").record.method.code
+    first.write_text(first.read_text() + "# another idea\n")
+    assert run(tiny_recipe(stages=stages), tmp_path / "after").record.method.code != before
+
+
 def test_a_forward_that_raises_names_the_file_and_an_edit_trains_again(tiny_recipe, tmp_path):
     path = tmp_path / "mine.py"
     write(path)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import architectures
 import pytest
 from labelled import write_task
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
+from transformers import AutoTokenizer
 
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
@@ -56,6 +58,39 @@ def test_what_failed_for_a_minute_is_measured_by_the_same_command(tiny_recipe, s
     assert result.record.neighbors is not None and result.report.compression is not None
     monkeypatch.setattr(evaluation, "judge_run", lambda job: pytest.fail("judged again"))
     assert not run(recipe, tmp_path / "run").problems
+
+
+def test_a_part_that_breaks_costs_no_run(tiny_recipe, suite, tmp_path, monkeypatch):
+    """Whatever it raises: a model that cannot be moved, memory that is full."""
+
+    def out_of_memory(models):
+        raise RuntimeError("not enough memory: you tried to allocate 64 GB.")
+
+    monkeypatch.setitem(parts.PARTS, "compression", out_of_memory)
+    result = run(
+        tiny_recipe(evaluation__suite=suite, evaluation__parts=["compression"], train__max_steps=2), tmp_path / "run"
+    )
+    assert [str(problem.message) for problem in result.problems] == [
+        "RuntimeError: not enough memory: you tried to allocate 64 GB."
+    ]
+    assert result.record.scores["student"]
+
+
+def test_pictures_of_a_decoder_without_a_padding_token(tiny_recipe, suite, tmp_path):
+    """Its texts are padded with its end token, also where a part of the report reads the states of its tokens."""
+    folder = architectures.mistral(tmp_path / "teacher")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(folder)
+    recipe = tiny_recipe(
+        teacher={"model": str(folder), "pooling": "lasttoken", "normalize": True},
+        student={"model": str(architectures.bert(tmp_path / "student"))},
+        evaluation={"suite": suite, "parts": ["projections", "tokens", "vocabulary"]},
+        train__max_steps=2,
+    )
+    result = run(recipe, tmp_path / "run")
+    assert not result.problems
+    assert result.report.projections.tokens and result.report.tokens
 
 
 def test_a_failure_that_an_earlier_version_kept_as_measured_is_measured_again(tiny_recipe, tmp_path):

@@ -230,6 +230,18 @@ def test_the_end_of_the_training(name, values, part):
     assert still_better({"history": history[:2]}) == still_better({}) == ""
 
 
+def test_a_student_that_finds_more_neighbors_was_not_best_before():
+    distances = [0.7, 0.75, 0.8, 0.85]
+    history = [{"step": 10 * step, "eval/distance": distance} for step, distance in enumerate(distances)]
+    assert "best at step 10" in still_better({"history": history})
+    with_neighbors = [
+        {**line, "eval/neighbors": share} for line, share in zip(history, (0.1, 0.2, 0.3, 0.5), strict=True)
+    ]
+    assert still_better({"history": with_neighbors}) == ""
+    with_fewer = [{**line, "eval/neighbors": share} for line, share in zip(history, (0.1, 0.5, 0.4, 0.3), strict=True)]
+    assert "best at step 10" in still_better({"history": with_fewer})
+
+
 def test_texts_that_were_trained_on_are_nearer():
     def report(seen, texts=2000):
         record = {"training": {"texts": texts}, "data": {"train_rows": 1000}}

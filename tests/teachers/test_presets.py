@@ -14,6 +14,7 @@ from distilvec.config import recipe
 from distilvec.config.presets import PRESETS, find_preset
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
+from distilvec.models.placement import is_placed
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.teacher import load_teacher
 
@@ -142,6 +143,7 @@ def test_layers_on_disk_give_the_same_vectors(large):
             assert all(offloaded) if plan == spread else not any(offloaded)
             np.testing.assert_allclose(teacher.embed(TEXTS), expected, atol=1e-6)
             assert teacher.manifest().fingerprint == fingerprint
+            assert is_placed(teacher.model) == (plan == spread)
 
 
 def test_a_saved_model_of_several_modules_is_placed_as_a_whole(tmp_path):

@@ -17,6 +17,7 @@ from distilvec.pipeline.estimate import time_line
 from distilvec.pipeline.pace import SAMPLE_STEPS, measure_pace
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
+from distilvec.train import validation
 from distilvec.train.length import Pace, automatic_passes, decay_steps, read_steps, steps_within
 from distilvec.train.metrics import read_metrics
 from distilvec.train.optimizer import build_schedule, with_early_decay
@@ -168,6 +169,20 @@ def test_a_flat_validation_ends_the_training_early(tiny_recipe, tmp_path, capsys
     rates = {line["step"]: line["train/learning_rate"] for line in lines if "train/loss" in line}
     assert rates[state.step] == 0.0 < rates[state.decay_step]
     assert f"training ends at step {state.step} instead of 330" in capsys.readouterr().err
+
+
+def test_a_student_that_finds_more_neighbors_is_trained_on(tiny_recipe, tmp_path, monkeypatch):
+    """Its distance stays where it is: the share of the teacher's neighbors decides which student is saved."""
+    shares = iter(np.arange(0.1, 3, 0.03))
+    measure = validation.teacher_distance
+
+    def found(*arguments):
+        return {**measure(*arguments), "distance": 0.5, "neighbors": next(shares)}
+
+    monkeypatch.setattr(validation, "teacher_distance", found)
+    monkeypatch.setattr("distilvec.train.length.TEXTS_SEEN", 10 * 168)
+    state = train(resolve(tiny_recipe(**FLAT), tmp_path / "run")).state
+    assert state.decay_step == -1 and state.step == 110
 
 
 def test_a_killed_run_ends_at_the_same_step_with_the_same_bits(tiny_recipe, tmp_path, monkeypatch):

@@ -12,6 +12,8 @@ from loops import make_loop
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.run_folder import RunFolder
+from distilvec.core.similarity import SIMILARITIES
+from distilvec.evaluation.neighbors import find_neighbors, nearest
 from distilvec.pipeline.record import shipped_metrics
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
@@ -71,6 +73,25 @@ def test_neighbors_are_those_that_a_search_by_hand_finds(parts):
     shares = [len(nearest(ours, row) & nearest(theirs, row)) / 10 for row in range(len(rows))]
     assert found == pytest.approx(np.mean(shares), abs=1e-6) and 0.1 < found < 1
     assert neighbors_found(torch.from_numpy(theirs), torch.from_numpy(theirs)) == 1.0
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+def test_neighbors_are_searched_by_the_similarity_of_the_teacher(similarity):
+    """Vectors of several lengths, of which each similarity finds others; the same search as of the report."""
+    generator = np.random.default_rng(0)
+    teacher = (generator.normal(size=(60, 8)) * generator.uniform(0.2, 3, (60, 1))).astype(np.float32)
+    student = (teacher + generator.normal(size=(60, 8))).astype(np.float32)
+    rows = np.arange(60)
+    expected = nearest(teacher, teacher, 10, rows, similarity)
+    share = find_neighbors(expected, teacher, similarity, student, student, rows, True).among.mean()
+    found = {kind: neighbors_found(*map(torch.from_numpy, (student, teacher)), kind) for kind in SIMILARITIES}
+    assert found[similarity] == pytest.approx(share, abs=1e-6)
+    assert len(set(found.values())) == 3
+
+
+def test_an_index_of_vectors_of_several_lengths_is_validated_by_its_similarity(tiny_recipe, tmp_path):
+    job = resolve(tiny_recipe(teacher__similarity="euclidean"), tmp_path / "run")
+    assert training_data(job, untrained_student(job)).similarity == "euclidean"
 
 
 def test_too_few_rows_have_no_neighbors(parts):

@@ -254,6 +254,16 @@ def test_a_size_decides_on_the_student(tiny_model, no_pages):
     assert opened.verdict == run.verdict and opened.recipe.student.size == "60%"
 
 
+def test_a_share_is_of_the_teacher_also_where_the_layers_are_of_another_model(tiny_model, tmp_path, no_pages):
+    large = architectures.bert(tmp_path / "backbone", num_hidden_layers=12)
+    teacher = str(architectures.sentence_transformer(tmp_path / "large", large))
+    counts = [count_parameters(SentenceTransformer(str(name)).parameters()) for name in (teacher, tiny_model)]
+    assert counts[1] < 0.6 * counts[0]
+    run = distilvec.distill(teacher, "texts.txt", student=str(tiny_model), size="30%", out="run", overrides=FAST)
+    built = count_parameters(run.student.parameters())
+    assert 0.3 * counts[1] < built <= 0.3 * counts[0]
+
+
 def test_the_command_prints_the_result_and_resumes(tiny_model, capsys, no_pages):
     command = ["distill", str(tiny_model), "texts.txt", "--layers", "2", "--out", "run", *WORDS]
     assert run_command([*command, "--json", "result.json"]) == 0

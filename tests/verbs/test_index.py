@@ -140,6 +140,37 @@ def test_judged_queries_search_the_whole_index(tmp_path, table, vectors, near_te
     assert any("288 of them without a judgement" in note for note in found.warnings)
 
 
+def test_every_part_of_a_report_searches_the_same_documents(
+    tmp_path, table, tiny_recipe, tiny_model, near_teacher, no_pages
+):
+    """The whole index, but for a judged document that it lacks."""
+    documents = {f"d{row}": TEXTS[row] for row in range(40)} | {"gone": NEW[60]}
+    judged = {f"q{row}": (TEXTS[100 + row], [f"d{row}"]) for row in range(12)}
+    recipe = tiny_recipe(
+        teacher={"vectors": str(table), "name": "mine"},
+        student={"model": str(near_teacher), "layers": 3},
+        corpus={"sources": [{"builtin": "teacher"}], "validation_rows": 16},
+        train__max_steps=2,
+        evaluation={
+            "suite": str(write_judged(tmp_path, documents, judged)),
+            "stored": 30,
+            "draws": 50,
+            "parts": ["agreement", "compression"],
+        },
+    )
+    result = run(recipe, tmp_path / "run")
+    assert not result.problems
+    (score,) = (score for score in result.scores["asymmetric"] if score.task == "judged")
+    assert any("texts of the index" in note for note in score.warnings)
+    whole = [
+        row.value
+        for row in result.report.compression.rows
+        if (row.column, row.task, row.precision, row.width) == ("asymmetric", "judged", "float32", 32)
+    ]
+    assert whole == [pytest.approx(score.value, abs=1e-6)]
+    assert "judged" in result.report.agreement
+
+
 def test_a_task_of_another_index_has_no_score(tmp_path, table, near_teacher):
     documents = {f"d{row}": NEW[row] for row in range(30)} | {"known": TEXTS[0]}
     suite = write_judged(tmp_path, documents, {"q": (NEW[40], ["known"])})

@@ -37,6 +37,7 @@ def test_a_small_student_of_a_wide_english_teacher_has_narrower_layers(tmp_path,
     assert student_model(wide, size="5M") == SMALL_MODEL
     assert f"layers of {SMALL_MODEL}" in capsys.readouterr().err, "what is chosen is said"
     assert student_model(wide, size="10%") == SMALL_MODEL
+    assert student_model(wide, overrides={"student.size": "5M"}) == SMALL_MODEL, "the key is the option"
 
 
 @pytest.mark.parametrize(

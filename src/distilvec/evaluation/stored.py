@@ -17,7 +17,7 @@ import numpy as np
 from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import text_key
 from distilvec.evaluation.search import top_k
-from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS, RetrievalTask, StoredTask, make_retrieval
+from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS, RetrievalTask, StoredTask, Task, make_retrieval
 from distilvec.teachers.table_embedder import TableEmbedder
 
 Array = np.ndarray[Any, Any]
@@ -67,6 +67,17 @@ def draw_stored(texts: Sequence[str], count: int, path: str) -> tuple[Array, Arr
     order = sorted(range(len(texts)), key=lambda row: text_key("stored", texts[row]))
     count = min(count, len(texts) // LARGEST_SHARE)
     return np.array(order[:count]), np.sort(order[count:])
+
+
+def tasks_in_table(tasks: Sequence[Task], table: TableEmbedder) -> list[Task]:
+    """Return the tasks as they are scored with a table of vectors; every part of a report takes these.
+
+    Searches are among the documents that the table holds; beside tasks that are made of an index itself, among all
+    texts of the index.
+    """
+    searches = [task for task in tasks if isinstance(task, RetrievalTask)]
+    stored = next((task.documents for task in searches if task.name == KNOWN_ITEM), [])
+    return [searched_in_index(task, table, stored) if isinstance(task, RetrievalTask) else task for task in tasks]
 
 
 def searched_in_index(task: RetrievalTask, table: TableEmbedder, stored: Sequence[str]) -> RetrievalTask:

@@ -263,14 +263,23 @@ def export_copy(model: SentenceTransformer) -> SentenceTransformer:
         )
     weights = [*model.parameters(), *model.buffers()]
     shared = all(weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.int64) for weight in weights)
-    copied = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()} if shared else {})
-    copied = in_float32(copied if shared else copied.cpu()).eval()
+    # One weight after the other leaves its device: a second copy of the model there may not fit
+    copies: dict[int, Any] = {}
+    for weight in model.parameters() if shared else weights:
+        copies[id(weight)] = weight if shared else _on_cpu(weight)
+    copied = in_float32(copy.deepcopy(model, copies).cpu()).eval()
     for module in copied.modules():
         module.__dict__.pop("forward", None)  # a layer packed for this machine
     backbone = copied[0].auto_model
     if getattr(backbone.config, "_attn_implementation", None) == OUR_ATTENTION:
         backbone.set_attn_implementation("sdpa")
     return copied
+
+
+def _on_cpu(weight: Tensor) -> Tensor:
+    """A copy of a parameter or buffer in main memory."""
+    values = weight.detach().to("cpu", copy=True)
+    return nn.Parameter(values, weight.requires_grad) if isinstance(weight, nn.Parameter) else values
 
 
 def tokenize(model: SentenceTransformer, texts: list[str], most: int = _PROBE_TOKENS) -> dict[str, Tensor]:

@@ -108,6 +108,8 @@ def load_with_settings(name: str, key: str, settings: ModelSettings, device: str
             own_weights(model)
         _refuse_other_modules(model, name, key)
         check_model(model, name, key)
+    if not is_static(model):
+        give_padding(model[0].tokenizer)
     _set_length(model, name, key, settings.max_length)
     backbone = getattr(model[0], "auto_model", model[0])
     merge_adapters(backbone, settings.adapters)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from distilvec.core.extras import require_extra
@@ -34,6 +35,12 @@ def placement(settings: ModelSettings, device: str, key: str) -> dict[str, Any]:
             config = BitsAndBytesConfig(load_in_8bit=True)
         keywords["quantization_config"] = config
     return keywords
+
+
+def is_placed(model: SentenceTransformer) -> bool:
+    """Whether `placement` has loaded this model: in 8 or 4 bits, or in parts on several devices or a disk."""
+    backbone = getattr(model[0], "auto_model", None)
+    return getattr(backbone, "hf_device_map", None) is not None or bool(getattr(backbone, "is_quantized", False))
 
 
 def count_parameters(weights: Iterable[Tensor]) -> int:

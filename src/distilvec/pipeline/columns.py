@@ -25,8 +25,7 @@ from distilvec.evaluation.evaluator import (
     score_task,
 )
 from distilvec.evaluation.significance import average_interval
-from distilvec.evaluation.stored import searched_in_index
-from distilvec.evaluation.tasks import KNOWN_ITEM, OF_AN_INDEX, RetrievalTask, Task, TaskFailure, embedded_texts
+from distilvec.evaluation.tasks import OF_AN_INDEX, Task, TaskFailure, embedded_texts
 from distilvec.report.values import REPORT_FORMAT, ChangeInterval
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.embedder import Embedder
@@ -78,18 +77,11 @@ def score_columns(
 ) -> tuple[dict[str, list[Score]], Samples]:
     """Score every model; failures are added to `problems` with the model's name.
 
-    With a table of vectors a model is scored on the tasks whose texts the table holds, and left out without any. Every
-    model searches among the documents that the table holds; beside tasks that are made of an index, in the whole index.
+    With a table of vectors a model is scored on the tasks whose texts the table holds, and left out without any:
+    `tasks` are those of `tasks_in_table` then.
     """
     scores: dict[str, list[Score]] = {}
     samples: Samples = {}
-    tables = [document for _, document in columns.values() if isinstance(document, TableEmbedder)]
-    if tables:  # all of them are the teacher
-        searches = [task for task in tasks if isinstance(task, RetrievalTask)]
-        stored = next((task.documents for task in searches if task.name == KNOWN_ITEM), [])
-        tasks = [
-            searched_in_index(task, tables[0], stored) if isinstance(task, RetrievalTask) else task for task in tasks
-        ]
     tasks_by_model = {name: answered(tasks, name, *pair) for name, pair in columns.items()}
     for name, pair in columns.items():
         for request in requests(tasks_by_model[name], *pair, mixed=name == MIXED):

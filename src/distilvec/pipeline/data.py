@@ -71,4 +71,5 @@ def training_data(
             unlabeled = np.setdiff1d(job.examples.train, train)
     first, *others = teachers
     teacher = SeveralTeachers(first, others) if others else first
-    return TrainingData(job.corpus, tokens, teacher, train, validation, alignment, job.examples, unlabeled)
+    similarity = job.teacher.info.similarity
+    return TrainingData(job.corpus, tokens, teacher, train, validation, alignment, job.examples, unlabeled, similarity)

@@ -5,7 +5,7 @@ missing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
@@ -19,8 +19,9 @@ from distilvec.evaluation.diagnostics import as_scores, labelled_groups, supervi
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.margin import in_first_epoch
 from distilvec.evaluation.mistakes import find_mistakes
+from distilvec.evaluation.stored import tasks_in_table
 from distilvec.evaluation.suite import suite_fingerprint
-from distilvec.evaluation.tasks import TaskFailure
+from distilvec.evaluation.tasks import Task, TaskFailure
 from distilvec.pipeline.caches import cached_vectors, open_cache
 from distilvec.pipeline.columns import Samples, change_intervals, intervals, score_columns, write_samples
 from distilvec.pipeline.job import Job
@@ -39,7 +40,7 @@ from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.train.metrics import read_metrics
 
-MEASURED = 4  # changes if the same models would get other scores
+MEASURED = 5  # changes if the same models would get other scores
 NEIGHBORS = "neighbors"
 LABELED_PARTS = ("experts", "tokens", "vocabulary")  # of a run that has a labeled task and no suite
 TEXT_PARTS = ("texts", "vocabulary")  # of a run on texts that has no suite
@@ -143,9 +144,12 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
             teacher.store_in(open_cache(job, job.teacher), job.teacher.corpus)
         if isinstance(teacher, ModelEmbedder):
             teacher.keep_in(job.store.root, job.teacher.embeddings)
+        tasks: Sequence[Task] = job.tasks
+        if isinstance(teacher, TableEmbedder):
+            tasks = tasks_in_table(tasks, teacher)
         yield Models(
             section,
-            job.tasks,
+            tasks,
             job.corpus,
             ModelEmbedder(student, "student", section.batch_tokens, prompts),
             _untrained(job, device),
@@ -202,7 +206,10 @@ def _add_judgement(job: Job, report: Report) -> None:
 
 
 def _add(job: Job, models: Models, report: Report, name: str) -> None:
-    """Measure one part; one that fails stays empty and is listed in the failures alone."""
+    """Measure one part; one that fails stays empty and is listed in the failures alone.
+
+    Whatever fails: the student is trained, and a picture of it that cannot be made costs neither it nor its scores.
+    """
     if name == "scores":
         problems: list[TaskFailure] = []
         scores, samples = score_columns(models.tasks, models.columns, models.cache, problems)
@@ -212,8 +219,9 @@ def _add(job: Job, models: Models, report: Report, name: str) -> None:
     else:
         try:
             setattr(report, name, PARTS[name](models))
-        except DistilvecError as error:
-            report.failures.append(TaskFailure(name, str(error)))
+        except Exception as error:
+            problem = str(error) if isinstance(error, DistilvecError) else f"{type(error).__name__}: {error}"
+            report.failures.append(TaskFailure(name, problem))
             return
     report.measured.append(name)
 

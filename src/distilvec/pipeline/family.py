@@ -2,8 +2,9 @@
 
 Two models of another family have nothing in common but the texts, also where their vectors have the same number of
 dimensions: all-MiniLM-L6-v2 finds 0.002 of multilingual-e5-small's ten nearest neighbours among the vectors of the
-latter, and 0.37 behind a linear layer fitted to 4,500 texts (results/linear_layer.json). So such a student gets a layer by default, as one of
-another width does. A student that distilvec made of this teacher is in its space, and keeps the layers it has.
+latter, and 0.37 behind a linear layer fitted to 4,500 texts (results/linear_layer.json). So such a student gets a layer
+by default, as one of another width does. A student that distilvec made of this teacher is in its space, and keeps the
+layers it has.
 """
 
 from __future__ import annotations

@@ -198,15 +198,26 @@ def margin(models: Models) -> Margin | None:
 
 
 def speed(models: Models) -> Speed:
-    """Measure latency and throughput of teacher and student on the CPU, in at most `evaluation.speed_seconds`."""
+    """Measure latency and throughput of teacher and student on the CPU, in at most `evaluation.speed_seconds`.
+
+    A teacher that was loaded in parts or in 8 or 4 bits does not fit this machine, and is left out.
+    """
+    measured = {"student": models.student.model}
+    notes = []
+    if models.teacher is not None:
+        if is_placed(models.teacher.model):
+            notes.append("the teacher is not measured: it was loaded in parts, or in 8 or 4 bits")
+        else:
+            measured = {"teacher": models.teacher.model, **measured}
     with progress("speed", 100, "%") as advance:
-        return measure_speed(
-            {name: model.model for name, model in models.present.items() if name != "untrained"},
+        table = measure_speed(
+            measured,
             batch_sizes=models.section.speed_batches,
             timing=Timing(20, 200, SETTING_SECONDS),
             progress=lambda what, done, total: advance(100 * done // max(1, total), what),
             limit_seconds=models.section.speed_seconds,
         )
+    return replace(table, notes=[*notes, *table.notes])
 
 
 def projections(models: Models) -> Projections | None:

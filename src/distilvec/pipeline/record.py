@@ -15,6 +15,7 @@ import transformers
 from sentence_transformers import SentenceTransformer
 
 import distilvec
+from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Recipe
 from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError
@@ -87,7 +88,7 @@ def run_record(
             options=recipe.method.options,
             weights=dict(objective.weights),
             citation=objective.citation,
-            code=stages[-1][0].code,
+            code=code_of(stages),
         ),
         training=training_record(stages, start),
         metrics=dict(metrics),
@@ -99,6 +100,14 @@ def run_record(
         hub={**hub_record(recipe), **hub},
         cuts=cut_scores(recipe.student.dims or (), report),
     )
+
+
+def code_of(stages: Sequence[tuple[Stage, Progress]]) -> str | None:
+    """The hash of the method files that trained a student, one for all stages; None if distilvec's own methods did."""
+    codes = [stage.code for stage, _ in stages]
+    if len(codes) == 1:
+        return codes[0]
+    return fingerprint(*codes) if any(codes) else None
 
 
 def cut_scores(dims: Sequence[int], report: Report) -> list[CutScore]:

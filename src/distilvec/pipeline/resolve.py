@@ -97,7 +97,7 @@ def resolve(recipe: Recipe, folder: Path) -> Job:
     if in_teacher_space:
         recipe = recipe.model_copy(update={"student": with_linear_layer(recipe.student, descriptions["teacher"])})
     if recipe.student.size is not None:
-        sized = size_student(recipe.student, teacher, in_teacher_space, texts.corpus, store)
+        sized = size_student(recipe.student, descriptions["teacher"], in_teacher_space, texts.corpus, store)
         recipe = recipe.model_copy(update={"student": sized.section})
         for note in sized.notes:
             log(f"student of {stated.student.size}: {note}")

@@ -9,13 +9,13 @@ from distilvec.config.recipe import fingerprint
 from distilvec.config.student import StudentSection
 from distilvec.core.artifacts import ArtifactStore, read_stored, store_json
 from distilvec.core.errors import DistilvecError
-from distilvec.core.info import TeacherInfo
 from distilvec.data.corpus import Corpus
 from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
+from distilvec.pipeline.describe import TeacherDescription
 from distilvec.pipeline.texts import texts_by_language
 from distilvec.students.build import source_name
-from distilvec.students.design import describe, design_student, parse_size
+from distilvec.students.design import Budget, describe, design_student, parse_size
 from distilvec.students.shape import count_tokens, read_shape
 
 KEY = "student.size"
@@ -31,14 +31,21 @@ class SizedStudent:
 
 
 def size_student(
-    section: StudentSection, teacher: TeacherInfo, in_teacher_space: bool, corpus: Corpus, store: ArtifactStore
+    section: StudentSection,
+    described: TeacherDescription,
+    in_teacher_space: bool,
+    corpus: Corpus,
+    store: ArtifactStore,
 ) -> SizedStudent:
     """Design the student of `section.size`; see students/design.py.
 
-    The tokens of the corpus are counted once for a model and a corpus: the design is stored by both.
+    A percentage is a share of the teacher's parameters, also for layers of another model. Of a teacher whose parameters
+    nobody here can count, a table or an API, it is a share of the model that the layers are taken from. The tokens of
+    the corpus are counted once for a model and a corpus: the design is stored by both.
     Errors: DistilvecError for a size that is too small, with the least one.
     """
     assert section.size is not None
+    teacher = described.info
     model, revision = source_name(section, teacher)
     if model is None:
         raise DistilvecError(
@@ -49,8 +56,10 @@ def size_student(
     # The linear layer as students/build.py makes it: to the teacher's dim, in a space of its own only if asked for
     linear = "never" if section.dense == "auto" and not in_teacher_space else section.dense
     shape = replace(read_shape(model, "student.model", **options), linear_dim=teacher.dim, linear=linear)
+    if budget.share is not None and section.model != "teacher" and described.parameters is not None:
+        budget = Budget(int(budget.share * described.parameters))
     tokenizer = load_tokenizer(model, "student.model", **options)
-    parts = [FORMAT, section.size, section.is_static, repr(shape), corpus.fingerprint, tokenizer_hash(tokenizer)]
+    parts = [FORMAT, repr(budget), section.is_static, repr(shape), corpus.fingerprint, tokenizer_hash(tokenizer)]
     file = store.folder("designs", f"{fingerprint(*parts)}.json")
     stored = read_stored(file, "design")
     if stored is None:

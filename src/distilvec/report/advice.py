@@ -20,7 +20,7 @@ from distilvec.report.sections.compression import BITS, mean_rows, vectors
 from distilvec.report.sections.training import metric_values
 from distilvec.report.tables import number
 from distilvec.report.values import Report, Verdict
-from distilvec.train.metrics import SCORES, validation_metric
+from distilvec.train.metrics import NEIGHBORS_BY_CHANCE, SCORES, validation_metric
 
 FALLS = 3.0  # percent of the teacher's score that retrieval keeps less than the average
 HELPS = 1.0  # percent that the teacher's documents add
@@ -229,7 +229,10 @@ def still_better(report: Report) -> str:
     if best_step == last_step and sign * (before - last) > STILL * abs(before):
         change = f"{number(before, 4)} to {number(last, 4)}"
         return f"The validation {title} still improved at the end ({change}): train longer (train.epochs)."
-    if best_step < 0.7 * last_step and sign * (last - best) > STILL * abs(best):
+    # The student with more of the teacher's neighbors is the better one, and is saved (train/start.py)
+    neighbors = dict(metric_values(lines, "eval/neighbors"))
+    gain = neighbors.get(last_step, 0.0) - neighbors.get(best_step, 0.0)
+    if best_step < 0.7 * last_step and sign * (last - best) > STILL * abs(best) and gain <= NEIGHBORS_BY_CHANCE:
         return (
             f"The validation {title} was best at step {best_step:,} of {last_step:,}: lower train.learning_rate, or "
             f"add {'labelled rows' if name in SCORES else 'texts'}."

@@ -57,6 +57,7 @@ class Progress:
     # Of a training that ends early where validation is flat (train/length.py)
     judged_step: int = 0  # of the last validation that counted
     flat_distance: float = float("inf")  # of the last one that improved
+    flat_neighbors: float = 0.0
     flat_validations: int = 0  # that counted since then
     decay_step: int = -1  # at which the decay began early; -1 before that
     finished: bool = False

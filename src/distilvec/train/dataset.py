@@ -11,6 +11,7 @@ import torch
 
 from distilvec.alignment.store import AlignmentStore
 from distilvec.core.batch import TextBatch
+from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples
 from distilvec.data.tokens import TokenStore
@@ -51,7 +52,8 @@ class TrainingData:
     """Examples, their tokens and their teacher.
 
     `train_rows` and `holdout_rows` number examples, int64: those of `examples`, or, without any, the corpus's rows.
-    `unlabeled_rows` are further training examples, whose label is not used.
+    `unlabeled_rows` are further training examples, whose label is not used. `similarity` is how the teacher's vectors
+    are compared.
     """
 
     corpus: Corpus
@@ -62,6 +64,7 @@ class TrainingData:
     alignment: AlignmentStore | None = None
     examples: Examples | None = None
     unlabeled_rows: np.ndarray | None = None
+    similarity: Similarity = "cosine"
 
     def pass_rows(self, epoch: int, seed: int) -> np.ndarray:
         """Numbers of the examples of one pass: `train_rows`, and at most as many others, not the same every time."""

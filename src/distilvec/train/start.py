@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from distilvec.train.metrics import NEIGHBORS_BY_CHANCE
+
 UNKNOWN_RATE = 1e-4  # of a student in a space of its own, whose start has no distance to the teacher
 LOWEST_RATE, HIGHEST_RATE = 1e-5, 1e-3
 # A model of another family behind a new linear layer starts far away, at 0.77 from mpnet (results/linear_layer.json).
@@ -27,7 +29,6 @@ BACKWARD = 3  # a training step costs about three forward passes, a validation o
 TEXTS_AT_START = 256  # training texts on which the start is compared with the teacher
 SAME_VECTORS = 0.005  # a model without the tokens that the texts do not use, with rounding
 BEHIND = 1.05  # further from the teacher than at the start by more than chance: 5%
-NEIGHBORS_BY_CHANCE = 0.02  # a share of the teacher's neighbours that differs by less is the same
 SLOWER = 0.25  # of the rate, after each return to the start
 RETURNS = 2
 # A validation soon after a return says nothing: an epoch may end a few steps later, and the way has only begun.

@@ -28,7 +28,7 @@ from distilvec.train.checkpoint import Progress, load_checkpoint, save_checkpoin
 from distilvec.train.dataset import TrainingData, TrainingRows
 from distilvec.train.distillation import StepGradients, prepare
 from distilvec.train.length import CLOSEST_JUDGED, FLAT, FLAT_VALIDATIONS, decay_steps
-from distilvec.train.metrics import Callback, MetricsLog, RunningMeans
+from distilvec.train.metrics import NEIGHBORS_BY_CHANCE, Callback, MetricsLog, RunningMeans
 from distilvec.train.monitors import CollapseMonitor, GateMonitor, Monitor, OptionMonitor
 from distilvec.train.optimizer import (
     build_optimizer,
@@ -413,7 +413,7 @@ class Trainer:
         state.returned_step = state.step
         # The way there begins anew, with another rate
         state.judged_step, state.flat_validations, state.decay_step = state.step, 0, -1
-        state.flat_distance = float("inf")
+        state.flat_distance, state.flat_neighbors = float("inf"), 0.0
         self.start_weights.restore(self.module)
         self.optimizer.state.clear()
         text = (
@@ -426,7 +426,7 @@ class Trainer:
         else:
             self._set_schedule(state.learning_rate / SLOWER**RETURNS)
             text += (
-                f"with the first learning rate, {state.learning_rate:.1e}, to the end, for lower ones did not help. "
+                f"with the first learning rate, {state.learning_rate:.1e}, for good, since lower ones did not help. "
                 "The start ships if nothing better comes"
             )
         log(f"step {state.step:,}: {text}")
@@ -459,8 +459,10 @@ class Trainer:
             return
 
         state.judged_step = state.step
-        if state.last_distance < (1 - FLAT) * state.flat_distance:
-            state.flat_distance = state.last_distance
+        is_nearer = state.last_distance < (1 - FLAT) * state.flat_distance
+        finds_more = state.last_neighbors > state.flat_neighbors + NEIGHBORS_BY_CHANCE
+        if is_nearer or finds_more:
+            state.flat_distance, state.flat_neighbors = state.last_distance, state.last_neighbors
             state.flat_validations = 0
             return
         state.flat_validations += 1
@@ -469,9 +471,9 @@ class Trainer:
             state.decay_step = state.step
             self._set_schedule(state.learning_rate)
             log(
-                f"step {state.step:,}: the distance to the teacher has not fallen by more than {FLAT:.1%} over "
-                f"{FLAT_VALIDATIONS} validations, so the learning rate falls to its end and training ends at step "
-                f"{self.total_steps:,} instead of {self.planned_steps:,}"
+                f"step {state.step:,}: over {FLAT_VALIDATIONS} validations the distance to the teacher has not fallen "
+                f"by more than {FLAT:.1%}, nor have more of its neighbors been found, so the learning rate falls to "
+                f"its end and training ends at step {self.total_steps:,} instead of {self.planned_steps:,}"
             )
 
     def _checkpoint_due(self) -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from distilvec.core import processes
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.similarity import Similarity
 from distilvec.losses.distance import distances
 from distilvec.losses.relations import similarity_gaps
 from distilvec.losses.supervised import task_loss
@@ -118,16 +119,26 @@ def teacher_distance(
     means = processes.total(sums).sum(0) / len(data.holdout_rows)
     metrics = dict(zip(names, means.tolist(), strict=True))
     if vectors is not None and len(data.holdout_rows) > FEWEST:
-        metrics["neighbors"] = neighbors_found(*processes.total(vectors))
+        student_vectors, teacher_vectors = processes.total(vectors)
+        metrics["neighbors"] = neighbors_found(student_vectors, teacher_vectors, data.similarity)
     return metrics
 
 
-def neighbors_found(student: Float[Tensor, "rows dim"], teacher: Float[Tensor, "rows dim"]) -> float:
-    """Share of the teacher's ten nearest texts, by cosine, that the student's vectors find among the teacher's."""
-    student, teacher = F.normalize(student, dim=1), F.normalize(teacher, dim=1)
+def neighbors_found(
+    student: Float[Tensor, "rows dim"], teacher: Float[Tensor, "rows dim"], similarity: Similarity = "cosine"
+) -> float:
+    """Share of the teacher's ten nearest texts that the student's vectors find among the teacher's.
+
+    `similarity` is the teacher's: a student in its space is searched with as its index is.
+    """
+    if similarity == "cosine":
+        student, teacher = F.normalize(student, dim=1), F.normalize(teacher, dim=1)
 
     def nearest(queries: Tensor, rows: Tensor) -> Tensor:
-        scores = queries[rows] @ teacher.T
+        if similarity == "euclidean":
+            scores = -torch.cdist(queries[rows], teacher)
+        else:
+            scores = queries[rows] @ teacher.T
         scores[torch.arange(len(rows)), rows] = -torch.inf  # not the text itself
         return scores.topk(DEPTH).indices
 

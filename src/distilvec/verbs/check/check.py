@@ -15,7 +15,7 @@ from distilvec.core.log import log
 from distilvec.core.verbosity import quiet_libraries
 from distilvec.evaluation.evaluator import EmbeddingCache, Score
 from distilvec.evaluation.neighbors import Judgement
-from distilvec.evaluation.stored import stored_tasks
+from distilvec.evaluation.stored import stored_tasks, tasks_in_table
 from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline.columns import Columns, score_columns
@@ -144,5 +144,6 @@ def check_index(
         log_similarity(index.section, index.normalized)
         judgement = judge_encoder(student, index, sample)
         columns: Columns = {"teacher": (index, index), "asymmetric": (student, index)}
-        scores, _ = score_columns([*tasks, *stored_tasks(index, sample)], columns, EmbeddingCache(), problems)
+        all_tasks = tasks_in_table([*tasks, *stored_tasks(index, sample)], index)
+        scores, _ = score_columns(all_tasks, columns, EmbeddingCache(), problems)
     return IndexCheck(index.name, judgement, scores, problems, index.dim, cut_from)

@@ -294,7 +294,7 @@ def _student(request: Request, root: Path) -> dict[str, Any]:
         teacher = model_name(cast(Model, request.teacher), root, "teacher")
         narrower = narrower_model(
             teacher,
-            cast(str, request.size),
+            cast(str, request.chosen_size),
             revision=request.overrides.get("teacher.revision"),
             trust_remote_code=bool(request.overrides.get("teacher.trust_remote_code")),
         )
@@ -317,7 +317,8 @@ def _may_be_narrower(request: Request) -> bool:
     Measured for the default method alone; others may compare layers or tokens, which have to be the teacher's then.
     """
     names_layers = request.layers is not None or "student.model" in request.overrides
-    return request.size is not None and not names_layers and request.method in (None, METHOD)
+    states_size = request.size is not None or request.overrides.get("student.size") is not None
+    return states_size and not names_layers and request.method in (None, METHOD)
 
 
 def _is_our_student(student: Any) -> bool:

@@ -17,7 +17,7 @@ from distilvec.core.log import log
 from distilvec.evaluation.aggregate import ALSO, PROTOCOLS, type_averages, with_protocol
 from distilvec.evaluation.evaluator import MIXED, EmbeddingCache, Score
 from distilvec.evaluation.mteb import find_tasks, import_mteb, mteb_scores
-from distilvec.evaluation.stored import stored_tasks
+from distilvec.evaluation.stored import stored_tasks, tasks_in_table
 from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import KNOWN_ITEM, TaskFailure
 from distilvec.pipeline.columns import Columns, make_columns, score_columns
@@ -129,6 +129,13 @@ def score_on_suite(
         return Scores({}, problems)
     with open_columns(model, teacher, mixed, problems, trust_remote_code) as columns:
         _keep_vectors(columns)
+        index = columns["teacher"][1] if "teacher" in columns else None
+        if isinstance(index, TableEmbedder):  # in place of its model: scores are those of any model as a teacher
+            tasks = tasks_in_table(tasks, index)
+            log(
+                "the teacher is a table of vectors: each task searches its own documents. "
+                "`distilvec check MODEL INDEX --test QUERIES` searches the whole index"
+            )
         scores, _ = score_columns(tasks, columns, EmbeddingCache(), problems)
     return Scores(scores, problems)
 

@@ -34,6 +34,7 @@ from distilvec.evaluation.speed import Speed, Timing, measure_speed
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts, task_texts
 from distilvec.evaluation.text_distances import TextDistances, farthest_texts, spread_rows, text_distances
 from distilvec.models.load import load_model
+from distilvec.models.placement import is_placed
 from distilvec.models.static import is_static, text_tokenizer
 from distilvec.pipeline.columns import Columns, make_columns
 from distilvec.pipeline.judgement import embed_rows

@@ -93,6 +93,26 @@ def test_pictures_of_a_decoder_without_a_padding_token(tiny_recipe, suite, tmp_p
     assert result.report.projections.tokens and result.report.tokens
 
 
+def test_speed_beside_a_teacher_with_layers_on_the_disk(tiny_recipe, suite, tmp_path):
+    folder = architectures.mistral(tmp_path / "teacher")
+    places = dict.fromkeys(["embed_tokens", "rotary_emb", "norm", "layers.0", "layers.1", "layers.2"], "cpu")
+    recipe = tiny_recipe(
+        teacher={
+            "model": str(folder),
+            "pooling": "lasttoken",
+            "normalize": True,
+            "device_map": {**places, "layers.3": "disk"},
+        },
+        student={"model": str(architectures.bert(tmp_path / "student"))},
+        evaluation={"suite": suite, "parts": ["speed"], "speed_seconds": 2},
+        train__max_steps=2,
+    )
+    result = run(recipe, tmp_path / "run")
+    assert not result.problems
+    speed = result.report.speed
+    assert set(speed.models) == {"student"} and "the teacher is not measured" in speed.notes[0]
+
+
 def test_a_failure_that_an_earlier_version_kept_as_measured_is_measured_again(tiny_recipe, tmp_path):
     recipe = tiny_recipe(train__max_steps=2)
     run(recipe, tmp_path / "run")

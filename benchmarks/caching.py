@@ -36,6 +36,7 @@ from sentence_transformers import SentenceTransformer
 from benchmarks.texts import sample_texts
 from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
 from distilvec.core.device import fast_bf16
+from distilvec.core.files import write_json
 from distilvec.data.corpus import Corpus, build_corpus
 from distilvec.models.load import resolve_model
 from distilvec.teachers.cache.fill import fill_cache
@@ -60,7 +61,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
         report = measure(arguments.texts, arguments.repeats, arguments.batch_sizes, arguments.data, Path(folder))
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, report)
     print(json.dumps(report, indent=1))
 
 

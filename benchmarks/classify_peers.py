@@ -28,8 +28,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.results import earlier_results
 from benchmarks.stopwatch import machine
 from benchmarks.texts import SHARED
+from distilvec.core.files import write_json
 
 ROOT = Path(__file__).parents[1]
 DATA = SHARED.parents[1] / "banking77" / "banking77.jsonl.gz"
@@ -161,10 +163,10 @@ def classify_table(report: dict[str, Any]) -> str:
 
 def save(path: Path, job: str, side: str, result: dict[str, Any]) -> None:
     """Put a side's result into the file."""
-    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    report = earlier_results(path, {})
     report["machine"] = machine()
     report.setdefault(job, {})[side] = result
-    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(path, report)
 
 
 if __name__ == "__main__":

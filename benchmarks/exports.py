@@ -10,13 +10,14 @@ stay.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.results import earlier_results
 from benchmarks.stopwatch import machine
+from distilvec.core.files import write_json
 from distilvec.models.load import BUILTIN, resolve_model
 from distilvec.verbs.export.export import FORMS, export_model
 
@@ -30,7 +31,7 @@ def main() -> None:
     parser.add_argument("--forms", nargs="+", default=[*FORMS], choices=[*FORMS])
     parser.add_argument("--suite", type=Path, default=SUITE)
     arguments = parser.parse_args()
-    result = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json.exists() else {"models": {}}
+    result = earlier_results(arguments.json, {"models": {}})
     result["machine"] = machine()
     for given in arguments.models:
         name, _, folder = given.rpartition("=")
@@ -42,7 +43,7 @@ def main() -> None:
                 for form in arguments.forms
             }
         result["models"][name or Path(folder).name] = rows
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_json(arguments.json, result)
     print(exports_table(result))
 
 

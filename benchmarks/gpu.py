@@ -47,6 +47,7 @@ from benchmarks.training import Ours, Peer
 from distilvec.config.schema import CorpusSection, MethodSection, Recipe, SourceSection, TeacherSection
 from distilvec.config.student import StudentSection
 from distilvec.core.device import fast_bf16
+from distilvec.core.files import write_json
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
@@ -90,7 +91,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["DISTILVEC_CACHE"] = folder
             report[size] = measure(size, Path(folder), precision, report["matmul_tflops"], arguments)
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        write_json(arguments.json, report)
     print(json.dumps(report, indent=1))
 
 

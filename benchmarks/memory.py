@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.texts import COMMON
+from distilvec.core.files import write_json
 from distilvec.pipeline.prepare import fill_cache, prepare
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.train import train
@@ -43,7 +44,7 @@ def main() -> None:
         print(rows, found[rows], flush=True)
     first, last = found[arguments.rows[0]], found[arguments.rows[-1]]
     result = {"peak_mb": found, "growth": {stage: last[stage] / first[stage] for stage in first}}
-    arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, result)
     print(json.dumps(result, indent=1))
 
 

@@ -38,6 +38,7 @@ from sentence_transformers import SentenceTransformer
 
 from benchmarks.stopwatch import machine
 from benchmarks.texts import sample_texts
+from distilvec.core.files import write_json
 from distilvec.models.load import resolve_model
 
 PATH = "/v1/embeddings"
@@ -60,7 +61,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     result = measure(arguments)
-    arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, result)
     print(json.dumps(result, indent=1))
 
 

@@ -13,7 +13,6 @@ scored alike: alone, and against the folder's vectors of documents. The command 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import distilvec
+from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
 from distilvec.models.load import load_model
 from distilvec.pipeline.opened_run import Run
@@ -69,7 +69,7 @@ def main() -> None:
         "server": {"teacher": arguments.server, "texts": texts},
         "server-by-role": {"teacher": arguments.server, "texts": texts, **ROLES},
     }
-    rows = json.loads(arguments.json.read_bytes())["rows"] if arguments.json.exists() else []
+    rows = earlier_results(arguments.json, {"rows": []})["rows"]
     for way, teacher in teachers.items():
         if any(row["way"] == way for row in rows):
             continue

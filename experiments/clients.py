@@ -28,6 +28,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 import distilvec
+from benchmarks.results import earlier_results
 from distilvec.config.schema import Role
 from distilvec.config.student import StudentSection
 from distilvec.core.files import write_json
@@ -61,7 +62,7 @@ def main() -> int:
     parser.add_argument("--llama-cpp", type=Path, metavar="CLONE")
     arguments = parser.parse_args()
     root = cache_root() / "clients"
-    report = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json.exists() else {"rows": []}
+    report = earlier_results(arguments.json, {"rows": []})
     students = make_students(root / "students", arguments.llama_cpp)
     for example in sorted(EXAMPLES.glob("with_*.py")):
         name = example.stem

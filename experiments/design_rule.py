@@ -29,7 +29,6 @@ and adds its row to the file, or goes on with one that was stopped; a row that i
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -37,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import distilvec
+from benchmarks.results import earlier_results
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_folder
 from distilvec.core.errors import DistilvecError
@@ -279,7 +279,7 @@ def table(content: dict[str, Any]) -> str:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of the file, none if there is no file yet."""
-    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+    rows: list[dict[str, Any]] = earlier_results(path, {"rows": []})["rows"]
     return rows
 
 

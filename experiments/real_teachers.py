@@ -13,13 +13,13 @@ The file keeps the rows of runs that are not in the folders, so that runs may be
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.opened_run import Run
@@ -53,10 +53,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
 
-    earlier: list[dict[str, Any]] = []
-    if arguments.json.exists():
-        earlier = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
-    rows = {(row["run"], row["seed"]): row for row in earlier}
+    earlier = earlier_results(arguments.json, {"rows": []})
+    rows = {(row["run"], row["seed"]): row for row in earlier["rows"]}
     for folder in arguments.folders:
         for path in [found.folder for found in runs_below(folder)]:
             run = RunFolder(path)

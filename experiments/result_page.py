@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from distilvec.core.files import write_json
 from distilvec.pipeline.opened_run import Run
 from distilvec.report.figures import write_figure
 from distilvec.report.json_values import from_json
@@ -48,9 +49,7 @@ def main() -> None:
     run = Run.open(arguments.run)
     name = f"english-{arguments.name}"
     results = ROOT / "results"
-    (results / f"{name}-report.json").write_text(
-        json.dumps(published(run.report).to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    write_json(results / f"{name}-report.json", published(run.report).to_json())
     shutil.copyfile(run.files.record, results / f"{name}.json")
     pictures = ROOT / "docs" / "figures"
     pictures.mkdir(parents=True, exist_ok=True)

@@ -12,12 +12,12 @@ and the English students into docs/papers/redact.md.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import distilvec
+from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL
 from distilvec.pipeline.opened_run import Run
@@ -51,8 +51,8 @@ def main() -> None:
     timed = latencies(forms)
     milliseconds = {name: model["median_ms"] for name, model in timed["models"].items()}
 
-    earlier = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"] if arguments.json.exists() else []
-    rows = {row["name"]: row for row in earlier}
+    earlier = earlier_results(arguments.json, {"rows": []})
+    rows = {row["name"]: row for row in earlier["rows"]}
     for run in runs:
         row = row_of(run)
         name, teacher = row["name"], row["teacher"]

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import markdown_table
 from benchmarks.results import earlier_results
 from benchmarks.stopwatch import machine
 from distilvec.core.files import write_json
@@ -49,19 +50,26 @@ def main() -> None:
 
 def exports_table(result: Mapping[str, Any]) -> str:
     """One line per model and form; ratios are those of PyTorch's median latency to the file's."""
-    lines = [
-        "| model | form | MB | mean cosine | overlap@10 | nDCG@10 (PyTorch) | ms, PyTorch | ms | ratio |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    head = [
+        "model", "form", "MB", "mean cosine", "overlap@10", "nDCG@10 (PyTorch)", "ms, PyTorch", "ms", "ratio",
+    ]  # fmt: skip
+    lines = []
     for model, rows in result["models"].items():
         for form, row in rows.items():
             ratio = row["pytorch_latency_ms"] / row["latency_ms"]
-            lines.append(
-                f"| {model} | `{form}` | {row['megabytes']:.1f} | {row['mean_cosine']:.4f} | {row['overlap']:.3f} | "
-                f"{row['ndcg']:.2f} ({row['pytorch_ndcg']:.2f}) | {row['pytorch_latency_ms']:.2f} | "
-                f"{row['latency_ms']:.2f} | {ratio:.2f} |"
-            )
-    return "\n".join(lines)
+            cells = [
+                model,
+                f"`{form}`",
+                f"{row['megabytes']:.1f}",
+                f"{row['mean_cosine']:.4f}",
+                f"{row['overlap']:.3f}",
+                f"{row['ndcg']:.2f} ({row['pytorch_ndcg']:.2f})",
+                f"{row['pytorch_latency_ms']:.2f}",
+                f"{row['latency_ms']:.2f}",
+                f"{ratio:.2f}",
+            ]
+            lines.append(cells)
+    return markdown_table(head, lines, columns="ll" + "r" * 7)
 
 
 if __name__ == "__main__":

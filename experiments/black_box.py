@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import distilvec
+from benchmarks.markdown import markdown_table
 from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
 from distilvec.models.load import load_model
@@ -108,10 +109,7 @@ def row_of(run: Run, teacher: str) -> dict[str, Any]:
 
 def table(report: Mapping[str, Any]) -> str:
     """Return a line for each way to the teacher."""
-    lines = [
-        "| the teacher is | steps | distance | retrieval | asymmetric |",
-        "|---|---:|---:|---:|---:|",
-    ]
+    lines = []
     for row in report["rows"]:
         found = row["retrieval"]
         cells = [
@@ -121,13 +119,13 @@ def table(report: Mapping[str, Any]) -> str:
             f"{found['student']:.1f}",
             f"{found['asymmetric']:.1f}",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(cells)
+    ways = markdown_table(["the teacher is", "steps", "distance", "retrieval", "asymmetric"], lines)
     teacher = report["rows"][0]["retrieval"]["teacher"]
     told = (
         f"{report['texts']:,} texts, {report['epochs']} passes, one seed; the teacher's own retrieval is {teacher:.1f}"
     )
-    lines += ["", f"{told} (`python -m experiments.black_box E5_FOLDER --server ADDRESS --json FILE`)."]
-    return "\n".join(lines)
+    return f"{ways}\n\n{told} (`python -m experiments.black_box E5_FOLDER --server ADDRESS --json FILE`)."
 
 
 if __name__ == "__main__":

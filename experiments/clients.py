@@ -28,6 +28,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 import distilvec
+from benchmarks.markdown import markdown_table
 from benchmarks.results import earlier_results
 from distilvec.config.schema import Role
 from distilvec.config.student import StudentSection
@@ -172,22 +173,23 @@ def lowest_cosine(found: np.ndarray, expected: np.ndarray) -> float:
 
 def clients_table(report: Mapping[str, Any]) -> str:
     """A line per environment and file: the lowest cosine of both students."""
-    lines = [
-        "| example | environment | torch | reads | lowest cosine | with its own vocabulary |",
-        "|---|---|---|---|---:|---:|",
-    ]
+    lines = []
     rows = report["rows"]
     for row in rows:
         if row["vocabulary"] == "teacher":
             same = [other for other in rows if all(other[key] == row[key] for key in ("client", "packages", "reads"))]
             own = next((other for other in same if other is not row), None)
-            of_own = f"{own['cosine']:.6f} ({own['vocabulary']})" if own else ""
-            lines.append(
-                f"| [{row['client']}.py](../examples/clients/{row['client']}.py) | {', '.join(row['packages'])} | "
-                f"{'yes' if row['torch'] else 'no'} | {row['reads']} | {row['cosine']:.6f} | "
-                f"{of_own} |"
-            )
-    return "\n".join(lines)
+            cells = [
+                f"[{row['client']}.py](../examples/clients/{row['client']}.py)",
+                ", ".join(row["packages"]),
+                "yes" if row["torch"] else "no",
+                row["reads"],
+                f"{row['cosine']:.6f}",
+                f"{own['cosine']:.6f} ({own['vocabulary']})" if own else "",
+            ]
+            lines.append(cells)
+    head = ["example", "environment", "torch", "reads", "lowest cosine", "with its own vocabulary"]
+    return markdown_table(head, lines, columns="llllrr")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.markdown import markdown_table
 from benchmarks.step_cost_table import precisions
 from distilvec.config.builtin import recipe_folder
 from distilvec.config.recipe import read_tree
@@ -90,26 +91,25 @@ def emo_summary(report: Mapping[str, Any], all_labels: Mapping[str, Any], costs:
     """A line for each method: banking77 with few labels, STS-B, banking77 with all labels, and a step's time."""
     rows = report["rows"]
     head = ("run", "banking77", "against `task`", "STS-B", "banking77, all labels", "ms a step")
-    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     accuracy = f"{report['teachers']['banking77']['accuracy']:.2f}"
-    lines.append(f"| teacher | {accuracy} | | {report['teachers']['stsb-separate']['spearman']:.2f} | {accuracy} | |")
+    spearman = f"{report['teachers']['stsb-separate']['spearman']:.2f}"
+    lines = [["teacher", accuracy, "", spearman, accuracy, ""]]
     for name in EMO_SUMMARY:
         cost = f"{precisions(costs[name])['bf16']['ms']:.0f}" if name in costs else ""
         gap = difference(values(rows, "banking77", name), values(rows, "banking77", "task")) if name != "task" else ""
         cells = [cell(rows, "banking77", name), gap, cell(rows, "stsb-separate", name)]
         cells += [cell(all_labels["rows"], "banking77", name), cost]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([name, *cells])
+    return markdown_table(head, lines)
 
 
 def moe_summary(report: Mapping[str, Any]) -> str:
     """A line for each form of DistillMoE: both tasks, the distance from the student alone, and where the gate ends."""
     rows = [row for row in report["rows"] if row["task"] in MAIN]
     head = ("run", "banking77", "against `task`", "STS-B", "against `task`", "greatest gate")
-    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
-    teacher = report["teachers"]
-    first, second = teacher["banking77"]["accuracy"], teacher["stsb-separate"]["spearman"]
-    lines.append(f"| teacher | {first:.2f} | | {second:.2f} | | |")
+    accuracy = f"{report['teachers']['banking77']['accuracy']:.2f}"
+    spearman = f"{report['teachers']['stsb-separate']['spearman']:.2f}"
+    lines = [["teacher", accuracy, "", spearman, "", ""]]
     for name in MOE_SUMMARY:
         cells = []
         for task in MAIN:
@@ -117,8 +117,8 @@ def moe_summary(report: Mapping[str, Any]) -> str:
             cells += [cell(rows, task, name), difference(values(rows, task, name), alone) if name != "task" else ""]
         gates = [max(row["gates"]) for row in rows if row["method"] == name and row.get("gates")]
         cells.append(f"{statistics.mean(gates):.2f}" if gates else "")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([name, *cells])
+    return markdown_table(head, lines)
 
 
 def cell(rows: Rows, task: str, method: str) -> str:
@@ -171,12 +171,12 @@ def findings(rows: Rows, whole: str, sweep: str) -> str:
 def differences(columns: Mapping[str, Mapping[str, Seeds]], whole: str, left_out: Mapping[str, str]) -> str:
     """A table of every member's difference from one of them, column by column, with what each leaves out."""
     names = next(iter(columns.values()))
-    lines = ["| " + " | ".join([f"against `{whole}`", *columns]) + " |", "|---|" + "---:|" * len(columns)]
+    lines = []
     for name in (name for name in names if name != whole):
         label = f"{name} (without {left_out[name]})" if name in left_out else name
         cells = [difference(found[name], found[whole]) for found in columns.values()]
-        lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append([label, *cells])
+    return markdown_table([f"against `{whole}`", *columns], lines)
 
 
 def conclusions(columns: Mapping[str, Mapping[str, Seeds]], whole: str) -> str:
@@ -211,13 +211,14 @@ def parts_left_out(sweep: str) -> dict[str, str]:
 
 def gates(rows: Rows) -> str:
     """Where the gates end, as means over tasks and seeds, greatest and least expert first and last."""
-    lines = ["| mean gates at the end | greatest | least |", "|---|---:|---:|"]
+    lines = []
     for method in OF_MOE:
         found = [row["gates"] for row in rows if row["method"] == method and row.get("gates")]
         if found:
-            most, least = (statistics.mean(choose(means) for means in found) for choose in (max, min))
-            lines.append(f"| {method} | {most:.2f} | {least:.2f} |")
-    return "\n".join(lines)
+            most = statistics.mean(max(means) for means in found)
+            least = statistics.mean(min(means) for means in found)
+            lines.append([method, f"{most:.2f}", f"{least:.2f}"])
+    return markdown_table(["mean gates at the end", "greatest", "least"], lines)
 
 
 def tasks_of(rows: Rows) -> list[str]:

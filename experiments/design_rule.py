@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import distilvec
+from benchmarks.markdown import markdown_table
 from benchmarks.results import earlier_results
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_folder
@@ -256,8 +257,7 @@ def table(content: dict[str, Any]) -> str:
         texts = row["texts"].replace("-", " ") + (f", {row['limit']:,} of each source" if row["limit"] else "")
         groups.setdefault((name, texts, row["size"]), []).append(row)
 
-    columns = ("teacher, texts, size", "split", "layers", "neurons", "tokens", "rank", "neighbours")
-    lines = [f"| {' | '.join(columns)} |", "|---|---" + "|---:" * (len(columns) - 2) + "|"]
+    lines = []
     for group, rows in groups.items():
         rows.sort(key=lambda row: (row["split"] != "rule", row["split"], row["seed"]))
         best = max(row["among"]["mean"] for row in rows)
@@ -269,12 +269,19 @@ def table(content: dict[str, Any]) -> str:
                 split = "fewer neurons, more tokens"
             split += f", seed {row['seed']}" if row["seed"] else ""
             mean = f"**{share['mean']:.2f}**" if share["mean"] == best and len(rows) > 1 else f"{share['mean']:.2f}"
-            lines.append(
-                f"| {title} | {split} | {design['layers']} | {design['neurons']:,} | {design['tokens']:,} "
-                f"| {design['rank'] or 'whole'} | {mean} [{share['low']:.2f}, {share['high']:.2f}] |"
-            )
+            cells = [
+                title,
+                split,
+                str(design["layers"]),
+                f"{design['neurons']:,}",
+                f"{design['tokens']:,}",
+                str(design["rank"] or "whole"),
+                f"{mean} [{share['low']:.2f}, {share['high']:.2f}]",
+            ]
+            lines.append(cells)
             title = ""
-    return "\n".join(lines)
+    head = ["teacher, texts, size", "split", "layers", "neurons", "tokens", "rank", "neighbours"]
+    return markdown_table(head, lines, columns="llrrrrr")
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import markdown_table
 from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
@@ -104,12 +105,12 @@ def table(report: Mapping[str, Any], names: Mapping[str, str]) -> str:
     columns += tasks
     if with_documents:
         columns += [f"{task}, asymmetric" for task in tasks]
-    lines = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
+    lines = []
     for name, title in names.items():
         if name in rows:
             several = f" ({len(seeds[name])} seeds)" if len(seeds[name]) > 1 else ""
-            lines.append("| " + " | ".join(cells_of(rows[name], title + several, tasks, with_documents)) + " |")
-    return "\n".join(lines)
+            lines.append(cells_of(rows[name], title + several, tasks, with_documents))
+    return markdown_table(columns, lines)
 
 
 def surgery_table(report: Mapping[str, Any]) -> str:
@@ -117,10 +118,8 @@ def surgery_table(report: Mapping[str, Any]) -> str:
 
     Means over seeds; the differences are paired by seed.
     """
-    lines = [
-        "| student | parameters | seeds | neighbours | STSb-TR | against e5 | TQuAD | against e5 |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    head = ["student", "parameters", "seeds", "neighbours", "STSb-TR", "against e5", "TQuAD", "against e5"]
+    lines = []
     for name, title in TURKISH.items():
         rows = [row for row in report["rows"] if row["run"] == name]
         if not rows:
@@ -134,8 +133,8 @@ def surgery_table(report: Mapping[str, Any]) -> str:
                 {row["seed"]: score_of(row, column, task) for row in rows} for column in ("student", "teacher")
             )
             cells += [scores(merged, "untrained", "student", task), difference(student, teacher)]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return markdown_table(head, lines)
 
 
 def mean_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from benchmarks.markdown import markdown_table
 from benchmarks.step_cost_table import precisions
 from experiments.shootout import PAIRED, agreement, difference, spread
 
@@ -76,8 +77,10 @@ def shootout_tables(report: Mapping[str, Any]) -> str:
 def summary_table(report: Mapping[str, Any], own_layers: Mapping[str, Any], costs: Mapping[str, Any]) -> str:
     """A line for each method: the average of both students and its difference from `simcse`, and a step's time."""
     students = [by_name(report["rows"]), by_name(own_layers["rows"])]
-    head = ("method", "never saw the teacher", "against `simcse`", "the teacher's layers", "against `simcse`")
-    lines = [f"| {' | '.join(head)} | ms a step |", "|---|" + "---:|" * len(head)]
+    head = [
+        "method", "never saw the teacher", "against `simcse`", "the teacher's layers", "against `simcse`", "ms a step",
+    ]  # fmt: skip
+    lines = []
     for name in SUMMARY:
         cells = []
         for found in students:
@@ -85,8 +88,8 @@ def summary_table(report: Mapping[str, Any], own_layers: Mapping[str, Any], cost
             gap = difference(by_seed(found[name]), by_seed(found["simcse"])) if of_a_method else ""
             cells += [spread(averages(found[name])), gap]
         cost = f"{precisions(costs[name])['bf16']['ms']:.0f}" if name in costs else ""
-        lines.append(f"| {name} | {' | '.join(cells)} | {cost} |")
-    return "\n".join(lines)
+        lines.append([name, *cells, cost])
+    return markdown_table(head, lines)
 
 
 def larger_table(report: Mapping[str, Any]) -> str:
@@ -95,8 +98,8 @@ def larger_table(report: Mapping[str, Any]) -> str:
     A method with a map to the teacher's dimensions also has the average of its vectors behind the map.
     """
     found = by_name(report["rows"])
-    lines = ["| method | seeds | in domain | out of domain | all | against `simcse` | behind its map |"]
-    lines.append("|---|---:|---:|---:|---:|---:|---:|")
+    head = ["method", "seeds", "in domain", "out of domain", "all", "against `simcse`", "behind its map"]
+    lines = []
     methods = [name for name in found if not name.endswith(", projected")]
     for name in sorted(methods, key=lambda name: statistics.mean(averages(found[name]))):
         rows = found[name]
@@ -105,8 +108,8 @@ def larger_table(report: Mapping[str, Any]) -> str:
         behind = found.get(f"{name}, projected")
         cells = [spread(averages(rows, domain)) for domain in ("in", "out", "all")]
         cells += [gap, spread(averages(behind)) if behind else ""]
-        lines.append(f"| {name} | {len(rows)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([name, str(len(rows)), *cells])
+    return markdown_table(head, lines)
 
 
 def methods_tables(report: Mapping[str, Any]) -> str:
@@ -165,22 +168,24 @@ def average_table(found: Mapping[str, Rows], paper: Mapping[str, float | None] |
 
     A row without a counterpart in the paper has None in `paper`.
     """
-    lines = ["| method | seeds | Avg-In | Avg-Out | Avg | training, s |" + (" the paper's Avg |" if paper else "")]
-    lines.append("|---|---:|---:|---:|---:|---:|" + ("---:|" if paper else ""))
+    head = ["method", "seeds", "Avg-In", "Avg-Out", "Avg", "training, s"]
+    if paper:
+        head.append("the paper's Avg")
+    lines = []
     best = max((statistics.mean(averages(rows)) for name, rows in found.items() if name != "teacher"), default=0.0)
     for name, rows in found.items():
         strong = statistics.mean(averages(rows)) == best
-        cells = [spread(averages(rows, domain), bold=domain == "all" and strong) for domain in ("in", "out", "all")]
-        trained = (
-            "" if name in ("teacher", "untrained") else f"{statistics.mean(row['train_seconds'] for row in rows):.0f}"
-        )
-        lines.append(
-            f"| {name} | {len(rows)} | "
-            + " | ".join([*cells, trained])
-            + " |"
-            + (f" {'' if paper[name] is None else format(paper[name], '.2f')} |" if paper else "")
-        )
-    return "\n".join(lines)
+        cells = [name, str(len(rows))]
+        cells += [spread(averages(rows, domain), bold=domain == "all" and strong) for domain in ("in", "out", "all")]
+        if name in ("teacher", "untrained"):
+            cells.append("")
+        else:
+            cells.append(f"{statistics.mean(row['train_seconds'] for row in rows):.0f}")
+        if paper:
+            printed = paper[name]
+            cells.append("" if printed is None else f"{printed:.2f}")
+        lines.append(cells)
+    return markdown_table(head, lines)
 
 
 def against_table(found: Mapping[str, Rows], base: str = "simcse") -> list[str]:
@@ -188,28 +193,24 @@ def against_table(found: Mapping[str, Rows], base: str = "simcse") -> list[str]:
     others = [name for name in found if name not in (base, "teacher", "untrained")]
     if base not in found or not others:
         return []
-    lines = [f"| against `{base}` | Avg-In | Avg-Out | Avg |", "|---|---:|---:|---:|"]
+    lines = []
     for name in others:
         cells = [
             difference(by_seed(found[name], domain), by_seed(found[base], domain)) for domain in ("in", "out", "all")
         ]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return ["\n".join(lines), PAIRED]
+        lines.append([name, *cells])
+    return [markdown_table([f"against `{base}`", "Avg-In", "Avg-Out", "Avg"], lines), PAIRED]
 
 
 def task_table(found: Mapping[str, Rows]) -> str:
     """Every task's mean over seeds; a star marks those in domain."""
     domains = next(iter(found.values()))[0]["domains"]
     titles = [f"{task}*" if domain == "in" else task for task, domain in domains.items()]
-    lines = ["| method | " + " | ".join(titles) + " |"]
-    lines.append("|---|" + "---:|" * len(domains))
+    lines = []
     for name, rows in found.items():
-        lines.append(
-            f"| {name} | "
-            + " | ".join(f"{statistics.mean(row['scores'][task] for row in rows):.2f}" for task in domains)
-            + " |"
-        )
-    return "\n".join(lines)
+        means = [statistics.mean(row["scores"][task] for row in rows) for task in domains]
+        lines.append([name, *(f"{mean:.2f}" for mean in means)])
+    return markdown_table(["method", *titles], lines)
 
 
 def order(table: str, found: Mapping[str, Rows]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.markdown import markdown_table
@@ -64,42 +64,41 @@ def students_table(found: Mapping[str, Any]) -> str:
 
 def tasks_table(students: Mapping[str, Any]) -> str:
     """Every student's scores, task by task, beside the teacher's."""
-    found = by_short_name(students)
+    records = by_short_name(students)
+    scores: dict[str, dict[str, dict[str, float]]] = {}
+    for name, record in records.items():
+        scores[name] = {}
+        for column, rows in record["scores"].items():
+            scores[name][column] = {row["task"]: row["value"] for row in rows}
 
-    def row_of(name: str, metric: str, figures: Mapping[str, Mapping[str, float]]) -> str:
-        students = (
-            f"{part['untrained']:.1f} → **{part['student']:.1f}**"
-            + (f" ({part['asymmetric']:.1f})" if part["asymmetric"] != part["student"] else "")
-            for part in figures.values()
-        )
-        teacher = next(iter(figures.values()))["teacher"]
-        return f"| {name} | {metric} | {teacher:.1f} | {' | '.join(students)} |"
+    lines = []
+    for row in next(iter(records.values()))["scores"]["teacher"]:
+        by_student = []
+        for columns in scores.values():
+            by_student.append({column: values[row["task"]] for column, values in columns.items()})
+        lines.append(task_line(row["task"], row["metric"], by_student))
 
-    scores = {
-        name: {side: {row["task"]: row["value"] for row in rows} for side, rows in record["scores"].items()}
-        for name, record in found.items()
-    }
-    lines = [f"| task | metric | teacher | {' | '.join(found)} |", "|---|---|---:|" + "---:|" * len(found)]
-    for row in next(iter(found.values()))["scores"]["teacher"]:
-        task = row["task"]
-        lines.append(
-            row_of(
-                task,
-                row["metric"],
-                {name: {side: values[task] for side, values in sides.items()} for name, sides in scores.items()},
-            )
-        )
-    lines.append(
-        row_of(
-            "**% of the teacher**",
-            "",
-            {name: {side: kept[AVERAGE] for side, kept in retained(record).items()} for name, record in found.items()},
-        )
-    )
+    shares = []
+    for record in records.values():
+        shares.append({column: kept[AVERAGE] for column, kept in retained(record).items()})
+    lines.append(task_line("**% of the teacher**", "", shares))
+
+    table = markdown_table(["task", "metric", "teacher", *records], lines, columns="ll" + "r" * (len(records) + 1))
     return (
-        "\n".join(lines)
-        + "\n\nBefore → after training; in brackets asymmetric, where that differs: with the teacher's documents in retrieval. The teacher's column is that of the first student's run."  # noqa: E501
+        f"{table}\n\nBefore → after training; in brackets asymmetric, where that differs: with the teacher's documents "
+        "in retrieval. The teacher's column is that of the first student's run."
     )
+
+
+def task_line(name: str, metric: str, by_student: Sequence[Mapping[str, float]]) -> list[str]:
+    """The cells of a task: the teacher's score, then those of each student by column."""
+    cells = [name, metric, f"{by_student[0]['teacher']:.1f}"]
+    for scores in by_student:
+        cell = f"{scores['untrained']:.1f} → **{scores['student']:.1f}**"
+        if scores["asymmetric"] != scores["student"]:
+            cell += f" ({scores['asymmetric']:.1f})"
+        cells.append(cell)
+    return cells
 
 
 def by_short_name(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -192,7 +192,7 @@ def turkish_table(found: Mapping[str, Any]) -> str:
     for kind, part in found["kinds"].items():
         for texts, language in part["languages"].items():
             before, after, saved = language["before"], language["after"], language["saved"]
-            whole = part["after"]["vocabulary"].get("whole_words", float("nan"))  # runs before version 0.3 only
+            whole = part["after"]["vocabulary"]["whole_words"]
             cells = [
                 KINDS[kind],
                 texts,

@@ -228,39 +228,49 @@ def tasks_of(rows: Rows) -> list[str]:
 
 def table(report: Mapping[str, Any], rows: Rows) -> str:
     """Every method on every task with its deviation over seeds; the seeds task by task where they differ."""
-    tasks, main = tasks_of(rows), MAIN | ONE_INPUT
+    main = MAIN | ONE_INPUT
+    tasks = tasks_of(rows)
     methods = sorted({row["method"] for row in rows}, key=ORDER.index)
     figures = [(task, metric) for task in tasks for metric in (main[task], *OTHERS[task])]
-    average = ["mean"] if len(tasks) > 1 else []
-    head = ["method", "seeds", *(f"{task}, {metric}" for task, metric in figures), *average]
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    teacher = [f"{report['teachers'][task][metric]:.2f}" for task, metric in figures]
-    means = {method: overall(rows, method, tasks) for method in methods}
-    top = statistics.mean(report["teachers"][task][main[task]] for task in tasks)
-    lines.append("| teacher | 1 | " + " | ".join([*teacher, *(f"{top:.2f}" for _ in average)]) + " |")
-    best = {}
-    for task in tasks:
-        found_seeds = {method: values(rows, task, method) for method in methods}
-        most = max(map(len, found_seeds.values()))
-        full = [method for method in methods if len(found_seeds[method]) == most]
-        best[task] = max(full, key=lambda method: statistics.mean(found_seeds[method].values()))
+    has_mean = len(tasks) > 1
+
+    head = ["method", "seeds", *(f"{task}, {metric}" for task, metric in figures)]
+    teacher = ["teacher", "1", *(f"{report['teachers'][task][metric]:.2f}" for task, metric in figures)]
+    if has_mean:
+        head.append("mean")
+        mean = statistics.mean(report["teachers"][task][main[task]] for task in tasks)
+        teacher.append(f"{mean:.2f}")
+
+    lines = [teacher]
+    best = {task: best_method(rows, task, methods) for task in tasks}
     for method in methods:
-        cells = [
-            spread([*found.values()], bold=metric == main[task] and best[task] == method)
-            if (found := values(rows, task, method, metric))
-            else ""
-            for task, metric in figures
-        ]
         counts = [len(values(rows, task, method)) for task in tasks]
-        seeds = " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1]))
-        mean = spread([*means[method].values()]) if means[method] else ""
-        lines.append(f"| {method} | {seeds} | " + " | ".join([*cells, *(mean for _ in average)]) + " |")
+        if len(set(counts)) == 1:
+            counts = counts[:1]
+        cells = [method, " / ".join(map(str, counts))]
+        for task, metric in figures:
+            scores = [*values(rows, task, method, metric).values()]
+            is_best = metric == main[task] and method == best[task]
+            cells.append(spread(scores, bold=is_best) if scores else "")
+        if has_mean:
+            means = [*overall(rows, method, tasks).values()]
+            cells.append(spread(means) if means else "")
+        lines.append(cells)
+
     steps = ", ".join(f"{report['steps'][task]} on {task}" for task in tasks)
     info = (
         f"Steps: {steps}; batches of {report['batch_size']}, learning rate {report['learning_rate']:g}. Means over "
         f"seeds ± their standard deviation; {report['machine']}."
     )
-    return "\n\n".join([info, "\n".join(lines)])
+    return f"{info}\n\n{markdown_table(head, lines)}"
+
+
+def best_method(rows: Rows, task: str, methods: Sequence[str]) -> str:
+    """The method with the highest mean on a task, of those with the most seeds: fewer are not ranked against more."""
+    scores = {method: values(rows, task, method) for method in methods}
+    most = max(len(by_seed) for by_seed in scores.values())
+    means = {method: statistics.mean(by_seed.values()) for method, by_seed in scores.items() if len(by_seed) == most}
+    return max(means, key=means.__getitem__)
 
 
 def values(rows: Rows, task: str, method: str, metric: str | None = None) -> Seeds:

@@ -182,22 +182,26 @@ def differences(columns: Mapping[str, Mapping[str, Seeds]], whole: str, left_out
 def conclusions(columns: Mapping[str, Mapping[str, Seeds]], whole: str) -> str:
     """In words, a line for each column: the best, and the whole method against the student alone and its baselines."""
     lines = []
-    for column, found in columns.items():
-        most = max(map(len, found.values()))  # seeds: fewer are not ranked against more
-        means = {name: statistics.mean(own.values()) for name, own in found.items() if len(own) == most}
-        means |= {name: statistics.mean(found[name].values()) for name in (whole, "task") if found[name]}
+    for column, scores in columns.items():
+        most = max(len(by_seed) for by_seed in scores.values())
+        means = {}
+        for name, by_seed in scores.items():
+            # Fewer seeds are not ranked against more, but for the two methods that the line is about
+            if len(by_seed) == most or (name in (whole, "task") and by_seed):
+                means[name] = statistics.mean(by_seed.values())
         best = max(means, key=means.__getitem__)
-        line = f"- {column}: best is `{best}`, {means[best]:.2f}; `{whole}` {means[whole]:.2f}"
-        line += f", {difference(found[whole], found['task'])} against the student alone (`task`)"
-        if gap := difference(found[whole], found.get("task-half", {})):
-            line += f", {gap} where it has seen the labels as often (`task-half`)"
+
+        parts = [f"best is `{best}`, {means[best]:.2f}; `{whole}` {means[whole]:.2f}"]
+        parts.append(f"{difference(scores[whole], scores['task'])} against the student alone (`task`)")
+        gap = difference(scores[whole], scores.get("task-half", {}))
+        if gap:
+            parts.append(f"{gap} where it has seen the labels as often (`task-half`)")
         for form, words in (("", ""), ("-hidden", " that read no class probabilities")):
-            if others := [found[name + form] for name in BASELINES if found.get(name + form)]:
-                shared = set.intersection(*(set(own) for own in others))
-                average = {seed: statistics.mean(own[seed] for own in others) for seed in shared}
-                gap = difference(found[whole], average)
-                line += f", {gap} against the mean of {len(others)} baselines{words}" if gap else ""
-        lines.append(f"{line}.")
+            baselines = [scores[name + form] for name in BASELINES if scores.get(name + form)]
+            gap = difference(scores[whole], mean_by_seed(baselines)) if baselines else ""
+            if gap:
+                parts.append(f"{gap} against the mean of {len(baselines)} baselines{words}")
+        lines.append(f"- {column}: {', '.join(parts)}.")
     return "\n".join(lines)
 
 
@@ -282,8 +286,13 @@ def values(rows: Rows, task: str, method: str, metric: str | None = None) -> See
 
 def overall(rows: Rows, method: str, tasks: Sequence[str]) -> Seeds:
     """The mean of the tasks' main figures, for every seed that has all of them."""
-    own = [values(rows, task, method) for task in tasks]
-    return {seed: statistics.mean(found[seed] for found in own) for seed in set.intersection(*map(set, own))}
+    return mean_by_seed([values(rows, task, method) for task in tasks])
+
+
+def mean_by_seed(columns: Sequence[Seeds]) -> Seeds:
+    """The mean of several figures, for every seed that has all of them."""
+    shared = set.intersection(*(set(by_seed) for by_seed in columns))
+    return {seed: statistics.mean(by_seed[seed] for by_seed in columns) for seed in shared}
 
 
 def order(rows: Rows, paper: Mapping[str, float], task: str) -> str:

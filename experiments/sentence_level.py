@@ -231,16 +231,26 @@ def averages(rows: Rows, domain: str = "all") -> list[float]:
 
 def sharpness_table(runs: Sequence[Mapping[str, Any]]) -> str:
     """What `python -m experiments.sharpness` measured, an epoch a row, after the paper's table 4."""
-    names = [run["update"]["name"].upper() if run["update"]["name"] != "plain" else "AdamW" for run in runs]
-    head = ["epoch", *(f"{title}, {name}" for title in ("largest eigenvalue", "trace", "loss") for name in names)]
-    epochs = sorted({round(point["epoch"], 2) for run in runs for point in run["points"]})
-    points = [{round(point["epoch"], 2): point for point in run["points"]} for run in runs]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---:|" * len(head)]
-    for epoch in epochs:
-        cells = [
-            f"{found[epoch][key]:,.{digits}f}" if epoch in found else ""
-            for key, digits in (("lambda_max", 2), ("trace", 0), ("loss", 3))
-            for found in points
-        ]
-        lines.append(f"| {epoch:g} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    titles = {"lambda_max": "largest eigenvalue", "trace": "trace", "loss": "loss"}
+    digits = {"lambda_max": 2, "trace": 0, "loss": 3}
+    head = ["epoch"]
+    for title in titles.values():
+        head += [f"{title}, {update_name(run)}" for run in runs]
+
+    points_by_run = []
+    for run in runs:
+        points_by_run.append({round(point["epoch"], 2): point for point in run["points"]})
+    lines = []
+    for epoch in sorted(set().union(*points_by_run)):
+        cells = [f"{epoch:g}"]
+        for key in titles:
+            for points in points_by_run:
+                cells.append(f"{points[epoch][key]:,.{digits[key]}f}" if epoch in points else "")
+        lines.append(cells)
+    return markdown_table(head, lines, columns="r" * len(head))
+
+
+def update_name(run: Mapping[str, Any]) -> str:
+    """The update rule of a run: "AdamW" for "plain", else its name."""
+    name: str = run["update"]["name"]
+    return "AdamW" if name == "plain" else name.upper()

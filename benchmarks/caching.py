@@ -38,6 +38,7 @@ from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
 from distilvec.core.device import fast_bf16
 from distilvec.core.files import write_json
 from distilvec.data.corpus import Corpus, build_corpus
+from distilvec.evaluation.metrics import cosine_pairs
 from distilvec.models.load import resolve_model
 from distilvec.teachers.cache.fill import fill_cache
 from distilvec.teachers.cache.store import TeacherCache
@@ -92,7 +93,7 @@ def measure(count: int, repeats: int, sizes: list[int], data: Path | None, folde
                 processor[side].append(time.process_time() - began)
     work = {name: statistics.median(values) for name, values in processor.items()}
     rate = {name: len(texts) / statistics.median(values) for name, values in seconds.items()}
-    cosine = {name: _minimum_cosine(values, vectors["peer_fp32"]) for name, values in vectors.items()}
+    cosine = {name: float(cosine_pairs(values, vectors["peer_fp32"]).min()) for name, values in vectors.items()}
     ratios = {
         "ratio_fp32": rate["ours_fp32"] / rate["peer_fp32"],
         "processor_ratio_fp32": work["peer_fp32"] / work["ours_fp32"],
@@ -156,11 +157,6 @@ def _time(job: Callable[[], Any]) -> float:
     began = time.perf_counter()
     job()
     return time.perf_counter() - began
-
-
-def _minimum_cosine(found: Vectors, reference: Vectors) -> float:
-    one, other = found.astype(np.float64), reference.astype(np.float64)
-    return float(((one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)).min())
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from distilvec.config.student import StudentSection
 from distilvec.core.files import write_json
 from distilvec.core.info import TeacherInfo
 from distilvec.data.docstrings import passages
+from distilvec.evaluation.metrics import cosine_pairs
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.resolve import cache_root
 from distilvec.students.build import build_student
@@ -167,8 +168,7 @@ def vectors(python: Path, example: Path, file: Path, documents: tuple[str, ...])
 
 def lowest_cosine(found: np.ndarray, expected: np.ndarray) -> float:
     """The least similar pair of rows; NaN if a number is."""
-    products = (found * expected).sum(1)
-    return round(float(np.min(products / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1))), 6)
+    return round(float(cosine_pairs(found, expected).min()), 6)
 
 
 def clients_table(report: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.markdown import markdown_table
+from distilvec.core.duration import duration
 
 DIM, KEY_BYTES = 384, 16  # all-MiniLM-L6-v2's vectors; a text's key in the cache
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
@@ -46,10 +47,3 @@ def hardware_table(
         markdown_table(["run", "texts seen", "parameters", "minutes of training"], run_rows),
     ]
     return "\n\n".join(tables)
-
-
-def duration(seconds: float) -> str:
-    """Return seconds, minutes or hours, whichever reads best."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

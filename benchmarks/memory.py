@@ -140,12 +140,13 @@ class Peak:
             time.sleep(self.every)
 
 
-def own_megabytes() -> float:
-    """RssAnon from /proc/self/status (Linux)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+def own_megabytes(process: int | None = None) -> float:
+    """A process's own memory, by default this one's: RssAnon, without files that it maps (Linux)."""
+    status = Path(f"/proc/{process or 'self'}/status")
+    for line in status.read_text(encoding="ascii").splitlines():
         if line.startswith("RssAnon"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError("no RssAnon in /proc/self/status: this benchmark needs Linux")
+    raise RuntimeError(f"no RssAnon in {status}: the process has ended, or this is not Linux")
 
 
 if __name__ == "__main__":

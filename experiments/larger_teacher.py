@@ -174,7 +174,9 @@ def row_difference(ours: Rows, theirs: Rows, test_rows: int) -> str:
         100.0 * (unpacked(one["right"], test_rows) - unpacked(other["right"], test_rows)) for one, other in pairs
     ]
     by_row = np.mean(changes, axis=0)
-    mean, half = float(by_row.mean()), float(norm.ppf(0.975) * by_row.std(ddof=1) / math.sqrt(test_rows))
+    mean = float(by_row.mean())
+    # By hand: norm.interval gives no numbers where no row differs
+    half = float(norm.ppf(0.975) * by_row.std(ddof=1) / math.sqrt(test_rows))
     return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"
 
 

@@ -29,6 +29,7 @@ from transformers import BertConfig, BertModel
 
 from benchmarks.dynamic_cka_loop import Case, aggregates, aggregation_by_loop, draw, value_by_loop
 from distilvec.core.device import fast_bf16, keep_memory
+from distilvec.core.files import write_json
 from distilvec.losses import dynamic_cka as batched
 from distilvec.losses.dynamic_cka import RULES, Rule
 
@@ -85,7 +86,7 @@ def main() -> None:
     if "selection" in arguments.parts:
         report["selection"] = selection()
         print("selection", report["selection"])
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, report)
 
 
 def measure(case: Case, rule: Rule, rounds: int, loop_rounds: int) -> dict[str, Any]:

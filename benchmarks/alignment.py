@@ -30,6 +30,7 @@ from distilvec.alignment.align import Aligner, mapping_rates
 from distilvec.alignment.coverage import measure_mapping
 from distilvec.alignment.store import build_alignment
 from distilvec.config.schema import CorpusSection
+from distilvec.core.files import write_json
 from distilvec.core.outputs import AlignmentKind
 from distilvec.data.corpus import build_corpus
 from distilvec.models.load import load_tokenizer
@@ -68,7 +69,7 @@ def main() -> None:
             name: rates(student, teacher, part[:RATED]) for name, part in parts(arguments.data or SHARED).items()
         },
     }
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, report)
     print(json.dumps(report, indent=1))
 
 

@@ -13,7 +13,6 @@ processor's, which others on the machine hardly change.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from torch import Tensor
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.device import keep_memory, pick_device
+from distilvec.core.files import write_json
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.models.load import BUILTIN, resolve_model
 from distilvec.students.encoder import Encoder
@@ -60,7 +60,7 @@ def main() -> None:
             found = measure(encoder, batch, rows, kind, ["plain", *arguments.ways], arguments.rounds)
             report[length][kind] = found
             print(f"{length:>4} tokens, {kind:<9} {found}", flush=True)
-            arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            write_json(arguments.json, report)
 
 
 def measure(

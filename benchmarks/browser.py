@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 
 from benchmarks.stopwatch import machine
+from distilvec.core.files import write_json
 
 CHROMIUM = Path("/usr/bin/chromium")
 OPEN = """async () => {
@@ -57,7 +58,7 @@ def main() -> None:
     parser.add_argument("--loads", type=int, default=5)
     arguments = parser.parse_args()
     result = measure(arguments)
-    arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, result)
     print(json.dumps(result, indent=1))
 
 

@@ -21,7 +21,7 @@ import logging
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,9 @@ from sentence_transformers import SentenceTransformer
 from benchmarks.texts import sample_texts
 from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
 from distilvec.core.device import fast_bf16
+from distilvec.core.files import write_json
 from distilvec.data.corpus import Corpus, build_corpus
+from distilvec.evaluation.metrics import cosine_pairs
 from distilvec.models.load import resolve_model
 from distilvec.teachers.cache.fill import fill_cache
 from distilvec.teachers.cache.store import TeacherCache
@@ -60,7 +62,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
         report = measure(arguments.texts, arguments.repeats, arguments.batch_sizes, arguments.data, Path(folder))
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, report)
     print(json.dumps(report, indent=1))
 
 
@@ -69,49 +71,43 @@ def measure(count: int, repeats: int, sizes: list[int], data: Path | None, folde
     texts, origin = sample_texts(count, data)
     corpus = _corpus(texts, folder)
     texts = corpus.stored(range(len(corpus)))
-    precisions = {"fp32": torch.float32, **({"bf16": torch.bfloat16} if fast_bf16("cpu") else {})}
+    precisions = {"fp32": torch.float32}
+    if fast_bf16("cpu"):
+        precisions["bf16"] = torch.bfloat16
+
     peers = {name: _peer(dtype) for name, dtype in precisions.items()}
-    ours = {name: _ours(str(dtype).removeprefix("torch.")) for name, dtype in precisions.items()}
+    teachers = {name: _ours(str(dtype).removeprefix("torch.")) for name, dtype in precisions.items()}
     tried = {name: _try_sizes(peer, texts[: max(512, count // 4)], sizes) for name, peer in peers.items()}
     best = {name: max(rates, key=lambda size: rates[size]) for name, rates in tried.items()}
+
     vectors = {f"peer_{name}": _encode(peer, texts, best[name]) for name, peer in peers.items()}
-    vectors |= {f"ours_{name}": teacher.embed(texts) for name, teacher in ours.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in vectors}
-    processor: dict[str, list[float]] = {name: [] for name in vectors}
+    for name, teacher in teachers.items():
+        vectors[f"ours_{name}"] = teacher.embed(texts)
+    cosines = {side: float(cosine_pairs(rows, vectors["peer_fp32"]).min()) for side, rows in vectors.items()}
+
+    seconds: dict[str, list[float]] = {side: [] for side in vectors}
+    processor: dict[str, list[float]] = {side: [] for side in vectors}
     for turn in range(repeats):
         for name in precisions:
-            cache = TeacherCache.create_or_open(folder / f"{name}-{turn}", ours[name].manifest())
+            cache = TeacherCache.create_or_open(folder / f"{name}-{turn}", teachers[name].manifest())
             jobs: dict[str, Callable[[], Any]] = {
                 f"peer_{name}": partial(_encode, peers[name], texts, best[name]),
-                f"ours_{name}": partial(fill_cache, cache, corpus, ours[name]),
+                f"ours_{name}": partial(fill_cache, cache, corpus, teachers[name]),
             }
             for side, job in jobs.items():
                 began = time.process_time()
                 seconds[side].append(_time(job))
                 processor[side].append(time.process_time() - began)
-    work = {name: statistics.median(values) for name, values in processor.items()}
-    rate = {name: len(texts) / statistics.median(values) for name, values in seconds.items()}
-    cosine = {name: _minimum_cosine(values, vectors["peer_fp32"]) for name, values in vectors.items()}
-    ratios = {
-        "ratio_fp32": rate["ours_fp32"] / rate["peer_fp32"],
-        "processor_ratio_fp32": work["peer_fp32"] / work["ours_fp32"],
-    }
-    if "bf16" in precisions:
-        ratios |= {
-            "ratio_bf16": rate["ours_bf16"] / rate["peer_fp32"],
-            "ratio_bf16_vs_bf16": rate["ours_bf16"] / rate["peer_bf16"],
-            "processor_ratio_bf16": work["peer_fp32"] / work["ours_bf16"],
-            "processor_ratio_bf16_vs_bf16": work["peer_bf16"] / work["ours_bf16"],
-        }
+
+    rates = {side: len(texts) / statistics.median(values) for side, values in seconds.items()}
+    work = {side: statistics.median(values) for side, values in processor.items()}
     return {
-        **{name: round(value, 3) for name, value in ratios.items()},
-        "minimum_cosine": {name: round(value, 7) for name, value in cosine.items()},
-        "texts_per_second": {name: round(value, 1) for name, value in rate.items()},
-        "seconds": {name: [round(value, 2) for value in values] for name, values in seconds.items()},
-        "processor_seconds": {name: [round(value, 2) for value in values] for name, values in processor.items()},
-        "peer_batch_sizes": {
-            name: {str(size): round(value, 1) for size, value in rates.items()} for name, rates in tried.items()
-        },
+        **_rounded(_ratios(rates, work), 3),
+        "minimum_cosine": _rounded(cosines, 7),
+        "texts_per_second": _rounded(rates, 1),
+        "seconds": {side: [round(value, 2) for value in values] for side, values in seconds.items()},
+        "processor_seconds": {side: [round(value, 2) for value in values] for side, values in processor.items()},
+        "peer_batch_sizes": {name: _rounded(by_size, 1) for name, by_size in tried.items()},
         "texts": len(texts),
         "text_origin": origin,
         "model": MODEL,
@@ -122,6 +118,26 @@ def measure(count: int, repeats: int, sizes: list[int], data: Path | None, folde
             "sentence-transformers": sentence_transformers.__version__,
         },
     }
+
+
+def _ratios(rates: Mapping[str, float], work: Mapping[str, float]) -> dict[str, float]:
+    """Our speed over the peer's, by texts a second and by processor time."""
+    ratios = {
+        "ratio_fp32": rates["ours_fp32"] / rates["peer_fp32"],
+        "processor_ratio_fp32": work["peer_fp32"] / work["ours_fp32"],
+    }
+    if "ours_bf16" in rates:
+        ratios |= {
+            "ratio_bf16": rates["ours_bf16"] / rates["peer_fp32"],
+            "ratio_bf16_vs_bf16": rates["ours_bf16"] / rates["peer_bf16"],
+            "processor_ratio_bf16": work["peer_fp32"] / work["ours_bf16"],
+            "processor_ratio_bf16_vs_bf16": work["peer_bf16"] / work["ours_bf16"],
+        }
+    return ratios
+
+
+def _rounded(values: Mapping[Any, float], digits: int) -> dict[str, float]:
+    return {str(key): round(value, digits) for key, value in values.items()}
 
 
 def _corpus(texts: list[str], folder: Path) -> Corpus:
@@ -155,11 +171,6 @@ def _time(job: Callable[[], Any]) -> float:
     began = time.perf_counter()
     job()
     return time.perf_counter() - began
-
-
-def _minimum_cosine(found: Vectors, reference: Vectors) -> float:
-    one, other = found.astype(np.float64), reference.astype(np.float64)
-    return float(((one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)).min())
 
 
 if __name__ == "__main__":

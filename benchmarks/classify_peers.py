@@ -28,8 +28,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.markdown import markdown_table
+from benchmarks.results import earlier_results
 from benchmarks.stopwatch import machine
 from benchmarks.texts import SHARED
+from distilvec.core.files import write_json
 
 ROOT = Path(__file__).parents[1]
 DATA = SHARED.parents[1] / "banking77" / "banking77.jsonl.gz"
@@ -142,29 +145,35 @@ def run_setfit(workspace: Path, python: Path, model: str, seed: int, pairs: int)
 
 def classify_table(report: dict[str, Any]) -> str:
     """Return a line for each model of each job: accuracy on the test rows, parameters, and minutes of the command."""
-    lines = ["| training rows | model | accuracy | parameters | minutes |", "|---|---|---:|---:|---:|"]
+    lines = []
     for job, sides in report.items():
         if job == "machine":
             continue
         rows = []
         if (ours := sides.get("distilvec")) is not None:
             low, high = ours["interval"]
-            teacher = f"{ours['teacher_accuracy']:.1f} | {ours['teacher_parameters'] / 1e6:.1f} M | "
-            student = f"{ours['accuracy']:.1f} [{low:.1f}, {high:.1f}] | {ours['parameters'] / 1e6:.1f} M"
-            rows = [f"`classify`, its teacher | {teacher}", f"`classify` | {student} | {ours['minutes']:.1f}"]
+            teacher = [f"{ours['teacher_accuracy']:.1f}", f"{ours['teacher_parameters'] / 1e6:.1f} M", ""]
+            rows.append(["`classify`, its teacher", *teacher])
+            accuracy = f"{ours['accuracy']:.1f} [{low:.1f}, {high:.1f}]"
+            student = [accuracy, f"{ours['parameters'] / 1e6:.1f} M", f"{ours['minutes']:.1f}"]
+            rows.append(["`classify`", *student])
         if (peer := sides.get("setfit")) is not None:
-            figures = f"{peer['accuracy']:.1f} | {peer['parameters'] / 1e6:.1f} M | {peer['minutes']:.1f}"
-            rows.append(f"setfit, {2 * peer['pairs']} pairs a text | {figures}")
-        lines += [f"| {job if number == 0 else ''} | {row} |" for number, row in enumerate(rows)]
-    return "\n".join(lines)
+            figures = [f"{peer['accuracy']:.1f}", f"{peer['parameters'] / 1e6:.1f} M", f"{peer['minutes']:.1f}"]
+            rows.append([f"setfit, {2 * peer['pairs']} pairs a text", *figures])
+        title = job
+        for row in rows:
+            lines.append([title, *row])
+            title = ""  # a job's name stands in its first line alone
+    head = ["training rows", "model", "accuracy", "parameters", "minutes"]
+    return markdown_table(head, lines, columns="llrrr")
 
 
 def save(path: Path, job: str, side: str, result: dict[str, Any]) -> None:
     """Put a side's result into the file."""
-    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    report = earlier_results(path, {})
     report["machine"] = machine()
     report.setdefault(job, {})[side] = result
-    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(path, report)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.markdown import markdown_table
+
 ROOT = Path(__file__).parents[1]
 LONG = 40  # lines of a function that a reader can still take in at once
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -150,10 +152,10 @@ def comment_rows(source: str) -> Iterator[int]:
 
 def size_table(densities: dict[str, Density]) -> str:
     """Return the table of lines and functions; shares in per cent."""
-    lines = [
-        "| | files | lines | imports | doc | comments | blank | functions | median | above 40 | classes |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    head = [
+        "", "files", "lines", "imports", "doc", "comments", "blank", "functions", "median", "above 40", "classes",
+    ]  # fmt: skip
+    lines = []
     for name, density in densities.items():
         lengths = density.function_lines or [0]
         long = sum(length > LONG for length in lengths)
@@ -167,16 +169,14 @@ def size_table(densities: dict[str, Density]) -> str:
             f"{100 * long / len(lengths):.0f} %",
             f"{density.classes:,}",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return markdown_table(head, lines)
 
 
 def density_table(densities: dict[str, Density]) -> str:
     """Return the table of expressions per 1,000 lines that are neither blank nor comment."""
-    lines = [
-        "| | comprehensions | conditional expressions | `a, b = x, y` | raise | `Any` |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    head = ["", "comprehensions", "conditional expressions", "`a, b = x, y`", "raise", "`Any`"]
+    lines = []
     for name, density in densities.items():
         counts = (
             density.comprehensions,
@@ -185,8 +185,8 @@ def density_table(densities: dict[str, Density]) -> str:
             density.raises,
             density.any_types,
         )
-        lines.append(f"| {name} | {' | '.join(map(density.per_thousand, counts))} |")
-    return "\n".join(lines)
+        lines.append([name, *map(density.per_thousand, counts)])
+    return markdown_table(head, lines)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ other order every other time; a ratio (with experts to without) is the median of
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config.student import ExpertsSection, StudentSection
+from distilvec.core.files import write_json
 from distilvec.evaluation.memory import machine_info
 from distilvec.evaluation.speed import BACKENDS, ROLE_TOKENS, TIMED, Encode, Setting, Timing, measure, plan_settings
 from distilvec.formats.onnx import export_copy
@@ -75,7 +75,7 @@ def main() -> None:
             found = report["models"][name][backend] = measure_all(backend, models, settings, timing, arguments.rounds)
             for setting, figures in found.items():
                 print(f"{name:<10} {backend:<8} {setting:<14} {figures}", flush=True)
-            arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            write_json(arguments.json, report)
 
 
 def make_models(layers: int, width: int) -> dict[str, SentenceTransformer]:

@@ -10,13 +10,15 @@ stay.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import markdown_table
+from benchmarks.results import earlier_results
 from benchmarks.stopwatch import machine
+from distilvec.core.files import write_json
 from distilvec.models.load import BUILTIN, resolve_model
 from distilvec.verbs.export.export import FORMS, export_model
 
@@ -30,7 +32,7 @@ def main() -> None:
     parser.add_argument("--forms", nargs="+", default=[*FORMS], choices=[*FORMS])
     parser.add_argument("--suite", type=Path, default=SUITE)
     arguments = parser.parse_args()
-    result = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json.exists() else {"models": {}}
+    result = earlier_results(arguments.json, {"models": {}})
     result["machine"] = machine()
     for given in arguments.models:
         name, _, folder = given.rpartition("=")
@@ -42,25 +44,32 @@ def main() -> None:
                 for form in arguments.forms
             }
         result["models"][name or Path(folder).name] = rows
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_json(arguments.json, result)
     print(exports_table(result))
 
 
 def exports_table(result: Mapping[str, Any]) -> str:
     """One line per model and form; ratios are those of PyTorch's median latency to the file's."""
-    lines = [
-        "| model | form | MB | mean cosine | overlap@10 | nDCG@10 (PyTorch) | ms, PyTorch | ms | ratio |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    head = [
+        "model", "form", "MB", "mean cosine", "overlap@10", "nDCG@10 (PyTorch)", "ms, PyTorch", "ms", "ratio",
+    ]  # fmt: skip
+    lines = []
     for model, rows in result["models"].items():
         for form, row in rows.items():
             ratio = row["pytorch_latency_ms"] / row["latency_ms"]
-            lines.append(
-                f"| {model} | `{form}` | {row['megabytes']:.1f} | {row['mean_cosine']:.4f} | {row['overlap']:.3f} | "
-                f"{row['ndcg']:.2f} ({row['pytorch_ndcg']:.2f}) | {row['pytorch_latency_ms']:.2f} | "
-                f"{row['latency_ms']:.2f} | {ratio:.2f} |"
-            )
-    return "\n".join(lines)
+            cells = [
+                model,
+                f"`{form}`",
+                f"{row['megabytes']:.1f}",
+                f"{row['mean_cosine']:.4f}",
+                f"{row['overlap']:.3f}",
+                f"{row['ndcg']:.2f} ({row['pytorch_ndcg']:.2f})",
+                f"{row['pytorch_latency_ms']:.2f}",
+                f"{row['latency_ms']:.2f}",
+                f"{ratio:.2f}",
+            ]
+            lines.append(cells)
+    return markdown_table(head, lines, columns="ll" + "r" * 7)
 
 
 if __name__ == "__main__":

@@ -41,12 +41,14 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from tokenizers import BertWordPieceTokenizer
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
+from benchmarks.markdown import markdown_table
 from benchmarks.stopwatch import machine
 from benchmarks.texts import sample_texts
 from benchmarks.training import Ours, Peer
 from distilvec.config.schema import CorpusSection, MethodSection, Recipe, SourceSection, TeacherSection
 from distilvec.config.student import StudentSection
 from distilvec.core.device import fast_bf16
+from distilvec.core.files import write_json
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
@@ -90,7 +92,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["DISTILVEC_CACHE"] = folder
             report[size] = measure(size, Path(folder), precision, report["matmul_tflops"], arguments)
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        write_json(arguments.json, report)
     print(json.dumps(report, indent=1))
 
 
@@ -237,16 +239,18 @@ def sampled_use(device: str, found: list[float]) -> Iterator[None]:
 
 def gpu_table(found: dict[str, Any]) -> str:
     """Return a line for each job and model size of a report."""
-    lines = ["| BERT, job | distilvec, texts/s | peer, texts/s | ratio | GPU busy, % |", "|---|---:|---:|---:|---:|"]
+    head = ["BERT, job", "distilvec, texts/s", "peer, texts/s", "ratio", "GPU busy, %"]
+    lines = []
     for size in SIZES:
         for job in ("caching", "training"):
             row = found.get(size, {}).get(job)
             if row is not None:
                 rates = [f"{row['texts_per_second'][side]:,.0f}" for side in ("ours", "peer")]
                 cells = [f"{size}, {job}", *rates, f"{row['ratio']:.2f}", f"{100 * row['busy']:.0f}"]
-                lines.append("| " + " | ".join(cells) + " |")
+                lines.append(cells)
     rounds = f"{found['texts_a_round']:,} texts a round, batches of {found['batch_size']} in training"
-    return "\n".join([*lines, "", f"{found['machine']}, torch {found['torch']}, {found['precision']}, {rounds}."])
+    setting = f"{found['machine']}, torch {found['torch']}, {found['precision']}, {rounds}."
+    return f"{markdown_table(head, lines)}\n\n{setting}"
 
 
 def matmul_rate(device: str, precision: str) -> float:

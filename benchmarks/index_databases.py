@@ -19,6 +19,7 @@ import numpy as np
 from benchmarks.indexes import DATABASES, lacking, stored
 from benchmarks.texts import sample_texts
 from distilvec.__main__ import run_command
+from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.significance import mean_interval
 from distilvec.models.load import BUILTIN, load, resolve_model
@@ -75,7 +76,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
             }
         )
         print(json.dumps(results[-1]))
-    (given.out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    write_json(given.out / "results.json", results)
     return results
 
 

@@ -43,7 +43,7 @@ from safetensors.torch import load_file
 from benchmarks.texts import sample_texts
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
-from distilvec.core.files import SEAL
+from distilvec.core.files import SEAL, write_json
 from distilvec.core.run_folder import RunFolder
 
 THROUGHPUT = ("train/texts_per_second", "train/tokens_per_second", "train/wait")
@@ -92,7 +92,7 @@ def main() -> None:
             )
             result[part]["seconds"] = round(time.monotonic() - began)
             print(f"{part}: {json.dumps(result[part])}", flush=True)
-    arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, result)
     sys.exit(0 if all(part["same"] and part["kills"] for part in result.values()) else 1)
 
 

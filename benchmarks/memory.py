@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.texts import COMMON
+from distilvec.core.files import write_json
 from distilvec.pipeline.prepare import fill_cache, prepare
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.train import train
@@ -43,7 +44,7 @@ def main() -> None:
         print(rows, found[rows], flush=True)
     first, last = found[arguments.rows[0]], found[arguments.rows[-1]]
     result = {"peak_mb": found, "growth": {stage: last[stage] / first[stage] for stage in first}}
-    arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, result)
     print(json.dumps(result, indent=1))
 
 
@@ -139,12 +140,13 @@ class Peak:
             time.sleep(self.every)
 
 
-def own_megabytes() -> float:
-    """RssAnon from /proc/self/status (Linux)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+def own_megabytes(process: int | None = None) -> float:
+    """A process's own memory, by default this one's: RssAnon, without files that it maps (Linux)."""
+    status = Path(f"/proc/{process or 'self'}/status")
+    for line in status.read_text(encoding="ascii").splitlines():
         if line.startswith("RssAnon"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError("no RssAnon in /proc/self/status: this benchmark needs Linux")
+    raise RuntimeError(f"no RssAnon in {status}: the process has ended, or this is not Linux")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
@@ -283,7 +284,7 @@ def main() -> None:
         rows += [{"page": page.name, **asdict(outcome)} for outcome in outcomes]
     if arguments.json:
         content = {"lines": arguments.lines, "steps": arguments.steps, "rows": rows}
-        arguments.json.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(arguments.json, content)
     sys.exit(any(row["problem"] for row in rows))
 
 

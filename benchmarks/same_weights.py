@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from benchmarks.markdown import markdown_table
 from benchmarks.texts import COMMON
 
 ROOT = Path(__file__).parents[1]
@@ -279,10 +280,9 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def table(results: list[Result]) -> str:
     """Return a line for each case, as Markdown."""
-    lines = ["| run | tensors | weights |", "|---|---:|---|"]
-    lines += [f"| {result.case} | {result.tensors} | {result.cell()} |" for result in results]
+    rows = [[result.case, str(result.tensors), result.cell()] for result in results]
     equal = sum(result.is_equal for result in results)
-    return "\n".join([*lines, "", f"{equal} of {len(results)} equal"])
+    return f"{markdown_table(['run', 'tensors', 'weights'], rows, columns='lrl')}\n\n{equal} of {len(results)} equal"
 
 
 if __name__ == "__main__":

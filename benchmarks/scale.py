@@ -25,6 +25,7 @@ import numpy as np
 
 from benchmarks.memory import Peak, own_megabytes, tiny_teacher
 from benchmarks.texts import COMMON
+from distilvec.core.files import write_json
 
 DIM = 16
 DUPLICATES = 10  # every tenth text repeats an earlier one
@@ -50,7 +51,7 @@ def main() -> None:
         found[rows] = json.loads(done.stdout.splitlines()[-1])
         print(rows, found[rows], flush=True)
     result = {"sizes": found, "slopes": slopes(found)}
-    arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, result)
     print(json.dumps(result["slopes"], indent=1))
 
 

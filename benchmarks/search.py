@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.memory import Peak
+from distilvec.core.files import write_json
 from distilvec.evaluation.search import BLOCK, pack_signs, rescored_top_k, top_k
 
 PRECISIONS = ("float32", "int8", "binary_rescored")
@@ -46,7 +47,7 @@ def main() -> None:
         done = subprocess.run(line, check=True, capture_output=True, text=True)
         found[precision] = json.loads(done.stdout.splitlines()[-1])
         print(precision, found[precision], flush=True)
-    arguments.json.write_text(json.dumps({**size, "precisions": found}, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, {**size, "precisions": found})
 
 
 def measure(precision: str, documents: int, queries: int, width: int, count: int) -> dict[str, float]:

@@ -36,8 +36,10 @@ import httpx
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
+from benchmarks.memory import own_megabytes
 from benchmarks.stopwatch import machine
 from benchmarks.texts import sample_texts
+from distilvec.core.files import write_json
 from distilvec.models.load import resolve_model
 
 PATH = "/v1/embeddings"
@@ -60,7 +62,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     result = measure(arguments)
-    arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, result)
     print(json.dumps(result, indent=1))
 
 
@@ -112,7 +114,7 @@ def peer(arguments: argparse.Namespace, address: str, texts: list[str], expected
         try:
             sides = {"ours": address, "theirs": f"http://127.0.0.1:{port}"}
             found = asyncio.run(in_turn(sides, texts, expected, arguments.concurrency))
-            return {"command": Path(shlex.split(line)[0]).name, **found, "megabytes": own_megabytes_of(process.pid)}
+            return {"command": Path(shlex.split(line)[0]).name, **found, "megabytes": own_megabytes(process.pid)}
         finally:
             process.terminate()
 
@@ -197,7 +199,7 @@ async def load(address: str, process: int, texts: list[str], concurrency: int) -
 
     def note(answers: int) -> None:
         if answers % (len(texts) // 4) == 0 and len(memory) < 4:
-            memory.append(own_megabytes_of(process))
+            memory.append(own_megabytes(process))
 
     async with connected(address, concurrency) as client:
         sender = Sender(client, concurrency, note)
@@ -228,13 +230,6 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
         "p50_ms": round(1000 * statistics.median(seconds), 2),
         "p99_ms": round(1000 * float(np.quantile(seconds, 0.99)), 2),
     }
-
-
-def own_megabytes_of(process: int) -> float:
-    """A process's own memory, without files that it maps."""
-    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
-    found = re.search(r"RssAnon:\s+(\d+) kB", status)
-    return int(found[1]) / 1024 if found else float("nan")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from distilvec.core.files import write_json
 from distilvec.teachers.cache.store import SHARD_ROWS
 from distilvec.teachers.ray_workers import AHEAD
 
@@ -95,7 +96,7 @@ def main() -> None:
     path, workers = given.pop("json"), given.pop("workers")
     changed = {name: value for name, value in given.items() if value is not None}
     runs = [simulate(Cluster(count, **changed)) for count in workers]
-    path.write_text(json.dumps({"assumptions": vars(Cluster(0, **changed)), "runs": runs}, indent=1) + "\n")
+    write_json(path, {"assumptions": vars(Cluster(0, **changed)), "runs": runs})
     for run in runs:
         print(json.dumps(run))
 

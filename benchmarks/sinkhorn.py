@@ -12,7 +12,6 @@ alternating rounds.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 import warnings
@@ -26,6 +25,7 @@ import ot
 import torch
 from torch import Tensor
 
+from distilvec.core.files import write_json
 from distilvec.losses.transport import transport_cost
 
 EPSILON = 0.1
@@ -63,7 +63,7 @@ def main() -> None:
     for name, (iterations, tolerance) in STOPS.items():
         report[name] = measure(problems, iterations, tolerance, arguments.rounds)
         print(name, report[name], flush=True)
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, report)
 
 
 def draw(count: int, student: int, teacher: int) -> Problems:

@@ -40,6 +40,7 @@ from benchmarks.texts import sample_texts
 from distilvec.config import recipe as recipes
 from distilvec.core.device import fast_bf16, pick_device
 from distilvec.core.errors import DistilvecError
+from distilvec.core.files import write_json
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.run_folder import TrainingFolder
@@ -103,7 +104,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DISTILVEC_CACHE"] = folder
         report = measure(Path(folder), arguments)
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, report)
     print(cost_table(report))
 
 

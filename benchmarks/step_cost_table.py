@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.markdown import markdown_table
+
 MARKS = {
     "time": {
         "talas_plain": ("simcse", 1.15),
@@ -35,11 +37,13 @@ def add_ratios(found: dict[str, dict[str, Any]]) -> None:
 
 def cost_table(report: Mapping[str, Any]) -> str:
     """Time and memory of a step by method and precision, as the paper's table 3, and the ratios that have a mark."""
-    lines = ["| method | precision | ms a step | mean MB | peak MB | std MB |", "|---|---|---:|---:|---:|---:|"]
+    lines = []
     for name, entry in report.items():
         for precision, part in precisions(entry).items():
-            cells = [f"{part['ms']:.0f}", *(f"{part[key]:.0f}" for key in ("mean_mb", "peak_mb", "std_mb"))]
-            lines.append(f"| {name} | {precision} | " + " | ".join(cells) + " |")
+            cells = [f"{part[key]:.0f}" for key in ("ms", "mean_mb", "peak_mb", "std_mb")]
+            lines.append([name, precision, *cells])
+    head = ["method", "precision", "ms a step", "mean MB", "peak MB", "std MB"]
+    table = markdown_table(head, lines, columns="llrrrr")
     notes = []
     for what, marks in MARKS.items():
         for name, (other, mark) in marks.items():
@@ -54,7 +58,7 @@ def cost_table(report: Mapping[str, Any]) -> str:
             if "weight_passes" in part:
                 share = f"{100 * part['weight_passes']:.1f}% of a step"
                 notes.append(f"- perturbing and restoring the weights, `{name}`, {precision}: {share} (target: 5%)")
-    return "\n".join(lines) + ("\n\n" + "\n".join(notes) if notes else "")
+    return "\n\n".join([table, "\n".join(notes)]) if notes else table
 
 
 def precisions(entry: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

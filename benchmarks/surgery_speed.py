@@ -29,6 +29,7 @@ from benchmarks.memory import Peak
 from benchmarks.stopwatch import machine, settled_megabytes
 from benchmarks.texts import sample_texts
 from distilvec.config.student import StudentSection, VocabularySection
+from distilvec.core.files import write_json
 from distilvec.models.load import load_tokenizer
 from distilvec.students.build import fresh_transformer
 from distilvec.verbs.transplant.transplant import transplant_folder
@@ -54,7 +55,7 @@ def main() -> None:
         "counting": counting(arguments.texts),
         "transplant": transplanting(arguments.rows),
     }
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, report)
     print(json.dumps(report, indent=1))
 
 

@@ -45,6 +45,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.results import earlier_results
 from benchmarks.texts import SHARED, sample_texts
 
 ROOT = Path(__file__).parents[1]
@@ -102,7 +103,7 @@ def main() -> None:
 
 def save(path: Path, arguments: argparse.Namespace, side: str, result: dict[str, Any], teacher: dict[str, Any]) -> None:
     """Put a side's result into the file, beside those of other jobs and sides."""
-    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    report = earlier_results(path, {})
     settings = {name: getattr(arguments, name) for name in ("minutes", "texts", "candidates", "epochs", "student")}
     job = report.setdefault(arguments.job, {})
     job |= {"teacher_model": Path(arguments.teacher).name, "teacher": teacher, **settings}

@@ -37,6 +37,7 @@ from benchmarks.texts import sample_texts
 from distilvec.alignment.store import AlignmentStore, build_alignment
 from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
 from distilvec.core.batch import TextBatch
+from distilvec.core.files import write_json
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.objective import Objective, weighted_loss
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
@@ -70,7 +71,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
         report = measure(arguments.texts, arguments.long_texts, Path(folder))
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, report)
     print(json.dumps(report, indent=1))
 
 

@@ -30,11 +30,13 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import EmbedDistillLoss
 
+from benchmarks.results import earlier_results
 from benchmarks.texts import sample_texts
 from distilvec.config.schema import CorpusSection, MethodSection, Recipe, SourceSection, TeacherSection
 from distilvec.config.student import StudentSection
 from distilvec.config.training import ScheduleSection, TrainSection
 from distilvec.core.device import fast_bf16
+from distilvec.core.files import write_json
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.registry import build_objective
 from distilvec.core.run_folder import TrainingFolder
@@ -72,9 +74,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DISTILVEC_CACHE"] = folder
         result = measure(Path(folder), arguments)
-    if arguments.json.exists():
-        result = json.loads(arguments.json.read_text(encoding="utf-8")) | result
-    arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    result = earlier_results(arguments.json, {}) | result
+    write_json(arguments.json, result)
     print(json.dumps(result, indent=1))
 
 

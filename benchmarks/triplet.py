@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.memory import Peak
+from distilvec.core.files import write_json
 from distilvec.losses.ranking import relative_triplet
 from distilvec.losses.relations import cosine_relations
 
@@ -61,7 +62,7 @@ def main() -> None:
             cases.append(json.loads(done.stdout.splitlines()[-1]))
             print(cases[-1], flush=True)
     report = summary(cases)
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, report)
     print({name: value for name, value in report.items() if name != "cases"})
 
 

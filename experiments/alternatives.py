@@ -13,14 +13,15 @@ machine; NAME=PATH, a folder or an exported file.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.results import earlier_results
 from benchmarks.stopwatch import machine
+from distilvec.core.files import write_json
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL, retention
 from distilvec.evaluation.evaluator import Score
 
@@ -41,10 +42,8 @@ def main() -> None:
     elif arguments.action == "score":
         score(Path(arguments.folders[0]), arguments.json)
     else:
-        arguments.json.write_text(
-            json.dumps(latencies(dict(given.split("=", 1) for given in arguments.folders)), indent=1) + "\n",
-            encoding="utf-8",
-        )
+        models = dict(given.split("=", 1) for given in arguments.folders)
+        write_json(arguments.json, latencies(models))
 
 
 def distil(folder: Path, dim: int) -> None:
@@ -66,12 +65,12 @@ def score(folder: Path, path: Path) -> None:
 
     scores = distilvec.evaluate(str(folder), SUITE, teacher=TEACHER)
     model = SentenceTransformer(str(folder), device="cpu")
-    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    found = earlier_results(path, {})
     found[folder.name] = {
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "scores": scores.to_dataframe().to_dict("records"),
     }
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_json(path, found)
 
 
 def latencies(given: Mapping[str, str], repeats: int = 400) -> dict[str, Any]:

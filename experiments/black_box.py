@@ -13,7 +13,6 @@ scored alike: alone, and against the folder's vectors of documents. The command 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import distilvec
+from benchmarks.markdown import markdown_table
+from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
 from distilvec.models.load import load_model
 from distilvec.pipeline.opened_run import Run
@@ -69,7 +70,7 @@ def main() -> None:
         "server": {"teacher": arguments.server, "texts": texts},
         "server-by-role": {"teacher": arguments.server, "texts": texts, **ROLES},
     }
-    rows = json.loads(arguments.json.read_bytes())["rows"] if arguments.json.exists() else []
+    rows = earlier_results(arguments.json, {"rows": []})["rows"]
     for way, teacher in teachers.items():
         if any(row["way"] == way for row in rows):
             continue
@@ -108,10 +109,7 @@ def row_of(run: Run, teacher: str) -> dict[str, Any]:
 
 def table(report: Mapping[str, Any]) -> str:
     """Return a line for each way to the teacher."""
-    lines = [
-        "| the teacher is | steps | distance | retrieval | asymmetric |",
-        "|---|---:|---:|---:|---:|",
-    ]
+    lines = []
     for row in report["rows"]:
         found = row["retrieval"]
         cells = [
@@ -121,13 +119,13 @@ def table(report: Mapping[str, Any]) -> str:
             f"{found['student']:.1f}",
             f"{found['asymmetric']:.1f}",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(cells)
+    ways = markdown_table(["the teacher is", "steps", "distance", "retrieval", "asymmetric"], lines)
     teacher = report["rows"][0]["retrieval"]["teacher"]
     told = (
         f"{report['texts']:,} texts, {report['epochs']} passes, one seed; the teacher's own retrieval is {teacher:.1f}"
     )
-    lines += ["", f"{told} (`python -m experiments.black_box E5_FOLDER --server ADDRESS --json FILE`)."]
-    return "\n".join(lines)
+    return f"{ways}\n\n{told} (`python -m experiments.black_box E5_FOLDER --server ADDRESS --json FILE`)."
 
 
 if __name__ == "__main__":

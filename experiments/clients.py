@@ -28,11 +28,14 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 import distilvec
+from benchmarks.markdown import markdown_table
+from benchmarks.results import earlier_results
 from distilvec.config.schema import Role
 from distilvec.config.student import StudentSection
 from distilvec.core.files import write_json
 from distilvec.core.info import TeacherInfo
 from distilvec.data.docstrings import passages
+from distilvec.evaluation.metrics import cosine_pairs
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.resolve import cache_root
 from distilvec.students.build import build_student
@@ -61,7 +64,7 @@ def main() -> int:
     parser.add_argument("--llama-cpp", type=Path, metavar="CLONE")
     arguments = parser.parse_args()
     root = cache_root() / "clients"
-    report = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json.exists() else {"rows": []}
+    report = earlier_results(arguments.json, {"rows": []})
     students = make_students(root / "students", arguments.llama_cpp)
     for example in sorted(EXAMPLES.glob("with_*.py")):
         name = example.stem
@@ -165,28 +168,28 @@ def vectors(python: Path, example: Path, file: Path, documents: tuple[str, ...])
 
 def lowest_cosine(found: np.ndarray, expected: np.ndarray) -> float:
     """The least similar pair of rows; NaN if a number is."""
-    products = (found * expected).sum(1)
-    return round(float(np.min(products / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1))), 6)
+    return round(float(cosine_pairs(found, expected).min()), 6)
 
 
 def clients_table(report: Mapping[str, Any]) -> str:
     """A line per environment and file: the lowest cosine of both students."""
-    lines = [
-        "| example | environment | torch | reads | lowest cosine | with its own vocabulary |",
-        "|---|---|---|---|---:|---:|",
-    ]
+    lines = []
     rows = report["rows"]
     for row in rows:
         if row["vocabulary"] == "teacher":
             same = [other for other in rows if all(other[key] == row[key] for key in ("client", "packages", "reads"))]
             own = next((other for other in same if other is not row), None)
-            of_own = f"{own['cosine']:.6f} ({own['vocabulary']})" if own else ""
-            lines.append(
-                f"| [{row['client']}.py](../examples/clients/{row['client']}.py) | {', '.join(row['packages'])} | "
-                f"{'yes' if row['torch'] else 'no'} | {row['reads']} | {row['cosine']:.6f} | "
-                f"{of_own} |"
-            )
-    return "\n".join(lines)
+            cells = [
+                f"[{row['client']}.py](../examples/clients/{row['client']}.py)",
+                ", ".join(row["packages"]),
+                "yes" if row["torch"] else "no",
+                row["reads"],
+                f"{row['cosine']:.6f}",
+                f"{own['cosine']:.6f} ({own['vocabulary']})" if own else "",
+            ]
+            lines.append(cells)
+    head = ["example", "environment", "torch", "reads", "lowest cosine", "with its own vocabulary"]
+    return markdown_table(head, lines, columns="llllrr")
 
 
 if __name__ == "__main__":

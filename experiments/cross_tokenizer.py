@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.markdown import markdown_table
 from benchmarks.step_cost_table import precisions
 from distilvec.config.builtin import recipe_folder
 from distilvec.config.recipe import read_tree
@@ -90,26 +91,25 @@ def emo_summary(report: Mapping[str, Any], all_labels: Mapping[str, Any], costs:
     """A line for each method: banking77 with few labels, STS-B, banking77 with all labels, and a step's time."""
     rows = report["rows"]
     head = ("run", "banking77", "against `task`", "STS-B", "banking77, all labels", "ms a step")
-    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     accuracy = f"{report['teachers']['banking77']['accuracy']:.2f}"
-    lines.append(f"| teacher | {accuracy} | | {report['teachers']['stsb-separate']['spearman']:.2f} | {accuracy} | |")
+    spearman = f"{report['teachers']['stsb-separate']['spearman']:.2f}"
+    lines = [["teacher", accuracy, "", spearman, accuracy, ""]]
     for name in EMO_SUMMARY:
         cost = f"{precisions(costs[name])['bf16']['ms']:.0f}" if name in costs else ""
         gap = difference(values(rows, "banking77", name), values(rows, "banking77", "task")) if name != "task" else ""
         cells = [cell(rows, "banking77", name), gap, cell(rows, "stsb-separate", name)]
         cells += [cell(all_labels["rows"], "banking77", name), cost]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([name, *cells])
+    return markdown_table(head, lines)
 
 
 def moe_summary(report: Mapping[str, Any]) -> str:
     """A line for each form of DistillMoE: both tasks, the distance from the student alone, and where the gate ends."""
     rows = [row for row in report["rows"] if row["task"] in MAIN]
     head = ("run", "banking77", "against `task`", "STS-B", "against `task`", "greatest gate")
-    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
-    teacher = report["teachers"]
-    first, second = teacher["banking77"]["accuracy"], teacher["stsb-separate"]["spearman"]
-    lines.append(f"| teacher | {first:.2f} | | {second:.2f} | | |")
+    accuracy = f"{report['teachers']['banking77']['accuracy']:.2f}"
+    spearman = f"{report['teachers']['stsb-separate']['spearman']:.2f}"
+    lines = [["teacher", accuracy, "", spearman, "", ""]]
     for name in MOE_SUMMARY:
         cells = []
         for task in MAIN:
@@ -117,8 +117,8 @@ def moe_summary(report: Mapping[str, Any]) -> str:
             cells += [cell(rows, task, name), difference(values(rows, task, name), alone) if name != "task" else ""]
         gates = [max(row["gates"]) for row in rows if row["method"] == name and row.get("gates")]
         cells.append(f"{statistics.mean(gates):.2f}" if gates else "")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([name, *cells])
+    return markdown_table(head, lines)
 
 
 def cell(rows: Rows, task: str, method: str) -> str:
@@ -171,33 +171,37 @@ def findings(rows: Rows, whole: str, sweep: str) -> str:
 def differences(columns: Mapping[str, Mapping[str, Seeds]], whole: str, left_out: Mapping[str, str]) -> str:
     """A table of every member's difference from one of them, column by column, with what each leaves out."""
     names = next(iter(columns.values()))
-    lines = ["| " + " | ".join([f"against `{whole}`", *columns]) + " |", "|---|" + "---:|" * len(columns)]
+    lines = []
     for name in (name for name in names if name != whole):
         label = f"{name} (without {left_out[name]})" if name in left_out else name
         cells = [difference(found[name], found[whole]) for found in columns.values()]
-        lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append([label, *cells])
+    return markdown_table([f"against `{whole}`", *columns], lines)
 
 
 def conclusions(columns: Mapping[str, Mapping[str, Seeds]], whole: str) -> str:
     """In words, a line for each column: the best, and the whole method against the student alone and its baselines."""
     lines = []
-    for column, found in columns.items():
-        most = max(map(len, found.values()))  # seeds: fewer are not ranked against more
-        means = {name: statistics.mean(own.values()) for name, own in found.items() if len(own) == most}
-        means |= {name: statistics.mean(found[name].values()) for name in (whole, "task") if found[name]}
+    for column, scores in columns.items():
+        most = max(len(by_seed) for by_seed in scores.values())
+        means = {}
+        for name, by_seed in scores.items():
+            # Fewer seeds are not ranked against more, but for the two methods that the line is about
+            if len(by_seed) == most or (name in (whole, "task") and by_seed):
+                means[name] = statistics.mean(by_seed.values())
         best = max(means, key=means.__getitem__)
-        line = f"- {column}: best is `{best}`, {means[best]:.2f}; `{whole}` {means[whole]:.2f}"
-        line += f", {difference(found[whole], found['task'])} against the student alone (`task`)"
-        if gap := difference(found[whole], found.get("task-half", {})):
-            line += f", {gap} where it has seen the labels as often (`task-half`)"
+
+        parts = [f"best is `{best}`, {means[best]:.2f}; `{whole}` {means[whole]:.2f}"]
+        parts.append(f"{difference(scores[whole], scores['task'])} against the student alone (`task`)")
+        gap = difference(scores[whole], scores.get("task-half", {}))
+        if gap:
+            parts.append(f"{gap} where it has seen the labels as often (`task-half`)")
         for form, words in (("", ""), ("-hidden", " that read no class probabilities")):
-            if others := [found[name + form] for name in BASELINES if found.get(name + form)]:
-                shared = set.intersection(*(set(own) for own in others))
-                average = {seed: statistics.mean(own[seed] for own in others) for seed in shared}
-                gap = difference(found[whole], average)
-                line += f", {gap} against the mean of {len(others)} baselines{words}" if gap else ""
-        lines.append(f"{line}.")
+            baselines = [scores[name + form] for name in BASELINES if scores.get(name + form)]
+            gap = difference(scores[whole], mean_by_seed(baselines)) if baselines else ""
+            if gap:
+                parts.append(f"{gap} against the mean of {len(baselines)} baselines{words}")
+        lines.append(f"- {column}: {', '.join(parts)}.")
     return "\n".join(lines)
 
 
@@ -211,13 +215,14 @@ def parts_left_out(sweep: str) -> dict[str, str]:
 
 def gates(rows: Rows) -> str:
     """Where the gates end, as means over tasks and seeds, greatest and least expert first and last."""
-    lines = ["| mean gates at the end | greatest | least |", "|---|---:|---:|"]
+    lines = []
     for method in OF_MOE:
         found = [row["gates"] for row in rows if row["method"] == method and row.get("gates")]
         if found:
-            most, least = (statistics.mean(choose(means) for means in found) for choose in (max, min))
-            lines.append(f"| {method} | {most:.2f} | {least:.2f} |")
-    return "\n".join(lines)
+            most = statistics.mean(max(means) for means in found)
+            least = statistics.mean(min(means) for means in found)
+            lines.append([method, f"{most:.2f}", f"{least:.2f}"])
+    return markdown_table(["mean gates at the end", "greatest", "least"], lines)
 
 
 def tasks_of(rows: Rows) -> list[str]:
@@ -227,39 +232,49 @@ def tasks_of(rows: Rows) -> list[str]:
 
 def table(report: Mapping[str, Any], rows: Rows) -> str:
     """Every method on every task with its deviation over seeds; the seeds task by task where they differ."""
-    tasks, main = tasks_of(rows), MAIN | ONE_INPUT
+    main = MAIN | ONE_INPUT
+    tasks = tasks_of(rows)
     methods = sorted({row["method"] for row in rows}, key=ORDER.index)
     figures = [(task, metric) for task in tasks for metric in (main[task], *OTHERS[task])]
-    average = ["mean"] if len(tasks) > 1 else []
-    head = ["method", "seeds", *(f"{task}, {metric}" for task, metric in figures), *average]
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    teacher = [f"{report['teachers'][task][metric]:.2f}" for task, metric in figures]
-    means = {method: overall(rows, method, tasks) for method in methods}
-    top = statistics.mean(report["teachers"][task][main[task]] for task in tasks)
-    lines.append("| teacher | 1 | " + " | ".join([*teacher, *(f"{top:.2f}" for _ in average)]) + " |")
-    best = {}
-    for task in tasks:
-        found_seeds = {method: values(rows, task, method) for method in methods}
-        most = max(map(len, found_seeds.values()))
-        full = [method for method in methods if len(found_seeds[method]) == most]
-        best[task] = max(full, key=lambda method: statistics.mean(found_seeds[method].values()))
+    has_mean = len(tasks) > 1
+
+    head = ["method", "seeds", *(f"{task}, {metric}" for task, metric in figures)]
+    teacher = ["teacher", "1", *(f"{report['teachers'][task][metric]:.2f}" for task, metric in figures)]
+    if has_mean:
+        head.append("mean")
+        mean = statistics.mean(report["teachers"][task][main[task]] for task in tasks)
+        teacher.append(f"{mean:.2f}")
+
+    lines = [teacher]
+    best = {task: best_method(rows, task, methods) for task in tasks}
     for method in methods:
-        cells = [
-            spread([*found.values()], bold=metric == main[task] and best[task] == method)
-            if (found := values(rows, task, method, metric))
-            else ""
-            for task, metric in figures
-        ]
         counts = [len(values(rows, task, method)) for task in tasks]
-        seeds = " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1]))
-        mean = spread([*means[method].values()]) if means[method] else ""
-        lines.append(f"| {method} | {seeds} | " + " | ".join([*cells, *(mean for _ in average)]) + " |")
+        if len(set(counts)) == 1:
+            counts = counts[:1]
+        cells = [method, " / ".join(map(str, counts))]
+        for task, metric in figures:
+            scores = [*values(rows, task, method, metric).values()]
+            is_best = metric == main[task] and method == best[task]
+            cells.append(spread(scores, bold=is_best) if scores else "")
+        if has_mean:
+            means = [*overall(rows, method, tasks).values()]
+            cells.append(spread(means) if means else "")
+        lines.append(cells)
+
     steps = ", ".join(f"{report['steps'][task]} on {task}" for task in tasks)
     info = (
         f"Steps: {steps}; batches of {report['batch_size']}, learning rate {report['learning_rate']:g}. Means over "
         f"seeds ± their standard deviation; {report['machine']}."
     )
-    return "\n\n".join([info, "\n".join(lines)])
+    return f"{info}\n\n{markdown_table(head, lines)}"
+
+
+def best_method(rows: Rows, task: str, methods: Sequence[str]) -> str:
+    """The method with the highest mean on a task, of those with the most seeds: fewer are not ranked against more."""
+    scores = {method: values(rows, task, method) for method in methods}
+    most = max(len(by_seed) for by_seed in scores.values())
+    means = {method: statistics.mean(by_seed.values()) for method, by_seed in scores.items() if len(by_seed) == most}
+    return max(means, key=means.__getitem__)
 
 
 def values(rows: Rows, task: str, method: str, metric: str | None = None) -> Seeds:
@@ -271,8 +286,13 @@ def values(rows: Rows, task: str, method: str, metric: str | None = None) -> See
 
 def overall(rows: Rows, method: str, tasks: Sequence[str]) -> Seeds:
     """The mean of the tasks' main figures, for every seed that has all of them."""
-    own = [values(rows, task, method) for task in tasks]
-    return {seed: statistics.mean(found[seed] for found in own) for seed in set.intersection(*map(set, own))}
+    return mean_by_seed([values(rows, task, method) for task in tasks])
+
+
+def mean_by_seed(columns: Sequence[Seeds]) -> Seeds:
+    """The mean of several figures, for every seed that has all of them."""
+    shared = set.intersection(*(set(by_seed) for by_seed in columns))
+    return {seed: statistics.mean(by_seed[seed] for by_seed in columns) for seed in shared}
 
 
 def order(rows: Rows, paper: Mapping[str, float], task: str) -> str:

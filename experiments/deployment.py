@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.markdown import markdown_table
+
 PARTS = {
     "model": "`model/`: `onnx/model_quantized.onnx` and the tokenizer",
     "runtime": "`runtime/`: transformers.js and onnxruntime-web, its WebAssembly in gzip",
@@ -18,10 +20,9 @@ def browser_table(found: Mapping[str, Any]) -> str:
     """The page's weight by part, and its times."""
     student = f"{found['name']} ({found['parameters'] / 1e6:.1f} M)"
     title = f"{student}, {found['documents']:,} documents of {found['dim']} dimensions"
-    lines = [f"| part | {title} |", "|---|---:|"]
-    lines += [f"| {words} | {found['megabytes'][part]:.2f} MB |" for part, words in PARTS.items()]
+    weights = [[words, f"{found['megabytes'][part]:.2f} MB"] for part, words in PARTS.items()]
     query, search, load = *(found["milliseconds"][name] for name in ("query", "search")), found["load_seconds"]
-    return "\n".join(lines) + (
+    return markdown_table(["part", title], weights) + (
         f"\n\nHeadless Chromium {found['chromium']}: {query['median']:.1f} ms a query (median of {found['queries']}; "
         f"95% below {query['p95']:.1f} ms), of which {search['median']:.1f} ms are the search; "
         f"{load:.1f} s to load (`python -m benchmarks.browser --json FILE --run RUN`; {found['machine']})."
@@ -34,12 +35,10 @@ def databases_table(found: Sequence[Mapping[str, Any]]) -> str:
     def cell(interval: Sequence[float]) -> str:
         return "{:.3f} [{:.3f}, {:.3f}]".format(*interval)
 
-    lines = ["| database | vectors | expected overlap | measured on 500 new texts |", "|---|---:|---:|---:|"]
-    lines += [
-        f"| {row['index']} | {row['rows']:,} | {cell(row['expected'])} | {cell(row['measured'])} |" for row in found
-    ]
+    head = ["database", "vectors", "expected overlap", "measured on 500 new texts"]
+    rows = [[row["index"], f"{row['rows']:,}", cell(row["expected"]), cell(row["measured"])] for row in found]
     agreeing = sum(row["agrees"] for row in found)
-    return "\n".join(lines) + f"\n\nThe intervals meet in {agreeing} of {len(found)} databases."
+    return markdown_table(head, rows) + f"\n\nThe intervals meet in {agreeing} of {len(found)} databases."
 
 
 def serve_line(found: Mapping[str, Any]) -> str:
@@ -70,40 +69,43 @@ def peer_line(found: Mapping[str, Any]) -> str:
 
 def scale_table(found: Mapping[str, Any]) -> str:
     """Seconds, memory and disk of every stage, one line per size."""
-    lines = [
-        "| texts | corpus, duplicates | tokens | vectors of 16 dimensions | most memory | disk | while it is built |",
-        "|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    head = [
+        "texts", "corpus, duplicates", "tokens", "vectors of 16 dimensions", "most memory", "disk", "while it is built",
+    ]  # fmt: skip
+    rows = []
     for size in found["sizes"].values():
-        seconds = " | ".join(f"{size['stages'][name]['seconds']:,.0f} s" for name in ("corpus", "tokens", "vectors"))
+        seconds = [f"{size['stages'][name]['seconds']:,.0f} s" for name in ("corpus", "tokens", "vectors")]
         memory = max(stage["peak_mb"] for stage in size["stages"].values())
         kept = sum(size["disk_mb"].values())
         built = kept - size["disk_mb"]["corpus"] + size["peak_disk_mb"]
-        lines.append(f"| {size['rows']:,} | {seconds} | {memory:,.0f} MB | {kept:,.0f} MB | {built:,.0f} MB |")
+        megabytes = [f"{figure:,.0f} MB" for figure in (memory, kept, built)]
+        rows.append([f"{size['rows']:,}", *seconds, *megabytes])
     base = next(iter(found["sizes"].values()))["base_mb"]
-    return "\n".join(lines) + f"\n\nMemory is the process's own; {base:,.0f} MB of it are the libraries."
+    table = markdown_table(head, rows, columns="r" * len(head))
+    return f"{table}\n\nMemory is the process's own; {base:,.0f} MB of it are the libraries."
 
 
 def queue_table(found: Mapping[str, Any]) -> str:
     """The simulated queue, one line per number of workers."""
-    lines = [
-        "| workers | hours | efficiency | failures | work lost | hours of the writer alone |",
-        "|---:|---:|---:|---:|---:|---:|",
-    ]
-    lines += [
-        f"| {run['workers']} | {run['hours']} | {100 * run['efficiency']:.0f}% | {run['failures']} | "
-        f"{100 * run['repeated']:.3f}% | {run['writer_hours']} |"
-        for run in found["runs"]
-    ]
-    return "\n".join(lines)
+    head = ["workers", "hours", "efficiency", "failures", "work lost", "hours of the writer alone"]
+    rows = []
+    for run in found["runs"]:
+        cells = [
+            str(run["workers"]),
+            str(run["hours"]),
+            f"{100 * run['efficiency']:.0f}%",
+            str(run["failures"]),
+            f"{100 * run['repeated']:.3f}%",
+            str(run["writer_hours"]),
+        ]
+        rows.append(cells)
+    return markdown_table(head, rows, columns="r" * len(head))
 
 
 def int8_table(found: Mapping[str, Any]) -> str:
     """Scores of int8 files on every task of the suite, and what they keep of the teacher's."""
-    lines = [
-        "| int8 file | average | % of the teacher | asymmetric, % | retrieval, % | retrieval, asymmetric, % |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    head = ["int8 file", "average", "% of the teacher", "asymmetric, %", "retrieval, %", "retrieval, asymmetric, %"]
+    rows = []
     for name, scores in found.items():
         averages = scores["averages"]
         kept = [
@@ -111,5 +113,5 @@ def int8_table(found: Mapping[str, Any]) -> str:
             for part in ("all", "retrieval")
             for column in ("student", "asymmetric")
         ]
-        lines.append(f"| {name} | {averages['student']['all']:.2f} | {' | '.join(kept)} |")
-    return "\n".join(lines)
+        rows.append([name, f"{averages['student']['all']:.2f}", *kept])
+    return markdown_table(head, rows)

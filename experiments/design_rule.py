@@ -29,7 +29,6 @@ and adds its row to the file, or goes on with one that was stopped; a row that i
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -37,6 +36,8 @@ from pathlib import Path
 from typing import Any
 
 import distilvec
+from benchmarks.markdown import markdown_table
+from benchmarks.results import earlier_results
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_folder
 from distilvec.core.errors import DistilvecError
@@ -256,8 +257,7 @@ def table(content: dict[str, Any]) -> str:
         texts = row["texts"].replace("-", " ") + (f", {row['limit']:,} of each source" if row["limit"] else "")
         groups.setdefault((name, texts, row["size"]), []).append(row)
 
-    columns = ("teacher, texts, size", "split", "layers", "neurons", "tokens", "rank", "neighbours")
-    lines = [f"| {' | '.join(columns)} |", "|---|---" + "|---:" * (len(columns) - 2) + "|"]
+    lines = []
     for group, rows in groups.items():
         rows.sort(key=lambda row: (row["split"] != "rule", row["split"], row["seed"]))
         best = max(row["among"]["mean"] for row in rows)
@@ -269,17 +269,24 @@ def table(content: dict[str, Any]) -> str:
                 split = "fewer neurons, more tokens"
             split += f", seed {row['seed']}" if row["seed"] else ""
             mean = f"**{share['mean']:.2f}**" if share["mean"] == best and len(rows) > 1 else f"{share['mean']:.2f}"
-            lines.append(
-                f"| {title} | {split} | {design['layers']} | {design['neurons']:,} | {design['tokens']:,} "
-                f"| {design['rank'] or 'whole'} | {mean} [{share['low']:.2f}, {share['high']:.2f}] |"
-            )
+            cells = [
+                title,
+                split,
+                str(design["layers"]),
+                f"{design['neurons']:,}",
+                f"{design['tokens']:,}",
+                str(design["rank"] or "whole"),
+                f"{mean} [{share['low']:.2f}, {share['high']:.2f}]",
+            ]
+            lines.append(cells)
             title = ""
-    return "\n".join(lines)
+    head = ["teacher, texts, size", "split", "layers", "neurons", "tokens", "rank", "neighbours"]
+    return markdown_table(head, lines, columns="llrrrrr")
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of the file, none if there is no file yet."""
-    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+    rows: list[dict[str, Any]] = earlier_results(path, {"rows": []})["rows"]
     return rows
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.markdown import markdown_table
+from distilvec.core.duration import duration
+
 DIM, KEY_BYTES = 384, 16  # all-MiniLM-L6-v2's vectors; a text's key in the cache
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 
@@ -16,43 +19,31 @@ def hardware_table(
     runs: Mapping[str, Mapping[str, Any]],
 ) -> str:
     """Two tables as Markdown: what a corpus takes at the measured rates, and runs as they were measured."""
-    lines = [
-        "| texts | teacher, once, fp32 | bf16 | one pass of training, fp32 | bf16 | cache on disk |",
-        "|---:|" + "---:|" * 5,
-    ]
-    cached, trained = (
-        caching["texts_per_second"],
-        {name: training[name]["texts_per_second"]["ours"] for name in ("fp32", "bf16")},
-    )
+    cached = caching["texts_per_second"]
+    trained = {name: training[name]["texts_per_second"]["ours"] for name in ("fp32", "bf16")}
+    rates = [cached["ours_fp32"], cached["ours_bf16"], trained["fp32"], trained["bf16"]]
+    size_rows = []
     for size in SIZES:
-        cells = [cached["ours_fp32"], cached["ours_bf16"], trained["fp32"], trained["bf16"]]
         disk = size * (2 * DIM + KEY_BYTES)
-        lines.append(
-            f"| {size:,} | " + " | ".join(duration(size / rate) for rate in cells) + f" | {disk / 1e6:,.0f} MB |"
-        )
+        size_rows.append([f"{size:,}", *(duration(size / rate) for rate in rates), f"{disk / 1e6:,.0f} MB"])
     most = max(max(part.values()) for part in memory["peak_mb"].values())
-    lines += [
-        "",
+    setting = (
         f"Two CPU cores ({training['fp32']['machine']}), teacher {caching['model']}, student of three of its "
         f"layers, short English texts ({caching['text_origin']}). "
         f"Rates: {cached['ours_fp32']:.0f} and {cached['ours_bf16']:.0f} texts/s "
         f"for the teacher, {trained['fp32']:.0f} and {trained['bf16']:.0f} for training. With a tiny random model "
         f"(`python -m benchmarks.memory`), memory of the process did not exceed {most:.0f} MB at 300,000 texts; "
-        "weights and batches of a real model come on top.",
-        "",
-        "| run | texts seen | parameters | minutes of training |",
-        "|---|---:|---:|---:|",
-    ]
+        "weights and batches of a real model come on top."
+    )
+    run_rows = []
     for name, record in runs.items():
         part = record["training"]
-        lines.append(
-            f"| {name} | {part['texts']:,} | {record['student']['parameters'] / 1e6:.1f} M | {part['minutes']:.0f} |"
-        )
-    return "\n".join(lines)
-
-
-def duration(seconds: float) -> str:
-    """Return seconds, minutes or hours, whichever reads best."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+        parameters = f"{record['student']['parameters'] / 1e6:.1f} M"
+        run_rows.append([name, f"{part['texts']:,}", parameters, f"{part['minutes']:.0f}"])
+    head = ["texts", "teacher, once, fp32", "bf16", "one pass of training, fp32", "bf16", "cache on disk"]
+    tables = [
+        markdown_table(head, size_rows, columns="rrrrrr"),
+        setting,
+        markdown_table(["run", "texts seen", "parameters", "minutes of training"], run_rows),
+    ]
+    return "\n\n".join(tables)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.markdown import markdown_table
 from distilvec.evaluation.aggregate import RETRIEVAL
 from experiments.cross_tokenizer import MOE_PAPER, PAPER, values
 from experiments.score_table import retained
@@ -34,17 +35,16 @@ class Headline:
 
 def headlines_table(read: Callable[[str], Any], three_layers: Mapping[str, Any]) -> str:
     """Return the table; `read` gives a file of results/ or None, `three_layers` is the student cut from its teacher."""
-    lines = ["| paper | figure | in the paper | here | how the settings differ |", "|---|---|---:|---:|---|"]
-    rows = [
+    headlines = [
         *redact_rows(read("result_students")["rows"], three_layers),
         *surgery_rows(read("real_teachers_turkish")["rows"]),
         *emo_rows(read("shootout_cross_tokenizer")["rows"], read("shootout_all_labels")["rows"]),
         *moe_rows(read("shootout_cross_tokenizer")["rows"]),
         *talas_rows(*(read(f"shootout_sentence_level{name}") for name in ("_mpnet", "", "_cut"))),
     ]
-    for row in rows:
-        lines.append(f"| {row.paper} | {row.what} | {row.printed} | {row.here} | {row.differs} |")
-    return "\n".join(lines)
+    head = ["paper", "figure", "in the paper", "here", "how the settings differ"]
+    rows = [[row.paper, row.what, row.printed, row.here, row.differs] for row in headlines]
+    return markdown_table(head, rows, columns="llrrl")
 
 
 def redact_rows(rows: Rows, three_layers: Mapping[str, Any]) -> list[Headline]:

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import markdown_table
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.opened_run import Run
@@ -98,13 +99,14 @@ def intents_table(found: Mapping[str, Any]) -> str:
     """Mean accuracy of every run over its seeds."""
     rows: list[dict[str, Any]] = found["rows"]
     seeds = len({row["seed"] for row in rows})
-    lines = [f"| run | parameters | accuracy ({seeds} seed{'s' * (seeds > 1)}) |", "|---|---:|---:|"]
+    counted = f"{seeds} seeds" if seeds > 1 else "1 seed"
+    lines = []
     for name in RUNS:
         own = [row for row in rows if row["run"] == name]
         mean = statistics.mean(row["accuracy"] for row in own)
         spread = f" ± {statistics.stdev(row['accuracy'] for row in own):.1f}" if len(own) > 1 else ""
-        lines.append(f"| {name} | {own[0]['parameters'] / 1e6:.1f} M | {mean:.1f}{spread} |")
-    return "\n".join(lines)
+        lines.append([name, f"{own[0]['parameters'] / 1e6:.1f} M", f"{mean:.1f}{spread}"])
+    return markdown_table(["run", "parameters", f"accuracy ({counted})"], lines)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
+from benchmarks.markdown import markdown_table
 from benchmarks.stopwatch import machine
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
@@ -173,7 +174,9 @@ def row_difference(ours: Rows, theirs: Rows, test_rows: int) -> str:
         100.0 * (unpacked(one["right"], test_rows) - unpacked(other["right"], test_rows)) for one, other in pairs
     ]
     by_row = np.mean(changes, axis=0)
-    mean, half = float(by_row.mean()), float(norm.ppf(0.975) * by_row.std(ddof=1) / math.sqrt(test_rows))
+    mean = float(by_row.mean())
+    # By hand: norm.interval gives no numbers where no row differs
+    half = float(norm.ppf(0.975) * by_row.std(ddof=1) / math.sqrt(test_rows))
     return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"
 
 
@@ -196,16 +199,16 @@ def table(report: Mapping[str, Any], against: Mapping[str, str]) -> str:
     """Return the rows of some members on every task that was run, the teacher and the labels alone first."""
     rows = report["rows"]
     has_gates = any("gates" in row for row in rows if row["method"] in against)
-    lines: list[str] = []
+    parts: list[str] = []
     for task, teacher in report["teachers"].items():
-        if lines:
-            lines.append("")
         figure = MAIN[task]
         columns = ["run", "seeds", f"{task}, {figure}", "difference", "from"]
-        columns += ["greatest gate"] if has_gates else []
-        lines += [f"| {' | '.join(columns)} |", "|---|---:|---:|---:|---|" + ("---:|" if has_gates else "")]
-        rest = " |" * (len(columns) - 3)
-        lines.append(f"| teacher, fine-tuned | 1 | {teacher[figure]:.2f} |{rest}")
+        alignments = "lrrrl"
+        if has_gates:
+            columns.append("greatest gate")
+            alignments += "r"
+        blank = [""] * (len(columns) - 3)
+        lines = [["teacher, fine-tuned", "1", f"{teacher[figure]:.2f}", *blank]]
         for name in ("task", *against):
             scores = by_seed(rows, task, name)
             if not scores:
@@ -217,10 +220,11 @@ def table(report: Mapping[str, Any], against: Mapping[str, str]) -> str:
             if has_gates:
                 gates = [max(row["gates"]) for row in rows_of_member(rows, task, name) if "gates" in row]
                 cells.append(f"{statistics.mean(gates):.2f}" if gates else "")
-            lines.append(f"| {' | '.join(cells)} |")
+            lines.append(cells)
         fewer = f"With fewer seeds: over the {report['test_rows'][task]:,} test rows."
-        lines += ["", f"{report['steps'][task]} steps of 32 texts. {PAIRED} {fewer}"]
-    return "\n".join(lines)
+        parts.append(markdown_table(columns, lines, alignments))
+        parts.append(f"{report['steps'][task]} steps of 32 texts. {PAIRED} {fewer}")
+    return "\n\n".join(parts)
 
 
 def gap_between(report: Mapping[str, Any], task: str, name: str, other: str) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import markdown_table
 from benchmarks.stopwatch import machine
 from distilvec.config.schema import Recipe
 from distilvec.pipeline.opened_run import Run
@@ -80,14 +81,12 @@ def rows_of(recipe: Recipe, result: Run) -> Rows:
 
 def levers_table(report: Mapping[str, Any]) -> str:
     """Mean and deviation over seeds: distance to the teacher and scores, one line per variant, the nearest first."""
-    lines = [
-        "| change | seeds | distance | STS-B | Cranfield | Cranfield, asymmetric |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    head = ["change", "seeds", "distance", "STS-B", "Cranfield", "Cranfield, asymmetric"]
+    lines = []
     rows = report["rows"]
     teacher = [row["scores"] for row in rows if row["column"] == "teacher"]
     if teacher:
-        lines.append(f"| teacher | | | {teacher[0]['stsb']:.2f} | {teacher[0]['cranfield']:.2f} | |")
+        lines.append(["teacher", "", "", f"{teacher[0]['stsb']:.2f}", f"{teacher[0]['cranfield']:.2f}", ""])
     by_run: dict[str, list[float]] = {}
     for row in rows:
         if row["column"] == "student":
@@ -95,9 +94,8 @@ def levers_table(report: Mapping[str, Any]) -> str:
     for run, distances in sorted(by_run.items(), key=lambda item: statistics.mean(item[1])):
         own = [row for row in rows if row["run"] == run]
         cells = [spread([row["scores"][task] for row in own if row["column"] == side]) for side, task in COLUMNS]
-        about = f"{CHANGES.get(run, run)} | {len(distances)} | {statistics.mean(distances):.3f}"
-        lines.append(f"| {about} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([CHANGES.get(run, run), str(len(distances)), f"{statistics.mean(distances):.3f}", *cells])
+    return markdown_table(head, lines)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.markdown import markdown_table
 from distilvec.core.files import write_json
 from distilvec.data.readers import read_rows
 from distilvec.evaluation.neighbors import neighbors_kept
@@ -90,15 +91,13 @@ LAYERS = {"none": "no layer, as it is", "random": "random layer", "ridge": "fitt
 
 def layers_table(report: Mapping[str, Any]) -> str:
     """Return a line for each teacher and layer: distance, and shares of neighbours."""
-    lines = [
-        "| teacher | all-MiniLM-L6-v2 before training | distance | neighbours alone | among the teacher's |",
-        "|---|---|---:|---:|---:|",
-    ]
+    head = ["teacher", "all-MiniLM-L6-v2 before training", "distance", "neighbours alone", "among the teacher's"]
+    lines = []
     for row in report["rows"]:
         layer = LAYERS[row["layer"]].format(**row)
         cells = [row["teacher"], layer, f"{row['distance']:.3f}", f"{row['alone'][0]:.3f}", f"{row['among'][0]:.3f}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return markdown_table(head, lines, columns="llrrr")
 
 
 if __name__ == "__main__":

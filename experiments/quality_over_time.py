@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.markdown import markdown_table
 from experiments.site.figures import BLUE, ORANGE, svg, text
 
 JOBS = {
@@ -31,8 +32,8 @@ TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100)  # minutes
 
 def quality_table(found: Mapping[str, Any]) -> str:
     """Return the last student of each side, and when distilvec reaches the best of the others."""
-    titles = " | ".join(title for title, _ in MEASURES.values())
-    lines = [f"| job | way | parameters | minutes | {titles} |", "|---|---|---:|---:|---:|---:|---:|"]
+    head = ["job", "way", "parameters", "minutes", *(title for title, _ in MEASURES.values())]
+    rows = []
     sentences = []
     for name, job in found.items():
         title = JOBS[name]
@@ -41,21 +42,24 @@ def quality_table(found: Mapping[str, Any]) -> str:
                 continue
             last = result["points"][-1]
             size = f"{result['parameters'] / 1e6:.1f} M"
-            lines.append(f"| {title} | {side} | {size} | {last['minutes']:.1f} | {_values(last)} |")
+            rows.append([title, side, size, f"{last['minutes']:.1f}", *_values(last)])
             title = ""
         sentences += _reached(name, job["sides"])
     first = next(iter(found.values()))
-    lines.append(f"| teacher | | | | {_values(first['teacher'])} |")
+    rows.append(["teacher", "", "", "", *_values(first["teacher"])])
     setting = (
         f"Every side has the same {first['texts']:,} texts, {first['epochs']} passes and one CPU thread. Its clock "
         "begins with its first command, so that the teacher's vectors count. Neighbours: of the teacher's ten "
         "nearest, the share that the student finds among its own vectors. Cranfield and XQuAD: nDCG@10, times 100."
     )
-    return "\n".join([*lines, "", setting, *([""] if sentences else []), *(f"- {sentence}" for sentence in sentences)])
+    parts = [markdown_table(head, rows, columns="llrrrrr"), setting]
+    if sentences:
+        parts.append("\n".join(f"- {sentence}" for sentence in sentences))
+    return "\n\n".join(parts)
 
 
-def _values(point: Mapping[str, float]) -> str:
-    return " | ".join(f"{point[key]:.{digits}f}" for key, (_, digits) in MEASURES.items())
+def _values(point: Mapping[str, float]) -> list[str]:
+    return [f"{point[key]:.{digits}f}" for key, (_, digits) in MEASURES.items()]
 
 
 def _reached(name: str, sides: Mapping[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.classify_peers import classify_table
 from benchmarks.exports import exports_table
 from benchmarks.gpu import gpu_table
+from benchmarks.markdown import markdown_table
 from benchmarks.step_cost_table import cost_table
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
 from experiments import larger_teacher
@@ -356,43 +357,51 @@ def results() -> str:
     found = [(f"{name} layers: ", record) for name, record in records if record]
     if not found:
         return ""
-    info = [
-        f"| {name}layers {record['student']['kept_layers']} | {record['student']['parameters'] / 1e6:.1f} M | "
-        f"{record['training']['texts']:,} "
-        f"| {record['training']['minutes']:.0f} | {record['metrics']['untrained_distance']:.3f} | "
-        f"{record['metrics']['distance']:.3f} |"
-        for name, record in found
-    ]
-    head = "| student | parameters | texts | minutes | distance before | distance after |\n|---|---:|---:|---:|---:|---:|\n"
-    return head + "\n".join(info) + "\n\n" + score_table(found)
+    rows = []
+    for name, record in found:
+        cells = [
+            f"{name}layers {record['student']['kept_layers']}",
+            f"{record['student']['parameters'] / 1e6:.1f} M",
+            f"{record['training']['texts']:,}",
+            f"{record['training']['minutes']:.0f}",
+            f"{record['metrics']['untrained_distance']:.3f}",
+            f"{record['metrics']['distance']:.3f}",
+        ]
+        rows.append(cells)
+    head = ["student", "parameters", "texts", "minutes", "distance before", "distance after"]
+    return markdown_table(head, rows) + "\n\n" + score_table(found)
 
 
 def speed() -> str:
     """Ratios against the peers, with the command of each."""
-    lines = ["| what | distilvec | peer | ratio | command |", "|---|---:|---:|---:|---|"]
+    lines = []
     training, caching, memory, kills = (read(name) for name in ("training", "caching", "memory", "kills"))
     for precision in ("fp32", "bf16"):
         if training and precision in training:
             rates, part = training[precision]["texts_per_second"], training[precision]
-            lines.append(
-                f"| training, {precision}, texts/s (validation distance {part['held_out_distance']['ours']:.3f}, peer "
-                f"{part['held_out_distance']['peer']:.3f}; "
-                f"{100 * part['share_of_matmul_rate']:.0f}% of the measured matrix-product rate) | "
-                f"{rates['ours']:.0f} | {rates['peer']:.0f} "
-                f"| **{training[f'ratio_{precision}']:.1f}** | `python -m benchmarks.training --json FILE` |"
+            distances = part["held_out_distance"]
+            what = (
+                f"training, {precision}, texts/s (validation distance {distances['ours']:.3f}, peer {distances['peer']:.3f}; "
+                f"{100 * part['share_of_matmul_rate']:.0f}% of the measured matrix-product rate)"
             )
+            ratio = f"**{training[f'ratio_{precision}']:.1f}**"
+            command = "`python -m benchmarks.training --json FILE`"
+            lines.append([what, f"{rates['ours']:.0f}", f"{rates['peer']:.0f}", ratio, command])
     if caching:
         lines += caching_rows(caching)
     if memory:
         sizes, growth = memory["peak_mb"], memory["growth"]
         first, last = next(iter(sizes)), list(sizes)[-1]
         for stage in ("caching", "training"):
-            lines.append(
-                f"| own memory while {stage}, tiny random model, MB, {int(last):,} rows against {int(first):,} | {sizes[last][stage]:.0f} "
-                f"| {sizes[first][stage]:.0f} "
-                f"| {growth[stage]:.2f} | `python -m benchmarks.memory --json FILE` |"
-            )
-    text = "\n".join(lines)
+            cells = [
+                f"own memory while {stage}, tiny random model, MB, {int(last):,} rows against {int(first):,}",
+                f"{sizes[last][stage]:.0f}",
+                f"{sizes[first][stage]:.0f}",
+                f"{growth[stage]:.2f}",
+                "`python -m benchmarks.memory --json FILE`",
+            ]
+            lines.append(cells)
+    text = markdown_table(["what", "distilvec", "peer", "ratio", "command"], lines, columns="lrrrl")
     if search := read("search"):
         parts = search["precisions"]
         text += (
@@ -421,23 +430,35 @@ def speed() -> str:
             f"{flips['flips']} flipped bits are "
             "noticed before a weight changes: `python -m benchmarks.faults --json FILE`."
         )
-    return text if len(lines) > 2 or kills else ""
+    return text if lines or kills else ""
 
 
-def caching_rows(caching: dict[str, Any]) -> list[str]:
+def caching_rows(caching: dict[str, Any]) -> list[list[str]]:
     """Teacher caching in both precisions."""
     rate, cosine = caching["texts_per_second"], caching["minimum_cosine"]
     command = "`python -m benchmarks.caching --json FILE`"
     return [
-        f"| teacher caching, fp32, texts/s (minimum cosine {cosine['ours_fp32']:.7f}) | {rate['ours_fp32']:.0f} | "
-        f"{rate['peer_fp32']:.0f} "
-        f"| **{caching['ratio_fp32']:.2f}** | {command} |",
-        f"| teacher caching, bf16 against the peer's fp32 (minimum cosine {cosine['ours_bf16']:.5f}) | "
-        f"{rate['ours_bf16']:.0f} | {rate['peer_fp32']:.0f} "
-        f"| **{caching['ratio_bf16']:.2f}** | {command} |",
-        f"| teacher caching, bf16 against bf16 (the peer's minimum cosine {cosine['peer_bf16']:.5f}) | "
-        f"{rate['ours_bf16']:.0f} | {rate['peer_bf16']:.0f} "
-        f"| **{caching['ratio_bf16_vs_bf16']:.2f}** | {command} |",
+        [
+            f"teacher caching, fp32, texts/s (minimum cosine {cosine['ours_fp32']:.7f})",
+            f"{rate['ours_fp32']:.0f}",
+            f"{rate['peer_fp32']:.0f}",
+            f"**{caching['ratio_fp32']:.2f}**",
+            command,
+        ],
+        [
+            f"teacher caching, bf16 against the peer's fp32 (minimum cosine {cosine['ours_bf16']:.5f})",
+            f"{rate['ours_bf16']:.0f}",
+            f"{rate['peer_fp32']:.0f}",
+            f"**{caching['ratio_bf16']:.2f}**",
+            command,
+        ],
+        [
+            f"teacher caching, bf16 against bf16 (the peer's minimum cosine {cosine['peer_bf16']:.5f})",
+            f"{rate['ours_bf16']:.0f}",
+            f"{rate['peer_bf16']:.0f}",
+            f"**{caching['ratio_bf16_vs_bf16']:.2f}**",
+            command,
+        ],
     ]
 
 

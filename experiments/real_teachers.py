@@ -13,13 +13,14 @@ The file keeps the rows of runs that are not in the folders, so that runs may be
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import markdown_table
+from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.opened_run import Run
@@ -53,10 +54,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
 
-    earlier: list[dict[str, Any]] = []
-    if arguments.json.exists():
-        earlier = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
-    rows = {(row["run"], row["seed"]): row for row in earlier}
+    earlier = earlier_results(arguments.json, {"rows": []})
+    rows = {(row["run"], row["seed"]): row for row in earlier["rows"]}
     for folder in arguments.folders:
         for path in [found.folder for found in runs_below(folder)]:
             run = RunFolder(path)
@@ -106,12 +105,12 @@ def table(report: Mapping[str, Any], names: Mapping[str, str]) -> str:
     columns += tasks
     if with_documents:
         columns += [f"{task}, asymmetric" for task in tasks]
-    lines = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
+    lines = []
     for name, title in names.items():
         if name in rows:
             several = f" ({len(seeds[name])} seeds)" if len(seeds[name]) > 1 else ""
-            lines.append("| " + " | ".join(cells_of(rows[name], title + several, tasks, with_documents)) + " |")
-    return "\n".join(lines)
+            lines.append(cells_of(rows[name], title + several, tasks, with_documents))
+    return markdown_table(columns, lines)
 
 
 def surgery_table(report: Mapping[str, Any]) -> str:
@@ -119,10 +118,8 @@ def surgery_table(report: Mapping[str, Any]) -> str:
 
     Means over seeds; the differences are paired by seed.
     """
-    lines = [
-        "| student | parameters | seeds | neighbours | STSb-TR | against e5 | TQuAD | against e5 |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    head = ["student", "parameters", "seeds", "neighbours", "STSb-TR", "against e5", "TQuAD", "against e5"]
+    lines = []
     for name, title in TURKISH.items():
         rows = [row for row in report["rows"] if row["run"] == name]
         if not rows:
@@ -136,8 +133,8 @@ def surgery_table(report: Mapping[str, Any]) -> str:
                 {row["seed"]: score_of(row, column, task) for row in rows} for column in ("student", "teacher")
             )
             cells += [scores(merged, "untrained", "student", task), difference(student, teacher)]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return markdown_table(head, lines)
 
 
 def mean_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

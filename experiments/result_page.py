@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.markdown import markdown_table
+from distilvec.core.files import write_json
 from distilvec.pipeline.opened_run import Run
 from distilvec.report.figures import write_figure
 from distilvec.report.json_values import from_json
@@ -48,9 +50,7 @@ def main() -> None:
     run = Run.open(arguments.run)
     name = f"english-{arguments.name}"
     results = ROOT / "results"
-    (results / f"{name}-report.json").write_text(
-        json.dumps(published(run.report).to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    write_json(results / f"{name}-report.json", published(run.report).to_json())
     shutil.copyfile(run.files.record, results / f"{name}.json")
     pictures = ROOT / "docs" / "figures"
     pictures.mkdir(parents=True, exist_ok=True)
@@ -109,11 +109,11 @@ def scores_in_short(report: Report) -> str:
     """Every task's score of teacher, untrained student and student, and of the student in asymmetric retrieval."""
     columns = ("teacher", "untrained", "student", "asymmetric")
     found = {column: {score.task: score.value for score in report.scores[column]} for column in columns}
-    lines = [f"| task | metric | {' | '.join(columns)} |", "|---|---|" + "---:|" * len(columns)]
+    rows = []
     for score in report.scores["teacher"]:
-        values = " | ".join(f"{found[column][score.task]:.2f}" for column in columns)
-        lines.append(f"| {score.task} | {score.metric} | {values} |")
-    return "\n".join(lines)
+        values = [f"{found[column][score.task]:.2f}" for column in columns]
+        rows.append([score.task, score.metric, *values])
+    return markdown_table(["task", "metric", *columns], rows, columns="ll" + "r" * len(columns))
 
 
 def markdown(blocks: Sequence[Block], pictures: dict[str, str]) -> list[str]:

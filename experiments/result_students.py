@@ -12,12 +12,13 @@ and the English students into docs/papers/redact.md.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import distilvec
+from benchmarks.markdown import markdown_table
+from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL
 from distilvec.pipeline.opened_run import Run
@@ -51,8 +52,8 @@ def main() -> None:
     timed = latencies(forms)
     milliseconds = {name: model["median_ms"] for name, model in timed["models"].items()}
 
-    earlier = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"] if arguments.json.exists() else []
-    rows = {row["name"]: row for row in earlier}
+    earlier = earlier_results(arguments.json, {"rows": []})
+    rows = {row["name"]: row for row in earlier["rows"]}
     for run in runs:
         row = row_of(run)
         name, teacher = row["name"], row["teacher"]
@@ -104,11 +105,11 @@ def row_of(run: Run) -> dict[str, Any]:
 
 def students_table(found: Mapping[str, Any]) -> str:
     """Return a line for each student: what it keeps, its size and its speed."""
-    lines = [
-        "| student | teacher | parameters | neighbours | average, % | retrieval, % | asymmetric, % "
-        "| int8, MB | int8, ms | teacher, ms |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    head = [
+        "student", "teacher", "parameters", "neighbours", "average, %", "retrieval, %", "asymmetric, %", "int8, MB",
+        "int8, ms", "teacher, ms",
+    ]  # fmt: skip
+    lines = []
     for row in found["rows"]:
         among = row["neighbors"]["student"]["among"]
         cells = [
@@ -123,17 +124,17 @@ def students_table(found: Mapping[str, Any]) -> str:
             f"{row['int8']['milliseconds']:.1f}",
             f"{row['milliseconds']['teacher']:.0f}",
         ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return markdown_table(head, lines, columns="ll" + "r" * 8)
 
 
 def distances_table(found: Mapping[str, Any], names: Sequence[str]) -> str:
     """Return a line for each of some students: distance and neighbours before and after training, and retrieval."""
-    lines = [
-        "| student | parameters | distance | neighbours alone | among the teacher's "
-        "| average, % | retrieval, % | asymmetric, % |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    head = [
+        "student", "parameters", "distance", "neighbours alone", "among the teacher's", "average, %", "retrieval, %",
+        "asymmetric, %",
+    ]  # fmt: skip
+    lines = []
     for row in found["rows"]:
         if row["name"] in names:
             start, student = (row["neighbors"][name] for name in ("start", "student"))
@@ -146,8 +147,8 @@ def distances_table(found: Mapping[str, Any], names: Sequence[str]) -> str:
                 kept(row, "student", RETRIEVAL),
                 kept(row, "asymmetric", RETRIEVAL),
             ]
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) if len(lines) > 2 else ""
+            lines.append(cells)
+    return markdown_table(head, lines) if lines else ""
 
 
 def kept(row: Mapping[str, Any], column: str, average: str) -> str:
@@ -166,17 +167,16 @@ def tasks_table(found: Mapping[str, Any], names: Sequence[str]) -> str:
     rows = [row for row in found["rows"] if row["name"] in names]
     if not rows:
         return ""
-    titles = [TITLES[row["name"]] for row in rows]
-    lines = [
-        "| task | teacher | " + " | ".join(f"{title} | asymmetric" for title in titles) + " |",
-        "|---|---:|" + "---:|---:|" * len(rows),
-    ]
+    head = ["task", "teacher"]
+    for row in rows:
+        head += [TITLES[row["name"]], "asymmetric"]
+    lines = []
     for task, score in rows[0]["scores"]["teacher"].items():
         cells = [task, f"{score:.1f}"]
         for row in rows:
             cells += [f"{row['scores'][column][task]:.1f}" for column in ("student", "asymmetric")]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return markdown_table(head, lines)
 
 
 if __name__ == "__main__":

@@ -46,8 +46,7 @@ def main() -> None:
 
 def measure(beta: float, folder: Path, steps: int, overrides: list[str]) -> dict[str, Any]:
     """The gates of one run."""
-    name = f"beta-{beta:g}"
-    texts = [
+    changes = [
         f"train.max_steps={steps}",
         f"train.logging_steps={EVERY}",
         f"task.limit={ROWS}",
@@ -55,23 +54,28 @@ def measure(beta: float, folder: Path, steps: int, overrides: list[str]) -> dict
         f"method.options.beta={beta}",
         *overrides,
     ]
-    recipe = recipes.load(recipe_folder() / "distillmoe.yaml", "local", texts)
-    job = resolve(recipe, folder / name)
+    recipe = recipes.load(recipe_folder() / "distillmoe.yaml", "local", changes)
+    job = resolve(recipe, folder / f"beta-{beta:g}")
     train(job, prepare(job))
+
     lines = [line for line in read_metrics(job.files.metrics) if "train/gate_1" in line]
-    gates = [[value for key, value in line.items() if key.removeprefix("train/gate_").isdigit()] for line in lines]
-    late = lines[len(lines) // 2 :]
-    return {
-        "beta": beta,
-        "means": [round(sum(values) / len(late), 3) for values in zip(*gates[len(lines) // 2 :], strict=True)],
-        **{
-            key: [round(pick(line[f"train/gate_{key}"] for line in late), 4) for pick in (min, max)]
-            for key in ("entropy", "spread")
-        },
-        "one_expert_at": next(
-            (line["step"] for line, values in zip(lines, gates, strict=True) if max(values) > ONE), None
-        ),
-    }
+    gates = []
+    one_expert_at = None
+    for line in lines:
+        gates.append([value for key, value in line.items() if key.removeprefix("train/gate_").isdigit()])
+        if one_expert_at is None and max(gates[-1]) > ONE:
+            one_expert_at = line["step"]
+
+    half = len(lines) // 2
+    means = []
+    for of_expert in zip(*gates[half:], strict=True):
+        means.append(round(sum(of_expert) / len(of_expert), 3))
+    row: dict[str, Any] = {"beta": beta, "means": means}
+    for name in ("entropy", "spread"):
+        values = [line[f"train/gate_{name}"] for line in lines[half:]]
+        row[name] = [round(min(values), 4), round(max(values), 4)]
+    row["one_expert_at"] = one_expert_at
+    return row
 
 
 if __name__ == "__main__":

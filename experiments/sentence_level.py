@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from benchmarks.markdown import markdown_table
 from benchmarks.step_cost_table import precisions
 from experiments.shootout import PAIRED, agreement, difference, spread
 
@@ -76,8 +77,10 @@ def shootout_tables(report: Mapping[str, Any]) -> str:
 def summary_table(report: Mapping[str, Any], own_layers: Mapping[str, Any], costs: Mapping[str, Any]) -> str:
     """A line for each method: the average of both students and its difference from `simcse`, and a step's time."""
     students = [by_name(report["rows"]), by_name(own_layers["rows"])]
-    head = ("method", "never saw the teacher", "against `simcse`", "the teacher's layers", "against `simcse`")
-    lines = [f"| {' | '.join(head)} | ms a step |", "|---|" + "---:|" * len(head)]
+    head = [
+        "method", "never saw the teacher", "against `simcse`", "the teacher's layers", "against `simcse`", "ms a step",
+    ]  # fmt: skip
+    lines = []
     for name in SUMMARY:
         cells = []
         for found in students:
@@ -85,8 +88,8 @@ def summary_table(report: Mapping[str, Any], own_layers: Mapping[str, Any], cost
             gap = difference(by_seed(found[name]), by_seed(found["simcse"])) if of_a_method else ""
             cells += [spread(averages(found[name])), gap]
         cost = f"{precisions(costs[name])['bf16']['ms']:.0f}" if name in costs else ""
-        lines.append(f"| {name} | {' | '.join(cells)} | {cost} |")
-    return "\n".join(lines)
+        lines.append([name, *cells, cost])
+    return markdown_table(head, lines)
 
 
 def larger_table(report: Mapping[str, Any]) -> str:
@@ -95,8 +98,8 @@ def larger_table(report: Mapping[str, Any]) -> str:
     A method with a map to the teacher's dimensions also has the average of its vectors behind the map.
     """
     found = by_name(report["rows"])
-    lines = ["| method | seeds | in domain | out of domain | all | against `simcse` | behind its map |"]
-    lines.append("|---|---:|---:|---:|---:|---:|---:|")
+    head = ["method", "seeds", "in domain", "out of domain", "all", "against `simcse`", "behind its map"]
+    lines = []
     methods = [name for name in found if not name.endswith(", projected")]
     for name in sorted(methods, key=lambda name: statistics.mean(averages(found[name]))):
         rows = found[name]
@@ -105,8 +108,8 @@ def larger_table(report: Mapping[str, Any]) -> str:
         behind = found.get(f"{name}, projected")
         cells = [spread(averages(rows, domain)) for domain in ("in", "out", "all")]
         cells += [gap, spread(averages(behind)) if behind else ""]
-        lines.append(f"| {name} | {len(rows)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([name, str(len(rows)), *cells])
+    return markdown_table(head, lines)
 
 
 def methods_tables(report: Mapping[str, Any]) -> str:
@@ -165,22 +168,24 @@ def average_table(found: Mapping[str, Rows], paper: Mapping[str, float | None] |
 
     A row without a counterpart in the paper has None in `paper`.
     """
-    lines = ["| method | seeds | Avg-In | Avg-Out | Avg | training, s |" + (" the paper's Avg |" if paper else "")]
-    lines.append("|---|---:|---:|---:|---:|---:|" + ("---:|" if paper else ""))
+    head = ["method", "seeds", "Avg-In", "Avg-Out", "Avg", "training, s"]
+    if paper:
+        head.append("the paper's Avg")
+    lines = []
     best = max((statistics.mean(averages(rows)) for name, rows in found.items() if name != "teacher"), default=0.0)
     for name, rows in found.items():
         strong = statistics.mean(averages(rows)) == best
-        cells = [spread(averages(rows, domain), bold=domain == "all" and strong) for domain in ("in", "out", "all")]
-        trained = (
-            "" if name in ("teacher", "untrained") else f"{statistics.mean(row['train_seconds'] for row in rows):.0f}"
-        )
-        lines.append(
-            f"| {name} | {len(rows)} | "
-            + " | ".join([*cells, trained])
-            + " |"
-            + (f" {'' if paper[name] is None else format(paper[name], '.2f')} |" if paper else "")
-        )
-    return "\n".join(lines)
+        cells = [name, str(len(rows))]
+        cells += [spread(averages(rows, domain), bold=domain == "all" and strong) for domain in ("in", "out", "all")]
+        if name in ("teacher", "untrained"):
+            cells.append("")
+        else:
+            cells.append(f"{statistics.mean(row['train_seconds'] for row in rows):.0f}")
+        if paper:
+            printed = paper[name]
+            cells.append("" if printed is None else f"{printed:.2f}")
+        lines.append(cells)
+    return markdown_table(head, lines)
 
 
 def against_table(found: Mapping[str, Rows], base: str = "simcse") -> list[str]:
@@ -188,28 +193,24 @@ def against_table(found: Mapping[str, Rows], base: str = "simcse") -> list[str]:
     others = [name for name in found if name not in (base, "teacher", "untrained")]
     if base not in found or not others:
         return []
-    lines = [f"| against `{base}` | Avg-In | Avg-Out | Avg |", "|---|---:|---:|---:|"]
+    lines = []
     for name in others:
         cells = [
             difference(by_seed(found[name], domain), by_seed(found[base], domain)) for domain in ("in", "out", "all")
         ]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return ["\n".join(lines), PAIRED]
+        lines.append([name, *cells])
+    return [markdown_table([f"against `{base}`", "Avg-In", "Avg-Out", "Avg"], lines), PAIRED]
 
 
 def task_table(found: Mapping[str, Rows]) -> str:
     """Every task's mean over seeds; a star marks those in domain."""
     domains = next(iter(found.values()))[0]["domains"]
     titles = [f"{task}*" if domain == "in" else task for task, domain in domains.items()]
-    lines = ["| method | " + " | ".join(titles) + " |"]
-    lines.append("|---|" + "---:|" * len(domains))
+    lines = []
     for name, rows in found.items():
-        lines.append(
-            f"| {name} | "
-            + " | ".join(f"{statistics.mean(row['scores'][task] for row in rows):.2f}" for task in domains)
-            + " |"
-        )
-    return "\n".join(lines)
+        means = [statistics.mean(row["scores"][task] for row in rows) for task in domains]
+        lines.append([name, *(f"{mean:.2f}" for mean in means)])
+    return markdown_table(["method", *titles], lines)
 
 
 def order(table: str, found: Mapping[str, Rows]) -> str:
@@ -230,16 +231,26 @@ def averages(rows: Rows, domain: str = "all") -> list[float]:
 
 def sharpness_table(runs: Sequence[Mapping[str, Any]]) -> str:
     """What `python -m experiments.sharpness` measured, an epoch a row, after the paper's table 4."""
-    names = [run["update"]["name"].upper() if run["update"]["name"] != "plain" else "AdamW" for run in runs]
-    head = ["epoch", *(f"{title}, {name}" for title in ("largest eigenvalue", "trace", "loss") for name in names)]
-    epochs = sorted({round(point["epoch"], 2) for run in runs for point in run["points"]})
-    points = [{round(point["epoch"], 2): point for point in run["points"]} for run in runs]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---:|" * len(head)]
-    for epoch in epochs:
-        cells = [
-            f"{found[epoch][key]:,.{digits}f}" if epoch in found else ""
-            for key, digits in (("lambda_max", 2), ("trace", 0), ("loss", 3))
-            for found in points
-        ]
-        lines.append(f"| {epoch:g} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    titles = {"lambda_max": "largest eigenvalue", "trace": "trace", "loss": "loss"}
+    digits = {"lambda_max": 2, "trace": 0, "loss": 3}
+    head = ["epoch"]
+    for title in titles.values():
+        head += [f"{title}, {update_name(run)}" for run in runs]
+
+    points_by_run = []
+    for run in runs:
+        points_by_run.append({round(point["epoch"], 2): point for point in run["points"]})
+    lines = []
+    for epoch in sorted(set().union(*points_by_run)):
+        cells = [f"{epoch:g}"]
+        for key in titles:
+            for points in points_by_run:
+                cells.append(f"{points[epoch][key]:,.{digits[key]}f}" if epoch in points else "")
+        lines.append(cells)
+    return markdown_table(head, lines, columns="r" * len(head))
+
+
+def update_name(run: Mapping[str, Any]) -> str:
+    """The update rule of a run: "AdamW" for "plain", else its name."""
+    name: str = run["update"]["name"]
+    return "AdamW" if name == "plain" else name.upper()

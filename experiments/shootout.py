@@ -119,8 +119,9 @@ def difference(ours: Seeds, theirs: Seeds) -> str:
     gaps = [ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()]
     if len(gaps) < 3:
         return f"{statistics.mean(gaps):+.2f}" if gaps else ""
-    mean, half = statistics.mean(gaps), float(student_t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps)
-    half /= math.sqrt(len(gaps))
+    mean = statistics.mean(gaps)
+    # By hand: scipy.stats.ttest_1samp warns where all gaps are equal
+    half = float(student_t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / math.sqrt(len(gaps))
     return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"
 
 

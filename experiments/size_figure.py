@@ -10,12 +10,12 @@ on an idle machine. `python -m experiments.readme` draws the picture.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import distilvec
+from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
 from experiments.alternatives import latencies
 from experiments.site.figures import BLUE, ORANGE, svg, text
@@ -53,9 +53,9 @@ def main() -> None:
         milliseconds = timed["models"][name]["median_ms"]
         rows.append({"teacher": name, "name": name, "parameters": size, "neighbors": 1.0, "milliseconds": milliseconds})
 
-    found = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"] if arguments.json.exists() else []
+    earlier = earlier_results(arguments.json, {"rows": []})
     names = {row["name"] for row in rows}
-    rows = [*(row for row in found if row["name"] not in names), *rows]
+    rows += [row for row in earlier["rows"] if row["name"] not in names]
     for row in rows:
         row.pop("teacher_model", None)
     write_json(arguments.json, {"machine": timed["machine"], "rows": sorted(rows, key=lambda row: row["name"])})

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
+from benchmarks.results import earlier_results
 from benchmarks.stopwatch import machine
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_folder
@@ -67,7 +68,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="*", type=Path)
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
-    report = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json.exists() else {}
+    report = earlier_results(arguments.json, {})
     if arguments.part in PARTS:
         report[arguments.part] = PARTS[arguments.part]()
     else:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import markdown_table
 from distilvec.core.files import write_json
 from distilvec.models.load import load_tokenizer
 from distilvec.verbs.compare.results import load_runs
@@ -96,12 +97,13 @@ def differences_table(
         }
 
     heads = [head for column in columns for head in (column, f"against {reference}")]
-    lines = [f"|  | seeds | tokens | {' | '.join(heads)} |", "|---|---:|---:|" + "---:|" * len(heads)]
+    lines = []
     if any("teacher" in row["scores"] for row in report["rows"]):
-        scores = (by_seed(report["rows"], "teacher", tasks) for tasks in columns.values())
-        lines.append(
-            f"| teacher |  |  | {' |  | '.join(f'{statistics.mean(found.values()):.2f}' for found in scores)} |  |"
-        )
+        cells = ["teacher", "", ""]
+        for tasks in columns.values():
+            scores = by_seed(report["rows"], "teacher", tasks)
+            cells += [f"{statistics.mean(scores.values()):.2f}", ""]
+        lines.append(cells)
     for name, rows in runs.items():
         cells = [name, str(len(rows)), f"{rows[0]['tokens']:,}"]
         for tasks in columns.values():
@@ -109,10 +111,11 @@ def differences_table(
             start = f"{statistics.mean(before.values()):.2f} → " if untrained and before else ""
             cells.append(start + spread([*ours.values()]))
             cells.append("" if name == reference else difference(ours, by_seed(runs[reference], "student", tasks)))
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(cells)
     steps = " or ".join(f"{count:,}" for count in sorted({row["steps"] for row in report["rows"]}))
     names = "; ".join(f"{group}: {', '.join(tasks)}" for group, tasks in groups.items())
-    return "\n".join(lines) + f"\n\nMeans of the tasks' scores ({names}). {steps} steps a run. {PAIRED}"
+    table = markdown_table(["", "seeds", "tokens", *heads], lines)
+    return f"{table}\n\nMeans of the tasks' scores ({names}). {steps} steps a run. {PAIRED}"
 
 
 def short_name(run: str) -> str:

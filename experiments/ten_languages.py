@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import distilvec
+from benchmarks.markdown import markdown_table
 from distilvec.core.files import write_json
 
 # Two-letter codes of lingua's sentences, and Tatoeba's codes
@@ -74,12 +75,13 @@ def main() -> None:
 
 def table(content: Any) -> str:
     """Return a line for each language: neighbours that the student finds among the teacher's vectors, and alone."""
-    lines = ["| language | held-out texts | among the teacher's | alone |", "|---|---:|---:|---:|"]
+    lines = []
     for row in content["rows"]:
-        among, alone = row["among"], row["alone"]
-        shares = [f"{share['mean']:.2f} [{share['low']:.2f}, {share['high']:.2f}]" for share in (among, alone)]
-        lines.append(f"| {row['language']} | {row['queries']} | {shares[0]} | {shares[1]} |")
-    return "\n".join(lines)
+        cells = [row["language"], str(row["queries"])]
+        for share in (row["among"], row["alone"]):
+            cells.append(f"{share['mean']:.2f} [{share['low']:.2f}, {share['high']:.2f}]")
+        lines.append(cells)
+    return markdown_table(["language", "held-out texts", "among the teacher's", "alone"], lines)
 
 
 def write_texts(folder: Path) -> list[dict[str, Any]]:

@@ -34,6 +34,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 from transformers.trainer_utils import get_last_checkpoint
 
 from distilvec.core.device import fast_bf16
+from distilvec.core.files import write_json
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 TEXTS = {
@@ -131,7 +132,7 @@ def make_student(
     begun = (out / "checkpoints").exists() and get_last_checkpoint(settings.output_dir)
     trainer.train(resume_from_checkpoint=begun or None)
     losses = [entry for entry in trainer.state.log_history if "loss" in entry]
-    (out / "log.json").write_text(json.dumps(losses, indent=1), encoding="utf-8")
+    write_json(out / "log.json", losses)
     tokenizer.save_pretrained(out)
     model.bert.config.update(dict.fromkeys(DROPOUT, 0.1))
     model.bert.save_pretrained(out)

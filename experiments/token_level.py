@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.markdown import markdown_table
 from benchmarks.step_cost_table import precisions
 
 SECONDS = {
@@ -27,60 +28,62 @@ SIZES = {
 
 def alignment_tables(found: Mapping[str, Any]) -> str:
     """How many tokens are mapped, as EMO's table 6, and how fast."""
-    rates = ["| texts | kind | teacher, % | student, % | without special tokens |", "|---|---|---:|---:|---:|"]
+    rates = []
     for name, part in found["rates"].items():
         for kind in ("offsets", "mined", "strict"):
             own = part[kind]
             ordinary = f"{own['teacher_rate_ordinary']:.1f} / {own['student_rate_ordinary']:.1f}"
-            rates.append(f"| {name} | {kind} | {own['teacher_rate']:.1f} | {own['student_rate']:.1f} | {ordinary} |")
-    speed = ["| kind | texts a second, encodings there | with both tokenisers |", "|---|---:|---:|"]
-    for kind, part in found["kinds"].items():
-        speed.append(f"| {kind} | {part['aligned']:,} | {part['with_tokenising']:,} |")
+            rates.append([name, kind, f"{own['teacher_rate']:.1f}", f"{own['student_rate']:.1f}", ordinary])
+    head = ["texts", "kind", "teacher, %", "student, %", "without special tokens"]
+    rate_table = markdown_table(head, rates, columns="llrrr")
+
+    speed = [[kind, f"{part['aligned']:,}", f"{part['with_tokenising']:,}"] for kind, part in found["kinds"].items()]
+    speed_table = markdown_table(["kind", "texts a second, encodings there", "with both tokenisers"], speed)
     info = (
         f"{found['count']:,} texts of {found['characters_a_text']:.0f} characters on average ({found['texts']}), "
         f"{found['machine']}; aligned, written and ready to train from: {found['corpus']['sentences']:,} a second. "
         f"Target: {found['mark']:,}."
     )
-    return "\n\n".join(["\n".join(rates), info, "\n".join(speed)])
+    return "\n\n".join([rate_table, info, speed_table])
 
 
 def cache_tables(found: Mapping[str, Any]) -> str:
     """Bytes a text, and how far losses and gradients are from the live teacher's."""
-    size = [
-        "| texts | tokens a text | bytes a text | of these hidden states | Gram matrices | times below 768 KB |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    sizes = []
     for key, title in SIZES.items():
         part = found["sizes"][key]
-        cells = [f"{part['mean_tokens']:.0f}", f"{part['bytes_per_text']:,.0f}", f"{part['by_signal']['hidden']:,.0f}"]
-        size.append(
-            f"| {title} | "
-            + " | ".join([*cells, f"{part['by_signal']['grams']:,.0f}", f"{part['times_smaller']:.1f}"])
-            + " |"
-        )
-    close = ["| hidden states | term | loss | gradient |", "|---|---|---:|---:|"]
+        cells = [
+            title,
+            f"{part['mean_tokens']:.0f}",
+            f"{part['bytes_per_text']:,.0f}",
+            f"{part['by_signal']['hidden']:,.0f}",
+            f"{part['by_signal']['grams']:,.0f}",
+            f"{part['times_smaller']:.1f}",
+        ]
+        sizes.append(cells)
+    head = ["texts", "tokens a text", "bytes a text", "of these hidden states", "Gram matrices", "times below 768 KB"]
+    size_table = markdown_table(head, sizes)
+
+    fidelity = []
     for kind in ("int8", "float16"):
         for term in ("ira", "otis", "total"):
             errors = [
                 f"{found['fidelity'][kind][term][what]['largest']:.1e}" for what in ("loss_error", "gradient_error")
             ]
-            close.append(f"| {kind} | {term} | " + " | ".join(errors) + " |")
-    return "\n\n".join(["\n".join(size), "\n".join(close)])
+            fidelity.append([kind, term, *errors])
+    fidelity_table = markdown_table(["hidden states", "term", "loss", "gradient"], fidelity, columns="llrr")
+    return f"{size_table}\n\n{fidelity_table}"
 
 
 def step_table(report: Mapping[str, Any]) -> str:
     """Time of a step by method, beside the paper's table 10; both also as multiples of ULD's step."""
-    lines = [
-        "| method | precision | ms a step | of ULD's | the paper, s a batch | of ULD's |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
+    head = ["method", "precision", "ms a step", "of ULD's", "the paper, s a batch", "of ULD's"]
+    lines = []
     for name, entry in report.items():
         for precision, part in precisions(entry).items():
             uld = precisions(report["uld"])[precision]["ms"]
             paper = [f"{SECONDS[name]:.2f}", f"{SECONDS[name] / SECONDS['uld']:.1f}"] if name in SECONDS else ["", ""]
-            lines.append(
-                f"| {name} | {precision} | {part['ms']:.0f} | {part['ms'] / uld:.2f} | {paper[0]} | {paper[1]} |"
-            )
+            lines.append([name, precision, f"{part['ms']:.0f}", f"{part['ms'] / uld:.2f}", *paper])
     notes = []
     for precision, part in precisions(report["emo"]).items():
         notes.append(f"- `emo` over `task`, {precision}: {part['time_ratio']['task']:.2f} (target: 1.35)")
@@ -90,7 +93,7 @@ def step_table(report: Mapping[str, Any]) -> str:
             f"- `emo_live`, {precision}: {live['ms']:.0f} ms; 1.35 steps of `task` and a forward pass of the teacher: "
             f"{most:.0f} ms"
         )
-    return "\n".join(lines) + "\n\n" + "\n".join(notes)
+    return markdown_table(head, lines, columns="llrrrr") + "\n\n" + "\n".join(notes)
 
 
 def transport_line(found: Mapping[str, Any]) -> str:

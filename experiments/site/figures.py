@@ -91,34 +91,44 @@ def alignment() -> str:
 
 def margin() -> str:
     """The average of saved checkpoints against their distance, the fitted line and the margin."""
-    found = json.loads((ROOT / "results" / "english-three-layers-report.json").read_text(encoding="utf-8"))["margin"]
-    points = [(point["distance"], point["scores"]["average"]) for point in found["points"]]
-    fit = found["fits"]["average"]
-    teacher, robust = fit["teacher"], fit["margin"]
-    low, high = min(y for _, y in points) - 0.3, max(teacher, *(y for _, y in points)) + 0.3
-    left, right = min(x for x, _ in points) - 0.02, max(x for x, _ in points) + 0.02
-    ends = [(x, fit["intercept"] + fit["slope"] * x) for x in (left, right)]
+    report = json.loads((ROOT / "results" / "english-three-layers-report.json").read_text(encoding="utf-8"))
+    points = [(point["distance"], point["scores"]["average"]) for point in report["margin"]["points"]]
+    fit = report["margin"]["fits"]["average"]
+    teacher = fit["teacher"]
+    distances = [distance for distance, _ in points]
+    averages = [average for _, average in points]
+    left = min(distances) - 0.02
+    right = max(distances) + 0.02
+    low = min(averages) - 0.3
+    high = max(teacher, *averages) + 0.3
 
-    def at(x: float, y: float) -> tuple[float, float]:
-        return 60 + 430 * (x - left) / (right - left), 20 + 190 * (high - y) / (high - low)
+    def column(distance: float) -> float:
+        return 60 + 430 * (distance - left) / (right - left)
 
-    (x1, y1), (x2, y2) = (at(*end) for end in ends)
-    level, edge = at(left, teacher)[1], at(robust, low)[0]
-    ticks = [round(left + (right - left) * share, 2) for share in (0.1, 0.5, 0.9)]
-    return svg(
-        510, 265,
+    def row(average: float) -> float:
+        return 20 + 190 * (high - average) / (high - low)
+
+    level = row(teacher)
+    edge = column(fit["margin"])
+    line = [f"{column(end):.1f} {row(fit['intercept'] + fit['slope'] * end):.1f}" for end in (left, right)]
+    parts = [
         '<path d="M60 20 V210 H490" fill="none" stroke="currentColor"/>',
         f'<path d="M60 {level:.1f} H490" stroke="{ORANGE}" stroke-dasharray="6 4"/>',
         text(486, level - 6, f"teacher {teacher:.1f}", "end"),
         f'<path d="M{edge:.1f} 20 V210" stroke="currentColor" stroke-dasharray="2 4"/>',
-        text(edge + 8, 200, f"margin {robust:.2f}", "start"),
-        f'<path d="M{x1:.1f} {y1:.1f} L{x2:.1f} {y2:.1f}" stroke="{BLUE}" stroke-width="2"/>',
-        *(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{BLUE}"/>' for x, y in (at(*point) for point in points)),
-        *(text(at(tick, low)[0], 228, f"{tick:.2f}") for tick in ticks),
-        *(text(52, at(left, y)[1] + 4, f"{y:.1f}", "end") for y in (low + 0.3, teacher)),
-        text(275, 250, "validation distance to the teacher"),
-        text(18, 115, "average", transform="rotate(-90 18 115)"),
-    )  # fmt: skip
+        text(edge + 8, 200, f"margin {fit['margin']:.2f}", "start"),
+        f'<path d="M{line[0]} L{line[1]}" stroke="{BLUE}" stroke-width="2"/>',
+    ]
+    for distance, average in points:
+        parts.append(f'<circle cx="{column(distance):.1f}" cy="{row(average):.1f}" r="4.5" fill="{BLUE}"/>')
+    for share in (0.1, 0.5, 0.9):
+        tick = round(left + (right - left) * share, 2)
+        parts.append(text(column(tick), 228, f"{tick:.2f}"))
+    for tick in (low + 0.3, teacher):
+        parts.append(text(52, row(tick) + 4, f"{tick:.1f}", "end"))
+    parts.append(text(275, 250, "validation distance to the teacher"))
+    parts.append(text(18, 115, "average", transform="rotate(-90 18 115)"))
+    return svg(510, 265, *parts)
 
 
 def tables() -> str:

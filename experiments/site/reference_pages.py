@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 import distilvec
+from benchmarks.markdown import markdown_table
 from distilvec import __main__ as program
 from distilvec.cli.layout import GROUPS
 from distilvec.config.base import Section
@@ -50,10 +51,11 @@ def pages() -> dict[str, str]:
 
 def table(head: list[str], rows: list[list[str]]) -> str:
     """Return a Markdown table; cells have no line breaks, no bare pipes and no HTML. Numbers are on the right."""
-    numeric = [all(re.match(r"[\d.,± *-]*$", row[number]) for row in rows) for number in range(len(head))]
-    rule = ["---:" if right else "---" for right in numeric]
-    lines = [head, rule, *([cell_text(cell) for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
+    columns = ""
+    for number in range(len(head)):
+        is_numeric = all(re.match(r"[\d.,± *-]*$", row[number]) for row in rows)
+        columns += "r" if is_numeric else "l"
+    return markdown_table(head, [[cell_text(cell) for cell in row] for row in rows], columns)
 
 
 def cell_text(text: str) -> str:

@@ -318,12 +318,12 @@ def score_metrics(predicted: Array, gold: Array) -> dict[str, float | None]:
 # -- tokenizers -------------------------------------------------------------------------------------------------------
 
 
-def vocabulary_report(teacher: ModelEmbedder | None, student: ModelEmbedder, corpus: Corpus | None) -> dict[str, Any]:
+def vocabulary_report(teacher: ModelEmbedder | None, student: ModelEmbedder, corpus: Corpus) -> dict[str, Any]:
     """Make report.json's "vocabulary": `compare_tokenizers` at the student's length, with "parameters".
 
-    {} if both have one tokenizer, without a local teacher or a corpus, or for a tokenizer that is not a fast one.
+    {} if both have one tokenizer, without a local teacher, or for a tokenizer that is not a fast one.
     """
-    if teacher is None or corpus is None or not (_is_fast(teacher.model) and _is_fast(student.model)):
+    if teacher is None or not (_is_fast(teacher.model) and _is_fast(student.model)):
         return {}
     models = {"before": teacher.model, "after": student.model}
     before, after = (model.tokenizer for model in models.values())

@@ -84,9 +84,7 @@ class Parity:
         return found
 
 
-def measure_parity(
-    graph: Graph, exported: Runnable, task: RetrievalTask, megabytes: float, timing: Timing | None = None
-) -> Parity:
+def measure_parity(graph: Graph, exported: Runnable, task: RetrievalTask, megabytes: float) -> Parity:
     """Compare an exported model of `megabytes` with `graph`, the PyTorch model it was made from, in fp32 on the CPU.
 
     Errors: DistilvecError for vectors that are not finite.
@@ -119,9 +117,7 @@ def measure_parity(
         labels = equal_labels(expected, found, several=graph.head.task.kind == "multilabel")
 
     inputs = random_tokens(model, 1, min(ROLE_TOKENS["query"], max_length(model)))
-    pytorch_seconds, seconds = interleaved(
-        [partial(graph.run, inputs), partial(exported.run, inputs)], timing or TIMING
-    )
+    pytorch_seconds, seconds = interleaved([partial(graph.run, inputs), partial(exported.run, inputs)], TIMING)
     return Parity(
         task=task.name,
         queries=len(task.queries),

@@ -261,13 +261,11 @@ def draw_sentences(texts: Sequence[str], count: int, seed: int = 0) -> list[str]
     return sorted(drawn, key=excess.__getitem__)[:count]  # stable: texts of equal length stay in the drawn order
 
 
-def project_token_planes(
-    texts: Sequence[str], models: Mapping[str, Any], reference: str = "teacher"
-) -> list[SeparatePlanes]:
-    """Project tokens, one row a text; `models` are SentenceTransformers by name, `reference` among them.
+def project_token_planes(texts: Sequence[str], models: Mapping[str, Any]) -> list[SeparatePlanes]:
+    """Project tokens, one row a text; `models` are SentenceTransformers by name, "teacher" among them.
 
     Coordinates have mean square 1. `likeness` is for each other model the correlation of the cosines between words with
-    the reference's, None for too few words in common. A text with fewer than three tokens in one of the models is left
+    the teacher's, None for too few words in common. A text with fewer than three tokens in one of the models is left
     out.
     """
     found = {name: _words_of_tokens(model, texts) for name, model in models.items()}
@@ -277,14 +275,14 @@ def project_token_planes(
         if any(len(tokens) < 3 for tokens, _, _ in parts.values()):
             continue
         placed, likeness = {}, {}
-        _, states, words = parts[reference]
-        target = _scaled_points(states, reference)
+        _, states, words = parts["teacher"]
+        target = _scaled_points(states, "teacher")
         for name, (tokens, own_states, own_words) in parts.items():
             points = target
-            if name != reference:
+            if name != "teacher":
                 points = _rotate_words(_scaled_points(own_states, name), own_words, target, words)
             placed[name] = PlacedTokens(tokens, _listed(points))
-            if name != reference:
+            if name != "teacher":
                 likeness[name] = word_likeness(own_states, own_words, states, words)
         rows.append(SeparatePlanes(text, placed, likeness))
     return rows

@@ -341,19 +341,22 @@ def language_texts(corpus: Corpus) -> dict[str, list[str]]:
 
     A source without a language has an entry by its own name.
     """
-    labels = [language or name for language, name in zip(corpus.languages, corpus.source_names, strict=True)]
-    found = {}
-    for label in dict.fromkeys(labels):
-        sources = [number for number, other in enumerate(labels) if other == label]
+    texts_of: dict[str, list[str]] = {}
+    for label in dict.fromkeys(corpus.source_labels):
+        sources = [number for number, other in enumerate(corpus.source_labels) if other == label]
         chosen = np.empty(0, dtype=np.int64)
         for rows in (corpus.holdout_rows, corpus.train_rows):
-            own, free = rows[np.isin(corpus.sources[rows], sources)], LANGUAGE_TEXTS - len(chosen)
-            own = own if len(own) <= free else np.random.default_rng(SEED).choice(own, free, replace=False)
-            chosen = np.concatenate([chosen, own])
-        texts = [part for text in corpus.texts(np.sort(chosen)) for part in ([text] if isinstance(text, str) else text)]
+            candidates = rows[np.isin(corpus.sources[rows], sources)]
+            room = LANGUAGE_TEXTS - len(chosen)
+            if len(candidates) > room:
+                candidates = np.random.default_rng(SEED).choice(candidates, room, replace=False)
+            chosen = np.concatenate([chosen, candidates])
+        texts: list[str] = []
+        for text in corpus.texts(np.sort(chosen)):
+            texts += [text] if isinstance(text, str) else text
         if texts:
-            found[label] = texts
-    return found
+            texts_of[label] = texts
+    return texts_of
 
 
 def _is_fast(model: SentenceTransformer) -> bool:

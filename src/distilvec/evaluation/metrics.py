@@ -10,6 +10,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import roc_curve
 
 from distilvec.core.similarity import Similarity
+from distilvec.core.vectors import cosine_pairs
 
 Array = np.ndarray[Any, Any]
 
@@ -19,17 +20,6 @@ def unit(vectors: Array) -> Array:
     vectors = np.asarray(vectors, dtype=np.float32)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.where(norms > 0, norms, 1), dtype=np.float32)
-
-
-def cosine_pairs(first: Array, second: Array) -> Array:
-    """Cosine of row i of `first` with row i of `second`, float64 [rows]; 0 if either is zero.
-
-    Products come before the division by the lengths: those of whole numbers (int8, signs) are exact, and equal ones
-    tie.
-    """
-    pairs = ((first, second), (first, first), (second, second))
-    products, left, right = (np.einsum("rd,rd->r", one, other, dtype=np.float64) for one, other in pairs)
-    return np.asarray(products / np.sqrt(np.where(left * right > 0, left * right, 1)))
 
 
 def similarity_pairs(first: Array, second: Array, similarity: Similarity) -> Array:

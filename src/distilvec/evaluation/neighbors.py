@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from distilvec.core.similarity import Similarity
-from distilvec.evaluation.metrics import cosine_pairs
+from distilvec.core.vectors import cosine_pairs
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.significance import mean_interval
 

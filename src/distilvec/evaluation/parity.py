@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from distilvec.core.spread import evenly_spread
+from distilvec.core.vectors import cosine_pairs
 from distilvec.evaluation.evaluator import EmbeddingCache, ranked_documents, retrieval_vectors, score_task
 from distilvec.evaluation.memory import random_tokens
-from distilvec.evaluation.metrics import cosine_pairs, unit
+from distilvec.evaluation.metrics import unit
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.speed import ROLE_TOKENS, Timing, interleaved

@@ -23,8 +23,9 @@ from transformers.masking_utils import sdpa_mask
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import Projections
+from distilvec.core.precision import full_precision
 from distilvec.students.dropout import dropout as fast_dropout
-from distilvec.students.pooling import full_precision, own_saving
+from distilvec.students.pooling import own_saving
 
 NAME = "distilvec"
 

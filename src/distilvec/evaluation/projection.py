@@ -117,32 +117,43 @@ def fit_plane(vectors: Array, name: str, axes: int = 2) -> Plane:
 
 
 def project_sentences(
-    vectors: Mapping[str, Array], labels: Sequence[str] = (), groups: Sequence[str] = (), reference: str = "teacher"
+    vectors: Mapping[str, Array], labels: Sequence[str] = (), groups: Sequence[str] = ()
 ) -> SentencePlane:
-    """Project the texts of each model, with the residual to the teacher.
+    """Project the texts of each model, with the residual to the model "teacher".
 
     `vectors` maps models to [n, dim of the model], the same n texts in the same order; `labels` and `groups` are those
     of the texts. The disparities are residual sums of squares over the teacher's, 0 = equal. Errors: DistilvecError as
     `fit_plane`.
     """
-    plane = fit_plane(vectors[reference], reference)
-    points, raw, aligned, turned = {reference: plane.points}, {}, {}, {}
-    others = [name for name in vectors if name != reference]
-    for name in others:
-        found = _checked(vectors[name], name)
-        if found.shape[1] == plane.vectors.shape[1]:
-            rotated = rotate(found, plane.vectors)
-            raw[name], aligned[name] = _residual(found, plane), _residual(rotated, plane)
-            turned[name] = aligned[name] < raw[name]
-            points[name] = plane.components.transform(rotated if turned[name] else found)
+    plane = fit_plane(vectors["teacher"], "teacher")
+    points = {"teacher": _listed(plane.points)}
+    disparity = {}
+    disparity_aligned = {}
+    aligned = {}
+    for name in vectors:
+        if name == "teacher":
+            continue
+        checked = _checked(vectors[name], name)
+        if checked.shape[1] == plane.vectors.shape[1]:
+            rotated = rotate(checked, plane.vectors)
+            residual = _residual(checked, plane)
+            residual_aligned = _residual(rotated, plane)
+            is_aligned = residual_aligned < residual
+            projected = plane.components.transform(rotated if is_aligned else checked)
         else:
-            points[name], raw[name] = _onto(fit_plane(found, name).points, plane.points)
-            aligned[name], turned[name] = raw[name], True
+            # without a common space there is nothing but the aligned points to draw
+            projected, residual = _onto(fit_plane(checked, name).points, plane.points)
+            residual_aligned = residual
+            is_aligned = True
+        points[name] = _listed(projected)
+        disparity[name] = round(residual, 6)
+        disparity_aligned[name] = round(residual_aligned, 6)
+        aligned[name] = is_aligned
     return SentencePlane(
-        points={name: _listed(points[name]) for name in (reference, *others)},
-        disparity={name: round(raw[name], 6) for name in others},
-        disparity_aligned={name: round(aligned[name], 6) for name in others},
-        aligned={name: bool(turned[name]) for name in others},
+        points=points,
+        disparity=disparity,
+        disparity_aligned=disparity_aligned,
+        aligned=aligned,
         labels=list(labels),
         groups=list(groups),
     )

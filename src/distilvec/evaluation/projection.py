@@ -196,26 +196,40 @@ def project_experts(
     the teacher's variance. `raw` are the planes before rotation (DistillMoE, figure 2), the mixture's last.
     Errors: DistilvecError as `fit_plane`.
     """
-    sets = {"teacher": teacher} | {f"expert {n}": found for n, found in enumerate(experts, 1)} | {"mixture": mixture}
-    axes = max(2, min(AXES, len(teacher) // FOLDS, *(found.shape[1] for found in sets.values())))
-    points, variance = {}, []
-    for name, found in sets.items():
-        found = _checked(found, name)
-        plane = fit_plane(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12), name, axes)
-        points[name] = plane.points / np.sqrt((plane.points**2).sum(1).mean())
-        variance.append(float(plane.components.explained_variance_ratio_.sum()))
+    outputs = {"teacher": teacher}
+    for number, expert in enumerate(experts, 1):
+        outputs[f"expert {number}"] = expert
+    outputs["mixture"] = mixture
+    axes = max(2, min(AXES, len(teacher) // FOLDS, *(vectors.shape[1] for vectors in outputs.values())))
+
+    planes = {}
+    points = {}
+    for name, vectors in outputs.items():
+        checked = _checked(vectors, name)
+        lengths = np.linalg.norm(checked, axis=1, keepdims=True)
+        planes[name] = fit_plane(checked / np.maximum(lengths, 1e-12), name, axes)
+        size = np.sqrt((planes[name].points ** 2).sum(1).mean())
+        points[name] = planes[name].points / size
+
     target = points.pop("teacher")
-    rotated = [rotate(found, target) for found in points.values()]
-    likeness = [float((found * target).sum() / np.sqrt((found**2).sum() * (target**2).sum())) for found in rotated]
-    *listed, mixed = [_listed(found[:, :2]) for found in rotated]
+    raw = []
+    rotated = []
+    likeness = []
+    for unrotated in points.values():
+        turned = rotate(unrotated, target)
+        correlation = (turned * target).sum() / np.sqrt((turned**2).sum() * (target**2).sum())
+        raw.append(_listed(unrotated[:, :2]))
+        rotated.append(_listed(turned[:, :2]))
+        likeness.append(round(float(correlation), 4))
+    variance = float(planes["teacher"].components.explained_variance_ratio_.sum())
     return ExpertPlane(
         teacher=_listed(target[:, :2]),
-        experts=listed,
-        mixture=mixed,
-        raw=[_listed(found[:, :2]) for found in points.values()],
-        likeness=[round(value, 4) for value in likeness],
+        experts=rotated[:-1],
+        mixture=rotated[-1],
+        raw=raw,
+        likeness=likeness,
         axes=axes,
-        variance=round(variance[0], 4),
+        variance=round(variance, 4),
         groups=list(groups),
         labels=list(labels),
     )

@@ -294,7 +294,10 @@ def as_scores(supervised: LabelledScores) -> dict[str, list[Score]]:
 
 
 def class_metrics(predicted: Array, gold: Array) -> dict[str, float | None]:
-    """Accuracy; precision, recall and F1 averaged over the classes of `gold` or `predicted`, 0 without a prediction."""
+    """Accuracy; precision, recall and F1 averaged over the classes of `gold` or `predicted`, 0 without a prediction.
+
+    Both are class numbers, int64 [rows]; values are 0..1.
+    """
     macro = precision_recall_fscore_support(gold, predicted, average="macro", zero_division=0)[:3]
     names = ("accuracy", "macro_precision", "macro_recall", "macro_f1")
     return dict(zip(names, map(float, (accuracy_score(gold, predicted), *macro)), strict=True))
@@ -311,7 +314,7 @@ def several_classes_metrics(predicted: Array, gold: Array) -> dict[str, float | 
 
 
 def score_metrics(predicted: Array, gold: Array) -> dict[str, float | None]:
-    """Spearman's and Pearson's correlation, None if all predictions are equal."""
+    """Spearman's and Pearson's correlation, None if all predictions are equal. Both are float64 [rows]."""
     return {name: None if np.isnan(value) else value for name, value in correlations(predicted, gold).items()}
 
 

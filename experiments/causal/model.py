@@ -16,12 +16,13 @@ from distilvec.core.info import ObjectiveContext
 from distilvec.core.objective import LossTerms, Objective, Weights
 from distilvec.core.options import check_options, option_error
 from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.core.precision import full_precision
 from distilvec.core.registry import build_objective
 from distilvec.methods.base.terms import task_shares
 from distilvec.models.experts import Experts
 from distilvec.students.dropout import install_fast_dropout
 from distilvec.students.encoder import Encoder
-from distilvec.students.pooling import full_precision, pool_states, pooling_weights
+from distilvec.students.pooling import pool_states, pooling_weights
 from experiments.causal.data import IGNORED, Tokens
 from experiments.causal.methods import METHODS, ON_PREDICTIONS, OnPredictions
 from experiments.causal.outputs import CausalOutputs, NextTokens

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from transformers import PreTrainedModel
 
 from distilvec.core.outputs import ModelOutputs
-from distilvec.students.pooling import full_precision
+from distilvec.core.precision import full_precision
 from experiments.causal.data import IGNORED
 
 PerToken = Float[Tensor, "batch responses dim"]

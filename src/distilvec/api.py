@@ -69,12 +69,19 @@ def run(
 
 
 def result(folder: str | Path) -> Run:
-    """Open the folder of a finished run: scores, verdict, report, record, student."""
+    """Open the folder of a finished run: scores, verdict, report, record, student.
+
+    Errors: DistilvecError "run folder" for a folder without a finished run, "record.json" for a damaged one.
+    """
     return Run.open(folder)
 
 
 def load_recipe(recipe: str | Path, variant: str | None = None, overrides: Overrides | None = None) -> Recipe:
-    """A recipe by file or built-in name, with a variant and overrides applied, validated."""
+    """A recipe by file or built-in name, with a variant and overrides applied, validated.
+
+    Errors: DistilvecError with the key that is unknown or has a wrong value, "variant" for an unknown variant, "recipe"
+    for a file that cannot be read and for several problems at once.
+    """
     path = recipe_file(str(recipe))
     return recipes.recipe_from(recipes.resolved_tree(path, variant), overrides, str(path))
 
@@ -83,7 +90,13 @@ def load_recipe(recipe: str | Path, variant: str | None = None, overrides: Overr
 def cache_teacher(
     teacher: Model | np.ndarray[Any, Any], texts: Texts, overrides: Overrides | None = None
 ) -> TeacherCache:
-    """Embed texts with the teacher once and return the cache; the same call resumes."""
+    """Embed texts with the teacher once and return the cache; the same call resumes.
+
+    The cache lies below `overrides["cache.root"]`, else $DISTILVEC_CACHE, else ~/.cache/distilvec. Texts that are there
+    are not embedded again.
+    Errors: DistilvecError "teacher" for an array of vectors, "teacher.live" if the overrides make the teacher embed in
+    every step; with the key for a model, texts or an override that cannot be used.
+    """
     if isinstance(teacher, np.ndarray):
         raise DistilvecError("teacher", "an array of vectors is a cache already.", "Give a model.")
     tree = {**recipe_keys(teacher, texts, "teacher"), "name": "cache", "method": {"name": "redact"}}
@@ -113,8 +126,15 @@ def evaluate(
 
 
 def compare(runs: Sequence[str | Path], reference: str | None = None, column: str = "student") -> Comparison:
-    """Compare finished runs and sweeps: means and deviations over seeds, differences with intervals, costs."""
-    return compare_runs([Path(folder) for folder in runs], reference, column)
+    """Compare finished runs and sweeps: means and deviations over seeds, differences with intervals, costs.
+
+    Errors: DistilvecError "run folder" for a folder without a finished run and for runs that share no task, "reference"
+    for a run that is not among these, "column" for a model that is unknown or that a run has no scores of.
+    """
+    try:
+        return compare_runs([Path(folder) for folder in runs], reference, column)
+    except DistilvecError as error:
+        raise error.renamed(error.key.removeprefix("--")) from error  # of an option: its argument has the same name
 
 
 @quiet_libraries()

@@ -200,6 +200,8 @@ def test_a_recipe_runs_and_is_compared_and_evaluated(tiny_model, suite, tmp_path
         assert list(result.to_dataframe()["task"]) == ["mini"]
     comparison = distilvec.compare(["run0", "run1"])
     assert len(comparison.to_dataframe()) == 1 and "mini" in comparison._repr_html_()
+    with refused("reference"):
+        distilvec.compare(["run0"], reference="absent")
     scores = distilvec.evaluate("run0/student", suite, teacher=str(tiny_model))
     assert set(scores.columns) >= {"teacher", "student", "asymmetric"}
     assert scores.to_dataframe().loc[0, "student"] == pytest.approx(scores.columns["student"][0].value)

@@ -6,10 +6,22 @@ import ot
 import pytest
 import torch
 
+from distilvec.losses import transport
 from distilvec.losses.emo import otis_cost
 from distilvec.losses.transport import transport_cost, transport_plan
 
-DOMAINS = ["kernel", "log"]
+
+def force_solver(monkeypatch, solver):
+    """Make every epsilon be solved by one solver: with the "kernel", or in logarithms ("log")."""
+    smallest_epsilon = 0.0 if solver == "kernel" else float("inf")
+    monkeypatch.setattr(transport, "SMALLEST_KERNEL_EPSILON", smallest_epsilon)
+    monkeypatch.setattr(transport, "SMALLEST_UNROLLED_EPSILON", smallest_epsilon)
+
+
+@pytest.fixture(params=["kernel", "log"])
+def each_solver(request, monkeypatch):
+    """Run the test once with each solver."""
+    force_solver(monkeypatch, request.param)
 
 
 @pytest.fixture
@@ -42,26 +54,26 @@ def batch():
     return sizes, cost, nu, mu
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.usefixtures("each_solver")
 @pytest.mark.parametrize(("epsilon", "expected"), [(0.1, 0.1856803612446), (0.05, 0.1834215720), (0.01, 0.1811647243)])
-def test_check_values(check, domain, epsilon, expected):
-    value = transport_cost(*check, epsilon=epsilon, iterations=20000, tolerance=1e-13, domain=domain)
+def test_check_values(check, epsilon, expected):
+    value = transport_cost(*check, epsilon=epsilon, iterations=20000, tolerance=1e-13)
     assert value.item() == pytest.approx(expected, abs=1e-10)
-    hundred = transport_cost(*check, tolerance=0.0, domain=domain)
+    hundred = transport_cost(*check, tolerance=0.0)
     assert hundred.item() == pytest.approx(0.18568036066, abs=1e-8)
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_small_epsilon_comes_near_the_exact_plan(check, domain):
+@pytest.mark.usefixtures("each_solver")
+def test_small_epsilon_comes_near_the_exact_plan(check):
     cost, nu, mu = check
     exact = ot.emd2(nu[0].numpy(), mu[0].numpy(), cost[0].numpy())
     assert exact == pytest.approx(0.1811593721, abs=1e-9)
-    value = transport_cost(cost, nu, mu, epsilon=0.005, iterations=50000, domain=domain)
+    value = transport_cost(cost, nu, mu, epsilon=0.005, iterations=50000)
     assert value.item() == pytest.approx(exact, abs=1e-5)
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_check_values_of_both_gradients(check, domain):
+@pytest.mark.usefixtures("each_solver")
+def test_check_values_of_both_gradients(check):
     cost, nu, mu = check
     expected = {
         True: [0.0639354513, 0.0228965515, 0.1927658711, 0.5976807844, -0.0070201515],
@@ -69,26 +81,24 @@ def test_check_values_of_both_gradients(check, domain):
     }
     for unroll, row in expected.items():
         leaf = cost.clone().requires_grad_()
-        transport_cost(leaf, nu, mu, iterations=500, tolerance=1e-13, domain=domain, unroll=unroll).sum().backward()
+        transport_cost(leaf, nu, mu, iterations=500, tolerance=1e-13, unroll=unroll).sum().backward()
         assert leaf.grad[0, 0].tolist() == pytest.approx(row, abs=3e-9)
         if not unroll:
-            torch.testing.assert_close(
-                leaf.grad, transport_plan(cost, nu, mu, iterations=500, tolerance=1e-13, domain=domain)
-            )
+            torch.testing.assert_close(leaf.grad, transport_plan(cost, nu, mu, iterations=500, tolerance=1e-13))
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_the_unrolled_gradient_is_that_of_differences(domain):
+@pytest.mark.usefixtures("each_solver")
+def test_the_unrolled_gradient_is_that_of_differences():
     generator = torch.Generator().manual_seed(6)
     cost = torch.rand(2, 3, 3, generator=generator, dtype=torch.float64).requires_grad_()
     nu = torch.tensor([[0.5, 0.3, 0.2], [0.6, 0.4, 0.0]], dtype=torch.float64)
     mu = torch.tensor([[0.1, 0.9, 0.0], [0.2, 0.2, 0.6]], dtype=torch.float64)
-    settings = {"epsilon": 0.3, "iterations": 21, "tolerance": 0.0, "domain": domain}
+    settings = {"epsilon": 0.3, "iterations": 21, "tolerance": 0.0}
     assert torch.autograd.gradcheck(lambda costs: transport_cost(costs, nu, mu, unroll=True, **settings), cost)
 
 
 @pytest.mark.parametrize("epsilon", [0.02, 0.03, 0.05])
-def test_the_unrolled_gradient_is_finite_in_fp32_and_that_of_fp64(epsilon):
+def test_the_unrolled_gradient_is_finite_in_fp32_and_that_of_fp64(epsilon, monkeypatch):
     """Costs near 1, as those of EMO are: the kernel's values are small, and its squares, by which gradients divide, are
     none.
     """
@@ -96,27 +106,25 @@ def test_the_unrolled_gradient_is_finite_in_fp32_and_that_of_fp64(epsilon):
     cost = 0.9 + 0.1 * torch.rand(4, 12, 15, generator=generator, dtype=torch.float64)
     nu, mu = ((2 * torch.randn(4, size, generator=generator, dtype=torch.float64)).softmax(1) for size in (12, 15))
 
-    def gradient(dtype, domain):
+    def gradient(dtype):
         leaf = cost.detach().clone().to(dtype).requires_grad_()
-        transport_cost(
-            leaf, nu.to(dtype), mu.to(dtype), unroll=True, epsilon=epsilon, tolerance=0.0, domain=domain
-        ).sum().backward()
+        transport_cost(leaf, nu.to(dtype), mu.to(dtype), unroll=True, epsilon=epsilon, tolerance=0.0).sum().backward()
         return leaf.grad.double()
 
-    found, exact = gradient(torch.float32, "auto"), gradient(torch.float64, "kernel")
+    found = gradient(torch.float32)
+    force_solver(monkeypatch, "kernel")
+    exact = gradient(torch.float64)
     assert torch.isfinite(found).all() and exact.abs().max() > 0.1
     torch.testing.assert_close(found, exact, atol=2e-5, rtol=0)
     if epsilon == 0.02:
-        assert gradient(torch.float32, "kernel").isnan().any(), "what is guarded against"
+        assert gradient(torch.float32).isnan().any(), "what is guarded against"
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.usefixtures("each_solver")
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
-def test_pot_is_the_oracle_on_masked_batches(batch, domain, dtype, tolerance):
+def test_pot_is_the_oracle_on_masked_batches(batch, dtype, tolerance):
     sizes, cost, nu, mu = batch
-    plans = transport_plan(
-        cost.to(dtype), nu.to(dtype), mu.to(dtype), iterations=1000, tolerance=tolerance / 10, domain=domain
-    )
+    plans = transport_plan(cost.to(dtype), nu.to(dtype), mu.to(dtype), iterations=1000, tolerance=tolerance / 10)
     assert torch.isfinite(plans).all()
     for row, (student, teacher) in enumerate(sizes):
         if student and teacher:
@@ -128,29 +136,27 @@ def test_pot_is_the_oracle_on_masked_batches(batch, domain, dtype, tolerance):
         assert plans[row, student:].abs().sum() == 0 and plans[row, :, teacher:].abs().sum() == 0
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_marginals(batch, domain):
+@pytest.mark.usefixtures("each_solver")
+def test_marginals(batch):
     sizes, cost, nu, mu = batch
     there = [row for row, size in enumerate(sizes) if min(size)]
-    plans = transport_plan(cost, nu, mu, iterations=5000, tolerance=1e-10, domain=domain)[there]
+    plans = transport_plan(cost, nu, mu, iterations=5000, tolerance=1e-10)[there]
     torch.testing.assert_close(plans.sum(2), nu[there], atol=1e-12, rtol=0)
     assert (plans.sum(1) - mu[there]).abs().sum(1).max() <= 1e-10
 
 
 @pytest.mark.parametrize("unroll", [True, False])
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_neither_padding_nor_company_changes_a_value_or_a_gradient(batch, domain, unroll):
+@pytest.mark.usefixtures("each_solver")
+def test_neither_padding_nor_company_changes_a_value_or_a_gradient(batch, unroll):
     sizes, cost, nu, mu = batch
     together = cost.clone().requires_grad_()
-    values = transport_cost(together, nu, mu, domain=domain, unroll=unroll)
+    values = transport_cost(together, nu, mu, unroll=unroll)
     values.sum().backward()
     assert torch.isfinite(together.grad).all() and values[6:].abs().sum() == 0
     for row, (student, teacher) in enumerate(sizes):
         if min(student, teacher):
             alone = cost[row : row + 1, :student, :teacher].clone().requires_grad_()
-            value = transport_cost(
-                alone, nu[row : row + 1, :student], mu[row : row + 1, :teacher], domain=domain, unroll=unroll
-            )
+            value = transport_cost(alone, nu[row : row + 1, :student], mu[row : row + 1, :teacher], unroll=unroll)
             value.sum().backward()
             torch.testing.assert_close(value[0], values[row], atol=1e-12, rtol=0)
             torch.testing.assert_close(together.grad[row, :student, :teacher], alone.grad[0], atol=1e-11, rtol=0)
@@ -168,12 +174,13 @@ def test_a_finished_problem_stops_and_waits_for_the_others(check):
     )
 
 
-def test_small_epsilon_takes_logarithms_by_itself():
+def test_small_epsilon_takes_logarithms_by_itself(monkeypatch):
     cost = torch.tensor([[[0.0, 1.0], [1.0, 0.9]]])
     half = torch.full((1, 2), 0.5)
     plan = transport_plan(cost, half, half, epsilon=0.002, iterations=1000)
     assert torch.isfinite(plan).all() and plan[0].diagonal().sum() > 0.999
-    torch.testing.assert_close(plan, transport_plan(cost, half, half, epsilon=0.002, iterations=1000, domain="log"))
+    force_solver(monkeypatch, "log")
+    torch.testing.assert_close(plan, transport_plan(cost, half, half, epsilon=0.002, iterations=1000))
 
 
 def sinkhorn_by_definition(cost, nu, mu, epsilon=0.1, iterations=100):
@@ -185,12 +192,12 @@ def sinkhorn_by_definition(cost, nu, mu, epsilon=0.1, iterations=100):
     return u[:, :, None] * kernel * v[:, None]
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_the_reference_form_has_the_same_plan_and_gradient(check, domain):
+@pytest.mark.usefixtures("each_solver")
+def test_the_reference_form_has_the_same_plan_and_gradient(check):
     cost, nu, mu = check
     found, expected = cost.clone().requires_grad_(), cost.clone().requires_grad_()
     factors = torch.arange(20.0, dtype=torch.float64).view(1, 4, 5)
-    plan = transport_plan(found, nu, mu, iterations=30, tolerance=0.0, domain=domain)
+    plan = transport_plan(found, nu, mu, iterations=30, tolerance=0.0)
     reference = sinkhorn_by_definition(expected, nu, mu, iterations=30)
     torch.testing.assert_close(plan, reference, atol=1e-14, rtol=1e-12)
     torch.autograd.backward([(plan * factors).sum(), (reference * factors).sum()])

@@ -25,7 +25,9 @@ def warped_pairs(
 ) -> tuple[Numbers, Numbers]:
     """Return the one-to-one pairs of ordinary tokens on every text's cheapest path.
 
-    `strict` keeps pairs of equal pieces (CDM). The two texts of a pair are warped separately.
+    Returns two int64 [pairs]: numbers of tokens of the student and of the teacher, counted over all texts. The pieces
+    are those of the whole vocabulary, [ids]. `strict` keeps pairs of equal pieces (CDM). The two texts of a pair are
+    warped separately.
     Note: pieces are compared as they are; if one tokenizer lower-cases, capitals cost an edit each.
     """
     teacher_parts = _by_part(teacher)
@@ -58,8 +60,9 @@ def type_pairs(
 ) -> tuple[Numbers, Numbers]:
     """Return pairs of token types that are each other's nearest in a text, at the first token of both (EMO's code).
 
-    Ordinary tokens alone. The pieces are as the vocabularies spell them, with ## and ▁. Ties: the type that comes first
-    in the text; the code leaves these to the order of a set.
+    Returns two int64 [pairs]: numbers of tokens of the student and of the teacher, counted over all texts. Ordinary
+    tokens alone. The pieces are those of the whole vocabulary, [ids], as it spells them, with ## and ▁. Ties: the type
+    that comes first in the text; the code leaves these to the order of a set.
     Note: that code sorts the rows of either model by position, which pairs some with others; these stay pairs.
     """
     teacher_types_by_text = _types(teacher, teacher_pieces[teacher.ids])

@@ -32,6 +32,11 @@ def checksum_once(path: Path) -> str:
     return _KNOWN[state]
 
 
+def has_checksum(path: Path, checksum: str | None) -> bool:
+    """Whether a file is there with this checksum; see `checksum_once`."""
+    return path.is_file() and checksum_once(path) == checksum
+
+
 def remember(path: Path, checksum: str) -> None:
     """Note the checksum of a file that has just got this name from its writer, which changes the file's time."""
     _KNOWN[_state(path)] = checksum

@@ -67,13 +67,18 @@ def in_words(kind: Any) -> str:
     """Return an annotation as readers of recipes know it."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        limits = [limit for part in parts[1:] for limit in getattr(part, "metadata", [part])]
-        pairs = [(limit, key) for limit in limits for key in _BOUNDS if hasattr(limit, key)]
-        return f"{in_words(parts[0])} {' and '.join(f'{_BOUNDS[key]} {getattr(limit, key)}' for limit, key in pairs)}"
+        bounds = []
+        for part in parts[1:]:
+            # pydantic's Field has a list of limits, another annotation is one itself
+            for limit in getattr(part, "metadata", [part]):
+                bounds += [f"{words} {getattr(limit, key)}" for key, words in _BOUNDS.items() if hasattr(limit, key)]
+        return f"{in_words(parts[0])} {' and '.join(bounds)}"
     if origin is Literal:
         return f"one of {', '.join(map(str, parts))}"
     if origin in (Union, UnionType):
         return " or ".join(map(in_words, parts))
     if origin in (list, tuple, Sequence):
         return f"a list of these: {in_words(parts[0])}"
-    return "a mapping" if origin is dict else _PLAIN.get(kind, getattr(kind, "__name__", str(kind)))
+    if origin is dict:
+        return "a mapping"
+    return _PLAIN.get(kind, getattr(kind, "__name__", str(kind)))

@@ -83,6 +83,11 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.keys)
 
+    @property
+    def source_labels(self) -> list[str]:
+        """The language of each source; its own name where the recipe states none."""
+        return [language or name for language, name in zip(self.languages, self.source_names, strict=True)]
+
     def stored(self, rows: Sequence[int] | Rows) -> list[str]:
         """The texts of `rows` in their order, without prompts; a pair is one text with SEPARATOR inside."""
         numbers = np.asarray(rows, dtype=np.int64)

@@ -43,11 +43,17 @@ class Conditions:
     """What `where` asks of a source's rows, and which of its values some row had."""
 
     def __init__(self, where: Mapping[str, str | int | list[str | int | None]]) -> None:
-        lists = {name: values if isinstance(values, list) else [values] for name, values in where.items()}
-        self.allowed = {name: [value for value in values if value is not None] for name, values in lists.items()}
-        self.may_lack = {name for name, values in lists.items() if None in values}
-        self.missing = {name: {str(value) for value in values} for name, values in self.allowed.items()}
-        self.others: dict[str, set[str]] = {name: set() for name in where}
+        self.allowed: dict[str, list[str | int]] = {}  # the values that a row may have, by column
+        self.may_lack: set[str] = set()  # columns without which a row is taken as well: null is among their values
+        self.missing: dict[str, set[str]] = {}  # allowed values that no row has had yet
+        self.others: dict[str, set[str]] = {}  # a few of the values that are not allowed, for a message
+        for name, stated in where.items():
+            values = stated if isinstance(stated, list) else [stated]
+            self.allowed[name] = [value for value in values if value is not None]
+            if None in values:
+                self.may_lack.add(name)
+            self.missing[name] = {str(value) for value in self.allowed[name]}
+            self.others[name] = set()
 
     def hold(self, row: readers.Row) -> bool:
         """Whether a row has one of the values, or may lack one, in each column; 1 and "1" are the same value."""

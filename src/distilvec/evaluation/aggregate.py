@@ -115,14 +115,22 @@ def retention(student: Sequence[Score], teacher: Sequence[Score]) -> dict[str, f
     task is not above 0, the task has no percentage but counts in the averages. Tasks that are made of an index itself
     count in none. {} without common tasks.
     """
-    ours = {(score.task, score.metric): score for score in student}
-    theirs = {(score.task, score.metric): score for score in teacher}
-    shared = [key for key in ours if key in theirs]
-    found = {key[0]: percent_of_teacher(ours[key].value, theirs[key].value) for key in shared}
-    types = {key: ours[key].type for key in shared if key[0] not in OF_AN_INDEX}
-    means = [weighted_averages({key: side[key].value for key in shared}, types) for side in (ours, theirs)]
-    found |= {name: percent_of_teacher(value, means[1][name]) for name, value in means[0].items()}
-    return {task: value for task, value in found.items() if value is not None}
+    teacher_values = {(score.task, score.metric): score.value for score in teacher}
+    student_values = {}
+    types = {}  # of the tasks that count in the averages
+    percents = {}
+    for score in student:
+        key = (score.task, score.metric)
+        if key not in teacher_values:
+            continue
+        student_values[key] = score.value
+        percents[score.task] = percent_of_teacher(score.value, teacher_values[key])
+        if score.task not in OF_AN_INDEX:
+            types[key] = score.type
+    teacher_means = weighted_averages(teacher_values, types)
+    for name, mean in weighted_averages(student_values, types).items():
+        percents[name] = percent_of_teacher(mean, teacher_means[name])
+    return {name: percent for name, percent in percents.items() if percent is not None}
 
 
 def with_protocol(score: Score, protocol: str) -> Score:

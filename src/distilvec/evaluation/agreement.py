@@ -129,27 +129,32 @@ def _listed(
     task: RetrievalTask, values: Mapping[str, Array], overlap: Mapping[str, Array], top: Mapping[str, Array]
 ) -> RankedQueries:
     """List at most LISTED queries: those that lose most come first. The first RANKED have the documents' ids."""
-    ours = next(name for name in ("student", *values) if name in values and name != "teacher")
-    order = np.argsort(values[ours] - values["teacher"], kind="stable")[:LISTED].tolist()
-    shown, rows = dict[int, None](), []
-    for place, query in enumerate(order):
+    compared = next(name for name in ("student", *values) if name in values and name != "teacher")
+    worst_first = np.argsort(values[compared] - values["teacher"], kind="stable")[:LISTED].tolist()
+    listed_documents = dict[int, None]()  # a set that keeps the order
+    rows = []
+    for place, query in enumerate(worst_first):
         row = RankedQuery(
             query=shortened(task.queries[query], 2 * TEXT_CHARACTERS),
             scores={name: round(100 * float(by_query[query]), 2) for name, by_query in values.items()},
             overlap={name: round(float(by_query[query]), 2) for name, by_query in overlap.items()},
         )
         if place < RANKED:
-            ranked = {name: documents[query].tolist() for name, documents in top.items()}
-            listed = dict.fromkeys(document for documents in ranked.values() for document in documents)
-            shown |= listed
-            relevant = set(task.judged[(task.judged[:, 0] == query) & (task.gains > 0), 1].tolist())
-            row = replace(
-                row,
-                found={name: [task.document_ids[one] for one in documents] for name, documents in ranked.items()},
-                relevant=[task.document_ids[one] for one in sorted(relevant & listed.keys())],
-            )
+            ids_by_model = {}
+            ranked = dict[int, None]()
+            for name, documents_by_query in top.items():
+                documents = documents_by_query[query].tolist()
+                ids_by_model[name] = [task.document_ids[document] for document in documents]
+                ranked |= dict.fromkeys(documents)
+            listed_documents |= ranked
+            is_relevant = (task.judged[:, 0] == query) & (task.gains > 0)
+            relevant = ranked.keys() & set(task.judged[is_relevant, 1].tolist())
+            relevant_ids = [task.document_ids[document] for document in sorted(relevant)]
+            row = replace(row, found=ids_by_model, relevant=relevant_ids)
         rows.append(row)
-    texts = {task.document_ids[one]: shortened(task.documents[one], TEXT_CHARACTERS) for one in shown}
+    texts = {}
+    for document in listed_documents:
+        texts[task.document_ids[document]] = shortened(task.documents[document], TEXT_CHARACTERS)
     return RankedQueries(len(task.queries), rows, texts)
 
 

@@ -294,7 +294,10 @@ def as_scores(supervised: LabelledScores) -> dict[str, list[Score]]:
 
 
 def class_metrics(predicted: Array, gold: Array) -> dict[str, float | None]:
-    """Accuracy; precision, recall and F1 averaged over the classes of `gold` or `predicted`, 0 without a prediction."""
+    """Accuracy; precision, recall and F1 averaged over the classes of `gold` or `predicted`, 0 without a prediction.
+
+    Both are class numbers, int64 [rows]; values are 0..1.
+    """
     macro = precision_recall_fscore_support(gold, predicted, average="macro", zero_division=0)[:3]
     names = ("accuracy", "macro_precision", "macro_recall", "macro_f1")
     return dict(zip(names, map(float, (accuracy_score(gold, predicted), *macro)), strict=True))
@@ -311,19 +314,19 @@ def several_classes_metrics(predicted: Array, gold: Array) -> dict[str, float | 
 
 
 def score_metrics(predicted: Array, gold: Array) -> dict[str, float | None]:
-    """Spearman's and Pearson's correlation, None if all predictions are equal."""
+    """Spearman's and Pearson's correlation, None if all predictions are equal. Both are float64 [rows]."""
     return {name: None if np.isnan(value) else value for name, value in correlations(predicted, gold).items()}
 
 
 # -- tokenizers -------------------------------------------------------------------------------------------------------
 
 
-def vocabulary_report(teacher: ModelEmbedder | None, student: ModelEmbedder, corpus: Corpus | None) -> dict[str, Any]:
+def vocabulary_report(teacher: ModelEmbedder | None, student: ModelEmbedder, corpus: Corpus) -> dict[str, Any]:
     """Make report.json's "vocabulary": `compare_tokenizers` at the student's length, with "parameters".
 
-    {} if both have one tokenizer, without a local teacher or a corpus, or for a tokenizer that is not a fast one.
+    {} if both have one tokenizer, without a local teacher, or for a tokenizer that is not a fast one.
     """
-    if teacher is None or corpus is None or not (_is_fast(teacher.model) and _is_fast(student.model)):
+    if teacher is None or not (_is_fast(teacher.model) and _is_fast(student.model)):
         return {}
     models = {"before": teacher.model, "after": student.model}
     before, after = (model.tokenizer for model in models.values())
@@ -341,19 +344,22 @@ def language_texts(corpus: Corpus) -> dict[str, list[str]]:
 
     A source without a language has an entry by its own name.
     """
-    labels = [language or name for language, name in zip(corpus.languages, corpus.source_names, strict=True)]
-    found = {}
-    for label in dict.fromkeys(labels):
-        sources = [number for number, other in enumerate(labels) if other == label]
+    texts_of: dict[str, list[str]] = {}
+    for label in dict.fromkeys(corpus.source_labels):
+        sources = [number for number, other in enumerate(corpus.source_labels) if other == label]
         chosen = np.empty(0, dtype=np.int64)
         for rows in (corpus.holdout_rows, corpus.train_rows):
-            own, free = rows[np.isin(corpus.sources[rows], sources)], LANGUAGE_TEXTS - len(chosen)
-            own = own if len(own) <= free else np.random.default_rng(SEED).choice(own, free, replace=False)
-            chosen = np.concatenate([chosen, own])
-        texts = [part for text in corpus.texts(np.sort(chosen)) for part in ([text] if isinstance(text, str) else text)]
+            candidates = rows[np.isin(corpus.sources[rows], sources)]
+            room = LANGUAGE_TEXTS - len(chosen)
+            if len(candidates) > room:
+                candidates = np.random.default_rng(SEED).choice(candidates, room, replace=False)
+            chosen = np.concatenate([chosen, candidates])
+        texts: list[str] = []
+        for text in corpus.texts(np.sort(chosen)):
+            texts += [text] if isinstance(text, str) else text
         if texts:
-            found[label] = texts
-    return found
+            texts_of[label] = texts
+    return texts_of
 
 
 def _is_fast(model: SentenceTransformer) -> bool:

@@ -10,6 +10,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import roc_curve
 
 from distilvec.core.similarity import Similarity
+from distilvec.core.vectors import cosine_pairs
 
 Array = np.ndarray[Any, Any]
 
@@ -19,17 +20,6 @@ def unit(vectors: Array) -> Array:
     vectors = np.asarray(vectors, dtype=np.float32)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.where(norms > 0, norms, 1), dtype=np.float32)
-
-
-def cosine_pairs(first: Array, second: Array) -> Array:
-    """Cosine of row i of `first` with row i of `second`, float64 [rows]; 0 if either is zero.
-
-    Products come before the division by the lengths: those of whole numbers (int8, signs) are exact, and equal ones
-    tie.
-    """
-    pairs = ((first, second), (first, first), (second, second))
-    products, left, right = (np.einsum("rd,rd->r", one, other, dtype=np.float64) for one, other in pairs)
-    return np.asarray(products / np.sqrt(np.where(left * right > 0, left * right, 1)))
 
 
 def similarity_pairs(first: Array, second: Array, similarity: Similarity) -> Array:
@@ -57,20 +47,26 @@ def ranking_vectors(queries: Array, documents: Array, similarity: Similarity) ->
 
 
 def correlations(similarities: Array, gold: Array) -> dict[str, float]:
-    """Spearman's rank correlation, ties by mean rank, and Pearson's; NaN if either input is constant."""
+    """Spearman's rank correlation, ties by mean rank, and Pearson's; NaN if either input is constant.
+
+    Both are float64 [rows].
+    """
     constant = any(len(values) < 2 or np.ptp(values) == 0 for values in (similarities, gold))
     found = {"spearman": spearmanr, "pearson": pearsonr}
     return {name: float("nan") if constant else float(metric(similarities, gold)[0]) for name, metric in found.items()}
 
 
 def best_accuracy(similarities: Array, positive: Array) -> float:
-    """Highest accuracy over all thresholds, infinity included; rows at or above a threshold are called positive."""
+    """Highest accuracy over all thresholds, infinity included; rows at or above a threshold are called positive.
+
+    `similarities` float64 [rows], `positive` bool [rows] with both values; the result is 0..1.
+    """
     true, false, matches = _counts_by_threshold(similarities, positive)
     return float((true + len(positive) - matches - false).max() / len(positive))
 
 
 def best_f1(similarities: Array, positive: Array) -> float:
-    """Highest F1 of the positive class over all thresholds, as in `best_accuracy`."""
+    """Highest F1 of the positive class over all thresholds; inputs and thresholds as in `best_accuracy`."""
     true, false, matches = _counts_by_threshold(similarities, positive)
     return float((2 * true / (true + false + matches)).max())
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
+from scipy.special import expit, softmax
 from sklearn.metrics import precision_recall_fscore_support
 
 from distilvec.data.labeled import Labelled
@@ -76,8 +77,7 @@ def find_mistakes(logits: Array, test: Labelled, classes: Sequence[str]) -> Mist
         return _mistakes_of_several(logits, test, classes)
     gold, predicted = np.asarray(test.labels), logits.argmax(1)
     wrong = np.flatnonzero(gold != predicted)
-    shifted = np.exp(logits - logits.max(1, keepdims=True))
-    sure = shifted.max(1) / shifted.sum(1)
+    sure = softmax(logits, axis=1).max(1)
     found = precision_recall_fscore_support(gold, predicted, labels=np.arange(len(classes)), zero_division=0)
     taken = Counter(zip(gold[wrong].tolist(), predicted[wrong].tolist(), strict=True))
     most: dict[int, str] = {}
@@ -101,7 +101,7 @@ def _mistakes_of_several(logits: Array, test: Labelled, classes: Sequence[str]) 
     """The same of texts with several classes; no class is taken for another one."""
     gold, predicted = np.asarray(test.labels) > 0, logits > 0
     wrong = np.flatnonzero((gold != predicted).any(1))
-    probability = 1 / (1 + np.exp(-np.abs(logits)))  # of the decision that was taken
+    probability = expit(np.abs(logits))  # of the decision that was taken
     worst_decision = np.where(gold != predicted, probability, 0).max(1)
     lines = []
     found = precision_recall_fscore_support(gold, predicted, labels=class_labels(len(classes)), zero_division=0)

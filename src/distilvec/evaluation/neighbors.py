@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from distilvec.core.similarity import Similarity
-from distilvec.evaluation.metrics import cosine_pairs
+from distilvec.core.vectors import cosine_pairs
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.significance import mean_interval
 
@@ -196,7 +196,7 @@ def find_neighbors(
 
 
 def mean_cosine(first: Array, second: Array) -> float:
-    """Mean cosine of row i of `first` with row i of `second`."""
+    """Mean cosine of row i of `first` [rows, dim] with row i of `second`, -1..1; a zero vector counts as 0."""
     return float(cosine_pairs(first, second).mean())
 
 

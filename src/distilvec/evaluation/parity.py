@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from distilvec.core.spread import evenly_spread
+from distilvec.core.vectors import cosine_pairs
 from distilvec.evaluation.evaluator import EmbeddingCache, ranked_documents, retrieval_vectors, score_task
 from distilvec.evaluation.memory import random_tokens
-from distilvec.evaluation.metrics import cosine_pairs, unit
+from distilvec.evaluation.metrics import unit
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.speed import ROLE_TOKENS, Timing, interleaved
@@ -84,9 +85,7 @@ class Parity:
         return found
 
 
-def measure_parity(
-    graph: Graph, exported: Runnable, task: RetrievalTask, megabytes: float, timing: Timing | None = None
-) -> Parity:
+def measure_parity(graph: Graph, exported: Runnable, task: RetrievalTask, megabytes: float) -> Parity:
     """Compare an exported model of `megabytes` with `graph`, the PyTorch model it was made from, in fp32 on the CPU.
 
     Errors: DistilvecError for vectors that are not finite.
@@ -119,9 +118,7 @@ def measure_parity(
         labels = equal_labels(expected, found, several=graph.head.task.kind == "multilabel")
 
     inputs = random_tokens(model, 1, min(ROLE_TOKENS["query"], max_length(model)))
-    pytorch_seconds, seconds = interleaved(
-        [partial(graph.run, inputs), partial(exported.run, inputs)], timing or TIMING
-    )
+    pytorch_seconds, seconds = interleaved([partial(graph.run, inputs), partial(exported.run, inputs)], TIMING)
     return Parity(
         task=task.name,
         queries=len(task.queries),

@@ -117,32 +117,43 @@ def fit_plane(vectors: Array, name: str, axes: int = 2) -> Plane:
 
 
 def project_sentences(
-    vectors: Mapping[str, Array], labels: Sequence[str] = (), groups: Sequence[str] = (), reference: str = "teacher"
+    vectors: Mapping[str, Array], labels: Sequence[str] = (), groups: Sequence[str] = ()
 ) -> SentencePlane:
-    """Project the texts of each model, with the residual to the teacher.
+    """Project the texts of each model, with the residual to the model "teacher".
 
     `vectors` maps models to [n, dim of the model], the same n texts in the same order; `labels` and `groups` are those
     of the texts. The disparities are residual sums of squares over the teacher's, 0 = equal. Errors: DistilvecError as
     `fit_plane`.
     """
-    plane = fit_plane(vectors[reference], reference)
-    points, raw, aligned, turned = {reference: plane.points}, {}, {}, {}
-    others = [name for name in vectors if name != reference]
-    for name in others:
-        found = _checked(vectors[name], name)
-        if found.shape[1] == plane.vectors.shape[1]:
-            rotated = rotate(found, plane.vectors)
-            raw[name], aligned[name] = _residual(found, plane), _residual(rotated, plane)
-            turned[name] = aligned[name] < raw[name]
-            points[name] = plane.components.transform(rotated if turned[name] else found)
+    plane = fit_plane(vectors["teacher"], "teacher")
+    points = {"teacher": _listed(plane.points)}
+    disparity = {}
+    disparity_aligned = {}
+    aligned = {}
+    for name in vectors:
+        if name == "teacher":
+            continue
+        checked = _checked(vectors[name], name)
+        if checked.shape[1] == plane.vectors.shape[1]:
+            rotated = rotate(checked, plane.vectors)
+            residual = _residual(checked, plane)
+            residual_aligned = _residual(rotated, plane)
+            is_aligned = residual_aligned < residual
+            projected = plane.components.transform(rotated if is_aligned else checked)
         else:
-            points[name], raw[name] = _onto(fit_plane(found, name).points, plane.points)
-            aligned[name], turned[name] = raw[name], True
+            # without a common space there is nothing but the aligned points to draw
+            projected, residual = _onto(fit_plane(checked, name).points, plane.points)
+            residual_aligned = residual
+            is_aligned = True
+        points[name] = _listed(projected)
+        disparity[name] = round(residual, 6)
+        disparity_aligned[name] = round(residual_aligned, 6)
+        aligned[name] = is_aligned
     return SentencePlane(
-        points={name: _listed(points[name]) for name in (reference, *others)},
-        disparity={name: round(raw[name], 6) for name in others},
-        disparity_aligned={name: round(aligned[name], 6) for name in others},
-        aligned={name: bool(turned[name]) for name in others},
+        points=points,
+        disparity=disparity,
+        disparity_aligned=disparity_aligned,
+        aligned=aligned,
         labels=list(labels),
         groups=list(groups),
     )
@@ -185,26 +196,40 @@ def project_experts(
     the teacher's variance. `raw` are the planes before rotation (DistillMoE, figure 2), the mixture's last.
     Errors: DistilvecError as `fit_plane`.
     """
-    sets = {"teacher": teacher} | {f"expert {n}": found for n, found in enumerate(experts, 1)} | {"mixture": mixture}
-    axes = max(2, min(AXES, len(teacher) // FOLDS, *(found.shape[1] for found in sets.values())))
-    points, variance = {}, []
-    for name, found in sets.items():
-        found = _checked(found, name)
-        plane = fit_plane(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12), name, axes)
-        points[name] = plane.points / np.sqrt((plane.points**2).sum(1).mean())
-        variance.append(float(plane.components.explained_variance_ratio_.sum()))
+    outputs = {"teacher": teacher}
+    for number, expert in enumerate(experts, 1):
+        outputs[f"expert {number}"] = expert
+    outputs["mixture"] = mixture
+    axes = max(2, min(AXES, len(teacher) // FOLDS, *(vectors.shape[1] for vectors in outputs.values())))
+
+    planes = {}
+    points = {}
+    for name, vectors in outputs.items():
+        checked = _checked(vectors, name)
+        lengths = np.linalg.norm(checked, axis=1, keepdims=True)
+        planes[name] = fit_plane(checked / np.maximum(lengths, 1e-12), name, axes)
+        size = np.sqrt((planes[name].points ** 2).sum(1).mean())
+        points[name] = planes[name].points / size
+
     target = points.pop("teacher")
-    rotated = [rotate(found, target) for found in points.values()]
-    likeness = [float((found * target).sum() / np.sqrt((found**2).sum() * (target**2).sum())) for found in rotated]
-    *listed, mixed = [_listed(found[:, :2]) for found in rotated]
+    raw = []
+    rotated = []
+    likeness = []
+    for unrotated in points.values():
+        turned = rotate(unrotated, target)
+        correlation = (turned * target).sum() / np.sqrt((turned**2).sum() * (target**2).sum())
+        raw.append(_listed(unrotated[:, :2]))
+        rotated.append(_listed(turned[:, :2]))
+        likeness.append(round(float(correlation), 4))
+    variance = float(planes["teacher"].components.explained_variance_ratio_.sum())
     return ExpertPlane(
         teacher=_listed(target[:, :2]),
-        experts=listed,
-        mixture=mixed,
-        raw=[_listed(found[:, :2]) for found in points.values()],
-        likeness=[round(value, 4) for value in likeness],
+        experts=rotated[:-1],
+        mixture=rotated[-1],
+        raw=raw,
+        likeness=likeness,
         axes=axes,
-        variance=round(variance[0], 4),
+        variance=round(variance, 4),
         groups=list(groups),
         labels=list(labels),
     )
@@ -261,13 +286,11 @@ def draw_sentences(texts: Sequence[str], count: int, seed: int = 0) -> list[str]
     return sorted(drawn, key=excess.__getitem__)[:count]  # stable: texts of equal length stay in the drawn order
 
 
-def project_token_planes(
-    texts: Sequence[str], models: Mapping[str, Any], reference: str = "teacher"
-) -> list[SeparatePlanes]:
-    """Project tokens, one row a text; `models` are SentenceTransformers by name, `reference` among them.
+def project_token_planes(texts: Sequence[str], models: Mapping[str, Any]) -> list[SeparatePlanes]:
+    """Project tokens, one row a text; `models` are SentenceTransformers by name, "teacher" among them.
 
     Coordinates have mean square 1. `likeness` is for each other model the correlation of the cosines between words with
-    the reference's, None for too few words in common. A text with fewer than three tokens in one of the models is left
+    the teacher's, None for too few words in common. A text with fewer than three tokens in one of the models is left
     out.
     """
     found = {name: _words_of_tokens(model, texts) for name, model in models.items()}
@@ -277,14 +300,14 @@ def project_token_planes(
         if any(len(tokens) < 3 for tokens, _, _ in parts.values()):
             continue
         placed, likeness = {}, {}
-        _, states, words = parts[reference]
-        target = _scaled_points(states, reference)
+        _, states, words = parts["teacher"]
+        target = _scaled_points(states, "teacher")
         for name, (tokens, own_states, own_words) in parts.items():
             points = target
-            if name != reference:
+            if name != "teacher":
                 points = _rotate_words(_scaled_points(own_states, name), own_words, target, words)
             placed[name] = PlacedTokens(tokens, _listed(points))
-            if name != reference:
+            if name != "teacher":
                 likeness[name] = word_likeness(own_states, own_words, states, words)
         rows.append(SeparatePlanes(text, placed, likeness))
     return rows

@@ -25,6 +25,8 @@ Array = np.ndarray[Any, Any]
 Metric = Callable[[Array], Array]  # counts [draws, rows] to values [draws]
 
 _CELLS_AT_ONCE = 1_000_000
+_DRAWS = 1000
+_LEVEL = 0.95
 
 
 def share_interval(right: int, rows: int) -> tuple[float, float]:
@@ -45,8 +47,8 @@ class Interval:
 
 def average_interval(
     pairs: Sequence[tuple[Sample, Sample]],
-    draws: int = 1000,
-    level: float = 0.95,
+    draws: int = _DRAWS,
+    level: float = _LEVEL,
     seed: int = 0,
     weights: Sequence[float] | None = None,
 ) -> Interval:
@@ -68,7 +70,7 @@ def average_interval(
     return interval
 
 
-def percentile_interval(difference: float, drawn: Array, level: float = 0.95) -> Interval | None:
+def percentile_interval(difference: float, drawn: Array, level: float = _LEVEL) -> Interval | None:
     """Interval and p of an observed difference from resampled ones, float64 [draws]; None if all are undefined."""
     values = drawn[np.isfinite(drawn)]
     if not np.isfinite(difference) or not len(values):
@@ -97,11 +99,14 @@ def draw_rows(rows: int, draws: int, generator: np.random.Generator) -> Iterator
         yield np.bincount(cells.ravel(), minlength=size * rows).reshape(size, rows)
 
 
-def mean_interval(values: Array, draws: int = 1000, level: float = 0.95, seed: int = 0) -> tuple[float, float, float]:
-    """Mean of the rows and its percentile interval: (mean, low, high)."""
-    generator = np.random.default_rng(seed)
-    drawn = np.concatenate([counts @ values / len(values) for counts in draw_rows(len(values), draws, generator)])
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+def mean_interval(values: Array) -> tuple[float, float, float]:
+    """Mean of `values`, float64 [rows], and its 95% percentile interval: (mean, low, high), in the unit of the values.
+
+    1,000 resamples of the rows by a fixed seed.
+    """
+    generator = np.random.default_rng(0)
+    means = [counts @ values / len(values) for counts in draw_rows(len(values), _DRAWS, generator)]
+    low, high = np.quantile(np.concatenate(means), [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     return float(values.mean()), float(low), float(high)
 
 

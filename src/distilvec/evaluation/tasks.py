@@ -143,10 +143,15 @@ def make_retrieval(
     Judgements of unknown ids are left out and counted. `own`: ids of queries that are documents themselves.
     Errors: DistilvecError if none is left, or all documents are empty.
     """
-    known = {pair: gain for pair, gain in judgements.items() if pair[0] in queries and pair[1] in documents}
-    relevant = {query for (query, _), gain in known.items() if gain > 0}
-    if not relevant:
-        if known:
+    known_pairs = dict[tuple[str, str], float]()
+    answered = set[str]()  # queries with a relevant document
+    for (query, document), gain in judgements.items():
+        if query in queries and document in documents:
+            known_pairs[query, document] = gain
+            if gain > 0:
+                answered.add(query)
+    if not answered:
+        if known_pairs:
             reason = "no pair has a score above 0"
         elif judgements:
             reason = f"none of {len(judgements)} pairs names known ids"
@@ -162,28 +167,46 @@ def make_retrieval(
         raise DistilvecError(
             "suite", f"{origin or name}: all {len(documents)} documents are empty. Expected texts in column text."
         )
-    document_ids, query_ids = sorted(documents, reverse=True), [query for query in queries if query in relevant]
-    document_rows, query_rows = ({key: row for row, key in enumerate(keys)} for keys in (document_ids, query_ids))
-    pairs = [pair for pair in known if pair[0] in relevant]
-    judged_queries = {query for query, _ in judgements} & queries.keys()
-    unknown, idle = len(judgements) - len(known), len(judged_queries - relevant)
-    warnings = {
-        f"{unknown} of {len(judgements)} judgements name ids that are not in corpus or queries; left out": unknown,
-        f"{idle} of {len(judged_queries)} judged queries have no relevant document; left out": idle,
-    }
-    own_rows = tuple(document_rows[query] if query in own else -1 for query in query_ids)
+
+    document_ids = sorted(documents, reverse=True)
+    document_rows = {document: row for row, document in enumerate(document_ids)}
+    query_ids = [query for query in queries if query in answered]
+    query_rows = {query: row for row, query in enumerate(query_ids)}
+    judged = []
+    gains = []
+    for (query, document), gain in known_pairs.items():
+        if query in answered:
+            judged.append((query_rows[query], document_rows[document]))
+            gains.append(gain)
+
+    warnings = []
+    unknown = len(judgements) - len(known_pairs)
+    if unknown:
+        warnings.append(
+            f"{unknown} of {len(judgements)} judgements name ids that are not in corpus or queries; left out"
+        )
+    judged_queries = {query for query, _ in judgements if query in queries}
+    idle = len(judged_queries - answered)
+    if idle:
+        warnings.append(f"{idle} of {len(judged_queries)} judged queries have no relevant document; left out")
+
+    notes = []
+    own_rows = [document_rows[query] if query in own else -1 for query in query_ids]
     own_count = sum(row >= 0 for row in own_rows)
-    note = f"{own_count} of {len(query_ids)} queries are documents themselves, which are not among their results"
+    if own_count:
+        notes.append(
+            f"{own_count} of {len(query_ids)} queries are documents themselves, which are not among their results"
+        )
     return RetrievalTask(
         name,
         document_ids,
-        [documents[key] for key in document_ids],
+        [documents[document] for document in document_ids],
         query_ids,
-        [queries[key] for key in query_ids],
-        np.array([(query_rows[query], document_rows[document]) for query, document in pairs], dtype=np.int64),
-        np.array([known[pair] for pair in pairs], dtype=np.float64),
-        tuple(untitled),
-        tuple(warning for warning, count in warnings.items() if count),
-        (note,) if own_count else (),
-        own_rows if own_count else (),
+        [queries[query] for query in query_ids],
+        judged=np.array(judged, dtype=np.int64),
+        gains=np.array(gains, dtype=np.float64),
+        untitled=tuple(untitled),
+        warnings=tuple(warnings),
+        notes=tuple(notes),
+        own=tuple(own_rows) if own_count else (),
     )

@@ -30,15 +30,15 @@ def to_openvino(source: Path, target: Path) -> None:
 
 
 class OpenvinoEmbedder:
-    """OpenVINO's model on the CPU; `threads` as torch uses by default.
+    """OpenVINO's model on the CPU, with as many threads as torch uses.
 
     Errors: DistilvecError for a file that OpenVINO cannot read.
     """
 
-    def __init__(self, path: Path, threads: int | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         import openvino
 
-        settings = {"INFERENCE_NUM_THREADS": threads or torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
+        settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
         try:
             self.model = openvino.Core().compile_model(str(path), "CPU", settings)
         except RuntimeError as error:

@@ -27,7 +27,7 @@ from typing import Any
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import check_output_folder, is_scratch, remove, remove_scratch, sync_folder
-from distilvec.core.hashing import checksum_once
+from distilvec.core.hashing import checksum_once, has_checksum
 from distilvec.core.log import log
 
 RECORD = "distillation.json"
@@ -138,7 +138,7 @@ def _move_into(folder: Path, staged: Path) -> None:
             _move(staged / name, folder / name)
     if old_files and new_files:
         for name in old_files.keys() - new_files.keys():
-            if _is_file_with(folder / name, old_files[name]):
+            if has_checksum(folder / name, old_files[name]):
                 (folder / name).unlink()
     if (staged / MODULES).exists():
         _move(staged / MODULES, folder / MODULES)
@@ -164,7 +164,7 @@ def _keep_changed_files(folder: Path, staged: Path, old_files: dict[str, str]) -
         path = folder / name
         if name == RECORD or not (path.exists() or path.is_symlink()):
             continue
-        if _is_file_with(path, old_files.get(name)) or _is_file_with(path, checksum_once(staged / name)):
+        if has_checksum(path, old_files.get(name)) or has_checksum(path, checksum_once(staged / name)):
             continue
         numbered = (path.with_name(f"{path.name}{CHANGED}{number if number > 1 else ''}") for number in count(1))
         free_path = next(new_path for new_path in numbered if not (new_path.exists() or new_path.is_symlink()))
@@ -182,10 +182,6 @@ def _name_outdated_exports(folder: Path, old_files: dict[str, str], new_files: d
 
 
 _log_once = cache(log)  # a training saves often, and the message is the same
-
-
-def _is_file_with(path: Path, checksum: str | None) -> bool:
-    return path.is_file() and checksum_once(path) == checksum
 
 
 def _names(folder: Path) -> list[str]:

@@ -111,7 +111,7 @@ def save_folder(
         remove(new)
 
 
-def replace_texts(folder: Path, distillation: dict[str, Any], card: str, similarity: str, key: str = "student") -> None:
+def replace_texts(folder: Path, distillation: dict[str, Any], card: str, similarity: str) -> None:
     """Replace the record and the model card of a saved student, and how it says that vectors are compared.
 
     The model is not loaded: its files are linked into the new save. Errors as `save_student`.
@@ -127,7 +127,7 @@ def replace_texts(folder: Path, distillation: dict[str, Any], card: str, similar
             path.unlink()  # a link: the earlier student keeps its own file
             write_json(path, {**settings, "similarity_fn_name": similarity})
 
-    save_folder(folder, write, distillation, card, key)
+    save_folder(folder, write, distillation, card)
 
 
 def replace_card(folder: Path, card: str) -> None:

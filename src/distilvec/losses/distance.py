@@ -13,15 +13,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from distilvec.core.precision import full_precision
+
 Rows = Float[Tensor, "batch dim"]
 PerRow = Float[Tensor, " batch"]
 DistanceName = Literal["l2", "mse", "cosine"]
 Distance = Callable[[Tensor, Tensor], Tensor]
-
-
-def full_precision(x: Tensor) -> Tensor:
-    """Return `x` in fp32, or in float64 if given."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def l2_distance(y: Rows, y_hat: Rows) -> PerRow:

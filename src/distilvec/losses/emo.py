@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from distilvec.core.precision import full_precision
 from distilvec.losses.cka import Grams, centred_gram, root_cka, unit_gram
-from distilvec.losses.distance import full_precision
 from distilvec.losses.tokens import NO_WEIGHT
 
 Pairs = Int[Tensor, "batch pairs 2"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from distilvec.losses.tokens import NO_WEIGHT
 
-Domain = Literal["auto", "kernel", "log"]
 Cost = Float[Tensor, "batch student teacher"]
 Nu = Float[Tensor, "batch student"]
 Mu = Float[Tensor, "batch teacher"]
@@ -31,14 +29,13 @@ def transport_cost(
     epsilon: float = 0.1,
     iterations: int = 100,
     tolerance: float = 1e-6,
-    domain: Domain = "auto",
 ) -> Float[Tensor, " batch"]:
     """Return <T, C> of the plan T (EMO, eq. 20 and 21).
 
     The gradient for C is T, as if T were fixed; with `unroll` also that through the iterations.
     """
     with torch.set_grad_enabled(unroll and torch.is_grad_enabled()):
-        plan = transport_plan(cost, nu, mu, epsilon, iterations, tolerance, domain)
+        plan = transport_plan(cost, nu, mu, epsilon, iterations, tolerance)
     return (plan * cost).sum((1, 2))
 
 
@@ -49,7 +46,6 @@ def transport_plan(
     epsilon: float = 0.1,
     iterations: int = 100,
     tolerance: float = 1e-6,
-    domain: Domain = "auto",
 ) -> Cost:
     """Return the T of least <T, C> - epsilon H(T) with row sums `nu` and column sums `mu` (EMO, eq. 19).
 
@@ -57,12 +53,12 @@ def transport_plan(
     - A problem is finished when its columns miss `mu` by at most `tolerance` in all, checked every 10 iterations. Its
       plan is that of the check, so no problem depends on the others of the batch. The loop ends early on a CPU only:
       other devices would have to wait.
-    - "auto" takes logarithms for an `epsilon` at which exp(-C / epsilon) of costs in [0, 1], or its square in the
-      unrolled gradient, could vanish in fp32. Give "log" for larger costs.
+    - Costs should be in [0, 1]: for those, an `epsilon` at which exp(-C / epsilon), or its square in the unrolled
+      gradient, could vanish in fp32 is solved in logarithms.
     """
     unrolled = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (cost, nu, mu))
     smallest_epsilon = SMALLEST_UNROLLED_EPSILON if unrolled else SMALLEST_KERNEL_EPSILON
-    in_logarithms = domain == "log" or (domain == "auto" and epsilon < smallest_epsilon)
+    in_logarithms = epsilon < smallest_epsilon
     solve = _log_plan if in_logarithms else _kernel_plan
 
     # A text without mass on either side gets uniform marginals, so that nothing is divided by 0, and no plan at the end

@@ -16,7 +16,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import LinearPairs, LossTerms, Objective, ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import Count, NonNegative, Positive, Share, option_error
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
-from distilvec.losses.distance import full_precision
+from distilvec.core.precision import full_precision
 from distilvec.losses.emo import (
     ira_loss,
     otis_cost,

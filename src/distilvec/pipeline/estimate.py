@@ -10,7 +10,7 @@ from distilvec.core.level import Level, level
 from distilvec.core.outputs import OutputSpec
 from distilvec.pipeline.caches import missing_rows, reads_tokens
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.rates import MEASURED_TOKENS, SAMPLE_TEXTS, embedding_rate
+from distilvec.pipeline.rates import MEASURED_TOKENS, embedding_rate, sample_rows
 from distilvec.teachers.model_embedder import CHARACTERS_A_TOKEN, ModelEmbedder
 
 STEP_FORWARDS = 3  # a step's forward and backward pass take as long as so many forward passes
@@ -75,9 +75,7 @@ def _may_know_its_texts(job: Job) -> bool:
 
 def _seconds_of(job: Job, model: ModelEmbedder, texts: int) -> float | None:
     """Return the seconds that the model needs for so many of the corpus's texts; None for little work."""
-    corpus = job.corpus
-    rows = np.random.default_rng(0).choice(len(corpus), min(SAMPLE_TEXTS, len(corpus)), replace=False)
-    sample = corpus.prompted(np.sort(rows))
+    sample = job.corpus.prompted(sample_rows(job.corpus))
     characters = float(np.mean([len(text) for text in sample]))
     if texts * characters < CHARACTERS_A_TOKEN * LEAST_TOKENS:  # roughly: counting the tokens takes time as well
         return None

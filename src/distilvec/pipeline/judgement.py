@@ -202,7 +202,7 @@ def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
 
 def _by_source(corpus: Corpus, queries: Rows, shares: QueryShares) -> tuple[SourceShares, ...]:
     """Return the shares by language, or by source where all have the same; empty for a single group."""
-    names = [language or name for language, name in zip(corpus.languages, corpus.source_names, strict=True)]
+    names = corpus.source_labels
     if len(set(names)) == 1:
         names = corpus.source_names
     own = np.array([names[source] for source in corpus.sources[queries]])

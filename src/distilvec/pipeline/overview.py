@@ -12,7 +12,7 @@ from distilvec.evaluation.tasks import StoredTask
 from distilvec.pipeline.caches import bytes_of_a_text
 from distilvec.pipeline.estimate import time_line
 from distilvec.pipeline.job import Job, Teacher
-from distilvec.pipeline.rates import SAMPLE_TEXTS, Lengths
+from distilvec.pipeline.rates import Lengths, sample_rows
 from distilvec.teachers.model_embedder import CHARACTERS_A_TOKEN
 
 MEGABYTE = 1e6
@@ -96,10 +96,8 @@ def _disk(teachers: Sequence[Teacher]) -> str:
 
 def estimated_lengths(teacher: Teacher) -> Lengths:
     """Estimate the teacher's tokens of a sample of texts [n] from their characters."""
-    corpus = teacher.corpus
-    rows = np.random.default_rng(0).choice(len(corpus), min(SAMPLE_TEXTS, len(corpus)), replace=False)
     characters = []
-    for text in corpus.prompted(np.sort(rows)):
+    for text in teacher.corpus.prompted(sample_rows(teacher.corpus)):
         characters.append(len(text) if isinstance(text, str) else sum(map(len, text)))
     tokens = np.array(characters, dtype=np.int64) // CHARACTERS_A_TOKEN + sum(teacher.info.special_tokens or ())
     return np.clip(tokens, 1, teacher.info.max_length)

@@ -291,7 +291,7 @@ def texts(models: Models) -> TextDistances | None:
     "trained" has the same of training texts where the teacher's vectors of them are in its cache.
     """
     corpus, teacher = models.corpus, models.teacher
-    if corpus is None or not models.in_teacher_space or corpus.paired or not len(corpus.holdout_rows):
+    if not models.in_teacher_space or corpus.paired or not len(corpus.holdout_rows):
         return None
     rows = spread_rows(corpus.holdout_rows)
     teacher_vectors = models.cached(rows)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from distilvec.core.batch import Text
 from distilvec.core.spread import spread_items
+from distilvec.data.corpus import Corpus
 from distilvec.teachers.model_embedder import ModelEmbedder
 
 SAMPLE_TEXTS = 2048  # whose lengths are looked at
@@ -39,6 +40,11 @@ class PerToken:
     def mean(self, lengths: Lengths) -> float:
         """The quantity for one text, on average over a sample of lengths."""
         return self.total(lengths) / max(1, len(lengths))
+
+
+def sample_rows(corpus: Corpus) -> Rows:
+    """At most SAMPLE_TEXTS rows of the corpus, drawn by a fixed seed, sorted, int64."""
+    return np.sort(np.random.default_rng(0).choice(len(corpus), min(SAMPLE_TEXTS, len(corpus)), replace=False))
 
 
 def measured_rows(lengths: Lengths) -> tuple[Rows, Rows]:

@@ -24,7 +24,7 @@ from distilvec.core.objective import Objective
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.evaluator import Score
 from distilvec.models.load import model_name
-from distilvec.models.origin import is_hub_id, origin
+from distilvec.models.origin import Named, is_hub_id, origin
 from distilvec.pipeline.start import Start
 from distilvec.report.record import (
     CutScore,
@@ -190,14 +190,27 @@ def shipped_start(state: Progress, labelled: bool, stages: int) -> str | None:
 
 def hub_record(recipe: Recipe) -> dict[str, Any]:
     """Return the part of the model card's metadata that follows from the recipe: base_model, datasets, license."""
-    sections, student = [recipe.teacher, *recipe.more_teachers], recipe.student
-    models = [(section.model, section.revision) for section in sections if section.model is not None]
-    adapters = [(name, None) for section in sections for name in section.adapters or ()]
-    own = None if student.model is None else (student.model, student.revision)
-    sources = [] if recipe.corpus is None else recipe.corpus.sources
-    datasets = dict.fromkeys(source.dataset for source in sources if is_hub_id(source.dataset))
-    found = origin(models[0] if student.model == "teacher" else own, [*models, *adapters])
-    return {**found, **({"datasets": list(datasets)} if datasets else {})}
+    models: list[Named] = []
+    adapters: list[Named] = []
+    for teacher in [recipe.teacher, *recipe.more_teachers]:
+        if teacher.model is not None:
+            models.append((teacher.model, teacher.revision))
+        for adapter in teacher.adapters or ():
+            adapters.append((adapter, None))
+
+    student = recipe.student
+    base: Named | None = None
+    if student.model == "teacher":
+        base = models[0]
+    elif student.model is not None:
+        base = (student.model, student.revision)
+    metadata = origin(base, [*models, *adapters])
+
+    sources = recipe.corpus.sources if recipe.corpus is not None else []
+    datasets = [source.dataset for source in sources if is_hub_id(source.dataset)]
+    if datasets:
+        metadata["datasets"] = list(dict.fromkeys(datasets))  # each once
+    return metadata
 
 
 def stage_record(stage: Stage, state: Progress) -> StageRecord:

@@ -186,9 +186,8 @@ def load_vocabulary(
 
 def texts_by_language(corpus: Corpus) -> dict[str, Texts]:
     """Return readers of the training texts by language, with their prompts; sources without one go by their name."""
-    names = [language or name for language, name in zip(corpus.languages, corpus.source_names, strict=True)]
-    distinct = list(dict.fromkeys(names))
-    numbers = np.array([distinct.index(name) for name in names])
+    distinct = list(dict.fromkeys(corpus.source_labels))
+    numbers = np.array([distinct.index(label) for label in corpus.source_labels])
 
     def reader(number: int) -> Texts:
         rows = corpus.train_rows[numbers[corpus.sources[corpus.train_rows]] == number]
@@ -201,7 +200,7 @@ def texts_by_language(corpus: Corpus) -> dict[str, Texts]:
 
         return read
 
-    return {name: reader(number) for number, name in enumerate(distinct)}
+    return {label: reader(number) for number, label in enumerate(distinct)}
 
 
 def progress_logger() -> Callable[[str, int], None]:

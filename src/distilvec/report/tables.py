@@ -163,9 +163,9 @@ def lookup(record: Any, path: str) -> Any:
 # -- the forms of a table --------------------------------------------------------------------------------------------
 
 
-def to_text(table: Table, width: int | None = None) -> str:
-    """Return the table for a terminal, at most `width` columns wide (default: the terminal's); see `text_table`."""
-    return text_table(table.header, table.lines, width)
+def to_text(table: Table) -> str:
+    """Return the table for this terminal, at most as wide as it; see `text_table`."""
+    return text_table(table.header, table.lines)
 
 
 def to_html(table: Table) -> str:

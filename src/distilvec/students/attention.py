@@ -23,8 +23,9 @@ from transformers.masking_utils import sdpa_mask
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import Projections
+from distilvec.core.precision import full_precision
 from distilvec.students.dropout import dropout as fast_dropout
-from distilvec.students.pooling import full_precision, own_saving
+from distilvec.students.pooling import own_saving
 
 NAME = "distilvec"
 
@@ -126,6 +127,8 @@ def fused_attention(
 ) -> tuple[Tensor, None]:
     """The fused kernel, in float32 for gradients of bf16 or fp16 on a CPU.
 
+    `query` [batch, heads, tokens, dim], `key` and `value` with as many or fewer heads; returns
+    [batch, tokens, heads, dim] and no weights.
     The kernel's backward pass in these types makes many small products, which cost more to set up than to compute.
     """
     on_cpu = query.device.type == "cpu"

@@ -71,14 +71,19 @@ def narrow(backbone: PreTrainedModel, size: int, tokens: Sequence[Sequence[int]]
 def feed_forward_names(backbone: PreTrainedModel) -> tuple[list[str], tuple[str, ...], str]:
     """Return the names of the layers, and what a layer calls the linear layers into its neurons and out of them."""
     text = backbone.config.get_text_config()
-    total, count = getattr(text, "intermediate_size", None) or 0, text.num_hidden_layers
+    neurons = getattr(text, "intermediate_size", None) or 0
     shapes = {name: part.weight.shape for name, part in backbone.named_modules() if isinstance(part, nn.Linear)}
     for into, out in _NAMES:
-        layers = [name.removesuffix(f".{out}") for name in shapes if name.endswith(f".{out}")]
-        layers = [layer for layer in layers if all(f"{layer}.{part}" in shapes for part in into)]
-        ends = {shapes[f"{layer}.{out}"][1] for layer in layers}
-        begins = {shapes[f"{layer}.{part}"][0] for layer in layers for part in into}
-        if len(layers) == count and ends == {total} and begins in ({total}, {2 * total}):
+        layers = []
+        for name in shapes:
+            layer = name.removesuffix(f".{out}")
+            if name.endswith(f".{out}") and all(f"{layer}.{part}" in shapes for part in into):
+                layers.append(layer)
+        columns = {shapes[f"{layer}.{out}"][1] for layer in layers}
+        rows = {shapes[f"{layer}.{part}"][0] for layer in layers for part in into}
+        # ModernBERT's one linear layer into the neurons has rows for values and for gates
+        have_neurons = columns == {neurons} and rows in ({neurons}, {2 * neurons})
+        if len(layers) == text.num_hidden_layers and have_neurons:
             return layers, into, out
     raise DistilvecError(
         "student.intermediate_size",

@@ -13,16 +13,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import PreTrainedModel
 
+from distilvec.core.precision import full_precision
 from distilvec.students.layers import layer_list
 
 Kind = Literal["mean", "cls", "lasttoken"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Pool = Callable[[Tensor], Tensor]
-
-
-def full_precision(states: Tensor) -> Tensor:
-    """Float32, or float64 for such states; the same tensor if nothing changes."""
-    return states.to(torch.promote_types(states.dtype, torch.float32))
 
 
 def pooling_weights(mask: Bool[Tensor, "batch tokens"], kind: Kind) -> Float[Tensor, "batch one tokens"]:

@@ -28,6 +28,7 @@ from distilvec.core.info import TeacherInfo
 from distilvec.core.log import log
 from distilvec.core.similarity import Similarity
 from distilvec.core.spread import evenly_spread
+from distilvec.core.vectors import cosine_pairs
 from distilvec.data.corpus import Corpus, text_name
 from distilvec.remote.client import KEY_VARIABLE, MOST_BYTES, BatchRefused, Client
 from distilvec.remote.meter import Batch, make_batches, one_batch, token_counter
@@ -381,7 +382,7 @@ class ApiEmbedder:
             return
         new = self._whole(corpus.prompted(rows))
         old = cache.read(cache.positions(np.asarray(corpus.keys[rows])))
-        cosines = (new * old).sum(1) / (np.linalg.norm(new, axis=1) * np.linalg.norm(old, axis=1)).clip(1e-12)
+        cosines = cosine_pairs(new, old)
         if (changed := cosines < SAME).any():
             raise DistilvecError(
                 self.key,

@@ -197,7 +197,10 @@ def collect(batches: Iterable[EmbeddedBatch], texts: int, dim: int) -> npt.NDArr
 
 
 def plan_batches(lengths: npt.NDArray[np.int64], budget: int, floor: int) -> list[npt.NDArray[np.int64]]:
-    """Rows in batches, longest first: at most `budget` positions (or a row), one length but for `floor` positions."""
+    """Rows in batches, longest first: at most `budget` positions (or a row), one length but for `floor` positions.
+
+    `lengths` are tokens, int64 [texts]; each batch has row numbers, int64.
+    """
     order = np.argsort(-lengths, kind="stable")
     sizes = lengths[order]
     batches = []

@@ -11,6 +11,7 @@ import numpy as np
 
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
+from distilvec.core.vectors import cosine_pairs
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.cache.fill import Batches, Unfinished
 from distilvec.teachers.cache.signals import Array
@@ -35,7 +36,7 @@ def open_maker(name: str, key: str = KEY, device: str = "auto") -> ModelEmbedder
     return embedder
 
 
-def mean_cosine(embedded: Array, stored: Array) -> float:
+def cosine_with_stored(embedded: Array, stored: Array) -> float:
     """Return the mean cosine of equal rows of [n, dim] and [n, dim or less]; the longer vectors are cut.
 
     Stored vectors that are zero or not finite say nothing of the model, and do not count; 0 without any other.
@@ -43,11 +44,7 @@ def mean_cosine(embedded: Array, stored: Array) -> float:
     is_vector = np.isfinite(stored).all(axis=1) & stored.any(axis=1)
     if not is_vector.any():
         return 0.0
-    embedded = embedded[is_vector, : stored.shape[1]]
-    stored = stored[is_vector]
-    products = (embedded * stored).sum(1)
-    lengths = np.linalg.norm(embedded, axis=1) * np.linalg.norm(stored, axis=1)
-    return float((products / lengths.clip(1e-12)).mean())
+    return float(cosine_pairs(embedded[is_vector, : stored.shape[1]], stored[is_vector]).mean())
 
 
 def mean_length(vectors: Array) -> float:
@@ -82,7 +79,7 @@ class Maker:
             problem = f"{name} has {self.embedder.dim} dimensions, the table {self.dim}."
             raise DistilvecError(KEY, problem, "Name the model that made the table.")
         embedded = self._as_stored(self.embedder.embed_prompted(prompted))
-        cosine = mean_cosine(embedded, stored)
+        cosine = cosine_with_stored(embedded, stored)
         if cosine < SAME:
             raise DistilvecError(
                 KEY,

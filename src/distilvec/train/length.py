@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -69,15 +70,8 @@ def steps_within(seconds: float, pace: Pace, validations_between: Callable[[int]
         validations = 1 + math.ceil(steps / pace.steps_an_epoch) + validations_between(steps)
         return steps * pace.step_seconds + validations * pace.validation_seconds
 
-    fewest = 1
-    most = max(1, int(seconds / pace.step_seconds))
-    while fewest < most:
-        middle = (fewest + most + 1) // 2
-        if seconds_of(middle) <= seconds:
-            fewest = middle
-        else:
-            most = middle - 1
-    return fewest
+    most = int(seconds / pace.step_seconds)  # without any validation
+    return max(1, bisect_right(range(1, most + 1), seconds, key=seconds_of))
 
 
 def write_steps(folder: TrainingFolder, steps: int, fingerprint: str) -> None:

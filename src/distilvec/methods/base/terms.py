@@ -13,8 +13,9 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import option_error
 from distilvec.core.outputs import ModelOutputs
+from distilvec.core.precision import full_precision
 from distilvec.losses.contrastive import info_nce
-from distilvec.losses.distance import PerRow, Rows, full_precision
+from distilvec.losses.distance import PerRow, Rows
 from distilvec.losses.supervised import task_loss
 from distilvec.losses.tokens import pair_states
 

@@ -35,7 +35,7 @@ from distilvec.core.files import (
     scratch,
     write_json,
 )
-from distilvec.core.hashing import checksum_once, hash_files
+from distilvec.core.hashing import checksum_once, has_checksum, hash_files
 from distilvec.core.log import log, progress
 from distilvec.teachers.cache.columns import FINAL, ROLE_VALUES
 from distilvec.teachers.cache.parquet import QUANTIZED, VectorTable
@@ -226,7 +226,7 @@ def _read_parts(folder: Path, version: str | None) -> list[dict[str, Any]]:
     whole = []
     for number, part in enumerate(reading["parts"]):
         path = folder / f"part-{number:05d}.parquet"
-        if not path.is_file() or checksum_once(path) != part["checksum"]:
+        if not has_checksum(path, part["checksum"]):
             log(f"index: {path} is damaged; it is read again from there")
             break
         whole.append(part)
@@ -247,7 +247,7 @@ def _read_complete(folder: Path) -> dict[str, Any] | None:
     about = read_stored(folder / META, "the copy of an index")
     if about is not None:
         checksums = about[CHECKSUMS]
-        damaged = [name for name, checksum in checksums.items() if not _has(folder / name, checksum)]
+        damaged = [name for name, checksum in checksums.items() if not has_checksum(folder / name, checksum)]
         damaged += [path.name for path in _parts(folder) if path.name not in checksums]
         if not damaged:
             return about
@@ -255,10 +255,6 @@ def _read_complete(folder: Path) -> dict[str, Any] | None:
     _start_again(folder)
     remove(folder / META)
     return None
-
-
-def _has(path: Path, checksum: str) -> bool:
-    return path.is_file() and checksum_once(path) == checksum
 
 
 def _state(content: dict[str, Any]) -> CopyState:

@@ -119,10 +119,10 @@ class Classifier:
             return {}
         return {"layers": (layers + self.teacher_layers + 1) // 2}
 
-    def confused(self, count: int = 3) -> list[str]:
-        """The labels most often taken for another one, as sentences."""
+    def confused(self) -> list[str]:
+        """At most three labels that are most often taken for another one, as sentences."""
         lines = []
-        for pair in self.mistakes.confused[:count]:
+        for pair in self.mistakes.confused[:3]:
             if pair.rows > 1:
                 lines.append(f"{pair.name} taken for {pair.taken_for}, {pair.rows} times")
         return lines

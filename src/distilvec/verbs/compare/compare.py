@@ -138,25 +138,30 @@ def _shared_tasks(runs: Sequence[Run], column: str) -> tuple[list[str], list[str
     """Return the tasks that every run has with the same metric, and a note on the others."""
     if not any(run.scores.get(model) for run in runs for model in MODELS):
         return [], ["No run was evaluated: they are compared by distance and cost."]
-    scored = [{(score.task, score.metric) for score in run.scores.get(column, ())} for run in runs]
-    unscored = [str(run.folder) for run, tasks in zip(runs, scored, strict=True) if not tasks]
+    scored_tasks = []
+    unscored = []
+    for run in runs:
+        scores = run.scores.get(column, ())
+        scored_tasks.append({(score.task, score.metric) for score in scores})
+        if not scores:
+            unscored.append(str(run.folder))
     if unscored:
         fix = "Evaluate them on the others' suite or leave them out."
         if len(unscored) == len(runs):
-            found = [model for model in MODELS if any(run.scores.get(model) for run in runs)]
-            fix = f"Choose {' or '.join(found)}."
+            scored_models = [model for model in MODELS if any(run.scores.get(model) for run in runs)]
+            fix = f"Choose {' or '.join(scored_models)}."
         if column == "asymmetric":
             fix += " The asymmetric column needs a student of its teacher's dim."
         raise DistilvecError("--column", f"no scores in column '{column}': {', '.join(unscored)}.", fix)
-    shared = set.intersection(*scored)
+    shared = set.intersection(*scored_tasks)
     if not shared:
         listed = "; ".join(f"{run.folder}: {', '.join(_scores(run, column))}" for run in runs)
         raise DistilvecError("run folder", f"the runs share no task ({listed}).", "Evaluate them on one suite.")
     tasks = [score.task for score in runs[0].scores[column] if (score.task, score.metric) in shared]
-    others = sorted({task for of_run in scored for task, _ in of_run} - set(tasks))
+    left_out = {task for task, _ in set.union(*scored_tasks)} - set(tasks)
     notes = []
-    if others:
-        notes.append(f"Compared on the tasks that all runs share; left out: {', '.join(others)}.")
+    if left_out:
+        notes.append(f"Compared on the tasks that all runs share; left out: {', '.join(sorted(left_out))}.")
     return tasks, notes
 
 

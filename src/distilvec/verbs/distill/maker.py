@@ -12,7 +12,7 @@ from distilvec.core.errors import ColumnError, DistilvecError
 from distilvec.core.log import log
 from distilvec.data.sources import read_source
 from distilvec.teachers.api_embedder import ApiEmbedder
-from distilvec.teachers.maker import SAME, SAMPLE, mean_cosine, open_maker
+from distilvec.teachers.maker import SAME, SAMPLE, cosine_with_stored, open_maker
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import open_table
 from distilvec.teachers.sources import OPENAI
@@ -117,7 +117,7 @@ def _compare(
     cosines = {}
     for prompt in dict.fromkeys(prompts):
         embedded = model.embed_prompted([prompt + text for text in texts])
-        cosines[prompt] = mean_cosine(embedded, vectors)
+        cosines[prompt] = cosine_with_stored(embedded, vectors)
     best = max(cosines, key=lambda prompt: cosines[prompt])
     return Candidate(name, cosines[best], best, dict(model.prompts), model.dim)
 

@@ -29,7 +29,7 @@ from distilvec.pipeline.judgement import plan_line
 from distilvec.pipeline.overview import missing_role
 from distilvec.pipeline.pace import measure_pace, steps_in_minutes
 from distilvec.pipeline.prepare import align, prepare_teacher, tokenize, tokenize_for
-from distilvec.pipeline.rates import SAMPLE_TEXTS, PerToken, measure_rate, rate_text
+from distilvec.pipeline.rates import PerToken, measure_rate, rate_text, sample_rows
 from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.pipeline.student import trainable, untrained_student
 from distilvec.pipeline.texts import below_limits, left_out
@@ -313,7 +313,7 @@ def _cost_of_a_text(
     if model is None:
         return TextCost(size)
 
-    rows = np.sort(np.random.default_rng(0).choice(len(corpus), min(SAMPLE_TEXTS, len(corpus)), replace=False))
+    rows = sample_rows(corpus)
     if tokens is None:
         texts = corpus.prompted(rows)
         lengths = model.lengths(texts)

@@ -37,8 +37,8 @@ from benchmarks.texts import sample_texts
 from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
 from distilvec.core.device import fast_bf16
 from distilvec.core.files import write_json
+from distilvec.core.vectors import cosine_pairs
 from distilvec.data.corpus import Corpus, build_corpus
-from distilvec.evaluation.metrics import cosine_pairs
 from distilvec.models.load import resolve_model
 from distilvec.teachers.cache.fill import fill_cache
 from distilvec.teachers.cache.store import TeacherCache

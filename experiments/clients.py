@@ -34,8 +34,8 @@ from distilvec.config.schema import Role
 from distilvec.config.student import StudentSection
 from distilvec.core.files import write_json
 from distilvec.core.info import TeacherInfo
+from distilvec.core.vectors import cosine_pairs
 from distilvec.data.docstrings import passages
-from distilvec.evaluation.metrics import cosine_pairs
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.resolve import cache_root
 from distilvec.students.build import build_student

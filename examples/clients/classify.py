@@ -19,14 +19,23 @@ tokenizer.enable_truncation(settings["model_max_length"], direction=settings["tr
 session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
 
 
+has_several = head["task"]["kind"] == "multilabel"  # labels of a text
+
+
 def probabilities(text: str) -> np.ndarray:
-    tokens = tokenizer.encode(head["prompt"] + text)
+    tokens = tokenizer.encode(head["prompt"] + text.strip())
     inputs = {"input_ids": np.array([tokens.ids]), "attention_mask": np.array([tokens.attention_mask])}
     logits = session.run(["logits"], inputs)[0][0]
+    if has_several:  # each label by itself
+        return 1 / (1 + np.exp(-logits))
     shares = np.exp(logits - logits.max())
     return shares / shares.sum()  # in the order of head.json's classes
 
 
 for text in texts:
     found = dict(zip(head["classes"], probabilities(text).tolist(), strict=True))
-    print(json.dumps({"text": text, "class": max(found, key=found.get), "probabilities": found}, ensure_ascii=False))
+    if has_several:
+        answer = {"classes": [name for name, share in found.items() if share > 0.5]}
+    else:
+        answer = {"class": max(found, key=found.get)}
+    print(json.dumps({"text": text, **answer, "probabilities": found}, ensure_ascii=False))

@@ -121,6 +121,8 @@ def test_scores_reach_from_0_to_1_by_the_training_scale(tmp_path):
         ("c", "d", 5.0, "train"),
         ("e", "f", 2.0, "train"),
         ("g", "h", 6.0, "test"),
+        ("i", "j", 7.0, "test"),
+        ("k", "l", 0.0, "test"),
         column="score",
     )
     section, examples = make(tmp_path, rows, "sts", encode="separate", limit=3)
@@ -130,7 +132,8 @@ def test_scores_reach_from_0_to_1_by_the_training_scale(tmp_path):
         and examples.labels.tolist() == [0, 1, 0.25]
     )
     assert examples.info.classes == 1 and examples.info.texts_per_example == 2 and examples.rows.shape == (3, 2)
-    assert read_split(section, "test", "", [], examples.scale).labels.tolist() == [1.0]
+    test = read_split(section, "test", "", [], examples.scale).labels
+    assert test.tolist() == [1.25, 1.5, -0.25], "scores beyond the scale keep their order"
 
 
 def test_reopened_as_it_is_and_built_anew_when_the_file_changes(tmp_path):

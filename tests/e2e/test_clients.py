@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from distilvec.core.task_head import TaskHead, TaskInfo
+from distilvec.core.task_head import TaskHead, TaskInfo, TaskKind
 from distilvec.formats.onnx import export_onnx
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import load_model
@@ -53,8 +53,11 @@ def test_onnxruntime_without_torch_gives_the_vectors_of_encode(student: SimpleNa
     assert len([line for line in lines if line.strip()]) <= 30
 
 
-def test_a_classifier_without_torch_gives_the_probabilities_of_the_model(tiny_model: Path, tmp_path: Path) -> None:
-    model, head = SentenceTransformer(str(tiny_model), device="cpu"), TaskHead(32, TaskInfo("classification", 3))
+@pytest.mark.parametrize("kind", ["classification", "multilabel"])
+def test_a_classifier_without_torch_gives_the_probabilities_of_the_model(
+    kind: TaskKind, tiny_model: Path, tmp_path: Path
+) -> None:
+    model, head = SentenceTransformer(str(tiny_model), device="cpu"), TaskHead(32, TaskInfo(kind, 3))
     folder = tmp_path / "student"
     save_student(
         model,
@@ -64,13 +67,14 @@ def test_a_classifier_without_torch_gives_the_probabilities_of_the_model(tiny_mo
         extra_files=lambda new: save_head(new, head, ["b", "a", "ö"], prompt="x: "),
     )
     export_onnx(load_model(str(folder), "model"), folder / "onnx" / "model.onnx", head)
-    texts = [QUERY, "short", " ".join(DOCUMENTS * 3)]  # the last one is cut
+    texts = [QUERY, " short ", " ".join(DOCUMENTS * 3)]  # the last one is cut
     done = run("classify", str(folder / "onnx" / "model.onnx"), *texts)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     expected = TaskModel(folder).predict_proba(texts)
     assert np.abs(np.array([list(one["probabilities"].values()) for one in found]) - expected).max() < 1e-4
-    assert [one["class"] for one in found] == TaskModel(folder).predict(texts)
+    answer = "classes" if kind == "multilabel" else "class"
+    assert [one[answer] for one in found] == TaskModel(folder).predict(texts)
     assert list(found[0]["probabilities"]) == ["b", "a", "ö"]
 
 

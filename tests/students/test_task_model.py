@@ -7,14 +7,17 @@ from functools import partial
 import architectures
 import numpy as np
 import pytest
+import torch
 from refusals import refused
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.formats.sentence_transformers import save_student
+from distilvec.models.load import load_model
 from distilvec.students import task_head
-from distilvec.students.task_head import TaskModel, predict, save_head
+from distilvec.students.task_head import TaskModel, predict, predict_logits, save_head
+from distilvec.teachers.model_embedder import ModelEmbedder
 
 NAMES = ["x", "y", "z"]
 KINDS = {"classification": TaskInfo("classification", 3), "pair": TaskInfo("pair", 3, 2), "sts": TaskInfo("sts", 1, 2)}
@@ -65,6 +68,19 @@ def test_white_space_around_a_text_counts_no_more_than_in_training(tmp_path):
         bare, padded = ("a text", " a text\n") if kind == "classification" else (("a", "b"), ("a ", "\n b"))
         found = TaskModel(student)._logits([bare, padded])
         assert found[0] == pytest.approx(found[1], abs=1e-5), kind
+
+
+def test_an_empty_text_is_one_unknown_token_as_in_training(tmp_path):
+    """Of a tokenizer that adds no special tokens, alone and beside others."""
+    folder = architectures.sentence_transformer(tmp_path / "model", architectures.gpt2(tmp_path / "backbone"), "mean")
+    model = load_model(str(folder), "model")
+    expected = ModelEmbedder(model, "model").embed([""])[0]
+    head = TaskHead(model.get_embedding_dimension(), KINDS["classification"]).eval()
+    with torch.no_grad():
+        logits = head(torch.from_numpy(expected)[None])
+    for texts in ([""], ["", "a longer text"]):
+        found = predict_logits(model, head, [(text,) for text in texts])[0]
+        assert found.tolist() == pytest.approx(logits[0].tolist(), abs=1e-5)
 
 
 def test_scores_have_no_probabilities(student):

@@ -16,6 +16,8 @@ import pytest
 from labelled import MARKS
 from refusals import refused
 from samples import make_texts
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Pooling, Transformer
 
 import distilvec
 from distilvec.__main__ import run_command
@@ -28,6 +30,16 @@ pytestmark = pytest.mark.usefixtures("shared_cache", "no_pages")
 
 FAST = {"train.batch_size": 16, "train.learning_rate": 2e-3, "train.device": "cpu", "train.precision": "fp32"}
 FAST |= {"evaluation.draws": 50}
+OWN_CONFIG = "from transformers import BertConfig\n\n\nclass Own(BertConfig):\n    model_type = 'own'\n"
+OWN_MODEL = """from transformers import BertModel
+
+from .own_config import Own
+
+
+class OwnModel(BertModel):
+    config_class = Own
+"""
+TRUSTED = {"config_args": {"trust_remote_code": True}, "model_args": {"trust_remote_code": True}}
 
 
 def labelled_rows(count, several=False):
@@ -139,6 +151,51 @@ def test_a_student_of_another_family(rows, tiny_model, tmp_path, capsys, monkeyp
     (tmp_path / "intents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert run_command(["classify", "intents.jsonl", "--teacher", str(tiny_model), "--student", "./absent"]) == 2
     assert "[--student]" in capsys.readouterr().err
+
+
+def test_a_teacher_that_has_learned_the_test_rows_is_refused(rows, tiny_model, tmp_path):
+    """Another draw tests rows that it was trained on. The draw of its own run, or other rows, test it."""
+    first = classify(rows, tiny_model, tmp_path / "first")
+    with refused("teacher", "test rows"):
+        classify(rows, first.teacher_folder, tmp_path / "second", seed=1)
+    with refused("teacher", "test rows"):
+        classify(rows, first.model_folder, tmp_path / "second", test_size=0.4)
+    assert not (tmp_path / "second").exists()
+    tested = RunFolder(tmp_path / "first").labels / "test.jsonl"
+    for name, changes in {"same": {}, "stated": {"seed": 1, "test": tested}}.items():
+        second = classify(rows, first.teacher_folder, tmp_path / name, layers=2, epochs=1, **changes)
+        assert second.accuracy.rows == first.accuracy.rows
+        assert second.result.record.teacher.name == first.result.record.teacher.name == tiny_model.name
+
+
+def test_a_teacher_learns_one_more_label(rows, tiny_model, tmp_path):
+    """Its head is of other classes: it gets a new one."""
+    first = classify(rows, tiny_model, tmp_path / "first", epochs=1)
+    more = [*rows, *({"text": f"zebra {text[:30]}", "label": "zebra"} for text in make_texts(40, seed=3))]
+    second = classify(more, first.teacher_folder, tmp_path / "second", epochs=1)
+    assert second.classes == [*first.classes, "zebra"]
+    assert second.teacher_folder == RunFolder(tmp_path / "second").teacher.student
+
+
+def test_a_model_with_code_of_its_own_is_trained_judged_and_predicts(rows, tmp_path):
+    backbone = architectures.bert(tmp_path / "backbone")
+    (backbone / "own_config.py").write_text(OWN_CONFIG)
+    (backbone / "own_model.py").write_text(OWN_MODEL)
+    config = json.loads((backbone / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own_config.Own", "AutoModel": "own_model.OwnModel"}}
+    (backbone / "config.json").write_text(json.dumps(config))
+    model = SentenceTransformer(
+        modules=[Transformer(str(backbone), **TRUSTED), Pooling(32)], device="cpu", trust_remote_code=True
+    )
+    model.save_pretrained(str(tmp_path / "model"), create_model_card=False)
+    for name in ("own_config.py", "own_model.py"):
+        shutil.copy(backbone / name, tmp_path / "model" / name)
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    classifier = classify(rows, tmp_path / "model", tmp_path / "run", epochs=1, trust_remote_code=True)
+    assert classifier.predict(["ocean of words"])[0] in classifier.classes
+    assert classifier.result.student.encode("ocean").shape == (32,)
+    with refused("model", "--trust-remote-code"):
+        distilvec.TaskModel(classifier.model_folder)
 
 
 def test_pairs(tiny_model, tmp_path):

@@ -56,6 +56,16 @@ def test_lists_of_labels_that_pandas_has_as_arrays(tmp_path):
     assert found.several and [row.labels for row in found.rows] == [("a", "b"), ()]
 
 
+@pytest.mark.parametrize("labels", [["['billing']", "['billing', 'refund']"], ["billing", '["billing", "refund"]']])
+def test_a_list_in_a_text_is_no_label(labels, tmp_path):
+    """pandas writes the lists of a frame into CSV as Python shows them."""
+    path = write_csv(tmp_path / "rows.csv", [{"text": f"text {label}", "label": label} for label in labels])
+    with refused("label", "JSON"):
+        read_labelled(path, [], None)
+    bracketed = write_csv(tmp_path / "other.csv", [{"text": "one", "label": "[urgent]"}, {"text": "two", "label": "x"}])
+    assert [row.labels for row in read_labelled(bracketed, [], None).rows] == [("[urgent]",), ("x",)]
+
+
 def test_pairs_and_lists_of_labels(tmp_path):
     pairs = [{"premise": "a", "hypothesis": f"b {n}", "label": n % 2} for n in range(8)]
     found = read_labelled(pairs, [], None)

@@ -257,9 +257,12 @@ def _draw(section: TaskSection, count: int) -> tuple[Rows, Rows]:
 
 
 def _numbers(section: TaskSection, split: str, targets: Targets, classes: list[str], scale: Scale) -> Labels:
-    """Labels as numbers of their classes, or scores from 0 to 1."""
+    """Labels as numbers of their classes, or scores on the training rows' scale, from 0 to 1.
+
+    Scores of other rows may lie beyond: cut off, they would all be equal, and a correlation with them wrong.
+    """
     if scale is not None:
-        return np.clip((np.array(targets) - scale[0]) / (scale[1] - scale[0]), 0, 1).astype(np.float32)
+        return ((np.array(targets) - scale[0]) / (scale[1] - scale[0])).astype(np.float32)
     unknown = sorted(set(_classes(section, targets)) - set(classes))
     if unknown:
         problem = f"split '{split}' has labels that split '{section.train_split}' lacks: {some_of(unknown)}"

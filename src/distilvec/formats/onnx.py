@@ -31,7 +31,7 @@ from distilvec.formats.replace import real
 from distilvec.formats.sentence_transformers import in_float32
 from distilvec.models.limits import max_length
 from distilvec.models.static import is_static
-from distilvec.models.tokenizers import blank_token
+from distilvec.models.tokenizers import fill_empty_texts
 from distilvec.students.attention import NAME as OUR_ATTENTION
 from distilvec.students.task_head import AFTER_HEAD
 
@@ -290,15 +290,9 @@ def tokenize(model: SentenceTransformer, texts: list[str], most: int = _PROBE_TO
     limit = min(max_length(model), most)
     tokenizer = model[0].tokenizer
     tokens = tokenizer(texts, truncation=True, max_length=limit, padding=len(texts) > 1, return_tensors="pt")
-    ids, mask = tokens["input_ids"], tokens["attention_mask"]
-    if not ids.shape[1]:  # no text has a token; without values both are float32
-        ids = torch.zeros(len(texts), 1, dtype=torch.int64)
-        mask = torch.zeros_like(ids)
-    is_empty = mask.sum(dim=1) == 0
-    place = -1 if tokenizer.padding_side == "left" else 0
-    ids[is_empty, place] = blank_token(tokenizer)
-    mask[is_empty, place] = 1
-    return {"input_ids": ids, "attention_mask": mask}
+    features = {name: tokens[name] for name in INPUTS}
+    fill_empty_texts(features, tokenizer)
+    return features
 
 
 def _write_graph(graph: Graph, path: Path, dynamo: bool) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import MutableMapping
 from functools import lru_cache
 from typing import Any, cast
 
+import torch
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Lowercase
 from tokenizers.normalizers import Sequence as Normalizers
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 
@@ -35,6 +38,22 @@ def blank_token(tokenizer: PreTrainedTokenizerBase) -> int:
     if tokenizer.unk_token_id is not None:
         return int(tokenizer.unk_token_id)
     return int(tokenizer.pad_token_id or 0)
+
+
+def fill_empty_texts(features: MutableMapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Give texts without a token the blank one, in place.
+
+    `features` are input_ids and attention_mask [texts, tokens], and what else a tokenizer returns of that shape.
+    """
+    if not features["input_ids"].shape[1]:  # no text has a token; without values all are float32
+        for name, values in features.items():
+            if isinstance(values, Tensor) and values.ndim == 2:
+                features[name] = torch.zeros(len(values), 1, dtype=torch.int64)
+    ids, mask = features["input_ids"], features["attention_mask"]
+    is_empty = mask.sum(dim=1) == 0
+    place = -1 if tokenizer.padding_side == "left" else 0
+    ids[is_empty, place] = blank_token(tokenizer)
+    mask[is_empty, place] = 1
 
 
 def give_padding(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -162,6 +162,7 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
             remote=teacher if isinstance(teacher, (TableEmbedder, ApiEmbedder)) else None,
             cached=partial(cached_vectors, job),
             dims=job.recipe.student.dims or (),
+            trust_remote_code=job.recipe.student.trust_remote_code,
         )
 
 

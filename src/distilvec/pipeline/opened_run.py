@@ -40,10 +40,14 @@ MEASURES = {
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A finished run in a folder. Everything but the record is read when it is asked for."""
+    """A finished run in a folder. Everything but the record is read when it is asked for.
+
+    `trust_remote_code`: whether the user has said that the code of the student's model may run.
+    """
 
     folder: Path
     record: RunRecord
+    trust_remote_code: bool = False
 
     @classmethod
     def open(cls, folder: str | Path, key: str = "run folder") -> Run:
@@ -84,7 +88,7 @@ class Run:
     @cached_property
     def student(self) -> SentenceTransformer:
         """The best student, loaded on the CPU at first use."""
-        return load_model(str(self.student_folder), "student")
+        return load_model(str(self.student_folder), "student", trust_remote_code=self.trust_remote_code)
 
     @property
     def student_folder(self) -> Path:

@@ -72,7 +72,8 @@ class Models:
     All models are on one device, and so are those that a part loads itself; only the speed is measured on the CPU.
     `labeled` are test texts of the run's own task. `scores` are those of the report, by model. `remote` is the
     teacher if it is a table of vectors or an API. `cached` returns the teacher's vectors of rows of the corpus from its
-    cache, None where it lacks one. `dims` are those that the student was trained to be cut to.
+    cache, None where it lacks one. `dims` are those that the student was trained to be cut to. `trust_remote_code` is
+    the user's word on code of the student's model.
     """
 
     section: EvaluationSection
@@ -90,6 +91,7 @@ class Models:
     remote: TableEmbedder | ApiEmbedder | None = None
     cached: Callable[[Any], Any] = _nothing
     dims: Sequence[int] = ()
+    trust_remote_code: bool = False
 
     @property
     def device(self) -> str:
@@ -183,7 +185,7 @@ def margin(models: Models) -> Margin | None:
     tasks, points = models.quick_tasks, list[MarginPoint]()
     with progress("saved checkpoints", len(later), "students") as advance:
         for number, saved in enumerate(later):
-            model, name = load_saved(saved.folder, models.device), f"step {saved.step}"
+            model, name = load_saved(saved.folder, models.device, models.trust_remote_code), f"step {saved.step}"
             embedder = ModelEmbedder(model, name, models.section.batch_tokens, models.student.prompts)
             cache = EmbeddingCache()
             for request in requests(tasks, embedder, embedder):

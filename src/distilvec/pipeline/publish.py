@@ -55,7 +55,7 @@ def publish(job: Job, training: Training, report: Report) -> Run:
     report.marks = Marks(marks.good, marks.fair)
     write.write_report(job.files, report, record, recipes.dump(job.recipe))
     write.draw_report(job.files, report)
-    return Run(job.folder, record)
+    return Run(job.folder, record, job.recipe.student.trust_remote_code)
 
 
 def _speed_record(speed: Speed | None) -> SpeedRecord | None:

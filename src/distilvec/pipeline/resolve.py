@@ -189,7 +189,13 @@ def _make_job(
     rows = len(texts.corpus.train_rows) if examples is None else len(examples.labeled)
     stages = [with_length(stage, rows, examples is not None) for stage in training_stages(recipe, RunFolder(folder))]
     sections = teacher_sections(recipe)
-    heads = {key: _head(section, key, examples) for key, section in sections.items()}
+    heads: dict[str, TaskHead | None] = {}
+    other_task: DistilvecError | None = None  # a head of another task, which a method that reads no teacher ignores
+    for key, section in sections.items():
+        try:
+            heads[key] = _head(section, key, examples)
+        except DistilvecError as error:
+            heads[key], other_task = None, error
     infos = {}
     for key, section in sections.items():
         infos[key] = replace(descriptions[key].info, weight=section.weight, logits=heads[key] is not None)
@@ -198,10 +204,15 @@ def _make_job(
     task = None if examples is None else examples.info
     dims = tuple(recipe.student.dims or ())
     context = ObjectiveContext(student, tuple(infos.values()), task, head=_head_info(recipe), dims=dims)
-    objectives = [make_objective(stage, context) for stage in stages]
+    try:
+        objectives = [make_objective(stage, context) for stage in stages]
+    except DistilvecError as error:
+        raise other_task or error from None
     required = OutputSpec()
     for objective in objectives:
         required |= required_outputs(objective, examples)
+    if other_task is not None and required != OutputSpec():
+        raise other_task
     recipe = recipe.model_copy(update={"student": with_dropout_choice(recipe.student, objectives)})
 
     teachers = []

@@ -45,12 +45,13 @@ def trained_student(job: Job, device: str = "cpu") -> SentenceTransformer:
     """Return the student of a finished training; it states how its vectors are compared, as the recipe has it now."""
     student = job.loaded.student
     if student is None:
-        student = job.loaded.student = load_saved(job.files.student, device)
+        trusted = job.recipe.student.trust_remote_code
+        student = job.loaded.student = load_saved(job.files.student, device, trusted)
     student.similarity_fn_name = student_similarity(job)
     return student.to(device)
 
 
-def load_saved(folder: Path, device: str = "cpu") -> SentenceTransformer:
+def load_saved(folder: Path, device: str = "cpu", trust_remote_code: bool = False) -> SentenceTransformer:
     """Load a model that a run has saved. Errors: DistilvecError for one that is not as it was saved, or unreadable."""
     damaged = damaged_files(folder)
     if damaged:
@@ -60,7 +61,7 @@ def load_saved(folder: Path, device: str = "cpu") -> SentenceTransformer:
             "Restore it from a copy, or train again with --restart, which moves the run aside.",
         )
     with readable(str(folder), "student"):
-        return load(folder, device)
+        return load(folder, device, trust_remote_code=trust_remote_code)
 
 
 def student_similarity(job: Job) -> str:

@@ -22,6 +22,7 @@ from distilvec.core.files import read_json
 from distilvec.core.log import Advance
 from distilvec.core.task_head import PAIRS, HeadInfo, TaskHead, TaskInfo, TaskKind
 from distilvec.models.load import evaluating, load_model
+from distilvec.models.tokenizers import fill_empty_texts
 
 WEIGHTS, FACTS = "head.safetensors", "head.json"
 _AGAIN = "Copy the model again, or save it again from its run."
@@ -80,11 +81,12 @@ class TaskModel:
     """A saved model and the head of its labelled task, loaded once.
 
     `kind` is the task's (classification, multilabel, pair or sts); `classes` are its labels, empty for sts. Pairs are
-    tuples (or lists) of two texts, whether the model reads both as one input or apart.
+    tuples (or lists) of two texts, whether the model reads both as one input or apart. `trust_remote_code` runs code
+    that comes with the model.
     Errors: DistilvecError for a folder without a model, without a head, or with damaged files of either.
     """
 
-    def __init__(self, folder: Path | str, device: str = "cpu") -> None:
+    def __init__(self, folder: Path | str, device: str = "cpu", trust_remote_code: bool = False) -> None:
         self.folder = Path(folder)
         train = "Name the folder of a model that was trained on a labelled task."
         if not self.folder.is_dir():
@@ -97,7 +99,8 @@ class TaskModel:
         self.kind = self._head.task.kind
         self._prompt = str(info.get("prompt") or "")
         self._scale = info.get("scale") or (0.0, 1.0)
-        self._model = load_model(str(self.folder), "model").to(device)
+        model = load_model(str(self.folder), "model", trust_remote_code=trust_remote_code)
+        self._model = model.to(device)
 
     def __repr__(self) -> str:
         shown = ", ".join(map(repr, self.classes[:6]))
@@ -194,6 +197,8 @@ def predict_logits(
             numbers = order[start : start + _BATCH]
             texts = [inputs[number][part] for part in range(head.task.texts_per_example) for number in numbers]
             features: dict[str, Any] = model.preprocess(texts)
+            if "attention_mask" in features:  # not of a static model, which sums rows of a table
+                fill_empty_texts(features, model.tokenizer)
             for name, value in features.items():
                 if isinstance(value, Tensor):
                     features[name] = value.to(model.device)

@@ -140,7 +140,9 @@ def classify(
     if classifier.page is not None:
         print_result(f"report    {classifier.page}", link=classifier.page)
     print_result(f"\n{classifier.sentence}")
-    next_words = ["export", str(classifier.model_folder), "--to", "onnx-int8"]
+    next_words = []
+    if classifier.has_labelled_export:
+        next_words = ["export", str(classifier.model_folder), "--to", "onnx-int8"]
     if classifier.advice:
         print_result(classifier.advice)
     if classifier.advice and classifier.larger:
@@ -165,5 +167,6 @@ def classify(
                 next_words += [name, str(value)]
         if trust_remote_code:
             next_words.append("--trust-remote-code")
-    print_result(f"next: {shlex.join(['distilvec', *next_words])}")
+    if next_words:
+        print_result(f"next: {shlex.join(['distilvec', *next_words])}")
     show_problems(classifier.result.problems)

@@ -11,12 +11,14 @@ from distilvec.core.files import existing_paths
 from distilvec.core.log import log
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.verbosity import quiet_libraries
+from distilvec.models.load import model_name as short_name
 from distilvec.pipeline.claim import own_folder
 from distilvec.pipeline.inputs import Model, model_name
 from distilvec.pipeline.recipe_inputs import changed_inputs
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run
-from distilvec.students.task_head import head_info
+from distilvec.report.record import read_record
+from distilvec.students.task_head import load_head
 from distilvec.train.metrics import Callback
 from distilvec.verbs.classify.plan import check_size, make_plan
 from distilvec.verbs.classify.recipes import (
@@ -35,7 +37,7 @@ from distilvec.verbs.classify.recipes import (
 )
 from distilvec.verbs.classify.result import Classifier, read_classifier
 from distilvec.verbs.classify.rows import LabelledTexts, Source
-from distilvec.verbs.classify.split import Split, read_and_split, split_files, write_split
+from distilvec.verbs.classify.split import Split, read_and_split, refuse_learned_rows, split_files, write_split
 
 
 @quiet_libraries()
@@ -104,6 +106,7 @@ def classify(
     files = RunFolder(folder)
     labels = describe_labels(data, split, files.labels)
     knows_labels = has_learned(Path(name), labels, split.classes)
+    refuse_learned_rows(Path(name), split)
     options = (epochs, seed, trust_remote_code, overrides or {})
     if dry_run:
         show_table(["", data.name], make_plan(data, split, name, knows_labels, cut, folder, options))
@@ -117,7 +120,7 @@ def classify(
         log(f"note: {note}")
 
     # The student's keys are checked before the teacher is trained; its layers are not known before the teacher is read
-    student_recipe(Path(name), Path(name).name, whole_cut(cut, overrides, layers=1), labels, *options)
+    student_recipe(Path(name), shown_name(name), whole_cut(cut, overrides, layers=1), labels, *options)
     recipe = teacher_recipe(name, labels, *options)
     log(f"first the teacher: {name} {'has learned these labels' if knows_labels else 'learns the labels'}")
     whole = resolve(recipe, files.teacher.path).student  # the teacher, as a student with all of its layers
@@ -131,7 +134,7 @@ def classify(
     cut = whole_cut(cut, overrides, default_layers(whole.layers))
     about = _student_line(stated_cut(cut, overrides), whole.layers)
     log(f"then the student: {about}, from the labels and the teacher's answers")
-    recipe = student_recipe(teacher_folder, Path(name).name, cut, labels, *options)
+    recipe = student_recipe(teacher_folder, shown_name(name), cut, labels, *options)
     width = whole.hidden_size
     if recipe.student.model != "teacher":
         width = resolve(recipe, folder).student.hidden_size
@@ -151,9 +154,23 @@ def _student_line(cut: Mapping[str, Any], teacher_layers: int) -> str:
 
 
 def has_learned(folder: Path, labels: Labels, classes: Sequence[str]) -> bool:
-    """Whether a model's folder has a head for the same labels."""
-    head = head_info(folder)
-    return head is not None and head["task"]["kind"] == labels.kind and list(head["classes"]) == list(classes)
+    """Whether a model's folder has a head for the same labels, of texts or pairs that are one input."""
+    found = load_head(folder)
+    if found is None:
+        return False
+    head, known_classes = found
+    is_same_task = head.task.kind == labels.kind and head.task.texts_per_example == 1
+    return is_same_task and known_classes == list(classes)
+
+
+def shown_name(model: str) -> str:
+    """The name of a teacher in reports: that of the model which it was before an earlier run taught it the labels."""
+    run = RunFolder.of_student(Path(model))
+    if run is not None and run.path == RunFolder(run.path.parent.parent).teacher.path:
+        record = read_record(run)
+        if record is not None and record.student is not None and record.student.base_model:
+            return record.student.base_model
+    return short_name(model)
 
 
 def _line(data: LabelledTexts, split: Split) -> str:

@@ -71,7 +71,14 @@ class Classifier:
     @cached_property
     def model(self) -> TaskModel:
         """The model with its head, loaded on the CPU at first use."""
-        return TaskModel(self.model_folder)
+        return TaskModel(self.model_folder, trust_remote_code=self.result.trust_remote_code)
+
+    @property
+    def has_labelled_export(self) -> bool:
+        """Whether an ONNX file of the model can give its labels: not of pairs, nor of a model without layers."""
+        supervised, student = self.result.record.supervised, self.result.record.student
+        is_static = student is not None and student.layers == 0
+        return supervised is not None and supervised.type in ("classification", "multilabel") and not is_static
 
     @property
     def classes(self) -> list[str]:

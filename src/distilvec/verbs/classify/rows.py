@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -89,6 +91,9 @@ def read_labelled(
         at_text, at_label = Location("text", where.place), Location("label", where.place)
         texts = tuple(text_of(row[column], at_text, column) for column in columns.texts)
         cell = row[columns.label]
+        if not several and _looks_like_list(cell):
+            fix = 'Write a JSON list in every row, such as ["billing", "refund"], or one label without brackets.'
+            raise DistilvecError("label", f"{where.place}: {cell} looks like a list of labels, in a text.", fix)
         labels = labels_of(cell, at_label) if several else (label_of(cell, at_label),)
         rows.append(LabelledText(texts, labels, _split_of(row.get(split))))
     if columns is None:
@@ -146,6 +151,15 @@ def _split_of(cell: Any) -> str | None:
     """The name of a row's split; None for an empty cell, which pandas has as NaN."""
     is_missing = cell is None or cell == "" or cell != cell  # NaN differs from itself
     return None if is_missing else str(cell)
+
+
+def _looks_like_list(cell: Any) -> bool:
+    """Whether a text is a list of JSON, or of Python, as pandas writes it into CSV."""
+    if not isinstance(cell, str):
+        return False
+    with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+        return isinstance(ast.literal_eval(cell.strip()), list)
+    return _is_list(cell)
 
 
 def _is_list(cell: Any) -> bool:

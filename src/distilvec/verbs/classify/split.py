@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_file
@@ -155,6 +156,29 @@ def write_split(files: Mapping[str, str], run: RunFolder) -> None:
         (folder / name).unlink()
     for name, content in files.items():
         write_file(folder / name, content, "out")
+
+
+def refuse_learned_rows(teacher: Path, split: Split) -> None:
+    """Raise DistilvecError if this teacher is of a run that has trained it, or chosen it, on rows of the test."""
+    run = RunFolder.of_student(teacher)
+    if run is None:
+        return
+    classify_run = RunFolder(run.path.parent.parent)
+    folder = classify_run.labels if classify_run.teacher.path == run.path else run.labels
+    learned: set[tuple[str, ...]] = set()
+    for name in (TRAIN, VALIDATION):
+        path = folder / f"{name}.jsonl"
+        if path.is_file():
+            rows = read_labelled(path, (), "label", key="teacher").rows
+            learned.update(_text_key(row) for row in rows)
+    tested = sum(_text_key(row) in learned for row in split.test)
+    if tested:
+        raise DistilvecError(
+            "teacher",
+            f"{teacher} has learned {tested:,} of the {len(split.test):,} test rows, so that they test nothing.",
+            f"Test on rows that it has not read: the same --seed and --test-size as its run, or --test "
+            f"{folder / TEST}.jsonl. Or take the model that it began as.",
+        )
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,9 @@ def test_folders_that_cannot_be_used(student, tiny_model, tmp_path):
 
 def test_predict_loads_once_until_the_files_change(student, monkeypatch):
     loads, load = [], task_head.load_model
-    monkeypatch.setattr(task_head, "load_model", lambda *arguments: loads.append(arguments) or load(*arguments))
+    monkeypatch.setattr(
+        task_head, "load_model", lambda *arguments, **more: loads.append(arguments) or load(*arguments, **more)
+    )
     folder, other = student(), student("sts", "other")
     first = predict(folder, ["a text"])
     assert predict(str(folder), ["a text"]) == first and len(loads) == 1

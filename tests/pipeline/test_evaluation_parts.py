@@ -184,9 +184,9 @@ def test_saved_checkpoints_are_loaded_onto_the_device_of_the_others(tiny_recipe,
     devices = []
     load = parts.load_saved
 
-    def load_saved(folder, device="cpu"):
+    def load_saved(folder, device="cpu", *more):
         devices.append(device)
-        return load(folder, device)
+        return load(folder, device, *more)
 
     monkeypatch.setattr(parts, "load_saved", load_saved)
     monkeypatch.setattr(parts.Models, "device", property(lambda models: "cpu:0"))

@@ -100,7 +100,7 @@ def test_in_a_notebook(tmp_path):
 
 def test_of_a_run(tiny_recipe, tmp_path, monkeypatch, capsys):
     loads, load = [], opened_run.load_model
-    monkeypatch.setattr(opened_run, "load_model", lambda *arguments: loads.append(arguments) or load(*arguments))
+    monkeypatch.setattr(opened_run, "load_model", lambda *names, **more: loads.append(names) or load(*names, **more))
     result = run(tiny_recipe(train__max_steps=2), tmp_path / "run")
     assert loads == [], "nothing is loaded before it is asked for"
     assert result.student is result.student and len(loads) == 1

@@ -75,8 +75,7 @@ def load_model(
             raise no_pooling(name, key)
     model = load_backbone(name, key, revision=revision, trust_remote_code=trust_remote_code, **kwargs)
     _set_length(model, name, key, None)
-    if not is_static(model):
-        give_padding(model[0].tokenizer)
+    give_padding(getattr(model[0], "tokenizer", None))
     if len({values.dtype for values in model.parameters() if values.is_floating_point()}) == 1:  # mixed: no CPU kernels
         with vector_expected(model, name, key):
             probe = model.encode([PROBE], show_progress_bar=False)
@@ -108,8 +107,7 @@ def load_with_settings(name: str, key: str, settings: ModelSettings, device: str
             own_weights(model)
         _refuse_other_modules(model, name, key)
         check_model(model, name, key)
-    if not is_static(model):
-        give_padding(model[0].tokenizer)
+    give_padding(getattr(model[0], "tokenizer", None))
     _set_length(model, name, key, settings.max_length)
     backbone = getattr(model[0], "auto_model", model[0])
     merge_adapters(backbone, settings.adapters)

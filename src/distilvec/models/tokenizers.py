@@ -56,12 +56,13 @@ def fill_empty_texts(features: MutableMapping[str, Any], tokenizer: PreTrainedTo
     mask[is_empty, place] = 1
 
 
-def give_padding(tokenizer: PreTrainedTokenizerBase) -> None:
+def give_padding(tokenizer: Any) -> None:
     """Let a tokenizer that has no padding token, as of many decoders, pad with its end or unknown token, in place.
 
-    Any token serves, since the mask hides it. A tokenizer without either keeps none.
+    Any token serves, since the mask hides it. A tokenizer without either keeps none, and so does one that is not of
+    transformers, as of a table of word vectors.
     """
-    if tokenizer.pad_token is None:
+    if isinstance(tokenizer, PreTrainedTokenizerBase) and tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
 
 

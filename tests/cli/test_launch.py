@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from distilvec.core.errors import Interrupted
 from distilvec.core.run_folder import RunFolder
 from distilvec.train.metrics import read_metrics
 from distilvec.verbs.run import launch
+from distilvec.verbs.run.sweep import read_sweep
 
 
 @pytest.mark.slow
@@ -79,3 +81,17 @@ def test_an_error_of_the_first_process_ends_the_others(tiny_recipe, tmp_path):
     assert first.returncode == 2 and error.count("distilvec: [student.layers] found [7]") == 1
     assert second.returncode == 3 and other.count("distilvec: [processes] another process of this run ended") == 1
     assert "Traceback" not in error + other and "student.layers" not in other
+
+
+@pytest.mark.slow
+def test_a_failing_run_of_a_sweep_ends_all_processes(tiny_recipe, tmp_path):
+    """The second process is in the middle of that run: the next one would be trained out of step with it."""
+    file, folder = tmp_path / "tiny.yaml", tmp_path / "sweep"
+    tree = json.loads(tiny_recipe(train__max_steps=2).model_dump_json(exclude_unset=True))
+    tree["variants"] = {"bad": {"student.layers": [0, 9]}, "good": {"student.layers": [0, 1]}}
+    tree["sweep"] = {"variants": ["bad", "good"]}
+    file.write_text(json.dumps(tree))
+    command = Command("run", file, "--processes", 2, "--out", folder)
+    _, error = command.communicate()
+    assert command.returncode not in (None, 0) and "[student.layers]" in error and "Traceback" not in error
+    assert [entry["state"] for entry in read_sweep(folder)] == ["failed", "pending"]

@@ -121,6 +121,27 @@ def test_a_size_decides_on_the_table_of_a_static_student(tiny_recipe, tmp_path, 
     assert parameters <= 6000
 
 
+def test_a_static_student_is_as_wide_as_its_teachers_cut_vectors(tiny_recipe, tmp_path, shared_cache):
+    """A wider table would be cut, and its tokens had been left out for it."""
+    recipe = tiny_recipe(teacher__truncate_dim=8, student__layers=0, student__size="1.2k")
+    job = resolve(recipe, tmp_path / "run")
+    parameters = sum(weight.numel() for weight in untrained_student(job).parameters())
+    assert job.recipe.student.vocabulary is None or parameters > 1000
+    assert parameters <= 1200
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"lora": {"r": 4}}, "student.intermediate_size"),
+        ({"vocabulary": {"kind": "unigram", "size": 90}}, "student.size"),
+    ],
+)
+def test_what_does_not_go_with_a_size_is_named(tiny_recipe, tmp_path, shared_cache, changes, key):
+    with refused(key):
+        resolve(tiny_recipe(student={"model": "teacher", "size": "50%", **changes}), tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     ("method", "width", "model", "changes"),
     [

@@ -19,6 +19,7 @@ from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.run_folder import RunFolder
+from distilvec.models.load import load_tokenizer
 from distilvec.pipeline.caches import bytes_of_a_text, open_cache
 from distilvec.pipeline.overview import overview
 from distilvec.pipeline.prepare import align, prepare_data, tokenize_for
@@ -184,6 +185,18 @@ def test_a_cache_for_another_student_is_refused(emo, tmp_path, shared_cache):
         filled(emo(cache__path=str(tmp_path / "tokens"), student__max_length=32), tmp_path / "run")
     with refused("cache.path", "tokens.hidden"):
         filled(emo(cache__path=str(tmp_path / "tokens"), cache__hidden="float16"), tmp_path / "run")
+
+
+def test_a_trimmed_student_keeps_the_tokens_of_every_prompt(tiny_recipe, tmp_path):
+    """Also of that for queries, where all texts are documents."""
+    prompts = {"query": "find xylophone: ", "document": "read: "}
+    vocabulary = {"kind": "trim", "letters": "seen"}
+    recipe = tiny_recipe(teacher__prompts=prompts, student={"model": "teacher", "vocabulary": vocabulary})
+    job = resolve(recipe, tmp_path / "run")
+    before = load_tokenizer(str(recipe.teacher.model), "teacher")
+    assert len(job.vocabulary) < len(before)
+    for prompt in prompts.values():
+        assert job.vocabulary.tokenize(prompt) == before.tokenize(prompt)
 
 
 def test_plan_tells_the_size_of_the_tokens(emo, tmp_path):

@@ -167,6 +167,20 @@ def test_a_sweep_gives_its_groups(write_run, tmp_path):
     assert [(run.name, run.seed) for run in alone] == [("lr=1", 1)]
 
 
+def test_jobs_with_a_folder_each_are_joined(write_run, tmp_path):
+    """Two seeds of one sweep, of which each job has run one."""
+    for seed in (0, 1):
+        names = []
+        for rate in (1, 2):
+            name = f"lr={rate},seed={seed}"
+            write_run(f"job{seed}/{name}", {"a": sts(rate, seed)}, seed, name=f"lr={rate}", recipe={"x": rate})
+            names.append({"name": name, "group": f"lr={rate}", "folder": name, "state": "finished"})
+        RunFolder(tmp_path / f"job{seed}").make()
+        RunFolder(tmp_path / f"job{seed}").sweep.write_text(json.dumps({"members": names}))
+    rows = compare_runs([tmp_path / "job0", tmp_path / "job1"]).rows
+    assert {row.run: row.seeds for row in rows} == {"lr=1": 2, "lr=2": 2}
+
+
 @pytest.mark.parametrize("place", ["sweep", "."])
 def test_seeds_of_another_recipe_or_other_code_are_no_repetitions(write_run, tmp_path, place):
     """A method's file that was edited, or a key that was changed, between two commands."""

@@ -465,6 +465,19 @@ def test_a_grown_sweep_keeps_its_finished_members(sweep_of, tmp_path, shared_cac
     assert {entry["name"] for entry in read_sweep(tmp_path / "out")} == {"seed=0", "seed=1", "seed=2"}
 
 
+def test_two_commands_on_one_sweep_keep_each_others_runs(sweep_of, tmp_path, shared_cache):
+    """As on two machines with a GPU each: the second one begins and ends while the first one trains."""
+    out = tmp_path / "out"
+
+    def runner(recipe, folder):
+        if folder.name == "seed=0":
+            run_sweep(sweep_of({"seeds": [2, 3]}), out, lambda recipe, folder: None)
+
+    run_sweep(sweep_of({"seeds": [0, 1]}), out, runner)
+    states = {entry["name"]: entry["state"] for entry in read_sweep(out)}
+    assert states == {f"seed={seed}": "finished" for seed in range(4)}
+
+
 def test_folders_that_hold_something_else(sweep_of, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.yaml").write_text("name: x")

@@ -28,7 +28,7 @@ from distilvec.core.log import log
 
 SectionType = TypeVar("SectionType", bound=Section)
 CUTS = ("layers", "reinitialize", "intermediate_size")  # keys of `student` that depend on the layers of its model
-SIZED = ("layers", "intermediate_size", "embedding")  # keys of `student` that its `size` decides on
+SIZED = ("layers", "intermediate_size", "vocabulary", "embedding")  # keys of `student` that its `size` decides on
 
 
 def load(path: Path, variant: str | None = None, overrides: list[str] | None = None) -> Recipe:

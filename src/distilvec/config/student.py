@@ -179,7 +179,7 @@ class StudentSection(Section):
         if self.config is not None and self.intermediate_size is not None:
             raise refused("intermediate_size", "is for a 'model'; set it in 'config'")
         if self.size is not None:
-            for name in ("config", "layers", "intermediate_size", "embedding"):
+            for name in ("config", "layers", "intermediate_size", "vocabulary", "embedding"):
                 is_allowed = name == "layers" and self.is_static  # a static student of this size
                 if getattr(self, name) is not None and not is_allowed:
                     raise refused("size", f"decides on {name}, which is set as well; leave out one of the two")

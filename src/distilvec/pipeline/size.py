@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distilvec.config.recipe import fingerprint
+from distilvec.config.recipe import fingerprint, section_of
 from distilvec.config.student import StudentSection
 from distilvec.core.artifacts import ArtifactStore, read_stored, store_json
 from distilvec.core.errors import DistilvecError
@@ -19,7 +19,7 @@ from distilvec.students.design import Budget, describe, design_student, parse_si
 from distilvec.students.shape import count_tokens, read_shape
 
 KEY = "student.size"
-FORMAT = 6  # of a stored design, raised with every change of the rule
+FORMAT = 7  # of a stored design, raised with every change of the rule
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ def size_student(
     # The linear layer as students/build.py makes it: to the teacher's dim, in a space of its own only if asked for
     linear = "never" if section.dense == "auto" and not in_teacher_space else section.dense
     shape = replace(read_shape(model, "student.model", **options), linear_dim=teacher.dim, linear=linear)
+    if section.model == "teacher":  # whose vectors may be cut (teacher.truncate_dim)
+        shape = replace(shape, dim=min(shape.dim, teacher.dim))
     if budget.share is not None and section.model != "teacher" and described.parameters is not None:
         budget = Budget(int(budget.share * described.parameters))
     tokenizer = load_tokenizer(model, "student.model", **options)
@@ -73,4 +75,4 @@ def size_student(
 def sized_section(section: StudentSection, keys: dict[str, Any]) -> StudentSection:
     """Return the section with the design's keys in place of its size."""
     tree = section.model_dump(mode="json", exclude_unset=True, exclude={"size"})
-    return StudentSection.model_validate({**tree, **keys})
+    return section_of(StudentSection, "student", {**tree, **keys})

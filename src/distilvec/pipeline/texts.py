@@ -45,7 +45,7 @@ from distilvec.vocabulary.edit import fast_tokenizer
 from distilvec.vocabulary.load import read_tokenizer
 from distilvec.vocabulary.pieces import Pieces
 
-VOCABULARY_FORMAT = 2  # of a stored vocabulary, raised with every change of the choice of its tokens
+VOCABULARY_FORMAT = 3  # of a stored vocabulary, raised with every change of the choice of its tokens
 _ROWS = 4096  # of a corpus, read together
 _SUITE_BYTES = 2_000_000
 _REPORTED_ROWS = 200_000
@@ -185,7 +185,10 @@ def load_vocabulary(
 
 
 def texts_by_language(corpus: Corpus) -> dict[str, Texts]:
-    """Return readers of the training texts by language, with their prompts; sources without one go by their name."""
+    """Return readers of the training texts by language, with their prompts; sources without one go by their name.
+
+    Every prompt of the teacher comes first: the student puts it before queries also where no training text is one.
+    """
     distinct = list(dict.fromkeys(corpus.source_labels))
     numbers = np.array([distinct.index(label) for label in corpus.source_labels])
 
@@ -193,6 +196,7 @@ def texts_by_language(corpus: Corpus) -> dict[str, Texts]:
         rows = corpus.train_rows[numbers[corpus.sources[corpus.train_rows]] == number]
 
         def read() -> Iterator[str]:
+            yield from filter(None, dict.fromkeys(corpus.prompts.values()))
             for first in range(0, len(rows), _ROWS):
                 # Behind a prompt the first word of a text may have other tokens: "ĠWhat" instead of "What".
                 for text in corpus.prompted(rows[first : first + _ROWS]):

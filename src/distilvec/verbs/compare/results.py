@@ -60,11 +60,11 @@ def _runs_in(folder: Path) -> list[SeedRun]:
         if not finished:
             problem = f"none of the sweep's {len(members)} runs has finished. Run the sweep again."
             raise DistilvecError("run folder", f"{folder}: {problem}")
-        return [_open_run(folder / member["folder"], resolved, member["group"]) for member in finished]
+        return [_open_run(folder / member["folder"], member["group"]) for member in finished]
     if RunFolder(folder).record.is_file():
         siblings = read_sweep(resolved.parent) or []
         groups = {member["folder"]: member["group"] for member in siblings}
-        return [_open_run(folder, resolved.parent, groups.get(resolved.name))]
+        return [_open_run(folder, groups.get(resolved.name))]
     problem = "neither a run nor a sweep. Name the folder of a run or of a sweep."
     if RunFolder(folder).recipe.exists():
         problem = "the run has not finished. Run its recipe again, then compare."
@@ -121,8 +121,8 @@ def _is_missing(sweep: Path, member: Mapping[str, Any]) -> bool:
     return member["state"] == "failed" or not RunFolder(sweep / member["folder"]).record.is_file()
 
 
-def _open_run(folder: Path, sweep: Path, group: str | None) -> SeedRun:
-    """Open a run; `group` is its group in the sweep in the folder `sweep`, None outside of sweeps."""
+def _open_run(folder: Path, group: str | None) -> SeedRun:
+    """Open a run; `group` is its group in its sweep, None outside of sweeps."""
     record = read_record(RunFolder(folder)) or RunRecord()
     run = Run(folder, record)
     tree = _recipe_tree(run.files.recipe)
@@ -135,12 +135,13 @@ def _open_run(folder: Path, sweep: Path, group: str | None) -> SeedRun:
     trained = {key: value for key, value in tree.items() if key not in _UNTRAINED}
     trained["train"] = {key: value for key, value in train.items() if key != "seed"}
     code = None if record.method is None else record.method.code
-    if group is not None:
-        # seeds of one sweep that were run with other keys or other code, one command after another, are no repetitions
-        return SeedRun(run, group, f"{sweep}:{group}:{recipes.fingerprint(trained, code)}", seed)
     sources: list[str | None] = [None if record.teacher is None else record.teacher.fingerprint]
     sources.append(None if record.data is None else record.data.fingerprint)
     sources += [teacher.fingerprint for teacher in record.more_teachers]
+    if group is not None:
+        # Seeds that were run with other keys or other code, one command after another, are no repetitions. Those of one
+        # group in several folders are, as jobs leave them
+        return SeedRun(run, group, recipes.fingerprint(group, trained, code, sources), seed)
     return SeedRun(run, run.name, recipes.fingerprint(trained, code, sources), seed)
 
 

@@ -32,7 +32,7 @@ from distilvec.config.paths import resolve_tree
 from distilvec.config.schema import Recipe
 from distilvec.config.sweep import SweepSection
 from distilvec.core.errors import Busy, DistilvecError, ProcessLost, Stopped, explain, first_line
-from distilvec.core.files import read_json, write_json
+from distilvec.core.files import locked, read_json, write_json
 from distilvec.core.log import log
 from distilvec.core.run_folder import DETAILS, RunFolder
 from distilvec.pipeline.claim import own_folder, refuse_foreign, refuse_inputs_inside
@@ -276,12 +276,18 @@ def run_sweep(
     for member in members:
         state = "finished" if member.name in finished and not restart else "pending"
         entries[member.name] = {"name": member.name, "group": member.group, "folder": member.name, "state": state}
-    other_runs = [entry for name, entry in finished.items() if name not in entries]
 
     def note(name: str, **values: str) -> None:
+        """Change a member's entry in the file, which other commands may write at the same time."""
         entries[name] = {key: value for key, value in entries[name].items() if key != "message"} | values
-        if main:
-            content = {"format": 1, "members": [*entries.values(), *other_runs]}
+        if not main:
+            return
+        with locked(RunFolder(out).sweep.with_suffix(".lock"), "--out", f"sweep {out.name}", wait=True):
+            others = []
+            for entry in _entries(out):
+                if entry["name"] not in entries and entry["state"] in ("finished", "running"):
+                    others.append(entry)
+            content = {"format": 1, "members": [*entries.values(), *others]}
             write_json(RunFolder(out).sweep, content, key="--out")
 
     bug: Exception | None = None
@@ -293,7 +299,8 @@ def run_sweep(
         except (Stopped, Busy, ProcessLost, BrokenPipeError):
             raise
         except Exception as error:
-            if not isinstance(error, DistilvecError) and world_size() > 1:
+            if world_size() > 1:  # the other processes are in the middle of this run: none can go on with the next
+                note(member.name, state="failed", message=str(error))
                 raise
             failure = error if isinstance(error, DistilvecError) else explain(error)
             if failure is None:

@@ -263,7 +263,11 @@ def test_a_fine_tuned_teacher_has_logits_and_the_same_classes(task_recipe, tmp_p
     assert set(found) == {"teacher", "student"}
     other = write_task(tmp_path / "other.jsonl", "classification")
     other.write_text(other.read_text().replace("about ocean", "of the ocean"))
+    changes = {"teacher__model": teacher, "task__path": str(other)}
     with pytest.raises(DistilvecError, match="about desert.*of the ocean"):
-        run(task_recipe("classification", teacher__model=teacher, task__path=str(other)), tmp_path / "third")
+        run(task_recipe("classification", method__name="mined", **changes), tmp_path / "third")
     with pytest.raises(DistilvecError, match="fine-tuned for classification.*is pair"):
-        run(task_recipe("pair", teacher__model=teacher), tmp_path / "fourth")
+        run(task_recipe("pair", method__name="mined", teacher__model=teacher), tmp_path / "fourth")
+    # A method that asks a teacher nothing trains on the other labels, with a head of its own
+    job = resolve(task_recipe("classification", train__max_steps=2, **changes), tmp_path / "fifth")
+    assert job.teacher.head is None

@@ -153,13 +153,16 @@ def test_a_student_of_another_family(rows, tiny_model, tmp_path, capsys, monkeyp
     assert "[--student]" in capsys.readouterr().err
 
 
-def test_a_teacher_that_has_learned_the_test_rows_is_refused(rows, tiny_model, tmp_path):
+def test_a_teacher_that_has_learned_the_test_rows_is_refused(rows, tiny_model, tmp_path, monkeypatch):
     """Another draw tests rows that it was trained on. The draw of its own run, or other rows, test it."""
     first = classify(rows, tiny_model, tmp_path / "first")
     with refused("teacher", "test rows"):
         classify(rows, first.teacher_folder, tmp_path / "second", seed=1)
     with refused("teacher", "test rows"):
         classify(rows, first.model_folder, tmp_path / "second", test_size=0.4)
+    monkeypatch.chdir(first.teacher_folder.parent)
+    with refused("teacher", "test rows"):  # by a path that does not name the run
+        classify(rows, "student", tmp_path / "second", seed=1)
     assert not (tmp_path / "second").exists()
     tested = RunFolder(tmp_path / "first").labels / "test.jsonl"
     for name, changes in {"same": {}, "stated": {"seed": 1, "test": tested}}.items():

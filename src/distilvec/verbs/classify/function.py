@@ -165,7 +165,7 @@ def has_learned(folder: Path, labels: Labels, classes: Sequence[str]) -> bool:
 
 def shown_name(model: str) -> str:
     """The name of a teacher in reports: that of the model which it was before an earlier run taught it the labels."""
-    run = RunFolder.of_student(Path(model))
+    run = RunFolder.of_student(Path(model).resolve())
     if run is not None and run.path == RunFolder(run.path.parent.parent).teacher.path:
         record = read_record(run)
         if record is not None and record.student is not None and record.student.base_model:

@@ -14,7 +14,7 @@ import numpy as np
 
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.data.readers import Location, Row, read_rows
-from distilvec.data.task_rows import label_of, labels_of, some_of, text_of
+from distilvec.data.task_rows import label_of, labels_of, shown_value, some_of, text_of
 
 Source: TypeAlias = str | Path | Iterable[Mapping[str, Any]]
 
@@ -93,7 +93,9 @@ def read_labelled(
         cell = row[columns.label]
         if not several and _looks_like_list(cell):
             fix = 'Write a JSON list in every row, such as ["billing", "refund"], or one label without brackets.'
-            raise DistilvecError("label", f"{where.place}: {cell} looks like a list of labels, in a text.", fix)
+            raise DistilvecError(
+                "label", f"{where.place}: {shown_value(cell)} looks like a list of labels, in a text.", fix
+            )
         labels = labels_of(cell, at_label) if several else (label_of(cell, at_label),)
         rows.append(LabelledText(texts, labels, _split_of(row.get(split))))
     if columns is None:
@@ -155,7 +157,7 @@ def _split_of(cell: Any) -> str | None:
 
 def _looks_like_list(cell: Any) -> bool:
     """Whether a text is a list of JSON, or of Python, as pandas writes it into CSV."""
-    if not isinstance(cell, str):
+    if not isinstance(cell, str) or not cell.lstrip().startswith("["):  # hardly any label of millions goes further
         return False
     with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
         return isinstance(ast.literal_eval(cell.strip()), list)

@@ -160,7 +160,7 @@ def write_split(files: Mapping[str, str], run: RunFolder) -> None:
 
 def refuse_learned_rows(teacher: Path, split: Split) -> None:
     """Raise DistilvecError if this teacher is of a run that has trained it, or chosen it, on rows of the test."""
-    run = RunFolder.of_student(teacher)
+    run = RunFolder.of_student(teacher.resolve())
     if run is None:
         return
     classify_run = RunFolder(run.path.parent.parent)

@@ -108,6 +108,17 @@ def draw_origins(order: Rows, sizes: Rows, rows: int, origins: int, most: int) -
     return is_drawn
 
 
+def spread_rows(rows: Rows, origins: Rows, count: int) -> Rows:
+    """At most `count` of the rows, in their order: first one of each origin, then a second one, and so on.
+
+    `origins` [rows] are those of the rows.
+    """
+    order = np.argsort(origins, kind="stable")
+    turns = np.empty(len(rows), dtype=np.int64)
+    turns[order] = np.arange(len(rows)) - _bounds(origins[order])[0]
+    return rows[np.sort(np.argsort(turns, kind="stable")[:count])]
+
+
 class RunWriter:
     """Writes the runs of texts, which `find_origins` compares."""
 

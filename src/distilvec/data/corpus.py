@@ -42,7 +42,7 @@ from distilvec.data.corpus_files import (
     write_columns,
     write_rows,
 )
-from distilvec.data.origins import COLUMN, SHARED, RunWriter, document_key, draw_origins, find_origins
+from distilvec.data.origins import COLUMN, FEWEST_DOCUMENTS, SHARED, RunWriter, document_key, draw_origins, find_origins
 from distilvec.data.pieces import pieces
 from distilvec.data.sources import SourceText, read_texts, source_content, source_files
 from distilvec.data.task_rows import loose_text
@@ -52,7 +52,6 @@ MIN_VALIDATION = 10  # rows by default: one text in 20
 MAX_VALIDATION = 4096
 VALIDATION_SHARE = 20
 VALIDATION_ORIGINS, ORIGIN_SHARE = 60, 5  # origins by default: at most one in five
-FEWEST_DOCUMENTS = 10  # a column that is found by its name, and has fewer values, names no documents
 LONGEST_TEXT = 1_000_000  # characters; longer texts are truncated
 SEPARATOR = "\uffff"  # between two texts that are one input: no character of any text (data/labeled.py)
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"

@@ -36,6 +36,7 @@ Hashes = npt.NDArray[np.uint64]
 SHARED = 20  # words in a row that make two texts one origin
 NEIGHBOURS = 5  # of so many runs one is stored
 COMMON_SHARE, FEWEST_COMMON, MOST_COMMON = 100, 10, 1000  # a run of more origins than one in a hundred says nothing
+FEWEST_DOCUMENTS = 10  # a column that is found by its name, and has fewer values, says where a text is from
 COLUMN = "text_origin"  # of our own tables
 # Columns of tables that name the document of a row: LlamaIndex, LangChain, Haystack, readers of files
 COLUMNS = (COLUMN, "doc_id", "document_id", "ref_doc_id", "parent_id", "source", "file_path", "url")

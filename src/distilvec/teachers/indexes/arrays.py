@@ -107,9 +107,7 @@ def _read_texts(
     """The ids of a file's texts, the texts, and the document of each text; None for what the file does not have."""
     ids: list[str] = []
     texts: list[str | None] = []
-    choices: dict[Part, str] = {
-        part: name for part, name in (columns or {}).items() if part in ("text", "id", "origin")
-    }
+    choices: dict[Part, str] = {part: name for part, name in (columns or {}).items() if part != "embedding"}
     names: dict[Part, str] = {}
     origins: dict[str, str | None] = {}
     for number, (where, row) in enumerate(read_rows(path, _TEXTS)):

@@ -1,6 +1,6 @@
 """The local copy of an index: Parquet shards of our layout, written once and continued after a kill.
 
-Folder: part-00000.parquet, ... with columns text, teacher_embedding_final, id (and role, and that of documents); meta.json when it is
+Folder: part-00000.parquet, ... with columns text, teacher_embedding_final, id (role, documents); meta.json when it is
 complete, with the metric that the index states, the rows that are left out, and the checksums of the parts. Until then
 reading.json has the state behind each part: a killed copy goes on from there if the index is the same, and begins again
 if it has changed. A file is read again when its content changes; the copy of a server's table is a snapshot, read again

@@ -181,8 +181,8 @@ def plan_line(job: Job, tokens: TokenStore, model: SentenceTransformer) -> list[
     read = int(tokens.lengths[rows.every].sum())
     return [
         "judgement",
-        f"{len(rows.queries):,} validation texts, searched for among {len(rows.candidates):,} others: {read:,} tokens, by "
-        f"the student before and after training: about {duration(2 * read * a_token)}",
+        f"{len(rows.queries):,} validation texts, searched for among {len(rows.candidates):,} others: {read:,} tokens, "
+        f"by the student before and after training: about {duration(2 * read * a_token)}",
     ]
 
 

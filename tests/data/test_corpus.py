@@ -103,7 +103,7 @@ def test_duplicates_against_a_set(tmp_path, monkeypatch, first, second, chunk, e
         if text.strip() and " ".join(text.casefold().split()) not in barred:
             expected[text.strip()] = None
     sources = source(tmp_path, "a", first), source(tmp_path, "b", second)
-    if len(expected) < 2:
+    if len({" ".join(text.casefold().split()) for text in expected}) < 2:  # none would be left for validation
         with pytest.raises(DistilvecError):
             build(tmp_path, *sources, excluded=excluded)
         return
@@ -180,7 +180,7 @@ def test_a_complete_corpus_is_reopened_and_a_changed_one_rebuilt(tmp_path):
     options = {"progress": lambda stage, rows: told.append(stage)}
     one = source(tmp_path, "a", ["a", "b", "c"])
     first = build(tmp_path, one, **options)
-    assert {stage.split()[0] for stage in told} == {"reading", "removing", "writing"}
+    assert {stage.split()[0] for stage in told} == {"reading", "removing", "comparing", "writing"}
     told.clear()
     again = build(tmp_path, one, **options)
     assert not told and again.fingerprint == first.fingerprint and everything(again) == ["a", "b", "c"]
@@ -298,7 +298,7 @@ def anonymous_memory():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
-def test_memory_does_not_grow_with_rows(tmp_path):
+def test_memory_grows_by_the_numbers_of_origins_alone(tmp_path):
     peaks = []
     for rows in (20_000, 300_000):
         path = tmp_path / f"{rows}.jsonl.gz"
@@ -317,7 +317,7 @@ def test_memory_does_not_grow_with_rows(tmp_path):
         )
         assert built.report["duplicates"] == 5
         peaks.append(max(seen))
-    assert peaks[1] < peaks[0] + 8e6
+    assert peaks[1] < peaks[0] + 64 * 280_000
 
 
 def test_an_address_is_looked_at_once_to_know_its_files_and_once_to_read_them(tmp_path, monkeypatch):
@@ -340,7 +340,7 @@ def test_a_file_that_grows_while_it_is_read_is_not_stored_as_the_earlier_one(tmp
     path = tmp_path / "texts.txt"
     path.write_text("".join(f"text {number}\n" for number in range(100)))
     section = CorpusSection(sources=[SourceSection(path=path)])
-    read = corpus_module.read_source
+    read = corpus_module.read_texts
 
     def growing(source, position):
         with path.open("a") as file:
@@ -348,7 +348,7 @@ def test_a_file_that_grows_while_it_is_read_is_not_stored_as_the_earlier_one(tmp
         return read(source, position)
 
     with monkeypatch.context() as patched, refused("corpus.sources", "changed"):
-        patched.setattr(corpus_module, "read_source", growing)
+        patched.setattr(corpus_module, "read_texts", growing)
         build_corpus(section, {}, tmp_path / "corpus")
     assert not (tmp_path / "corpus").exists()
     assert len(build_corpus(section, {}, tmp_path / "corpus")) == 200

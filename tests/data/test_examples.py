@@ -111,7 +111,7 @@ def test_labels_of_n_examples_are_used_and_the_others_are_missing(tmp_path, kind
     assert found.labels[used].tolist() == plain.labels[used].tolist()
     assert is_missing(torch.tensor(found.labels)).sum() == 44
     assert len(plain.labeled) == len(plain.train) == 54
-    old = fingerprint(1, section.model_dump(mode="json", exclude={"labels", "columns"}), hash_files([section.path]), {})
+    old = fingerprint(2, section.model_dump(mode="json", exclude={"labels", "columns"}), hash_files([section.path]), {})
     assert examples_fingerprint(section, {}) == old, "a recipe without the key keeps its fingerprint"
 
 

@@ -33,64 +33,54 @@ def compare(similarity, query, candidate):
     return query @ candidate / np.linalg.norm(query) / np.linalg.norm(candidate)
 
 
-def loop(queries, candidates, own, similarity, count=10):
+def loop(queries, candidates, similarity, count=10):
     """Each query's nearest candidates, one number at a time."""
     found = []
-    for number, query in enumerate(np.float64(queries)):
-        others = [row for row in range(len(candidates)) if own is None or row != own[number]]
-        scores = {row: compare(similarity, query, np.float64(candidates[row])) for row in others}
-        found.append(sorted(others, key=lambda row, scores=scores: -scores[row])[:count])
+    for query in np.float64(queries):
+        scores = {row: compare(similarity, query, np.float64(candidates[row])) for row in range(len(candidates))}
+        found.append(sorted(scores, key=lambda row, scores=scores: -scores[row])[:count])
     return found
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
-@pytest.mark.parametrize("inside", [True, False])
-def test_shares_are_those_of_a_loop(rng, similarity, inside):
-    """Alone and among the teacher's vectors; queries that are candidates themselves, and queries that are not."""
+def test_shares_are_those_of_a_loop(rng, similarity):
+    """Alone and among the teacher's vectors."""
     lengths = rng.uniform(0.2, 4, size=(200, 1))
     teacher, noise = rng.normal(size=(200, 12)) * lengths, rng.normal(size=(200, 12))
-    student, own = teacher + noise, np.arange(30) if inside else None
-    expected = loop(teacher[:30], teacher, own, similarity)
-    for candidates in (student, teacher):
-        found = loop(student[:30], candidates, own, similarity)
+    student = teacher + noise
+    expected = loop(teacher[:30], teacher[30:], similarity)
+    for candidates in (student[30:], teacher[30:]):
+        found = loop(student[:30], candidates, similarity)
         by_hand = [len({*left} & {*right}) / 10 for left, right in zip(expected, found, strict=True)]
-        shares = neighbors_kept(teacher[:30], teacher, student[:30], candidates, own, similarity, similarity)
+        shares = neighbors_kept(teacher[:30], teacher[30:], student[:30], candidates, similarity, similarity)
         np.testing.assert_allclose(shares, by_hand)
         assert 0.05 < shares.mean() < 0.95
-    np.testing.assert_allclose(
-        neighbors_kept(teacher[:30], teacher, teacher[:30], teacher, own, similarity, similarity), np.ones(30)
-    )
+    same = neighbors_kept(teacher[:30], teacher[30:], teacher[:30], teacher[30:], similarity, similarity)
+    np.testing.assert_allclose(same, np.ones(30))
 
 
 def test_student_and_teacher_may_have_other_dims_and_similarities(rng):
     teacher, student = rng.normal(size=(80, 12)), rng.normal(size=(80, 5))
-    expected, found = loop(teacher[:9], teacher, None, "dot"), loop(student[:9], student, None, "cosine")
-    shares = neighbors_kept(teacher[:9], teacher, student[:9], student, None, "dot", "cosine")
+    expected, found = loop(teacher[:9], teacher, "dot"), loop(student[:9], student, "cosine")
+    shares = neighbors_kept(teacher[:9], teacher, student[:9], student, "dot", "cosine")
     assert shares.tolist() == [len({*a} & {*b}) / 10 for a, b in zip(expected, found, strict=True)]
-
-
-def test_a_short_text_that_is_not_its_own_neighbour_loses_none(rng):
-    """By inner product the longest vectors are nearest: a short one is not in its own first eleven."""
-    vectors = np.concatenate([np.full((1, 4), 0.01), rng.uniform(1, 2, size=(50, 4))])
-    rows = nearest(vectors[:1], vectors, 10, np.array([0]), "dot")
-    assert rows.shape == (1, 10) and rows.tolist() == loop(vectors[:1], vectors, [0], "dot")
 
 
 def test_equal_candidates_and_few_of_them(rng):
     vectors = np.tile(rng.normal(size=(1, 6)), (20, 1))
-    assert neighbors_kept(vectors[:3], vectors, vectors[:3], vectors, np.arange(3)).tolist() == [1.0] * 3
-    few = rng.normal(size=(11, 6))
-    assert nearest(few[:2], few, 10, np.arange(2)).shape == (2, 10)
+    assert neighbors_kept(vectors[:3], vectors, vectors[:3], vectors).tolist() == [1.0] * 3
+    few = rng.normal(size=(10, 6))
+    assert nearest(few[:2], few, 10).shape == (2, 10)
 
 
 def test_a_student_without_a_common_space_is_judged_alone(rng):
-    teacher, student, own = rng.normal(size=(150, 6)), rng.normal(size=(150, 6)), np.arange(20)
-    expected = nearest(teacher[:20], teacher, 10, own)
-    apart = find_neighbors(expected, teacher, "dot", student[:20], student, own, common_space=False)
+    teacher, student = rng.normal(size=(150, 6)), rng.normal(size=(150, 6))
+    expected = nearest(teacher[:20], teacher, 10)
+    apart = find_neighbors(expected, teacher, "dot", student[:20], student, common_space=False)
     assert apart.among is None and apart.among_wider is None
-    alone = neighbors_kept(teacher[:20], teacher, student[:20], student, own, "cosine", "cosine")
+    alone = neighbors_kept(teacher[:20], teacher, student[:20], student, "cosine", "cosine")
     assert apart.alone.tolist() == alone.tolist()  # by cosine, whatever the teacher's similarity
-    common = find_neighbors(expected, teacher, "cosine", teacher[:20], None, own, common_space=True)
+    common = find_neighbors(expected, teacher, "cosine", teacher[:20], None, common_space=True)
     assert common.alone is None and common.among.mean() == common.among_wider.mean() == 1
 
 
@@ -103,6 +93,18 @@ def test_intervals_are_over_queries_and_gains_are_paired(rng):
     assert gain.among is None and gain.alone.low == pytest.approx(gain.alone.high) == pytest.approx(0.1)
     half = QueryShares(alone=before, among=after).summary(np.arange(400) < 200)
     assert half.alone.mean == before[:200].mean() and half.among.mean == 0.5
+
+
+def test_queries_of_one_origin_count_as_one(rng):
+    """The interval of 40 origins of 10 equal queries is that of 40 queries, and each origin has the same weight."""
+    values = rng.uniform(size=40)
+    single = QueryShares(alone=values).summary().alone
+    repeated = QueryShares(alone=np.repeat(values, 10), origins=np.repeat(np.arange(40), 10))
+    assert repeated.summary().alone == single and repeated.less(repeated).alone.mean == 0
+    uneven = QueryShares(alone=np.array([0.0, 1, 1, 1]), origins=np.array([7, 3, 3, 3])).summary().alone
+    assert uneven.mean == 0.5
+    half = repeated.summary(np.arange(400) < 200).alone
+    assert half == QueryShares(alone=values[:20]).summary().alone
 
 
 def judgement(low=0.7, mean=0.75, **changes):

@@ -32,11 +32,11 @@ def judged(result):
 
 def by_hand(job, model, rows):
     """Shares alone and among the teacher's vectors, from `encode` of both models."""
-    texts = job.corpus.stored(rows.candidates)
-    teacher = load(job.teacher.info.model, device="cpu").encode(texts)
-    student, own = model.encode(texts), np.arange(rows.queries)
-    asked = (teacher[: rows.queries], teacher, student[: rows.queries])
-    return [neighbors_kept(*asked, candidates, own).mean() for candidates in (student, teacher)]
+    asked, searched = job.corpus.stored(rows.queries), job.corpus.stored(rows.candidates)
+    teacher = load(job.teacher.info.model, device="cpu")
+    theirs, own = teacher.encode(searched), model.encode(searched)
+    vectors = (teacher.encode(asked), theirs, model.encode(asked))
+    return [neighbors_kept(*vectors, candidates).mean() for candidates in (own, theirs)]
 
 
 def test_a_run_without_a_suite_ends_with_a_judgement_and_a_page(tiny_recipe, tmp_path, shared_cache):
@@ -47,8 +47,8 @@ def test_a_run_without_a_suite_ends_with_a_judgement_and_a_page(tiny_recipe, tmp
     report = json.loads(RunFolder(tmp_path / "run").report.read_text())
     assert from_json(Judgement, report["neighbors"]) == found and report["verdict"]["text"] == neighbors_sentence(found)
     rows = draw_rows(job, SimpleNamespace(lengths=np.full(len(job.corpus), 10)))
-    assert (found.queries, found.candidates, found.texts) == (32, 200, 200) and set(rows.candidates) == {*range(200)}
-    assert set(rows.candidates[:32]) == set(job.corpus.holdout_rows.tolist())
+    assert (found.queries, found.query_origins, found.candidates, found.texts) == (32, 32, 136, 200)
+    assert set(rows.queries) == set(job.corpus.holdout_rows.tolist()) and set(rows.every) == {*range(200)}
     for shares, model in ((found.student, result.student), (found.start, read_start(job).student(job))):
         alone, among = by_hand(job, model, rows)
         assert shares.alone.mean == pytest.approx(alone, abs=0.01)  # the cache has float16 vectors
@@ -90,10 +90,10 @@ def test_a_table_of_any_length_is_searched_by_the_stated_similarity(tiny_recipe,
         assert found.similarity == similarity == result.record.teacher.similarity
         assert load(tmp_path / "run" / "student", device="cpu").similarity_fn_name == similarity
         job = resolve(tiny_recipe(teacher=teacher, **given), tmp_path / "run")
-        rows = draw_rows(job, SimpleNamespace(lengths=np.full(200, 10))).candidates
-        known = vectors[[texts.index(text) for text in job.corpus.stored(rows)]]
-        student = result.student.encode(job.corpus.stored(rows))
-        by_loop = neighbors_kept(known[:32], known, student[:32], known, np.arange(32), similarity, similarity)
+        rows = draw_rows(job, SimpleNamespace(lengths=np.full(200, 10)))
+        asked, searched = job.corpus.stored(rows.queries), job.corpus.stored(rows.candidates)
+        queries, known = (vectors[[texts.index(text) for text in some]] for some in (asked, searched))
+        by_loop = neighbors_kept(queries, known, result.student.encode(asked), known, similarity, similarity)
         assert found.student.among.mean == pytest.approx(by_loop.mean(), abs=0.02)
         shares[similarity] = found.student.among.mean
     assert abs(shares["dot"] - shares["cosine"]) > 0.02
@@ -114,7 +114,8 @@ def test_languages_have_rows_of_their_own(tiny_recipe, tmp_path, no_pages):
 
 
 def corpus_of(rows, held_out, **changes):
-    corpus = type("Corpus", (), {"__len__": lambda self: rows, "holdout_rows": np.arange(held_out)})()
+    parts = {"holdout_rows": np.arange(held_out), "train_rows": np.arange(held_out, rows), "origins": np.arange(rows)}
+    corpus = type("Corpus", (), {"__len__": lambda self: rows, **parts})()
     return SimpleNamespace(corpus=corpus, examples=None, **changes)
 
 
@@ -125,19 +126,19 @@ def corpus_of(rows, held_out, **changes):
         (40_000, 4_096, 200, TOKENS // 200, 500),
         (40_000, 4_096, 500, TOKENS // 500, 200),  # at most a fifth
         (40_000, 4_096, 8_000, LEAST, 40),
-        (2_000, 100, 20, 2_000, 100),
-        (50, 10, 20, 50, 10),
+        (2_000, 100, 20, 1_800, 100),
+        (50, 10, 20, 32, 10),
     ],
 )
 def test_long_texts_are_fewer(rows, held_out, length, candidates, queries):
     """No model reads more than half a million tokens, but for two hundred texts."""
     found = draw_rows(corpus_of(rows, held_out), SimpleNamespace(lengths=np.full(rows, length)))
-    assert (len(found.candidates), found.queries) == (candidates, queries)
-    assert len(set(found.candidates.tolist())) == candidates, "no text twice"
-    assert (found.candidates[:queries] < held_out).all()
-    assert (found.candidates[found.trained] >= held_out).all() and len(found.trained) == min(queries, rows - held_out)
+    assert (len(found.candidates), len(found.queries)) == (candidates, queries)
+    assert len(set(found.every.tolist())) == len(found.every), "no text twice"
+    assert (found.queries < held_out).all()
+    assert (found.trained >= held_out).all() and len(found.trained) == min(queries, (rows - held_out) // 5)
     again = draw_rows(corpus_of(rows, held_out), SimpleNamespace(lengths=np.full(rows, length)))
-    assert again.candidates.tolist() == found.candidates.tolist()
+    assert again.every.tolist() == found.every.tolist()
 
 
 def test_too_few_texts_and_no_teacher_have_no_judgement(tiny_recipe, tmp_path, shared_cache, monkeypatch):
@@ -150,7 +151,7 @@ def test_too_few_texts_and_no_teacher_have_no_judgement(tiny_recipe, tmp_path, s
 
 def test_the_plan_says_rows_tokens_and_time(tiny_recipe, tmp_path, shared_cache):
     row = dict(make_plan(resolve(tiny_recipe(), tmp_path / "run")))["judgement"]
-    assert row.startswith("32 validation texts, searched for among 200 texts of ") and "about " in row
+    assert row.startswith("32 validation texts, searched for among 136 others: ") and "about " in row
     assert "by the student before and after training" in row
 
 
@@ -183,8 +184,9 @@ def test_a_teacher_with_prompts_and_roles(tiny_recipe, tmp_path, no_pages):
     job = resolve(recipe, tmp_path / "run")
     result = run(recipe, tmp_path / "run")
     rows = draw_rows(job, SimpleNamespace(lengths=np.full(200, 10)))
-    texts = job.corpus.prompted(rows.candidates)
-    teacher, student = (model.encode(texts, prompt="") for model in (load(folder, device="cpu"), result.student))
-    own = np.arange(rows.queries)
-    expected = neighbors_kept(teacher[: rows.queries], teacher, student[: rows.queries], teacher, own).mean()
+    teacher = load(folder, device="cpu")
+    asked, searched = job.corpus.prompted(rows.queries), job.corpus.prompted(rows.candidates)
+    theirs, ours = (model.encode(asked, prompt="") for model in (teacher, result.student))
+    candidates = teacher.encode(searched, prompt="")
+    expected = neighbors_kept(theirs, candidates, ours, candidates).mean()
     assert judged(result).student.among.mean == pytest.approx(expected, abs=0.02)

@@ -267,7 +267,7 @@ def test_an_index_of_vectors_of_any_length_is_judged_by_its_own_metric(
     assert check.judgement.similarity == similarity
     table = open_table(section)
     texts, stored_vectors = table.documents()
-    asked, others = draw_stored(texts, 60, "")
+    asked, others = draw_stored(texts, table.origins, 60, "")
     searched = faiss.IndexFlat(vectors.shape[1], getattr(faiss, metric))
     searched.add(np.ascontiguousarray(stored_vectors[others]))
     ours = load(near_teacher, device="cpu").encode([texts[row] for row in asked])

@@ -61,8 +61,8 @@ _UNREAD_BY_SOURCE = {
     "path": _OF_DATASET,
     "url": _OF_DATASET,
     "dataset": (),
-    "tokenizer": ("config", "split", "streaming", "column", "where"),
-    "builtin": (*_OF_DATASET, "column"),
+    "tokenizer": ("config", "split", "streaming", "column", "where", "origin"),
+    "builtin": (*_OF_DATASET, "column", "origin"),
 }
 
 
@@ -79,7 +79,9 @@ class TeacherSection(Section):
     api: ApiSection | None = key(None, "the model is behind an API, under that name: docs/api_teachers.md")
     vectors: IndexName | None = key(None, "table or index of texts and vectors: docs/index_formats.md lists the kinds")
     texts: Path | None = key(None, "texts of an index that has none (.npy, .faiss), one for each row")
-    columns: dict[Literal["text", "embedding", "id", "role"], str] | None = key(None, "its names of the columns")
+    columns: dict[Literal["text", "embedding", "id", "role", "origin"], str] | None = key(
+        None, "its names of the columns"
+    )
     limit: int | None = key(None, "read n rows of the index, drawn by seed 0", gt=0)
     repeats: Literal["first", "drop"] | None = key(
         None, "take the first of rows of one text with different vectors, or drop them; by default they are refused"
@@ -201,6 +203,9 @@ class SourceSection(Section):
     where: Annotated[dict[str, str | int | list[str | int | None]], Mark.LABELS] = key(
         {}, "only rows whose columns have these values; null in a list: rows without one"
     )
+    origin: str | None = key(
+        None, "column that names the document of a row, for validation by document; found by name when left out"
+    )
     limit: int | None = key(None, "keep at most n distinct texts", gt=0)
     sample: Literal["random", "first"] = key("random", "for the limit: drawn by seed, or the first")
     pieces: int | None = key(None, "cut longer texts into parts of at most n characters, at ends of sentences", ge=20)
@@ -238,7 +243,10 @@ class CorpusSection(Section):
         min_length=1, max_length=65_535, description="numbered in 16 bits; a file is short for {path: file}"
     )
     validation_rows: int | None = key(
-        None, "texts kept for validation; by default one in 20, at least 10, at most half and 4,096", ge=1
+        None,
+        "texts kept for validation, with all others of their documents; by default one text in 20 and 60 documents, or "
+        "a fifth of fewer than 300, at most half of the texts and 4,096",
+        ge=1,
     )
     seed: Seed = key(0, "of limits, the order and the validation rows")
     exclude_evaluation: bool | Literal["documents"] = key(

@@ -1,7 +1,8 @@
-"""The training texts on disk: sources mixed, exact duplicates dropped, a validation part drawn by seed.
+"""The training texts on disk: sources mixed, exact duplicates dropped, a validation part drawn by seed and origin.
 
-Texts stream from their sources into one flat file with offsets; duplicates are found by partitions of 16-byte keys.
-Memory grows by one byte a row while the corpus is built, and not at all afterwards: every array is memory-mapped.
+Texts stream from their sources into one flat file with offsets; duplicates are found by partitions of 16-byte keys,
+origins by partitions of runs of words (origins.py). While the corpus is built, memory grows by some numbers a row for
+the origins, and not at all afterwards: every array is memory-mapped.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain, islice
+from dataclasses import dataclass
+from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,20 +30,34 @@ from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
 from distilvec.data import corpus_files
-from distilvec.data.corpus_files import KEY_BYTES, Keys, Mask, Progress, Rows, as_keys, copy_rows, thin, write_rows
+from distilvec.data.corpus_files import (
+    KEY_BYTES,
+    Keys,
+    Mask,
+    Progress,
+    Rows,
+    as_keys,
+    copy_rows,
+    thin,
+    write_columns,
+    write_rows,
+)
+from distilvec.data.origins import COLUMN, FEWEST_DOCUMENTS, SHARED, RunWriter, document_key, draw_origins, find_origins
 from distilvec.data.pieces import pieces
-from distilvec.data.sources import read_source, source_content, source_files
+from distilvec.data.sources import SourceText, read_texts, source_content, source_files
 from distilvec.data.task_rows import loose_text
 
-FORMAT = 2
+FORMAT = 3
 MIN_VALIDATION = 10  # rows by default: one text in 20
 MAX_VALIDATION = 4096
 VALIDATION_SHARE = 20
+VALIDATION_ORIGINS, ORIGIN_SHARE = 60, 5  # origins by default: at most one in five
 LONGEST_TEXT = 1_000_000  # characters; longer texts are truncated
 SEPARATOR = "\uffff"  # between two texts that are one input: no character of any text (data/labeled.py)
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _ROWS = 8192  # read together
 LEFT_OUT = "named"  # kind of the texts of corpus.leave_out
+DOCSTRING = "docstring"  # what tells the origins of the built-in texts
 _REPORTED = ("read", "empty", "excluded", "duplicates", "left_out", "kept", "cut")
 
 Excluded = Mapping[str, Iterable[str]]  # texts that are not trained on, by what they are: documents, queries, ...
@@ -52,8 +68,9 @@ class Corpus:
 
     `report` counts rows: read, empty, excluded, duplicates, left_out (by a random limit), kept, cut; in
     `report["excluded_as"]` the excluded ones by what they are; in `report["sources"]` the same for each source.
-    `keys` [rows] are 16 bytes each (`text_key` of prompt and text), `sources` [rows] the source's number; `train_rows`
-    and `holdout_rows` are sorted row numbers. All are memory-mapped.
+    `keys` [rows] are 16 bytes each (`text_key` of prompt and text), `sources` [rows] the source's number, `origins`
+    [rows] the number of the origin (origins.py); `train_rows` and `holdout_rows` are sorted row numbers, of different
+    origins. All are memory-mapped.
     If the corpus is `paired`, a row is two texts that are one input, stored with SEPARATOR between them.
     Errors: OSError, ValueError or KeyError for a folder that is missing, incomplete or damaged.
     """
@@ -71,11 +88,12 @@ class Corpus:
         self.offsets: Rows = open_column(folder / "offsets.npy")
         self.keys: Keys = open_column(folder / "keys.npy")
         self.sources: npt.NDArray[np.uint16] = open_column(folder / "sources.npy")
+        self.origins: Rows = open_column(folder / "origins.npy")
         self.train_rows: Rows = open_column(folder / "train_rows.npy")
         self.holdout_rows: Rows = open_column(folder / "holdout_rows.npy")
         self._bytes = np.memmap(folder / "texts.bin", dtype=np.uint8, mode="r").data
         drawn = len(self.train_rows) + len(self.holdout_rows)
-        if not len(self.keys) == len(self.sources) == len(self.offsets) - 1 == drawn:
+        if not len(self.keys) == len(self.sources) == len(self.origins) == len(self.offsets) - 1 == drawn:
             raise ValueError(f"{folder}: columns of different lengths")
         if len(self._bytes) != self.offsets[-1]:
             raise ValueError(f"{folder}: texts.bin is truncated")
@@ -184,40 +202,53 @@ def build_corpus(
 ) -> Corpus:
     """Build the corpus in `folder`, or reopen it if it is complete and has the same fingerprint.
 
-    `prompts` by role (a missing role has none). Texts that equal an `excluded` text but for case and white space are
-    dropped, and counted by what that text is. `progress(stage, rows)` is called now and then.
-    Errors: DistilvecError for sources that cannot be read, fewer than two rows, more than half for validation, no disk
-    space.
+    `prompts` by role (a missing role has none). Texts that have one origin with an `excluded` text are dropped, and
+    counted by what that text is. `progress(stage, rows)` is called now and then.
+    Errors: DistilvecError for sources that cannot be read, fewer than two origins, more than half for validation, no
+    disk space.
     """
-    excluded_kinds = _kinds_by_key(excluded or {}) if section.exclude_evaluation else {}
+    excluded = (excluded or {}) if section.exclude_evaluation else {}
+    excluded_kinds = _kinds_by_key(excluded)
     for name in section.leave_out:
         excluded_kinds[bytes.fromhex(name.removeprefix("t"))] = LEFT_OUT
     files = _files(section)
     name = _corpus_fingerprint(section, files, prompts, _fingerprint_of_keys(excluded_kinds))
-    needed = sum(path.stat().st_size * (6 if path.suffix == ".gz" else 2) for path in chain.from_iterable(files))
+    needed = sum(path.stat().st_size * (9 if path.suffix == ".gz" else 3) for path in chain.from_iterable(files))
 
     def build(place: Path) -> dict[str, Any]:
         raw = place / "raw"
-        counts = _ingest(section.sources, prompts, excluded_kinds, raw, progress)
+        ingested = _ingest(section.sources, prompts, excluded, excluded_kinds, raw, progress)
+        counts = [read.count for read in ingested]
         keep = corpus_files.first_occurrences(open_column(raw / "keys.npy"), progress)
-        ends = _apply_limits(section, counts, keep)
+        found = _find_origins(section, ingested, raw, progress)
+        kinds = list(dict.fromkeys(excluded_kinds.values()))
+        ends = list(accumulate(count["candidates"] for count in counts))
+        for position, (source, count) in enumerate(zip(section.sources, counts, strict=True)):
+            rows = slice(ends[position] - count["candidates"], ends[position])
+            count["duplicates"] = int(np.count_nonzero(~keep[rows] & (found.kinds[rows] == 0)))
+            _exclude(found.kinds[rows], kinds, keep[rows], count)  # a view: what is left out there, is in `keep`
+            seed = np.random.PCG64([section.seed, position])
+            _apply_limit(source, keep[rows], count, np.random.Generator(seed))
         totals: dict[str, Any] = {}
         for outcome in _REPORTED:
             totals[outcome] = sum(count[outcome] for count in counts)
         totals["excluded_as"] = {}
-        for kind in dict.fromkeys(excluded_kinds.values()):
+        for kind in kinds:
             totals["excluded_as"][kind] = sum(count[kind] for count in counts)
+        origins = np.unique(found.numbers[keep], return_inverse=True)[1]
+        totals["origins"] = int(origins.max(initial=-1)) + 1
         _check_rows(section, totals)
-        validation = validation_size(section.validation_rows, totals["kept"])
+        drawn = _draw_validation(section, origins, found.is_common[keep])
         copy_rows(raw, place, keep, ends, progress)
         if _corpus_fingerprint(section, files, prompts, _fingerprint_of_keys(excluded_kinds)) != name:
             raise DistilvecError("corpus.sources", "its files changed while they were read.", "Run the command again.")
-        drawn = np.ones(totals["kept"], dtype=np.bool_)
-        thin(drawn, validation, np.random.Generator(np.random.PCG64(section.seed)))
+        write_columns(place, origins=origins.astype(np.int64))
         write_rows(place, train_rows=~drawn, holdout_rows=drawn)
         shutil.rmtree(raw)
-        totals["train"] = totals["kept"] - validation
-        totals["holdout"] = validation
+        totals["train"] = int(np.count_nonzero(~drawn))
+        totals["holdout"] = int(np.count_nonzero(drawn))
+        totals["holdout_origins"] = len(np.unique(origins[drawn]))
+        totals["origins_by"] = found.columns
         totals["sources"] = []
         for source, count in zip(section.sources, counts, strict=True):
             outcomes = {outcome: count[outcome] for outcome in _REPORTED}
@@ -244,6 +275,30 @@ def validation_size(asked: int | None, rows: int, key: str = "corpus.validation_
     return asked
 
 
+def validation_line(report: Mapping[str, Any]) -> str:
+    """Say of how many texts and origins the validation part is, and how origins were told."""
+    told = [f"the column {name} names a text's document" for name in report["origins_by"] if name != DOCSTRING]
+    told += ["a passage belongs to its docstring"] if DOCSTRING in report["origins_by"] else []
+    told += ["a piece belongs to its text", f"texts that share {SHARED} words in a row belong together"]
+    drawn = f"{report['holdout']:,} texts of {report['holdout_origins']:,} of {report['origins']:,} documents"
+    return f"{drawn} ({'; '.join(told)})"
+
+
+def _draw_validation(section: CorpusSection, origins: Rows, is_common: Mask) -> Mask:
+    """Draw whole origins by seed until there are enough rows and, without a stated number of rows, enough origins.
+
+    An origin that would make it too large is trained on, as is what is common to many. bool [rows].
+    """
+    wanted = validation_size(section.validation_rows, len(origins))
+    most = min(len(origins) // 2, max(wanted, MAX_VALIDATION))
+    fewest_origins = 1
+    if section.validation_rows is None:
+        fewest_origins = min(VALIDATION_ORIGINS, (int(origins.max()) + 1) // ORIGIN_SHARE)
+    generator = np.random.Generator(np.random.PCG64(section.seed))
+    order = generator.permutation(np.unique(origins[~is_common]))
+    return draw_origins(order, np.bincount(origins), wanted, fewest_origins, most)[origins]
+
+
 def excluded_line(report: Mapping[str, Any]) -> str:
     """Count the texts that are left out since the evaluation suite has them, by what they are there, and those that
     corpus.leave_out names; "" for none.
@@ -260,8 +315,8 @@ def excluded_line(report: Mapping[str, Any]) -> str:
 
 
 def _check_rows(section: CorpusSection, totals: Mapping[str, Any]) -> None:
-    """DistilvecError for fewer than two texts, with the reason why the others are left out."""
-    if totals["kept"] > 1:
+    """DistilvecError for texts of fewer than two origins, with the reason why the others are left out."""
+    if totals["origins"] > 1:
         return
     excluded = {kind: count for kind, count in totals["excluded_as"].items() if count}
     if totals["excluded"] and totals["excluded"] == totals["read"] - totals["empty"] and LEFT_OUT not in excluded:
@@ -280,7 +335,10 @@ def _check_rows(section: CorpusSection, totals: Mapping[str, Any]) -> None:
         causes.append(f"left out {excluded_line(totals)}")
     conditions = any(source.where for source in section.sources)
     fix = "Add texts, or look at 'where'." if conditions else "Add texts."
-    problem = "a single text, of which none is left for validation" if totals["kept"] else "no text to train on"
+    problem = "no text to train on"
+    if totals["kept"]:
+        texts = "a single text" if totals["kept"] == 1 else f"{totals['kept']:,} texts of one document"
+        problem = f"{texts}, of which none is left for validation"
     raise DistilvecError("corpus.sources", f"{problem}: {', '.join(causes)}.", fix)
 
 
@@ -295,80 +353,194 @@ def describe(report: dict[str, Any], prompts: Mapping[Role, str], sources: Seque
     }
 
 
+class _Candidate(NamedTuple):
+    """A text, 64 bits for the text that it was cut from, or is, and for the document that it is a part of (0: none).
+
+    `column` names the document. `kind`: what the text is in the evaluation; None for texts that may be trained on.
+    """
+
+    text: str
+    whole: int
+    document: int = 0
+    column: str = ""
+    kind: str | None = None
+
+
+@dataclass(frozen=True)
+class _Ingested:
+    """The counts of a source, and the columns that name its documents. Its rows end at `end`, in all that was told of
+    candidates.
+    """
+
+    count: Counter[str]
+    columns: set[str]
+    end: int
+
+
+@dataclass(frozen=True)
+class _FoundOrigins:
+    """The raw rows' `numbers` int64 and `is_common` as in `Origins`; `kinds`: what their origin is in the evaluation.
+
+    A kind is a number from 1 on, 0 for none. `columns` are those that name documents.
+    """
+
+    numbers: Rows
+    is_common: Mask
+    kinds: npt.NDArray[np.uint8]
+    columns: list[str]
+
+
 def _ingest(
     sources: list[SourceSection],
     prompts: dict[Role, str],
+    excluded: Excluded,
     excluded_kinds: Mapping[bytes, str],
     raw: Path,
     progress: Progress,
-) -> list[Counter[str]]:
-    """Write the candidate rows of every source to `raw`; their counts. 'first' limits stop the reading."""
+) -> list[_Ingested]:
+    """Write the candidate rows of every source to `raw`. 'first' limits stop the reading.
+
+    What tells origins is written of excluded texts, too: a text of the same origin is not trained on either.
+    """
     raw.mkdir()
-    counts = []
+    ingested = []
+    kind_numbers = {kind: number for number, kind in enumerate(dict.fromkeys(excluded_kinds.values()), 1)}
     with contextlib.ExitStack() as stack:
         out = corpus_files.TextWriter(raw, stack)
+        runs = RunWriter(raw, stack)
+        about = corpus_files.open_columns(raw, stack, wholes=np.uint64, documents=np.uint64, kinds=np.uint8)
+
+        def tell(candidates: Sequence[_Candidate]) -> None:
+            runs.append([candidate.text for candidate in candidates])
+            about["wholes"].append(np.array([candidate.whole for candidate in candidates], dtype=np.uint64))
+            about["documents"].append(np.array([candidate.document for candidate in candidates], dtype=np.uint64))
+            numbers = [kind_numbers.get(candidate.kind or "", 0) for candidate in candidates]
+            about["kinds"].append(np.array(numbers, dtype=np.uint8))
+
+        end = 0
+        for chunk in corpus_files.chunks(_excluded_candidates(excluded), _length):
+            tell(chunk)
+            end += len(chunk)
         for position, source in enumerate(sources):
             count = Counter[str]()
+            columns: set[str] = set()
             prompt = prompts.get(source.role, "")
+            candidates = _candidates(read_texts(source, position), source.pieces, excluded_kinds, count)
             limit = source.limit if source.sample == "first" else None
-            texts = _candidates(read_source(source, position), source.pieces, excluded_kinds, count)
-            for chunk in corpus_files.chunks(islice(texts, limit)):
-                encoded = [text.encode() for text in chunk]
-                keys = as_keys(text_key(prompt, text) for text in chunk)
-                out.append(encoded, [len(text) for text in encoded], keys=keys)
+            for chunk in corpus_files.chunks(_first(candidates, limit), _length):
+                tell(chunk)
+                end += len(chunk)
+                columns |= {candidate.column for candidate in chunk}
+                texts = [candidate.text for candidate in chunk if candidate.kind is None]
+                encoded = [text.encode() for text in texts]
+                out.append(
+                    encoded, [len(text) for text in encoded], keys=as_keys(text_key(prompt, text) for text in texts)
+                )
+                count["candidates"] += len(texts)
                 progress(f"reading {source.label}", count["read"])
             if count["fixed"]:
                 fixed = f"{count['fixed']:,} texts with halves of surrogate pairs"
                 log(f"{source.label}: {fixed}, which became {_REPLACEMENT}")
-            counts.append(count)
-    return counts
+            ingested.append(_Ingested(count, columns - {""}, end))
+    return ingested
+
+
+def _excluded_candidates(excluded: Excluded) -> Iterator[_Candidate]:
+    for kind, texts in excluded.items():
+        for text in texts:
+            clean = corpus_files.clean_text(text, LONGEST_TEXT)
+            if clean:
+                yield _Candidate(clean, int.from_bytes(loose_key(clean)[:8], "little"), kind=kind)
 
 
 def _candidates(
-    texts: Iterator[str], longest: int | None, excluded_kinds: Mapping[bytes, str], count: Counter[str]
-) -> Iterator[str]:
-    """The texts or their pieces, cleaned, without empty and excluded ones, which are counted."""
-    if longest is not None:
-        texts = _cut(texts, longest, excluded_kinds)
-    for text in texts:
-        count["read"] += 1
-        clean = corpus_files.clean_text(text, LONGEST_TEXT)
-        if not clean:
-            count["empty"] += 1
-            continue
-        kind = excluded_kinds.get(loose_key(clean)) if excluded_kinds else None
-        if kind is not None:
-            count["excluded"] += 1
-            count[kind] += 1
-            continue
-        if _REPLACEMENT in clean and _REPLACEMENT not in text:
-            count["fixed"] += 1
-        if len(text) > LONGEST_TEXT and len(text.strip()) > LONGEST_TEXT:
-            count["cut"] += 1
-        yield clean
+    texts: Iterator[SourceText], longest: int | None, excluded_kinds: Mapping[bytes, str], count: Counter[str]
+) -> Iterator[_Candidate]:
+    """The texts or their pieces, cleaned, without empty ones; an excluded text stays whole. All are counted."""
+    for source_text in texts:
+        whole = loose_key(corpus_files.clean_text(source_text.text, LONGEST_TEXT))
+        is_named = source_text.document is not None
+        document = document_key(source_text.document) if is_named else 0
+        is_cut = longest is not None and whole not in excluded_kinds
+        parts = pieces(source_text.text, longest) if is_cut and longest is not None else [source_text.text]
+        for text in parts:
+            count["read"] += 1
+            clean = corpus_files.clean_text(text, LONGEST_TEXT)
+            if not clean:
+                count["empty"] += 1
+                continue
+            kind = excluded_kinds.get(loose_key(clean) if is_cut else whole) if excluded_kinds else None
+            if kind is not None:
+                count["excluded"] += 1
+                count[kind] += 1
+            if kind == LEFT_OUT:  # itself alone: what an API refuses says nothing of other texts
+                continue
+            if _REPLACEMENT in clean and _REPLACEMENT not in text:
+                count["fixed"] += 1
+            if len(text) > LONGEST_TEXT and len(text.strip()) > LONGEST_TEXT:
+                count["cut"] += 1
+            column = source_text.named_by if is_named else ""
+            yield _Candidate(clean, int.from_bytes(whole[:8], "little"), document, column, kind)
 
 
-def _cut(texts: Iterator[str], longest: int, excluded_kinds: Mapping[bytes, str]) -> Iterator[str]:
-    """The pieces of the texts; an excluded text stays whole, so that it is recognized."""
-    for text in texts:
-        if excluded_kinds and loose_key(corpus_files.clean_text(text, LONGEST_TEXT)) in excluded_kinds:
-            yield text
-        else:
-            yield from pieces(text, longest)
+def _first(candidates: Iterator[_Candidate], limit: int | None) -> Iterator[_Candidate]:
+    """The candidates up to the one that is the last of `limit` texts to train on."""
+    count = 0
+    for candidate in candidates:
+        yield candidate
+        count += candidate.kind is None
+        if count == limit:
+            return
 
 
-def _apply_limits(section: CorpusSection, counts: list[Counter[str]], keep: Mask) -> list[int]:
-    """Leave at most `limit` rows of each source, by seed, and count the lost ones. The raw rows where sources end."""
-    ends = list(accumulate(count["read"] - count["empty"] - count["excluded"] for count in counts))
-    for position, (source, count) in enumerate(zip(section.sources, counts, strict=True)):
-        start = ends[position - 1] if position else 0
-        rows = keep[start : ends[position]]  # a view: thin() changes `keep`
-        distinct = int(np.count_nonzero(rows))
-        count["kept"] = min(source.limit or distinct, distinct)
-        count["duplicates"] = len(rows) - distinct
-        count["left_out"] = distinct - count["kept"]
-        thin(rows, count["kept"], np.random.Generator(np.random.PCG64([section.seed, position])))
-    return ends
+def _length(candidate: _Candidate) -> int:
+    return len(candidate.text)
+
+
+def _find_origins(
+    section: CorpusSection, ingested: Sequence[_Ingested], raw: Path, progress: Progress
+) -> _FoundOrigins:
+    """Find the origins of the raw rows, and what they are in the evaluation.
+
+    A column that the recipe does not name, with a few values, says where texts are from rather than of which document.
+    """
+    keys = np.array(open_column(raw / "wholes.npy"))
+    documents = open_column(raw / "documents.npy")
+    columns: dict[str, None] = {}
+    start = 0
+    for source, read in zip(section.sources, ingested, strict=True):
+        rows = start + np.flatnonzero(documents[start : read.end])  # excluded texts before the first source have none
+        start = read.end
+        is_certain = source.origin is not None or not read.columns.isdisjoint((COLUMN, DOCSTRING))
+        if is_certain or len(np.unique(documents[rows])) >= FEWEST_DOCUMENTS:
+            keys[rows] = documents[rows]
+            columns.update(dict.fromkeys(sorted(read.columns)))
+    origins = find_origins(raw, keys, progress)
+
+    kinds = open_column(raw / "kinds.npy")
+    kinds_of_origins = np.zeros(int(origins.numbers.max(initial=-1)) + 1, dtype=np.uint8)
+    excluded = np.flatnonzero(kinds)[::-1]  # backwards: of several kinds the first is written last
+    kinds_of_origins[origins.numbers[excluded]] = kinds[excluded]
+    raw_rows = np.flatnonzero(kinds == 0)
+    numbers = origins.numbers[raw_rows]
+    return _FoundOrigins(numbers, origins.is_common[raw_rows], kinds_of_origins[numbers], list(columns))
+
+
+def _exclude(kinds: npt.NDArray[np.uint8], names: Sequence[str], keep: Mask, count: Counter[str]) -> None:
+    """Leave out the rows of a source that have one origin with an excluded text, and count them by what that is."""
+    keep[kinds > 0] = False
+    for number, kind in enumerate(names, 1):
+        rows = int(np.count_nonzero(kinds == number))
+        count[kind] += rows
+        count["excluded"] += rows
+
+
+def _apply_limit(source: SourceSection, keep: Mask, count: Counter[str], generator: np.random.Generator) -> None:
+    """Leave at most `limit` of a source's rows, by seed, and count the lost ones."""
+    distinct = int(np.count_nonzero(keep))
+    count["kept"] = min(source.limit or distinct, distinct)
+    count["left_out"] = distinct - count["kept"]
+    thin(keep, count["kept"], generator)
 
 
 def text_name(text: str) -> str:

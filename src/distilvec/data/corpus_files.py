@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,13 @@ Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.void]
 Progress = Callable[[str, int], None]
+Item = TypeVar("Item")
 
 CHUNK = 65_536  # rows processed at once
 KEY_BYTES = 16
 _ROWS = 8192  # written at once
 _BUFFER = 1 << 20  # characters of text in memory before they are written
-_MOST_BITS = 6  # duplicates are found in at most 2^6 parts
+_MOST_BITS = 6  # equal values are found in at most 2^6 parts
 
 
 class TextWriter:
@@ -65,7 +66,10 @@ def write_rows(folder: Path, **masks: Mask) -> None:
 
 
 def copy_rows(raw: Path, folder: Path, keep: Mask, source_ends: Sequence[int], progress: Progress) -> None:
-    """Copy the rows of `raw` that stay to `folder`, run by run; `source_ends` are the raw rows at which sources end."""
+    """Copy the rows of `raw` that stay to `folder`, one stretch after the other.
+
+    `source_ends` are the raw rows at which sources end.
+    """
     offsets = open_column(raw / "offsets.npy")
     keys = open_column(raw / "keys.npy")
     texts = np.memmap(raw / "texts.bin", dtype=np.uint8, mode="r").data
@@ -84,25 +88,30 @@ def copy_rows(raw: Path, folder: Path, keep: Mask, source_ends: Sequence[int], p
 
 
 def first_occurrences(keys: Keys, progress: Progress = lambda stage, rows: None) -> Mask:
-    """[rows] True where a 16-byte key occurs for the first time.
-
-    The keys are sorted part by part, by their low bits, so that a part at a time is in memory.
-    """
+    """[rows] True where a 16-byte key occurs for the first time."""
     keep = np.ones(len(keys), dtype=np.bool_)
     halves = keys.view(np.uint64).reshape(-1, 2)
-    parts = 1 << min(_MOST_BITS, (len(keys) // CHUNK).bit_length())
-    for part in range(parts):
-        rows_of_chunks = [np.empty(0, dtype=np.int64)]
-        for start in range(0, len(keys), CHUNK):
-            low_bits = halves[start : start + CHUNK, 0] & np.uint64(parts - 1)
-            rows_of_chunks.append(start + np.flatnonzero(low_bits == part))
-        rows = np.concatenate(rows_of_chunks)
+    for rows, share in parts_of(halves[:, 0]):
         low, high = halves[rows].T
         order = np.lexsort((rows, high, low))
         equals_previous = (np.diff(low[order]) == 0) & (np.diff(high[order]) == 0)
         keep[rows[order][1:][equals_previous]] = False
-        progress("removing duplicates", len(keys) * (part + 1) // parts)
+        progress("removing duplicates", int(share * len(keys)))
     return keep
+
+
+def parts_of(values: npt.NDArray[np.uint64]) -> Iterator[tuple[Rows, float]]:
+    """Rows of equal values together, part by part, so that only a part is in memory; and the share that is done.
+
+    Values are hashes: their low bits are as good as random.
+    """
+    parts = 1 << min(_MOST_BITS, (len(values) // CHUNK).bit_length())
+    for part in range(parts):
+        rows_of_chunks = [np.empty(0, dtype=np.int64)]
+        for start in range(0, len(values), CHUNK):
+            low_bits = values[start : start + CHUNK] & np.uint64(parts - 1)
+            rows_of_chunks.append(start + np.flatnonzero(low_bits == part))
+        yield np.concatenate(rows_of_chunks), (part + 1) / parts
 
 
 def thin(mask: Mask, count: int, generator: np.random.Generator) -> None:
@@ -135,13 +144,13 @@ def clean_text(text: str, longest: int) -> str:
     return text
 
 
-def chunks(texts: Iterator[str]) -> Iterator[list[str]]:
-    """The texts in lists of at most _ROWS texts and about _BUFFER characters."""
-    chunk: list[str] = []
+def chunks(items: Iterator[Item], length: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """The items in lists of at most _ROWS items and about _BUFFER characters; `length` is that of an item."""
+    chunk: list[Item] = []
     characters = 0
-    for text in texts:
-        chunk.append(text)
-        characters += len(text)
+    for item in items:
+        chunk.append(item)
+        characters += length(item)
         if characters > _BUFFER or len(chunk) == _ROWS:
             yield chunk
             chunk = []

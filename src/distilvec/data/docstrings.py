@@ -41,7 +41,13 @@ class Docstring(NamedTuple):
 
 
 def passages() -> Iterator[str]:
-    """Training texts: each paragraph, and each whole docstring of several paragraphs, with white space collapsed.
+    """Training texts: the passages of `passages_by_name` without their names."""
+    for _, passage in passages_by_name():
+        yield passage
+
+
+def passages_by_name() -> Iterator[tuple[str, str]]:
+    """Names of objects, each with a training text of its docstring: a paragraph, or the whole, white space collapsed.
 
     Left out are the docstrings for evaluation, docstrings that begin with the same sentence as one of them, and every
     text that is a part of one: paragraph, first sentence, remainder, whole.
@@ -62,7 +68,7 @@ def passages() -> Iterator[str]:
             continue
         for passage in _passages_of(docstring.text):
             if _key(passage) not in evaluated_parts:
-                yield passage
+                yield docstring.name, passage
 
 
 def write_retrieval_task(folder: Path, seed: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -30,10 +30,11 @@ from distilvec.core.log import log
 from distilvec.core.task_head import PAIRS, TaskInfo
 from distilvec.data.corpus import LONGEST_TEXT, SEPARATOR, Corpus, describe, text_key
 from distilvec.data.corpus_files import Rows, TextWriter, as_keys, clean_text, write_columns
+from distilvec.data.origins import draw_origins, origin_numbers
 from distilvec.data.readers import check_readable
 from distilvec.data.task_rows import TableOptions, load_labelled, loose_text, some_of, split_file
 
-FORMAT = 1
+FORMAT = 2
 VALIDATION = 10  # one training row in ten is for validation if the task has no validation split
 Labels = npt.NDArray[Any]
 Scale = tuple[float, float] | None  # the least and the greatest score; None for classes
@@ -148,7 +149,7 @@ def _write(section: TaskSection, prompts: Mapping[Role, str], name: str, folder:
     _check(section, texts, classes, scale)
     labels = _numbers(section, section.train_split, targets, classes, scale)
 
-    train, validation = _draw(section, len(texts))
+    train, validation = _draw(section, texts)
     if section.labels is not None:
         labels[train[section.labels :]] = NO_LABEL if labels.dtype == np.int64 else math.nan
     if section.validation_split is not None:
@@ -207,7 +208,12 @@ def _write_corpus(
     with ExitStack() as stack:
         writer = TextWriter(folder, stack, sources=np.uint16)
         writer.append(encoded, [len(text) for text in encoded], keys=keys, sources=np.zeros(len(texts)))
-    write_columns(folder, train_rows=np.flatnonzero(is_trained), holdout_rows=np.flatnonzero(~is_trained))
+    write_columns(
+        folder,
+        origins=origin_numbers(texts),
+        train_rows=np.flatnonzero(is_trained),
+        holdout_rows=np.flatnonzero(~is_trained),
+    )
     (folder / META).write_text(json.dumps(meta, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
@@ -247,13 +253,22 @@ def _read(section: TaskSection, split: str) -> tuple[list[tuple[str, ...]], Targ
     return load_labelled(section.path, section.type, split, section.columns)
 
 
-def _draw(section: TaskSection, count: int) -> tuple[Rows, Rows]:
-    """Numbers of the training rows and, without a validation split, of the validation rows, in the order drawn."""
-    order = np.random.Generator(np.random.PCG64(section.seed)).permutation(count)[: section.limit]
-    validation = 0 if section.validation_split is not None else max(1, len(order) // VALIDATION)
-    if validation == len(order):
-        raise DistilvecError("task.limit", "1 example is too few: one is for validation.", "Give at least 2.")
-    return order[validation:], order[:validation]
+def _draw(section: TaskSection, texts: Sequence[tuple[str, ...]]) -> tuple[Rows, Rows]:
+    """Numbers of the training rows and, without a validation split, of the validation rows, in the order drawn.
+
+    Rows of one origin are on one side: equal texts, pieces, texts that overlap.
+    """
+    order = np.random.Generator(np.random.PCG64(section.seed)).permutation(len(texts))[: section.limit]
+    if section.validation_split is not None:
+        return order, order[:0]
+    origins = origin_numbers("\n".join(texts[row]) for row in order)
+    in_order = origins[np.sort(np.unique(origins, return_index=True)[1])]
+    is_drawn = draw_origins(in_order, np.bincount(origins), max(1, len(order) // VALIDATION), 1, len(order) // 2)
+    is_validation = is_drawn[origins]
+    if not is_validation.any():
+        problem = f"the {len(order):,} examples are of one text: none is left for validation."
+        raise DistilvecError("task.limit" if section.limit else "task.path", problem, "Give at least two.")
+    return order[~is_validation], order[is_validation]
 
 
 def _numbers(section: TaskSection, split: str, targets: Targets, classes: list[str], scale: Scale) -> Labels:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import TEXT_COLUMN, ColumnError, DistilvecError, nearest
@@ -13,6 +14,7 @@ from distilvec.core.hashing import combine, hash_files
 from distilvec.core.log import log
 from distilvec.core.storage import Remote
 from distilvec.data import docstrings, readers
+from distilvec.data.origins import COLUMNS as DOCUMENT_COLUMNS
 from distilvec.data.readers import READABLE, Location, extension, names_of
 from distilvec.data.task_rows import shown_value, some_of
 from distilvec.models.load import load_tokenizer
@@ -37,6 +39,14 @@ COLUMNS = (  # the first group of which every column exists, in small or capital
 OTHER_TEXTS = frozenset(("pos", "neg", "positive", "negative", "answer", "response", "passage", "content", "context"))
 
 _SHOWN_VALUES = 10  # of a column, in a message
+
+
+class SourceText(NamedTuple):
+    """A text of a source, and the name of the document that it is a part of, as the column `named_by` states it."""
+
+    text: str
+    document: object = None
+    named_by: str = ""
 
 
 class Conditions:
@@ -82,7 +92,13 @@ class Conditions:
 
 
 def read_source(source: SourceSection, position: int) -> Iterator[str]:
-    """The raw texts of one source, whole, in order, streaming; a missing value is an empty text.
+    """The raw texts of one source, as `read_texts` gives them."""
+    for text, _, _ in read_texts(source, position):
+        yield text
+
+
+def read_texts(source: SourceSection, position: int) -> Iterator[SourceText]:
+    """The raw texts of one source, whole, in order, streaming, with their documents; a missing value is an empty text.
 
     `position` is the source's index in corpus.sources, for error messages.
     Errors: DistilvecError for files that are missing, damaged or not of the format that their names give.
@@ -90,9 +106,11 @@ def read_source(source: SourceSection, position: int) -> Iterator[str]:
     key = f"corpus.sources.{position}"
     conditions = Conditions(source.where)
     if source.builtin is not None:
-        yield from docstrings.passages()
+        for name, passage in docstrings.passages_by_name():
+            yield SourceText(passage, name, "docstring")
     elif source.tokenizer is not None:
-        yield from _tokens(source.tokenizer, source.revision, f"{key}.tokenizer")
+        for token in _tokens(source.tokenizer, source.revision, f"{key}.tokenizer"):
+            yield SourceText(token)
     elif source.dataset is not None:
         read = partial(readers.read_dataset, source, f"{key}.dataset")
         yield from _texts(read, source, conditions, key, f"dataset {source.dataset}")
@@ -169,6 +187,9 @@ def text_columns(names: list[str], source: SourceSection, key: str, place: str) 
     for name in source.where:
         if name not in names:
             raise DistilvecError(f"{key}.where", f"{place} has no column '{name}'; {_names_line(name, names)}")
+    if source.origin is not None and _top_column(source.origin, names) is None:
+        problem = f"{place} has no column '{source.origin}'; {_names_line(source.origin, names)}"
+        raise DistilvecError(f"{key}.origin", problem)
     if source.column:
         chosen = [source.column] if isinstance(source.column, str) else source.column
         for name in chosen:
@@ -196,15 +217,27 @@ def text_columns(names: list[str], source: SourceSection, key: str, place: str) 
 
 def _texts(
     read: Callable[[readers.Choose], readers.Rows], source: SourceSection, conditions: Conditions, key: str, place: str
-) -> Iterator[str]:
+) -> Iterator[SourceText]:
     """The texts of one file or dataset; an empty `text` is replaced by the `title`, if the table has one."""
     columns: list[str] = []
+    document_column = ""
+
+    def choose_document(names: Collection[str]) -> str:
+        """The column that names documents; one that is read for something else names none."""
+        if source.origin is not None:
+            return source.origin
+        others = [name for name in DOCUMENT_COLUMNS if name not in columns and name not in source.where]
+        return next((name for name in others if name in names), "")
 
     def choose(names: list[str]) -> Collection[str]:
         """The columns to read, of those that a table has; called before the first row, where a format knows them."""
+        nonlocal document_column
         columns[:] = text_columns(names, source, key, place)
+        document_column = choose_document(names)
         _tell_unread(names, columns, source, key, place)
         needed = {*(_top_column(name, names) or name for name in columns), *source.where}
+        if document_column:
+            needed.add(_top_column(document_column, names) or document_column)
         if "title" in names:
             needed.add("title")
         return needed
@@ -214,8 +247,10 @@ def _texts(
             choose(list(row))
         if not conditions.hold(row):
             continue
+        document = readers.field_of(row, document_column) if document_column else None
         for column in columns:
-            yield from _texts_of(row, column, source, key, where)
+            for text in _texts_of(row, column, source, key, where):
+                yield SourceText(text, None if document == "" else document, document_column)
 
 
 def _top_column(name: str, names: Collection[str]) -> str | None:

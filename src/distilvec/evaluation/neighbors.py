@@ -1,7 +1,7 @@
 """A judgement without labels: the share of the teacher's ten nearest neighbours that a model finds.
 
-Each query is a text that was not trained on. Its neighbours are searched among other texts, once with the teacher's
-vectors and once with the model's:
+Each query is a text that was not trained on. Its neighbours are searched among texts of other origins, once with the
+teacher's vectors and once with the model's:
 
     alone     the model embeds the query and the candidates
     among     the model embeds the query, the candidates are the teacher's vectors: only in the teacher's space
@@ -67,10 +67,11 @@ class SourceShares:
 class Judgement:
     """The judgement of a student: report.json's "neighbors".
 
-    `origin`: whose vectors the student is compared with. `candidates` of the `texts` were searched. `similarity` is the
-    teacher's. `start` is the student before training, `gain` the student's shares less those of the start, query by
-    query. `trained` takes texts as queries that the student was trained on. `cosine` is the mean cosine of the
-    student's and the teacher's vectors of the queries, None without a common space.
+    `origin`: whose vectors the student is compared with. The `queries` are texts of `query_origins` documents, over
+    whose means the intervals are; None in reports of earlier versions. `candidates` of the `texts` were searched.
+    `similarity` is the teacher's. `start` is the student before training, `gain` the student's shares less those of the
+    start, query by query. `trained` takes texts as queries that the student was trained on. `cosine` is the mean cosine
+    of the student's and the teacher's vectors of the queries, None without a common space.
     """
 
     origin: Literal["teacher", "index"]
@@ -84,6 +85,7 @@ class Judgement:
     trained: NeighborShares | None = None
     sources: tuple[SourceShares, ...] = ()
     cosine: float | None = None
+    query_origins: int | None = None
 
     @property
     def share(self) -> Share | None:
@@ -112,18 +114,23 @@ class Judgement:
 
 @dataclass(frozen=True)
 class QueryShares:
-    """The shares of one model by query, float64 [queries]; see `NeighborShares`."""
+    """The shares of one model by query, float64 [queries]; see `NeighborShares`.
+
+    `origins` int64 [queries]: queries of one origin are not independent, so they count as one, with their mean. By
+    default each query has its own.
+    """
 
     alone: Array | None = None
     among: Array | None = None
     among_wider: Array | None = None
+    origins: Array | None = None
 
     def summary(self, chosen: Array | None = None) -> NeighborShares:
-        """Means and intervals over all queries, or over those in a mask."""
-        wider = _chosen(self.among_wider, chosen)
+        """Means and intervals over the origins of all queries, or of those in a mask."""
+        wider = self._means(self.among_wider, chosen)
         return NeighborShares(
-            _share(_chosen(self.alone, chosen)),
-            _share(_chosen(self.among, chosen)),
+            _share(self._means(self.alone, chosen)),
+            _share(self._means(self.among, chosen)),
             None if wider is None else float(wider.mean()),
         )
 
@@ -131,7 +138,17 @@ class QueryShares:
         """Means and intervals of the differences, query by query."""
         alone = None if self.alone is None or other.alone is None else self.alone - other.alone
         among = None if self.among is None or other.among is None else self.among - other.among
-        return NeighborShares(_share(alone), _share(among))
+        return NeighborShares(_share(self._means(alone)), _share(self._means(among)))
+
+    def _means(self, values: Array | None, chosen: Array | None = None) -> Array | None:
+        """The mean of each origin, of all queries or of those in a mask."""
+        if values is None:
+            return None
+        origins = np.arange(len(values)) if self.origins is None else self.origins
+        if chosen is not None:
+            values, origins = values[chosen], origins[chosen]
+        numbers = np.unique(origins, return_inverse=True)[1]
+        return np.asarray(np.bincount(numbers, weights=values) / np.bincount(numbers))
 
 
 def neighbors_kept(
@@ -139,31 +156,21 @@ def neighbors_kept(
     teacher_candidates: Array,
     student_queries: Array,
     student_candidates: Array,
-    own: Array | None = None,
     similarity: Similarity = "cosine",
     student_similarity: Similarity = "cosine",
 ) -> Array:
     """Share of the teacher's DEPTH nearest candidates of each query among the student's, float64 [queries].
 
-    Candidates are in the same order. With the teacher's vectors as `student_candidates` the student searches among
-    these, by their similarity. `own` [queries] are the candidates' rows that are the queries themselves, and never
-    their neighbours; by default none is.
+    Candidates are in the same order, without the queries. With the teacher's vectors as `student_candidates` the
+    student searches among these, by their similarity.
     """
-    expected = nearest(teacher_queries, teacher_candidates, DEPTH, own, similarity)
-    return shares(expected, nearest(student_queries, student_candidates, DEPTH, own, student_similarity))
+    expected = nearest(teacher_queries, teacher_candidates, DEPTH, similarity)
+    return shares(expected, nearest(student_queries, student_candidates, DEPTH, student_similarity))
 
 
-def nearest(
-    queries: Array, candidates: Array, count: int, own: Array | None = None, similarity: Similarity = "cosine"
-) -> Array:
-    """Rows of each query's `count` nearest candidates, best first, without its own row: int64 [queries, count]."""
-    if own is None:
-        return top_k(queries, candidates, count, similarity=similarity)[0]
-    rows = top_k(queries, candidates, count + 1, similarity=similarity)[0]
-    dropped = rows == own[:, None]
-    # by inner product a text need not be among its own nearest: then the last row is the one too many
-    dropped[~dropped.any(axis=1), -1] = True
-    return np.asarray(rows[~dropped].reshape(len(rows), -1))
+def nearest(queries: Array, candidates: Array, count: int, similarity: Similarity = "cosine") -> Array:
+    """Rows of each query's `count` nearest candidates, best first: int64 [queries, count]."""
+    return top_k(queries, candidates, count, similarity=similarity)[0]
 
 
 def shares(expected: Array, rows: Array) -> Array:
@@ -177,31 +184,27 @@ def find_neighbors(
     similarity: Similarity,
     student_queries: Array,
     student_candidates: Array | None,
-    own: Array | None,
     common_space: bool,
+    origins: Array | None = None,
 ) -> QueryShares:
     """What a student finds of the teacher's `expected` neighbours [queries, DEPTH].
 
     `similarity` is the teacher's; a student in the teacher's space is trained for it. One with a space of its own is
-    compared by cosine. Without `student_candidates` nothing is searched alone.
+    compared by cosine. Without `student_candidates` nothing is searched alone. `origins` are those of the queries.
     """
     alone = among = wider = None
     if student_candidates is not None:
         compared: Similarity = similarity if common_space else "cosine"
-        alone = shares(expected, nearest(student_queries, student_candidates, DEPTH, own, compared))
+        alone = shares(expected, nearest(student_queries, student_candidates, DEPTH, compared))
     if common_space:
-        rows = nearest(student_queries, teacher_candidates, WIDER, own, similarity)
+        rows = nearest(student_queries, teacher_candidates, WIDER, similarity)
         among, wider = shares(expected, rows[:, :DEPTH]), shares(expected, rows)
-    return QueryShares(alone, among, wider)
+    return QueryShares(alone, among, wider, origins)
 
 
 def mean_cosine(first: Array, second: Array) -> float:
     """Mean cosine of row i of `first` [rows, dim] with row i of `second`, -1..1; a zero vector counts as 0."""
     return float(cosine_pairs(first, second).mean())
-
-
-def _chosen(values: Array | None, mask: Array | None) -> Array | None:
-    return values if values is None or mask is None else values[mask]
 
 
 def _share(values: Array | None) -> Share | None:

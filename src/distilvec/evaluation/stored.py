@@ -3,7 +3,7 @@
 - index-neighbors: the 10 stored texts nearest to a stored text, by the stored vectors.
 - index-known-item: the stored text itself.
 
-Queries are stored texts that the student is not trained on, with the role of documents.
+Queries are stored texts that the student is not trained on, nor on others of their origin, with the role of documents.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import text_key
+from distilvec.data.origins import spread_rows
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS, RetrievalTask, StoredTask, Task, make_retrieval
 from distilvec.teachers.table_embedder import TableEmbedder
@@ -31,10 +32,11 @@ LEAST_HELD = 0.5  # of a task's documents, for a score among those that a table 
 def stored_tasks(teacher: TableEmbedder, count: int) -> list[RetrievalTask]:
     """Both tasks with `count` stored texts as queries, at most a fifth of the table.
 
-    Neighbors are searched among the other texts. Errors: DistilvecError for a table of fewer than 50 distinct texts.
+    Neighbors are searched among the texts of other origins. Errors: DistilvecError for a table of fewer than 50
+    distinct texts.
     """
     texts, vectors = teacher.documents()
-    chosen, others = draw_stored(texts, count, str(teacher.table.path))
+    chosen, others = draw_stored(texts, teacher.origins, count, str(teacher.table.path))
     nearest = others[top_k(vectors[chosen], vectors[others], DEPTH, similarity=teacher.similarity)[0]]
     digits = len(str(len(texts)))
     ids = [f"{row:0{digits}d}" for row in range(len(texts))]
@@ -52,11 +54,11 @@ def stored_tasks(teacher: TableEmbedder, count: int) -> list[RetrievalTask]:
     return [StoredTask(**vars(task)) for task in tasks]
 
 
-def draw_stored(texts: Sequence[str], count: int, path: str) -> tuple[Array, Array]:
-    """Return the numbers of `count` texts that are searched for, at most a fifth, and of all others.
+def draw_stored(texts: Sequence[str], origins: Array, count: int, path: str) -> tuple[Array, Array]:
+    """Return the numbers of `count` texts that are searched for, and of all that have other origins than these.
 
-    They are those with the smallest hashes, so they are the same whatever the order of the table. Errors:
-    DistilvecError for fewer than 50 texts.
+    At most a fifth of the texts and of the `origins` [texts] are searched for, those with the smallest hashes: they are
+    the same whatever the order of the table. Errors: DistilvecError for fewer than 50 texts, and for a single origin.
     """
     if len(texts) < FEWEST:
         raise DistilvecError(
@@ -64,9 +66,14 @@ def draw_stored(texts: Sequence[str], count: int, path: str) -> tuple[Array, Arr
             f"{path} has {len(texts)} distinct texts; expected at least {FEWEST}.",
             "Give more, or remove the key.",
         )
-    order = sorted(range(len(texts)), key=lambda row: text_key("stored", texts[row]))
-    count = min(count, len(texts) // LARGEST_SHARE)
-    return np.array(order[:count]), np.sort(order[count:])
+    order = np.array(sorted(range(len(texts)), key=lambda row: text_key("stored", texts[row])))
+    distinct, first = np.unique(origins[order], return_index=True)
+    if len(distinct) < 2:
+        raise DistilvecError("evaluation.stored", f"{path} has texts of one document only.", "Give others, too.")
+    asked = distinct[np.argsort(first)][: max(1, min(count, len(distinct) // LARGEST_SHARE))]
+    asked_rows = order[np.isin(origins[order], asked)]
+    chosen = spread_rows(asked_rows, origins[asked_rows], min(count, len(texts) // LARGEST_SHARE))
+    return chosen, np.flatnonzero(~np.isin(origins, asked))
 
 
 def tasks_in_table(tasks: Sequence[Task], table: TableEmbedder) -> list[Task]:

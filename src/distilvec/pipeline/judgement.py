@@ -2,7 +2,8 @@
 
 What is compared is in evaluation/neighbors.py. Of a run, queries are validation texts and candidates further texts of
 the corpus, whose teacher vectors are in the cache. Of an index, queries are stored texts that no student is trained on,
-candidates all others, and no document is embedded again.
+candidates all others, and no document is embedded again. No candidate has one origin with a query: the nearest
+neighbours of a piece are the others of its text.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from distilvec.core.duration import duration
 from distilvec.core.log import log, progress
 from distilvec.core.outputs import OutputSpec
 from distilvec.data.corpus import Corpus
+from distilvec.data.origins import spread_rows
 from distilvec.data.tokens import TokenStore
 from distilvec.evaluation.evaluator import check_vectors
 from distilvec.evaluation.neighbors import (
@@ -58,14 +60,20 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class JudgedRows:
-    """Rows of the corpus that are searched, int64. The first `queries` of them are the queries.
+    """Rows of the corpus, int64: what is searched for, as many `trained` texts for comparison, and what is searched."""
 
-    `trained` are positions among them: as many texts that the student is trained on.
-    """
-
-    candidates: Rows
-    queries: int
+    queries: Rows
     trained: Rows
+    candidates: Rows
+
+    @property
+    def every(self) -> Rows:
+        """All of them, in the order of the fields."""
+        return np.concatenate([self.queries, self.trained, self.candidates])
+
+    def parts(self, vectors: Array) -> list[Array]:
+        """The vectors of every row as those of the three fields."""
+        return np.split(vectors, np.cumsum([len(self.queries), len(self.trained)]))
 
 
 def judge_run(job: Job) -> Judgement | None:
@@ -93,15 +101,16 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
     Errors: DistilvecError for an index of too few texts.
     """
     texts, vectors = index.documents()
-    chosen, others = draw_stored(texts, queries, str(index.table.path))
-    expected = nearest(vectors[chosen], vectors[others], DEPTH, similarity=index.similarity)
+    chosen, others = draw_stored(texts, index.origins, queries, str(index.table.path))
+    origins = index.origins[chosen]
+    expected = nearest(vectors[chosen], vectors[others], DEPTH, index.similarity)
     asked = [texts[row] for row in chosen]
     models = {"student": student} if start is None else {"student": student, "start": start}
     shares, cosine = {}, None
     for name, model in models.items():
         found = model.embed(asked, "document")
         common_space = found.shape[1] == vectors.shape[1]
-        shares[name] = find_neighbors(expected, vectors[others], index.similarity, found, None, None, common_space)
+        shares[name] = find_neighbors(expected, vectors[others], index.similarity, found, None, common_space, origins)
         if name == "student" and common_space:
             cosine = mean_cosine(found, vectors[chosen])
     return Judgement(
@@ -114,27 +123,41 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
         start=None if start is None else shares["start"].summary(),
         gain=None if start is None else shares["student"].less(shares["start"]),
         cosine=cosine,
+        query_origins=len(np.unique(origins)),
     )
 
 
 def draw_rows(job: Job, tokens: TokenStore) -> JudgedRows | None:
     """Draw the texts that students are judged on, by seed; None if there are too few.
 
-    Fewer than CANDIDATES are drawn where a model would read more than TOKENS.
+    Fewer than CANDIDATES are drawn where a model would read more than TOKENS. Queries are spread over as many origins
+    as there are.
     """
-    corpus, examples = job.corpus, job.examples
-    held_out = corpus.holdout_rows if examples is None else np.unique(examples.rows[examples.holdout])
-    count = min(len(corpus), CANDIDATES, max(LEAST, int(TOKENS / tokens.lengths.mean())))
-    queries = min(len(held_out), QUERIES, count // LARGEST_SHARE)
-    if count < FEWEST or not queries:
-        return None
+    corpus = job.corpus
     generator = np.random.default_rng(SEED)
-    chosen = generator.choice(held_out, queries, replace=False)
-    others = generator.choice(len(corpus), min(len(corpus), count + queries), replace=False)
-    others = others[~np.isin(others, chosen)][: count - queries]
-    candidates = np.concatenate([chosen, others]).astype(np.int64)
-    trained = np.flatnonzero(~np.isin(candidates, held_out))[:queries]
-    return JudgedRows(candidates, queries, trained)
+    count = min(len(corpus), CANDIDATES, max(LEAST, int(TOKENS / tokens.lengths.mean())))
+    # Of labelled examples a text may be in both parts
+    held_out = corpus.holdout_rows
+    held_out = held_out[~np.isin(corpus.origins[held_out], corpus.origins[corpus.train_rows])]
+    queries = _drawn(corpus, held_out, min(QUERIES, count // LARGEST_SHARE), generator)
+
+    trained_origins = np.unique(corpus.origins[corpus.train_rows])
+    origins = min(len(np.unique(corpus.origins[queries])), len(trained_origins) // LARGEST_SHARE)
+    is_asked = np.isin(corpus.origins[corpus.train_rows], generator.choice(trained_origins, origins, replace=False))
+    trained = _drawn(corpus, corpus.train_rows[is_asked], len(queries), generator)
+
+    asked = np.unique(corpus.origins[np.concatenate([queries, trained])])
+    others = np.flatnonzero(~np.isin(corpus.origins, asked))
+    candidates = np.sort(generator.choice(others, min(count, len(others)), replace=False))
+    if not len(queries) or len(candidates) < FEWEST:
+        return None
+    return JudgedRows(queries, trained, candidates)
+
+
+def _drawn(corpus: Corpus, rows: Rows, count: int, generator: np.random.Generator) -> Rows:
+    """Return `count` of the rows, drawn at random, spread over their origins."""
+    rows = generator.permutation(rows)
+    return spread_rows(rows, corpus.origins[rows], count)
 
 
 def plan_line(job: Job, tokens: TokenStore, model: SentenceTransformer) -> list[str] | None:
@@ -150,24 +173,24 @@ def plan_line(job: Job, tokens: TokenStore, model: SentenceTransformer) -> list[
     if rows is None:
         return None
     embedder = _embedder(job, model, "student")
-    sample = rows.candidates[:SAMPLE]
+    sample = rows.every[:SAMPLE]
     list(row_batches(job.corpus, sample[:8], embedder))  # warm-up
     began = time.perf_counter()
     list(row_batches(job.corpus, sample, embedder))
     a_token = (time.perf_counter() - began) / int(tokens.lengths[sample].sum())
-    read = int(tokens.lengths[rows.candidates].sum())
+    read = int(tokens.lengths[rows.every].sum())
     return [
         "judgement",
-        f"{rows.queries:,} validation texts, searched for among {len(rows.candidates):,} texts of {read:,} tokens, by "
-        f"the student before and after training: about {duration(2 * read * a_token)}",
+        f"{len(rows.queries):,} validation texts, searched for among {len(rows.candidates):,} others: {read:,} tokens, "
+        f"by the student before and after training: about {duration(2 * read * a_token)}",
     ]
 
 
 def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
     """Judge the trained student and its start on rows of the corpus, one model in memory at a time."""
-    count, own, similarity = rows.queries, np.arange(rows.queries), job.teacher.info.similarity
-    teacher = _teacher_vectors(job, rows.candidates)
-    expected = nearest(teacher[:count], teacher, DEPTH, own, similarity)
+    origins, similarity = job.corpus.origins, job.teacher.info.similarity
+    teacher, teacher_trained, candidates = rows.parts(_teacher_vectors(job, rows.every))
+    expected = nearest(teacher, candidates, DEPTH, similarity)
     shares, cosine, trained = dict[str, QueryShares](), None, None
     training = finished_training(job)
     ships_start = training is not None and training.ships_start
@@ -175,19 +198,20 @@ def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
         if name == "student" and ships_start:
             shares[name] = shares["start"]  # the same weights give the same vectors
             continue
-        vectors = embed_rows(job.corpus, rows.candidates, _open_student(job, name))
-        common_space = job.in_teacher_space and vectors.shape == teacher.shape
-        shares[name] = find_neighbors(expected, teacher, similarity, vectors[:count], vectors, own, common_space)
-    # `vectors` are the trained student's now
+        asked, asked_trained, own = rows.parts(embed_rows(job.corpus, rows.every, _open_student(job, name)))
+        common_space = job.in_teacher_space and own.shape == candidates.shape
+        of_queries = origins[rows.queries]
+        shares[name] = find_neighbors(expected, candidates, similarity, asked, own, common_space, of_queries)
+    # The vectors are the trained student's now
     if common_space:
-        cosine = mean_cosine(vectors[:count], teacher[:count])
+        cosine = mean_cosine(asked, teacher)
     if len(rows.trained):
-        seen = nearest(teacher[rows.trained], teacher, DEPTH, rows.trained, similarity)
-        asked = vectors[rows.trained]
-        trained = find_neighbors(seen, teacher, similarity, asked, vectors, rows.trained, common_space)
+        seen = nearest(teacher_trained, candidates, DEPTH, similarity)
+        of_trained = origins[rows.trained]
+        trained = find_neighbors(seen, candidates, similarity, asked_trained, own, common_space, of_trained)
     return Judgement(
         origin="teacher",
-        queries=count,
+        queries=len(rows.queries),
         candidates=len(rows.candidates),
         texts=len(job.corpus),
         similarity=similarity,
@@ -195,8 +219,9 @@ def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
         start=shares["start"].summary(),
         gain=shares["student"].less(shares["start"]),
         trained=None if trained is None else trained.summary(),
-        sources=_by_source(job.corpus, rows.candidates[:count], shares["student"]),
+        sources=_by_source(job.corpus, rows.queries, shares["student"]),
         cosine=cosine,
+        query_origins=len(np.unique(of_queries)),
     )
 
 

@@ -56,6 +56,7 @@ def _table_source(source: SourceSection, position: int, teacher: TeacherSection)
         "builtin": None,
         "path": Path(teacher.vectors),
         "column": columns["text"],
+        "origin": (teacher.columns or {}).get("origin"),
         "name": source.name or embedder.name.replace("/", "-"),
     }
     if "role" in columns and not source.where:

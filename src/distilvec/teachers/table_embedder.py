@@ -20,6 +20,7 @@ from distilvec.core.similarity import Similarity
 from distilvec.core.spread import evenly_spread
 from distilvec.data.corpus import LONGEST_TEXT, Corpus, text_key
 from distilvec.data.corpus_files import as_keys, clean_text
+from distilvec.data.origins import COLUMN, FEWEST_DOCUMENTS, origin_numbers
 from distilvec.teachers.cache.fill import FillStep, FillSteps, compute_vectors, count_missing, fill_steps, key_chunks
 from distilvec.teachers.cache.index import KeyIndex
 from distilvec.teachers.cache.manifest import Manifest, hash_named
@@ -237,16 +238,33 @@ class TableEmbedder:
         """The table's distinct texts with the role of documents, in order, and their vectors float32 [n, dim]."""
         texts: list[str] = []
         vectors = [np.empty((0, self.dim), dtype=np.float32)]
-        seen = KeyIndex()
-        for rows in self.rows(["embedding"]):
-            rows = rows.select(_is_text(rows))
-            keys = rows.keys
-            first = np.sort(np.unique(keys, return_index=True)[1])
-            first = first[seen.positions(keys[first]) < 0]
-            seen.add(keys[first])
-            texts += rows.texts[first].tolist()
-            vectors.append(rows.vectors["embedding"][first])
+        for rows in self._distinct_documents(["embedding"]):
+            texts += rows.texts.tolist()
+            vectors.append(rows.vectors["embedding"])
         return texts, np.concatenate(vectors)
+
+    @cached_property
+    def origins(self) -> npt.NDArray[np.int64]:
+        """The numbers of the origins of `documents`, [n]: by the table's column of documents, else by shared words."""
+        texts: list[str] = []
+        documents: list[object] = []
+        for rows in self._distinct_documents(()):
+            texts += rows.texts.tolist()
+            documents += rows.origins.tolist()
+        is_stated = "origin" in (self.section.columns or {}) or self.table.names.get("origin") == COLUMN
+        if not is_stated and len({str(document) for document in documents}) < FEWEST_DOCUMENTS:
+            return origin_numbers(texts)
+        return origin_numbers(texts, documents)
+
+    def _distinct_documents(self, signals: Iterable[str]) -> Iterator[TableRows]:
+        """The first row of each text with the role of documents, in order."""
+        seen = KeyIndex()
+        for rows in self.rows(signals):
+            rows = rows.select(_is_text(rows))
+            first = np.sort(np.unique(rows.keys, return_index=True)[1])
+            first = first[seen.positions(rows.keys[first]) < 0]
+            seen.add(rows.keys[first])
+            yield rows.select(first)
 
     def some_documents(self, count: int) -> tuple[list[str], Array]:
         """At most `count` texts with the role of documents, evenly spread over the table, and their vectors.

@@ -88,8 +88,8 @@ def teacher_distance(
     """Means over the validation rows of `distance` and `cosine` to the teacher (REDACT, section 4.3), and of a gap.
 
     `similarity_gap` is the mean absolute difference of the student's and the teacher's cosines within a batch: the only
-    number if student and teacher are not `compatible`, so that their vectors have no common space. `neighbors` is left
-    out where rows are too few for it (see `neighbors_found`).
+    number if student and teacher are not `compatible`, so that their vectors have no common space. `neighbors` is of
+    one row of each origin, and left out where these are too few for it (see `neighbors_found`).
     """
     encoder.eval()
     groups = _groups(data, batch_size)
@@ -118,8 +118,10 @@ def teacher_distance(
     # One row of sums per group, so that any number of processes adds up in the same order
     means = processes.total(sums).sum(0) / len(data.holdout_rows)
     metrics = dict(zip(names, means.tolist(), strict=True))
-    if vectors is not None and len(data.holdout_rows) > FEWEST:
-        student_vectors, teacher_vectors = processes.total(vectors)
+    rows = np.concatenate(groups) if data.examples is None else data.examples.rows[np.concatenate(groups), 0]
+    chosen = np.sort(np.unique(data.corpus.origins[rows], return_index=True)[1])
+    if vectors is not None and len(chosen) > FEWEST:
+        student_vectors, teacher_vectors = processes.total(vectors)[:, torch.from_numpy(chosen).to(vectors.device)]
         metrics["neighbors"] = neighbors_found(student_vectors, teacher_vectors, data.similarity)
     return metrics
 

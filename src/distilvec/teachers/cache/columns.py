@@ -1,4 +1,4 @@
-"""The columns of a table or index that hold texts, vectors, ids and roles: named by the recipe, or by a usual name."""
+"""The columns of a table or index: texts, vectors, ids, roles, documents; named by the recipe, or by a usual name."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Literal
 
 from distilvec.core.errors import ColumnError, DistilvecError, nearest
 from distilvec.core.log import log_once
+from distilvec.data.origins import COLUMNS
 
-Part = Literal["text", "embedding", "id", "role"]
+Part = Literal["text", "embedding", "id", "role", "origin"]
 
 FINAL = "teacher_embedding_final"
 PRE_DENSE = "teacher_embedding_pre_dense"
@@ -17,6 +18,7 @@ USUAL_NAMES: dict[Part, tuple[str, ...]] = {  # by preference; FINAL is the name
     "embedding": (FINAL, "embedding", "vector", "embeddings", "vectors"),
     "id": ("id", "_id"),
     "role": ("role",),
+    "origin": (*COLUMNS, *(f"metadata.{name}" for name in COLUMNS)),
 }
 ROLE_VALUES = ("query", "document")
 REQUIRED: tuple[Part, ...] = ("text", "embedding")

@@ -47,13 +47,15 @@ _MAX_BYTES = 1 << 28  # of repeated texts' vectors in memory together
 class TableRows:
     """Some rows of a table: `keys` V16 [n], `texts` objects [n], `vectors` float32 [n, dim] by signal.
 
-    `is_document` bool [n]: the role of the row is document, or it has none.
+    `is_document` bool [n]: the role of the row is document, or it has none. `origins` objects [n]: the name of the
+    document that a row is a part of, None where the table has none.
     """
 
     keys: Keys
     texts: Array
     vectors: dict[str, Array]
     is_document: Array
+    origins: Array
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -61,7 +63,7 @@ class TableRows:
     def select(self, rows: Array | slice) -> TableRows:
         """Some of the rows, by a mask, numbers or a slice."""
         vectors = {name: values[rows] for name, values in self.vectors.items()}
-        return TableRows(self.keys[rows], self.texts[rows], vectors, self.is_document[rows])
+        return TableRows(self.keys[rows], self.texts[rows], vectors, self.is_document[rows], self.origins[rows])
 
 
 class VectorTable:
@@ -119,7 +121,8 @@ class VectorTable:
     def rows(self, signals: Iterable[str]) -> Iterator[TableRows]:
         """All rows in order, some thousand at a time; only the columns of these signals are read."""
         columns = {name: self.columns[name] for name in signals}
-        about_texts = [self.names[part] for part in ("text", "role") if part in self.names]
+        parts: tuple[Part, ...] = ("text", "role", "origin")
+        about_texts = [self.names[part] for part in parts if part in self.names]
         for path in self.paths:
             with self._readable(path):
                 # without a buffer and with pre_buffer all of the file comes into memory
@@ -225,8 +228,15 @@ class VectorTable:
                 problem = f"has vectors of {matrix.shape[1]} dimensions (column '{column}'); those before have {dim}"
                 raise self._error(f"{problem}. Give vectors of one model.", path)
             vectors[name] = matrix[numbers]
+        origins = np.full(len(texts), None, dtype=object)
+        if "origin" in self.names:
+            origins[:] = batch.column(self.names["origin"]).to_pylist()
         return TableRows(
-            as_keys(keys), np.array(texts, dtype=object)[numbers], vectors, np.array(is_document, dtype=bool)
+            as_keys(keys),
+            np.array(texts, dtype=object)[numbers],
+            vectors,
+            np.array(is_document, dtype=bool),
+            origins[numbers],
         )
 
     def _roles(self, path: Path, batch: pa.RecordBatch) -> list[Role | None]:
@@ -322,7 +332,8 @@ def _join(parts: Sequence[TableRows]) -> TableRows:
     texts = np.concatenate([part.texts for part in parts])
     vectors = {name: np.concatenate([part.vectors[name] for part in parts]) for name in parts[0].vectors}
     is_document = np.concatenate([part.is_document for part in parts])
-    return TableRows(keys, texts, vectors, is_document)
+    origins = np.concatenate([part.origins for part in parts])
+    return TableRows(keys, texts, vectors, is_document, origins)
 
 
 def _append(cache: TeacherCache, rows: TableRows) -> int:

@@ -9,7 +9,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
 from distilvec.data.readers import field_of, names_of, read_rows
 from distilvec.teachers.cache.columns import Part, find_columns
-from distilvec.teachers.indexes.reader import ROWS, Batch, Cursor, Reader, read_id, read_text
+from distilvec.teachers.indexes.reader import ROWS, Batch, Cursor, Reader, read_id, read_origin, read_text
 from distilvec.teachers.indexes.vector_files import open_faiss, open_npy
 
 _TEXTS = "teacher.texts"
@@ -30,7 +30,8 @@ class ArrayIndex(Reader):
                 f"{path} holds {self.array.rows:,} vectors and no texts.",
                 "Give the file of their texts: one for each row, or with an id that the index has.",
             )
-        self.ids, self.texts = self._pair(texts, *_read_texts(texts, columns))
+        ids, lines, self.origins = _read_texts(texts, columns)
+        self.ids, self.texts = self._pair(texts, ids, lines)
 
     @property
     def metric(self) -> str | None:
@@ -50,7 +51,9 @@ class ArrayIndex(Reader):
         """Rows from number `after` on."""
         for start in range(int(after or 0), self.array.rows, ROWS):
             end = min(start + ROWS, self.array.rows)
-            yield Batch(self.ids[start:end], self.texts[start:end], self.array.read(start, end), end)
+            texts = self.texts[start:end]
+            origins = None if self.origins is None else [self.origins.get(text or "") for text in texts]
+            yield Batch(self.ids[start:end], texts, self.array.read(start, end), end, origins=origins)
 
     def _pair(self, path: Path, ids: list[str] | None, texts: list[str | None]) -> tuple[list[str], list[str | None]]:
         """Ids and texts of all rows of the index, in its order. `ids` are those of the texts, None without any.
@@ -98,12 +101,15 @@ class ArrayIndex(Reader):
         return own_ids, [text_by_id.get(name) for name in own_ids]
 
 
-def _read_texts(path: Path, columns: Mapping[Part, str] | None) -> tuple[list[str] | None, list[str | None]]:
-    """The ids of a file's texts, None in a file without them, and the texts."""
+def _read_texts(
+    path: Path, columns: Mapping[Part, str] | None
+) -> tuple[list[str] | None, list[str | None], dict[str, str | None] | None]:
+    """The ids of a file's texts, the texts, and the document of each text; None for what the file does not have."""
     ids: list[str] = []
     texts: list[str | None] = []
-    choices: dict[Part, str] = {part: name for part, name in (columns or {}).items() if part in ("text", "id")}
+    choices: dict[Part, str] = {part: name for part, name in (columns or {}).items() if part != "embedding"}
     names: dict[Part, str] = {}
+    origins: dict[str, str | None] = {}
     for number, (where, row) in enumerate(read_rows(path, _TEXTS)):
         names = names or find_columns(names_of(row), choices, str(path), _TEXTS, ("text",))
         text = read_text(field_of(row, names["text"]), str(number), where.place, _TEXTS)
@@ -112,4 +118,6 @@ def _read_texts(path: Path, columns: Mapping[Part, str] | None) -> tuple[list[st
         if value is None and "id" in names:
             raise DistilvecError(_TEXTS, f"{where.place}: no id.", "Give each text the id of its vector.")
         ids.append(read_id(value, number))
-    return (ids if "id" in names else None), texts
+        if "origin" in names:
+            origins.setdefault(texts[-1] or "", read_origin(field_of(row, names["origin"])))
+    return (ids if "id" in names else None), texts, (origins if "origin" in names else None)

@@ -1,6 +1,6 @@
 """The local copy of an index: Parquet shards of our layout, written once and continued after a kill.
 
-Folder: part-00000.parquet, ... with columns text, teacher_embedding_final, id (and role); meta.json when it is
+Folder: part-00000.parquet, ... with columns text, teacher_embedding_final, id (role, documents); meta.json when it is
 complete, with the metric that the index states, the rows that are left out, and the checksums of the parts. Until then
 reading.json has the state behind each part: a killed copy goes on from there if the index is the same, and begins again
 if it has changed. A file is read again when its content changes; the copy of a server's table is a snapshot, read again
@@ -11,7 +11,7 @@ A Parquet table of whose rows none is left out is not copied: meta.json alone sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -37,17 +37,19 @@ from distilvec.core.files import (
 )
 from distilvec.core.hashing import checksum_once, has_checksum, hash_files
 from distilvec.core.log import log, progress
-from distilvec.teachers.cache.columns import FINAL, ROLE_VALUES
+from distilvec.data.origins import COLUMN
+from distilvec.teachers.cache.columns import FINAL, ROLE_VALUES, Part
 from distilvec.teachers.cache.parquet import QUANTIZED, VectorTable
 from distilvec.teachers.indexes.address import Address, read_address
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, Vectors, metric_similarity, usable_rows
 
-FORMAT = 4
+FORMAT = 5
 KEY = "teacher.vectors"
 READING = "reading.json"
 _ROWS = 16_384  # of a part, at least
 # Prompts that tell roles apart where texts are compared
 _WORDS: dict[Role, str] = {"query": "query", "document": "document"}
+_FOUND_ORIGIN = "document_id"  # of a copy, where the column of documents was found by its name
 _DIFFERENT = "with another vector than a row of the same text"
 
 
@@ -198,10 +200,9 @@ def _copy(reader: Reader, section: TeacherSection, address: Address, folder: Pat
         _start_again(folder)
     is_complete = bool(behind_parts) and state.after is None  # killed between the last part and meta.json
     is_drawn = _draw_rows(state.rows, section.limit)
-    must_be_roles = "role" in (section.columns or {})
     with progress(f"reading {address.name}", state.rows, "rows", state.read) as advance:
         if not is_complete:
-            for table, next_state in _tables(reader, address, is_drawn, state, must_be_roles):
+            for table, next_state in _tables(reader, address, is_drawn, state, section.columns or {}):
                 state = next_state
                 if table is not None:
                     path = folder / f"part-{len(behind_parts):05d}.parquet"
@@ -317,7 +318,7 @@ def _tables(
     address: Address,
     is_drawn: npt.NDArray[np.bool_] | None,
     state: CopyState,
-    must_be_roles: bool,
+    stated: Mapping[Part, str],
 ) -> Iterator[tuple[pa.Table | None, CopyState]]:
     """Parts of at least _ROWS rows as Arrow tables, each with the state behind it.
 
@@ -341,7 +342,7 @@ def _tables(
         is_chosen = is_asked[rows]
         chosen = rows[is_chosen].tolist()
         if chosen:
-            tables.append(_table(batch, chosen, usable.vectors[is_chosen], address, must_be_roles))
+            tables.append(_table(batch, chosen, usable.vectors[is_chosen], address, stated))
         count += len(chosen)
         read = state.read + len(batch_rows)
         state = replace(state, after=batch.after, read=read, kept=state.kept + len(chosen), left_out=left_out)
@@ -352,7 +353,8 @@ def _tables(
     yield (_join(tables, address).replace_schema_metadata(notes) if tables else None), state
 
 
-def _table(batch: Batch, rows: list[int], vectors: Vectors, address: Address, must_be_roles: bool) -> pa.Table:
+def _table(batch: Batch, rows: list[int], vectors: Vectors, address: Address, stated: Mapping[Part, str]) -> pa.Table:
+    """Rows of a batch in our layout; `stated` are the columns that the recipe names."""
     try:
         texts = pa.array([batch.texts[row] for row in rows], pa.large_string())
     except UnicodeEncodeError as error:  # halves of characters, which JSON can hold
@@ -364,7 +366,10 @@ def _table(batch: Batch, rows: list[int], vectors: Vectors, address: Address, mu
         "id": pa.array([batch.ids[row] for row in rows], pa.large_string()),
     }
     if batch.roles is not None:
-        columns["role"] = pa.array(_roles(batch, rows, address, must_be_roles), pa.string())
+        columns["role"] = pa.array(_roles(batch, rows, address, "role" in stated), pa.string())
+    if batch.origins is not None:
+        name = COLUMN if "origin" in stated else _FOUND_ORIGIN
+        columns[name] = pa.array([batch.origins[row] for row in rows], pa.large_string())
     return pa.table(columns)
 
 

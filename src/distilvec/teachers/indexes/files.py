@@ -16,7 +16,17 @@ import pyarrow.parquet as pq
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import parquet_files
 from distilvec.teachers.cache.columns import Part, find_columns
-from distilvec.teachers.indexes.reader import ROWS, UNSIGNED, Batch, Cursor, Reader, Vectors, read_id, read_text
+from distilvec.teachers.indexes.reader import (
+    ROWS,
+    UNSIGNED,
+    Batch,
+    Cursor,
+    Reader,
+    Vectors,
+    read_id,
+    read_origin,
+    read_text,
+)
 
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
@@ -159,7 +169,10 @@ def record_batch(
     texts = [read_text(text, row, origin, key) for row, text in zip(ids, texts, strict=True)]
     roles = _column(batch, columns["role"]).to_pylist() if "role" in columns else None
     vectors = _vectors(_column(batch, columns["embedding"]), columns["embedding"], origin, key)
-    return Batch(ids, texts, vectors, after, roles)
+    origins = None
+    if "origin" in columns:
+        origins = [read_origin(value) for value in _column(batch, columns["origin"]).to_pylist()]
+    return Batch(ids, texts, vectors, after, roles, origins)
 
 
 def _python_values(column: pa.Array) -> list[Any]:

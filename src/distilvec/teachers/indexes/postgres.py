@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.extras import require_extra
 from distilvec.teachers.cache.columns import Part, find_columns
-from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_text
+from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_origin, read_text
 
 _LOCK_SECONDS = 30  # to wait for a table that another session has locked
 _BLOCKS = 16  # of 8 KB, read together; vectors of more than 2 KB are stored outside of them
@@ -98,7 +98,7 @@ class PostgresTable(Reader):
 
         # Without parameters: with them a % in a column's name would be one, too
         query = sql.SQL(
-            "SELECT {id}::text, {text}, {embedding}::real[], {role} FROM {table} "
+            "SELECT {id}::text, {text}, {embedding}::real[], {role}, {origin} FROM {table} "
             "WHERE ctid >= {first}::tid AND ctid < {end}::tid"
         )
         parts = {
@@ -106,6 +106,7 @@ class PostgresTable(Reader):
             "text": self._text_expression(),
             "embedding": sql.Identifier(self.columns["embedding"]),
             "role": self._role_expression(),
+            "origin": self._origin_expression(),
             "table": self.table,
         }
         with self._readable(), self.connection.cursor(binary=True) as cursor:
@@ -116,7 +117,8 @@ class PostgresTable(Reader):
                 ids = [str(row[0]) for row in rows]
                 texts = [read_text(row[1], str(row[0]), self.address, self.key) for row in rows]
                 roles = [row[3] for row in rows] if "role" in self.columns else None
-                yield Batch(ids, texts, [row[2] for row in rows], end, roles)
+                origins = [read_origin(row[4]) for row in rows] if "origin" in self.columns else None
+                yield Batch(ids, texts, [row[2] for row in rows], end, roles, origins)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -127,11 +129,12 @@ class PostgresTable(Reader):
             raise DistilvecError(self.key, f"{self.address} cannot be read: {first_line(error)}.", fix) from None
 
     def _names(self, columns: Mapping[Part, str] | None) -> list[str]:
-        """Names of the columns, and of a field of a column of JSON that `columns` names: metadata.text."""
+        """Names of the columns, and of fields of columns of JSON that `columns` names: metadata.text."""
         names = list(self.types)
-        choice = (columns or {}).get("text", "")
-        if choice not in names and self.types.get(choice.partition(".")[0], "").startswith("json"):
-            names.append(choice)
+        for part in ("text", "origin"):
+            choice = (columns or {}).get(part, "")
+            if choice not in names and self.types.get(choice.partition(".")[0], "").startswith("json"):
+                names.append(choice)
         return names
 
     def _role_expression(self) -> Any:
@@ -144,14 +147,22 @@ class PostgresTable(Reader):
         column = sql.Identifier(name)
         return column if self.types.get(name) == "bytea" else sql.SQL("{}::text").format(column)
 
+    def _origin_expression(self) -> Any:
+        """The SQL of the names of documents."""
+        from psycopg import sql
+
+        name = self.columns.get("origin")
+        if name is None:
+            return sql.SQL("NULL")
+        return sql.SQL("{}::text").format(sql.Identifier(name)) if name in self.types else _field(name)
+
     def _text_expression(self) -> Any:
         """The SQL of the texts. Errors: DistilvecError for a column of numbers, dates or others that are no texts."""
         from psycopg import sql
 
         name = self.columns["text"]
         if name not in self.types:
-            column, *fields = name.split(".")
-            return sql.SQL("{} #>> {}").format(sql.Identifier(column), sql.Literal(fields))
+            return _field(name)
         kind = self.types[name]
         if kind == "bytea":
             return sql.Identifier(name)
@@ -174,3 +185,11 @@ class PostgresTable(Reader):
             "AND NOT attisdropped ORDER BY attnum", (name,),
         ).fetchall()  # fmt: skip
         return int(row[0]), str(row[1]), {str(column): str(kind) for column, kind in columns}
+
+
+def _field(name: str) -> Any:
+    """The SQL of a field of a column of JSON as text: metadata.text."""
+    from psycopg import sql
+
+    column, *fields = name.split(".")
+    return sql.SQL("{} #>> {}").format(sql.Identifier(column), sql.Literal(fields))

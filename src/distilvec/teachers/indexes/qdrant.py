@@ -13,7 +13,7 @@ from distilvec.core.errors import ColumnError, DistilvecError, first_line
 from distilvec.core.extras import require_extra
 from distilvec.data.readers import field_of, names_of
 from distilvec.teachers.cache.columns import USUAL_NAMES, Part, find_columns, log_others
-from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_id, read_text
+from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_id, read_origin, read_text
 
 _POINTS = 1024  # in one answer of the server
 
@@ -91,6 +91,7 @@ class QdrantCollection(Reader):
             texts = []
             vectors = []
             roles = []
+            origins = []
             for point in points:
                 payload = point.payload or {}
                 value = field_of(payload, names["id"]) if "id" in names else None
@@ -98,7 +99,8 @@ class QdrantCollection(Reader):
                 texts.append(read_text(field_of(payload, names["text"]), ids[-1], self.address, self.key))
                 vectors.append(self._vector_of(point.vector))
                 roles.append(field_of(payload, names["role"]) if "role" in names else None)
-            yield Batch(ids, texts, vectors, after, roles if "role" in names else None)
+                origins.append(read_origin(field_of(payload, names["origin"])) if "origin" in names else None)
+            yield Batch(ids, texts, vectors, after, roles if "role" in names else None, origins)
             if after is None:
                 return
 

@@ -43,7 +43,7 @@ class Batch:
     """Some rows in the index's order. `after`: the cursor behind the last of them.
 
     A row without a text or a vector has None there; `vectors` has a row for each text. `roles` are those of an index
-    that has them.
+    that has them, `origins` the names of the documents that the rows are parts of, None where a row has none.
     """
 
     ids: Sequence[str]
@@ -51,6 +51,7 @@ class Batch:
     vectors: Sequence[Sequence[float] | None] | Vectors
     after: Cursor
     roles: Sequence[str | bytes | None] | None = None
+    origins: Sequence[str | None] | None = None
 
 
 class Reader(Protocol):
@@ -140,6 +141,11 @@ def read_id(value: Any, number: int) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value).strip()
+
+
+def read_origin(value: Any) -> str | None:
+    """Return the name of a row's document as text; None for a row without one."""
+    return None if value is None or value == "" else read_id(value, 0)
 
 
 def usable_rows(batch: Batch, origin: str, key: str) -> UsableRows:

@@ -44,7 +44,7 @@ def check(
         int, option("Search for n stored texts, drawn at random; at most a fifth of the index.", min=1)
     ] = 500,
     column: Annotated[
-        list[str] | None, option("PART=NAME of text, embedding, id, role: text=content. May be repeated.")
+        list[str] | None, option("PART=NAME of text, embedding, id, role, origin: text=content. May be repeated.")
     ] = None,
     texts: Annotated[
         Path | None, option("The texts of .npy or .faiss: one for each row, or with the index's ids.")

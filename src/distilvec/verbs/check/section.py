@@ -10,7 +10,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import absolute_path
 from distilvec.teachers.indexes.address import read_address
 
-PARTS = ("text", "embedding", "id", "role")
+PARTS = ("text", "embedding", "id", "role", "origin")
 
 
 def index_keys(

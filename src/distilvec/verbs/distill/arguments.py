@@ -71,7 +71,7 @@ def queries_named(recipe: Recipe) -> Iterator[None]:
 
 
 def _query_key(sources: Sequence[str], key: str) -> str:
-    is_column = key.endswith(".column")  # has an option of its own
+    is_column = key.endswith((".column", ".origin"))  # has an option of its own
     return "queries" if key.startswith(tuple(sources)) and not is_column else key
 
 
@@ -118,7 +118,7 @@ def options_named() -> Iterator[None]:
 def _argument(key: str) -> str:
     source = _SOURCE.fullmatch(key)
     if source is not None:
-        return "columns" if source[1] == "column" else "texts"
+        return "columns" if source[1] in ("column", "origin") else "texts"
     return ARGUMENTS.get(key, key)
 
 

@@ -65,7 +65,9 @@ def distill(
     api_model: Annotated[str | None, option("The model of an API that offers several.")] = None,
     column: Annotated[
         list[str] | None,
-        option("text=NAME, the column of the texts. Of an index also embedding=, id= and role=. May be repeated."),
+        option(
+            "text=NAME, origin=NAME: columns of texts and their documents. Of an index also embedding=, id=, role=."
+        ),
     ] = None,
     limit: Annotated[int | None, option("Read n rows of an index, drawn at random.", min=1)] = None,
     similarity: Annotated[

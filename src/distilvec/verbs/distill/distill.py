@@ -84,8 +84,8 @@ def distill(
         method: A method's name (`distilvec recipes`), or a path to a .py file. None: redact.
         out: The run folder. None: runs/TEACHER-SIZE.
         api_model: The model of an API that offers several.
-        columns: An index's names of its columns, by text, embedding, id and role; with another teacher "text" is the
-            column of the texts.
+        columns: An index's names of its columns, by text, embedding, id, role and origin (the document of a row); with
+            another teacher "text" is the column of the texts, "origin" that of their documents.
         limit: Read so many rows of an index, drawn at random.
         similarity: How an index compares vectors, where it does not say.
         repeats: Take the "first" of an index's rows of one text with different vectors, or "drop" them.

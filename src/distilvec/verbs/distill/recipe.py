@@ -50,7 +50,7 @@ class IndexOptions:
     """How an index is read, and what its model was given.
 
     Attributes:
-        columns: its names of the columns, by text, embedding, id and role
+        columns: its names of the columns, by text, embedding, id, role and origin
         limit: read n rows, drawn at random
         similarity: how the index compares vectors, where it does not state it
         prompts: what the model that made it was given before texts, by role
@@ -165,10 +165,10 @@ def _check(request: Request) -> None:
         raise DistilvecError("minutes", "minutes and epochs both say how long to train.", "Give one of them.")
     if request.api_model is not None and request.kind != "api":
         raise DistilvecError("api_model", f"{request.teacher} is not an API.", "Leave it out.")
-    foreign = [part for part in request.index.columns if part != "text"]
+    foreign = [part for part in request.index.columns if part not in ("text", "origin")]
     if foreign and request.kind != "table":
         problem = f"found {foreign[0]}={request.index.columns[foreign[0]]}; {_short_name(request.teacher)} is no index."
-        raise DistilvecError("columns", problem, "Give it text=NAME, the column of the texts.")
+        raise DistilvecError("columns", problem, "Give it text=NAME, the column of the texts, or origin=NAME.")
     if request.kind != "table":
         for name in ("limit", "similarity", "repeats"):
             if getattr(request.index, name) is not None:
@@ -335,6 +335,8 @@ def _sources(request: Request, root: Path) -> list[dict[str, Any]]:
         documents = text_sources(request.texts, root, role="document", language=request.language)
         if request.kind != "table" and "text" in request.index.columns:
             documents = with_column(documents, request.index.columns["text"])
+        if request.kind != "table" and "origin" in request.index.columns:
+            documents = [{**source, "origin": request.index.columns["origin"]} for source in documents]
         # A table has no vectors of pieces, and an array none of other texts than its own
         sources += documents if request.kind in ("table", "array") else with_pieces(documents)
     if request.queries is not None:

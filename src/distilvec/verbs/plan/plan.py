@@ -20,6 +20,7 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.duration import duration
 from distilvec.core.info import UNLIMITED
 from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.data.corpus import validation_line
 from distilvec.data.tokens import TokenStore
 from distilvec.models.static import is_static, text_tokenizer
 from distilvec.pipeline.caches import bytes_of_a_text, missing_rows, reads_tokens, token_source
@@ -132,6 +133,7 @@ def _corpus_lines(job: Job, tokens: TokenStore) -> Lines:
         lines.append(["  roles", missing])
     section = job.recipe.corpus
     if section is not None:
+        lines.append(["  validation", validation_line(report)])
         lines += [["  left out", line] for line in left_out(report)]
         lines += [["  warning", line] for line in below_limits(report, section)]
     lengths = tokens.lengths

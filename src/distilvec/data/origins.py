@@ -1,0 +1,274 @@
+"""The origin of texts: which of them come from one text, so that a split never has parts of it on both sides.
+
+Texts have one origin if they are cut from one text, if a column of their table names one document for them, or if they
+share a run of 20 words, as chunks that overlap do. Case and punctuation do not count, so copies of a text are one
+origin, too. Of scripts without spaces a letter is half a word.
+
+Runs are found by winnowing (Schleimer, Wilkerson and Aiken, SIGMOD 2003): of every 5 neighbouring runs of 16 words the
+one with the smallest hash is stored, so that two texts with 20 words in a row in common have stored the same one. A run
+that many origins have is a licence, a signature or a form, and no evidence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import unicodedata
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from distilvec.core.artifacts import open_column
+from distilvec.data import corpus_files
+from distilvec.data.corpus_files import Mask, Progress, Rows
+
+Hashes = npt.NDArray[np.uint64]
+
+SHARED = 20  # words in a row that make two texts one origin
+NEIGHBOURS = 5  # of so many runs one is stored
+COMMON_SHARE, FEWEST_COMMON, MOST_COMMON = 100, 10, 1000  # a run of more origins than one in a hundred says nothing
+FEWEST_DOCUMENTS = 10  # a column that is found by its name, and has fewer values, says where a text is from
+COLUMN = "text_origin"  # of our own tables
+# Columns of tables that name the document of a row: LlamaIndex, LangChain, Haystack, readers of files
+COLUMNS = (COLUMN, "doc_id", "document_id", "ref_doc_id", "parent_id", "source", "file_path", "url")
+
+_WORD_UNITS = 2  # a letter of a script without spaces has 1
+_RUN_UNITS = (SHARED - NEIGHBOURS + 1) * _WORD_UNITS
+_JOINED, _ALONE, _MARK = 1, 2, 3  # letters and digits, letters of scripts without spaces, marks on letters
+_SCRIPTS_WITHOUT_SPACES = (  # Thai, Lao; Burmese; Khmer; kana; ideographs
+    (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x31F0, 0x31FF), (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0xFF66, 0xFF9F), (0x20000, 0x3FFFF),
+)  # fmt: skip
+_BASE = 0x9E3779B97F4A7C15  # of the rolling hash modulo 2^64: odd, so that it can be divided by
+_WORD_START = np.uint64(0xD1B54A32D192ED03)
+_TEXTS = 8192  # read together
+_CHARACTERS = 1 << 17  # of texts whose runs are found together
+
+
+@dataclass(frozen=True)
+class Origins:
+    """The origin of every text: `numbers` int64 [texts], from 0.
+
+    `is_common` bool [texts]: texts of nothing but runs that many origins have. Each is an origin of its own, which
+    must be trained on: what it says is in many texts.
+    """
+
+    numbers: Rows
+    is_common: Mask
+
+
+def origin_numbers(texts: Iterable[str], documents: Iterable[object] | None = None) -> Rows:
+    """Return the number of each text's origin, int64 [texts]: equal for texts that have one.
+
+    Args:
+        documents: for each text the name of the document that it is a part of; None where none is known
+
+    Short texts are one origin if all of their words are the same.
+    """
+    with tempfile.TemporaryDirectory(prefix="distilvec-origins-") as folder, ExitStack() as stack:
+        writer = RunWriter(Path(folder), stack)
+        keys: list[int] = []
+        named = ((text, None) for text in texts) if documents is None else zip(texts, documents, strict=True)
+        numbered = enumerate(named)
+        while batch := list(islice(numbered, _TEXTS)):
+            keys += [row if document is None else document_key(document) for row, (_, document) in batch]
+            writer.append([text for _, (text, _) in batch])
+        stack.close()
+        return find_origins(Path(folder), np.array(keys, dtype=np.uint64)).numbers
+
+
+def document_key(document: object) -> int:
+    """Return 64 bits that name a document, or a text; above all numbers of texts."""
+    content = str(document).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") | 1 << 63
+
+
+def draw_origins(order: Rows, sizes: Rows, rows: int, origins: int, most: int) -> Mask:
+    """Which origins are drawn, bool [origins]: in this order, until there are so many rows and so many origins.
+
+    One whose rows, of `sizes`, would make them more than `most` is passed over.
+    """
+    is_drawn = np.zeros(len(sizes), dtype=np.bool_)
+    drawn_rows = drawn_origins = 0
+    for origin in order.tolist():
+        if drawn_rows >= rows and drawn_origins >= origins:
+            break
+        if drawn_rows + sizes[origin] <= most:
+            is_drawn[origin] = True
+            drawn_rows += int(sizes[origin])
+            drawn_origins += 1
+    return is_drawn
+
+
+def spread_rows(rows: Rows, origins: Rows, count: int) -> Rows:
+    """At most `count` of the rows, in their order: first one of each origin, then a second one, and so on.
+
+    `origins` [rows] are those of the rows.
+    """
+    order = np.argsort(origins, kind="stable")
+    turns = np.empty(len(rows), dtype=np.int64)
+    turns[order] = np.arange(len(rows)) - _bounds(origins[order])[0]
+    return rows[np.sort(np.argsort(turns, kind="stable")[:count])]
+
+
+class RunWriter:
+    """Writes the runs of texts, which `find_origins` compares."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._columns = corpus_files.open_columns(folder, stack, runs=np.uint64, run_rows=np.int64)
+        self._rows = 0
+
+    def append(self, texts: list[str]) -> None:
+        """Add texts."""
+        for some in _groups(texts):
+            runs, rows = stored_runs(some)
+            self._columns["runs"].append(runs)
+            self._columns["run_rows"].append(rows + self._rows)
+            self._rows += len(some)
+
+
+def find_origins(folder: Path, keys: Hashes, progress: Progress = lambda stage, rows: None) -> Origins:
+    """Find the origins of the texts whose runs a RunWriter wrote into `folder`.
+
+    `keys` uint64 [texts] are equal for texts that are known to have one origin. Runs are compared part by part, so that
+    a part at a time is in memory.
+    """
+    runs: Hashes = open_column(folder / "runs.npy")
+    run_rows: Rows = open_column(folder / "run_rows.npy")
+    stated, origin_of_row = np.unique(keys, return_inverse=True)
+    most = int(np.clip(len(stated) // COMMON_SHARE, FEWEST_COMMON, MOST_COMMON))
+    has_run = np.zeros(len(keys), dtype=np.bool_)
+    has_rare_run = np.zeros(len(keys), dtype=np.bool_)
+    links = [np.empty(0, dtype=np.int64)]  # numbers of two origins as one
+    for entries, share in corpus_files.parts_of(runs):
+        rows = run_rows[entries]
+        origins = origin_of_row[rows]
+        order = np.lexsort((origins, runs[entries]))
+        values, origins, rows = runs[entries][order], origins[order], rows[order]
+        is_first_of_run = np.diff(values, prepend=~values[:1]) != 0
+        is_other_origin = is_first_of_run | (np.diff(origins, prepend=-1) != 0)
+        run = np.cumsum(is_first_of_run) - 1
+        is_rare = np.bincount(run, weights=is_other_origin)[run] <= most
+        has_run[rows] = True
+        has_rare_run[rows[is_rare]] = True
+        # Each origin of a run is linked to the one before it
+        second = np.flatnonzero(is_rare & is_other_origin & ~is_first_of_run)
+        links.append(np.unique(origins[second - 1] * len(stated) + origins[second]))
+        progress("comparing texts", int(share * len(keys)))
+    first, second = np.divmod(np.unique(np.concatenate(links)), max(len(stated), 1))
+    graph = coo_matrix((np.ones(len(first), dtype=np.int8), (first, second)), shape=(len(stated), len(stated)))
+    numbers = connected_components(graph, directed=False)[1].astype(np.int64)[origin_of_row]
+    is_common = has_run & ~has_rare_run
+    numbers[is_common] = len(stated) + np.arange(int(is_common.sum()))
+    return Origins(np.unique(numbers, return_inverse=True)[1].astype(np.int64), is_common)
+
+
+def stored_runs(texts: list[str]) -> tuple[Hashes, Rows]:
+    """The hashes of some of the texts' runs of words, and the number of the text of each.
+
+    The one run of a text that is shorter than a run is the whole text. Texts without a letter or digit have none.
+    """
+    folded = [text.casefold() for text in texts]
+    codes = np.frombuffer("\n".join(folded).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    text_of_character = np.repeat(np.arange(len(folded)), [len(text) + 1 for text in folded])[: len(codes)]
+    kinds = _kinds_of(codes)
+    before = np.concatenate([[0], kinds[:-1]])
+    starts_word = (kinds == _ALONE) | ((kinds == _JOINED) & (before == _ALONE)) | ((kinds > 0) & (before == 0))
+
+    # Characters of words, without what is between them, and the words' first ones
+    characters = np.flatnonzero(kinds)
+    is_start = starts_word[characters]
+    words = np.flatnonzero(is_start)
+    if not len(words):
+        return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
+    places = np.append(words, len(characters))
+    texts_of_words = text_of_character[characters[words]]
+    units = np.where(kinds[characters[words]] == _ALONE, 1, _WORD_UNITS)
+
+    # A run ends with the text, or where it has enough units; that of a short text begins with its first word alone
+    units_before = np.concatenate([[0], np.cumsum(units)])
+    ends = np.searchsorted(units_before, units_before[:-1] + _RUN_UNITS)
+    ends_of_texts = _bounds(texts_of_words)[1]
+    is_first = np.diff(texts_of_words, prepend=-1) != 0
+    run_starts = np.flatnonzero(is_first | (ends <= ends_of_texts))
+    run_ends = np.minimum(ends, ends_of_texts)[run_starts]
+    rows = texts_of_words[run_starts]
+
+    # A rolling hash: the difference of two sums, moved to the beginning
+    values = _mixed(codes[characters].astype(np.uint64)) + is_start * _WORD_START
+    size = 1 << len(characters).bit_length()  # of few sizes, so that powers are computed once
+    powers, inverses = _powers(_BASE, size), _powers(pow(_BASE, -1, 1 << 64), size)
+    sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(values * powers[: len(values)])])
+    hashes = _mixed((sums[places[run_ends]] - sums[places[run_starts]]) * inverses[places[run_starts]])
+    return _smallest_of_neighbours(hashes, rows)
+
+
+def _groups(texts: list[str]) -> Iterator[list[str]]:
+    """The texts in groups whose arrays fit a processor's cache."""
+    ends = np.cumsum([len(text) for text in texts], dtype=np.int64) // _CHARACTERS
+    for places in np.split(np.arange(len(texts)), np.flatnonzero(np.diff(ends)) + 1):
+        if len(places):
+            yield texts[places[0] : places[-1] + 1]
+
+
+def _smallest_of_neighbours(hashes: Hashes, rows: Rows) -> tuple[Hashes, Rows]:
+    """The smallest of every NEIGHBOURS hashes of one text that follow each other, without repetitions in a row."""
+    place = np.arange(len(rows))
+    firsts, ends = _bounds(rows)
+    lasts = ends - 1
+    smallest = hashes
+    for step in range(1, NEIGHBOURS):
+        smallest = np.minimum(smallest, hashes[np.minimum(place + step, lasts)])
+    is_whole = place <= np.maximum(firsts, lasts - NEIGHBOURS + 1)
+    smallest, rows = smallest[is_whole], rows[is_whole]
+    is_new = (np.diff(rows, prepend=-1) != 0) | (np.diff(smallest, prepend=smallest[:1]) != 0)
+    return smallest[is_new], rows[is_new]
+
+
+_kinds = np.zeros(0x110000, dtype=np.uint8)  # of characters, as far as any text had them
+_is_known = np.zeros(0x110000, dtype=np.bool_)
+
+
+def _kinds_of(codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
+    """The kind of every character, 0 for one between words."""
+    for code in np.unique(codes[~_is_known[codes]]).tolist():
+        category = unicodedata.category(chr(code))[0]
+        if category == "L" and any(first <= code <= last for first, last in _SCRIPTS_WITHOUT_SPACES):
+            _kinds[code] = _ALONE
+        else:
+            _kinds[code] = {"L": _JOINED, "N": _JOINED, "M": _MARK}.get(category, 0)
+        _is_known[code] = True
+    return _kinds[codes]
+
+
+def _bounds(rows: Rows) -> tuple[Rows, Rows]:
+    """For every entry of sorted numbers where the equal ones begin, and where they end."""
+    starts = np.append(np.flatnonzero(np.diff(rows, prepend=-1)), len(rows))
+    counts = np.diff(starts)
+    return np.repeat(starts[:-1], counts), np.repeat(starts[1:], counts)
+
+
+@lru_cache(maxsize=8)
+def _powers(base: int, count: int) -> Hashes:
+    """The powers of a number modulo 2^64, from 0 on."""
+    factors = np.full(count, base, dtype=np.uint64)
+    factors[:1] = 1
+    return np.multiply.accumulate(factors)
+
+
+def _mixed(values: npt.NDArray[Any]) -> Hashes:
+    """Numbers whose bits all depend on each other (splitmix64)."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Hashes = values ^ (values >> np.uint64(31))
+    return mixed

@@ -72,19 +72,19 @@ class Agreement:
             return "order"
         if self.far > few and self.near > few and self.near + self.far >= self.rows - few:
             return "two models"
-        in_one_space = self.known_item >= FOUND
-        if in_one_space and self._loses_by_cuts:
-            return "cut texts"
-        if in_one_space and self.common >= COMMON and self.cosine < SAME:
+        if self.known_item >= FOUND and self.common >= COMMON and self.cosine < SAME:
             return "heading"
+        if self._loses_by_cuts:
+            return "cut texts"
         return "other space" if self.cosine < FAR else None
 
     @property
     def _loses_by_cuts(self) -> bool:
         if not self.longer or self.longer <= FEW * self.rows or self.cosine_longer is None:
             return False
-        whole = SAME if self.cosine_whole is None else self.cosine_whole
-        return self.cosine_longer < whole - CUT
+        if self.cosine_whole is None:  # every text is cut
+            return FAR <= self.cosine_longer < SAME - CUT
+        return self.cosine_whole >= FAR and self.cosine_longer < self.cosine_whole - CUT
 
     @property
     def text(self) -> str:

@@ -205,13 +205,13 @@ def still_better(report: Report) -> str:
     if name is None or name == "similarity_gap":  # the gap does not rank students
         return ""
     values = metric_values(lines[1:], f"eval/{name}")
-    if len(values) < 3:
+    if len(values) < 2:
         return ""
     sign = -1 if name in SCORES else 1  # of a score the greatest is best
     title = name.replace("_", " ")
     best_step, best = min(values, key=lambda point: sign * point[1])
     (_, before), (last_step, last) = values[-2:]
-    if best_step == last_step and sign * (before - last) > STILL * abs(before):
+    if len(values) > 2 and best_step == last_step and sign * (before - last) > STILL * abs(before):
         change = f"{number(before, 4)} to {number(last, 4)}"
         return f"The validation {title} still improved at the end ({change}): train longer (train.epochs)."
     # The student with more of the teacher's neighbors is the better one, and is saved (train/start.py)

@@ -36,8 +36,8 @@ def test_the_start_ships_where_training_ends_further_from_the_teacher(tiny_recip
     torch.testing.assert_close(shipped.encode(texts), start.encode(texts))
     assert result.record.training.best_step == 0
     assert result.validation["distance"] == result.validation["untrained_distance"]
-    sentence = "ships as it was before training"
-    assert sentence in repr(result)
+    sentence = result.record.training.shipped
+    assert result.verdict.advice[0] == sentence and result.verdict.reason == "brought nothing"
     assert sentence in (tmp_path / "run" / "student" / "README.md").read_text()
 
 

@@ -18,6 +18,7 @@ from distilvec.core.similarity import Similarity
 from distilvec.core.vectors import cosine_pairs
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.significance import mean_interval
+from distilvec.teachers.agreement import Agreement
 
 Array = np.ndarray[Any, Any]
 Compatibility = Literal["yes", "in part", "not yet"]
@@ -71,7 +72,8 @@ class Judgement:
     whose means the intervals are; None in reports of earlier versions. `candidates` of the `texts` were searched.
     `similarity` is the teacher's. `start` is the student before training, `gain` the student's shares less those of the
     start, query by query. `trained` takes texts as queries that the student was trained on. `cosine` is the mean cosine
-    of the student's and the teacher's vectors of the queries, None without a common space.
+    of the student's and the teacher's vectors of the queries, None without a common space. `agreement` compares them
+    row by row with those that an index stores.
     """
 
     origin: Literal["teacher", "index"]
@@ -86,6 +88,7 @@ class Judgement:
     sources: tuple[SourceShares, ...] = ()
     cosine: float | None = None
     query_origins: int | None = None
+    agreement: Agreement | None = None
 
     @property
     def share(self) -> Share | None:

@@ -9,6 +9,7 @@ neighbours of a piece are the others of its text.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,13 +38,16 @@ from distilvec.evaluation.neighbors import (
 from distilvec.evaluation.stored import draw_stored
 from distilvec.evaluation.tasks import StoredTask
 from distilvec.evaluation.text_distances import row_batches
+from distilvec.models.limits import max_length
 from distilvec.pipeline.caches import cached_vectors
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.prepare import tokenize
 from distilvec.pipeline.start import read_start
 from distilvec.pipeline.student import trained_student
 from distilvec.pipeline.train import finished_training
+from distilvec.teachers.agreement import Agreement, compare, longer_texts
 from distilvec.teachers.embedder import Embedder
+from distilvec.teachers.first_dims import FirstDims
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
 
@@ -106,13 +110,14 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
     expected = nearest(vectors[chosen], vectors[others], DEPTH, index.similarity)
     asked = [texts[row] for row in chosen]
     models = {"student": student} if start is None else {"student": student, "start": start}
-    shares, cosine = {}, None
+    shares, cosine, agreement = {}, None, None
     for name, model in models.items():
         found = model.embed(asked, "document")
         common_space = found.shape[1] == vectors.shape[1]
         shares[name] = find_neighbors(expected, vectors[others], index.similarity, found, None, common_space, origins)
         if name == "student" and common_space:
-            cosine = mean_cosine(found, vectors[chosen])
+            agreement = _agreement(model, index, asked, found, vectors[chosen], vectors)
+            cosine = agreement.cosine
     return Judgement(
         origin="index",
         queries=len(chosen),
@@ -124,7 +129,20 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
         gain=None if start is None else shares["student"].less(shares["start"]),
         cosine=cosine,
         query_origins=len(np.unique(origins)),
+        agreement=agreement,
     )
+
+
+def _agreement(
+    student: Embedder, index: TableEmbedder, asked: Sequence[str], found: Array, stored: Array, vectors: Array
+) -> Agreement:
+    """Compare a student's vectors of stored texts, `found`, with those that are `stored` among all `vectors`."""
+    model = getattr(student.embedder if isinstance(student, FirstDims) else student, "model", None)
+    is_longer, limit = None, None
+    if isinstance(model, SentenceTransformer):
+        limit = max_length(model)
+        is_longer = longer_texts(model, [student.prompts["document"] + text for text in asked])
+    return compare(found, stored, vectors, lambda rows: index.ids([asked[row] for row in rows]), is_longer, limit)
 
 
 def draw_rows(job: Job, tokens: TokenStore) -> JudgedRows | None:

@@ -177,8 +177,6 @@ class Run:
                 began = "" if before is None else f" ({before:.4f} before training)"
                 lines.append((measure, f"{value:.4f} {where}{began}"))
                 break
-        if self.record.training is not None and self.record.training.shipped:
-            lines.append(("shipped", self.record.training.shipped))
         lines.append(("run", str(self.folder)))
         if self.page is not None:
             lines.append(("report", str(self.page)))

@@ -125,6 +125,7 @@ def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> T
     """Describe the training: settings of the last stage, cost of all."""
     last, state = stages[-1]
     progress = [progress for _, progress in stages]
+    records = [stage_record(*stage) for stage in stages]
     train = last.recipe.train
     batch_size: int | str = train.batch_size * train.gradient_accumulation_steps
     if train.max_tokens:
@@ -145,9 +146,9 @@ def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> T
         precision="bf16" if uses_bf16(train, pick_device(train.device)) else "fp32",
         seed=train.seed,
         best_step=state.best_step,
-        shipped=shipped_start(state, last.recipe.task is not None, len(stages)),
+        shipped=what_was_dropped(state, last.recipe.task is not None, records),
         minutes=round(sum(part.seconds for part in progress) / 60, 1),
-        stages=[stage_record(*stage) for stage in stages] if last.name else [],
+        stages=records if last.name else [],
     )
 
 
@@ -158,34 +159,34 @@ def training_length(stage: Stage) -> str | None:
     return None if stage.automatic is None else str(stage.automatic)
 
 
-def shipped_start(state: Progress, labelled: bool, stages: int) -> str | None:
-    """Return the sentence for a run whose last stage has not improved on its start; the start ships then."""
-    if state.best_step != 0:
+def what_was_dropped(state: Progress, labelled: bool, stages: Sequence[StageRecord]) -> str | None:
+    """Return the sentence for a run in which a stage, or the whole training, was dropped; `state` is the last stage's.
+
+    A training that improves nothing ships its start; a stage leaves what it began with.
+    """
+    dropped = [stage.name for stage in stages if stage.dropped]
+    if not dropped:
         return None
-    if stages > 1:
-        return "The last stage of training did not improve on the student of the stages before, which ships."
-    if state.step == 0:
+    if state.step == 0 and len(stages) == 1:
         return (
             "The student gave the teacher's vectors of the training texts from the start: there was nothing to learn "
             "from them, and it ships untrained. New words are all that it may lack."
         )
+    rate, steps = f"{state.learning_rate:.1e}", f"{state.step:,} steps"
+    lower = f"Lower train.learning_rate (it was {rate}), or train longer (it was {steps})."
+    if len(dropped) < len(stages):
+        return f"The stage {' and '.join(dropped)} brought nothing and was dropped. Lower its train.learning_rate."
     if labelled:
         scores = f"{1 - state.start_distance:.4f} before, {1 - state.last_distance:.4f} after"
         return (
-            "Training did not improve on the start, a logistic regression on the vectors as they were (validation: "
-            f"{scores}), so the start ships."
+            "Training brought the student nothing: the start, a logistic regression on the vectors as they were, is "
+            f"saved (validation: {scores}). {lower}"
         )
-    distances = f"{state.start_distance:.4f} before, {state.last_distance:.4f} after"
+    measured = f"distance {state.start_distance:.4f} before, {state.last_distance:.4f} after"
     if state.last_distance < state.start_distance:
-        neighbors = f"{state.start_neighbors:.2f} before, {state.last_neighbors:.2f} after"
-        return (
-            f"Training brought the student nearer to its teacher ({distances}), but it finds fewer of the teacher's "
-            f"ten nearest validation texts ({neighbors}), so the student ships as it was before training."
-        )
-    return (
-        f"Training did not bring the student nearer to its teacher ({distances}), so the student ships as it was "
-        "before training."
-    )
+        shares = f"{state.start_neighbors:.2f} before, {state.last_neighbors:.2f} after"
+        measured = f"it finds fewer of the teacher's ten nearest validation texts, {shares}; {measured}"
+    return f"Training brought the student no nearer to its teacher ({measured}): the untrained one is saved. {lower}"
 
 
 def hub_record(recipe: Recipe) -> dict[str, Any]:
@@ -214,7 +215,7 @@ def hub_record(recipe: Recipe) -> dict[str, Any]:
 
 
 def stage_record(stage: Stage, state: Progress) -> StageRecord:
-    """Describe a stage: trained parameters, method and cost."""
+    """Describe a stage: trained parameters, method and cost; the last one ships its start where that is best."""
     return StageRecord(
         name=stage.name,
         method=short_name(stage.recipe.method.name),
@@ -223,6 +224,7 @@ def stage_record(stage: Stage, state: Progress) -> StageRecord:
         steps=state.step,
         texts=state.texts,
         minutes=round(state.seconds / 60, 1),
+        dropped=state.best_step == 0 if stage.last else state.dropped,
     )
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL, average, without_index_tasks
 from distilvec.evaluation.diagnostics import as_scores
-from distilvec.evaluation.neighbors import DOUBTFUL, Judgement, NeighborShares, Share
-from distilvec.report.neighbors import wider_text
+from distilvec.evaluation.neighbors import Judgement, NeighborShares, Share
+from distilvec.report.neighbors import Reason, index_advice, index_reason
 from distilvec.report.record import TrainingRecord
 from distilvec.report.scores import shared
 from distilvec.report.sections.compression import BITS, mean_rows, vectors
@@ -39,45 +40,29 @@ def advice(report: Report) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def index_advice(judgement: Judgement) -> str:
-    """Return whether to switch the queries of an index to a student, and the next step."""
-    share = judgement.share
-    if judgement.compatibility == "yes":
-        return "The model fits the index. Switch, and compare answers on real queries for some days."
-    if judgement.compatibility == "in part":
-        return (
-            f"The model fits in part: {wider_text(judgement)}. Rank its top 100 again with the large model or a "
-            "cross-encoder, or train longer, with more layers or more texts."
-        )
-    if share is None or judgement.cosine is None:
-        return (
-            "Do not switch: the model's vectors have other dimensions than the stored ones, and cannot be compared "
-            "with them. Train one for this index: distilvec distill INDEX."
-        )
-    if share.low <= judgement.by_chance:
-        return (
-            "Do not switch: the model finds no more of the index's top 10 than chance would. Its vectors are of "
-            "another space, or the index's texts are not those of its vectors: look at their order and ids. Train a "
-            "model for this index: distilvec distill INDEX."
-        )
-    if judgement.cosine < DOUBTFUL:
-        return (
-            f"Do not switch: the model's vectors have a mean cosine of {judgement.cosine:.2f} with the stored "
-            "ones, so it is of another space, or reads another prompt. Train one for this index: "
-            "distilvec distill INDEX."
-        )
-    return (
-        "Do not switch: the model is in the index's space, and not close enough. Train longer (--epochs), keep more "
-        "layers, or read more of the index (--limit)."
-    )
-
-
 def fits_the_index(report: Report) -> str:
-    """A student of an index."""
+    """A student of an index; one that training brought nothing is advised on above."""
     judgement = _judgement(report)
     if judgement is None or judgement.origin != "index":
         return ""
+    if _training(report).brought_nothing and judgement.compatibility != "yes":
+        return ""
     return index_advice(judgement)
+
+
+def reason(report: Report) -> Reason | Literal["brought nothing"] | None:
+    """Return what the advice follows from first, of a training that brought nothing or a student of an index."""
+    if _training(report).brought_nothing:
+        return "brought nothing"
+    judgement = _judgement(report)
+    if judgement is None or judgement.origin != "index":
+        return None
+    return index_reason(judgement)
+
+
+def what_was_dropped(report: Report) -> str:
+    """The student before training ships, or a stage was left out."""
+    return _training(report).shipped or ""
 
 
 def training_lowers(report: Report) -> str:
@@ -220,13 +205,13 @@ def still_better(report: Report) -> str:
     if name is None or name == "similarity_gap":  # the gap does not rank students
         return ""
     values = metric_values(lines[1:], f"eval/{name}")
-    if len(values) < 3:
+    if len(values) < 2:
         return ""
     sign = -1 if name in SCORES else 1  # of a score the greatest is best
     title = name.replace("_", " ")
     best_step, best = min(values, key=lambda point: sign * point[1])
     (_, before), (last_step, last) = values[-2:]
-    if best_step == last_step and sign * (before - last) > STILL * abs(before):
+    if len(values) > 2 and best_step == last_step and sign * (before - last) > STILL * abs(before):
         change = f"{number(before, 4)} to {number(last, 4)}"
         return f"The validation {title} still improved at the end ({change}): train longer (train.epochs)."
     # The student with more of the teacher's neighbors is the better one, and is saved (train/start.py)
@@ -296,7 +281,9 @@ def smaller_vectors(report: Report) -> str:
 
 
 def smaller_weights(report: Report) -> str:
-    """The student was not exported, and has layers to export."""
+    """The student was not exported, has layers to export, and training brought it something."""
+    if _training(report).brought_nothing:
+        return ""
     if report.exports or report.record is None or report.record.student is None or not report.record.student.layers:
         return ""
     student = shlex.quote(str(RunFolder(Path(report.folder)).student))
@@ -304,9 +291,9 @@ def smaller_weights(report: Report) -> str:
 
 
 RULES: Sequence[Callable[[Report], str]] = (
-    fits_the_index, training_lowers, far_from_the_space, random_layer, teacher_below, far_below_the_teacher,
-    retrieval_falls, overfits, still_better, more_texts, confused_classes, teachers_documents, smaller_vectors,
-    smaller_weights,
+    what_was_dropped, fits_the_index, training_lowers, far_from_the_space, random_layer, teacher_below,
+    far_below_the_teacher, retrieval_falls, overfits, still_better, more_texts, confused_classes, teachers_documents,
+    smaller_vectors, smaller_weights,
 )  # fmt: skip
 
 

@@ -1,12 +1,21 @@
-"""The judgement by neighbours in words: one sentence for terminal, page and card, and what it means for a search."""
+"""The judgement by neighbours in words: one sentence for terminal, page and card, and what it means for a search.
+
+`index_reason` decides from the numbers alone whether a model fits an index, and if not, why; `index_advice` words it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from distilvec.evaluation.neighbors import DEPTH, DOUBTFUL, FITS, WIDER, Judgement
 from distilvec.report.record import RunRecord
 from distilvec.report.tables import number
+from distilvec.teachers.agreement import Disagreement
+
+# Of an existing model: why its vectors disagree with the stored ones (teachers/agreement.py), "chance", "far"; of a
+# training: "own space", "not learned", "too short".
+Reason = Literal["fits", "in part", "own space", "chance", "far", "not learned", "too short"] | Disagreement
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,9 @@ def compatibility_note(record: RunRecord) -> CompatibilityNote | None:
             f"It was trained into the teacher's space. {measured}Measure how many of the teacher's neighbours it finds "
             "before it searches the teacher's vectors.",
         )
+    if judgement.origin == "index":
+        title = f"Teacher-compatible: {judgement.compatibility}"
+        return CompatibilityNote(title, f"{measured}{index_advice(judgement)}")
     if judgement.compatibility == "yes":
         return CompatibilityNote(
             "Teacher-compatible: yes",
@@ -81,3 +93,72 @@ def wider_text(judgement: Judgement) -> str:
     share = judgement.student.among_wider or 0.0
     whose = "the index's" if judgement.origin == "index" else "the teacher's"
     return f"its first {WIDER} of {judgement.candidates:,} hold {number(100 * share, 1)}% of {whose} top {DEPTH}"
+
+
+def index_reason(judgement: Judgement) -> Reason:
+    """Return whether a model fits an index, or in part, and if not, why.
+
+    A judgement with a `start` is of a student that was trained on the index: its vectors are what training made them,
+    so that the reason is one of the training. Another model has its vectors from elsewhere, and the stored ones are
+    compared with them.
+    """
+    share, agreement = judgement.share, judgement.agreement
+    disagreement = None if agreement is None else agreement.reason
+    if judgement.start is not None:
+        if share is None or judgement.compatibility is None:
+            return "own space"
+        if judgement.compatibility == "yes":
+            return "fits"
+        if disagreement == "cut texts":
+            return disagreement
+        if judgement.compatibility == "in part":
+            return "in part"
+        gain = None if judgement.gain is None else judgement.gain.among
+        has_learned = share.low > judgement.by_chance and (gain is None or gain.low > 0)
+        return "too short" if has_learned else "not learned"
+
+    fits = judgement.compatibility == "yes"
+    if disagreement is not None and not (fits and disagreement in ("cut texts", "heading")):
+        return disagreement
+    if fits:
+        return "fits"
+    if judgement.compatibility == "in part":
+        return "in part"
+    return "chance" if share is None or share.low <= judgement.by_chance else "far"
+
+
+def index_advice(judgement: Judgement, distill: str = "distilvec distill INDEX") -> str:
+    """Return whether to switch the queries of an index to a model, why not, and the next step.
+
+    `distill` is the command that trains a student for this index; only the advice on an existing model names it.
+    """
+    reason = index_reason(judgement)
+    agreement = judgement.agreement
+    verdict = "Do not switch: "
+    if judgement.compatibility == "yes":
+        verdict = "The model fits the index. Switch, and compare answers on real queries for some days."
+    elif judgement.compatibility == "in part":
+        verdict = f"The model fits in part: {wider_text(judgement)}."
+    rank = "Rank its top 100 again with the large model or a cross-encoder"
+    longer = "train longer (--epochs), keep more layers, or read more of the index (--limit)"
+    train = f"Train one for this index: {distill}."
+    texts = {
+        "fits": "",
+        "in part": f"{rank}, or {longer}." if judgement.start is not None else f"{rank}. {train}",
+        "own space": "its method gives the student vectors of its own, which cannot be compared with the stored ones. "
+        "Take another one, such as redact (method.name).",
+        "chance": "the model finds no more of the index's top 10 than chance would. Its vectors are of another space, "
+        f"or the index's texts are not those of its vectors: look at their order and ids. {train}",
+        "far": f"the model is in the index's space, and not close enough. {train}",
+        "not learned": "training has not brought the student to the stored vectors. Either it was far too short, or "
+        "the texts are not those of the vectors: look at their order, their ids, and whether one model made all.",
+        "too short": f"training has brought the student nearer, and not near enough: {longer}.",
+    }
+    text = texts.get(reason, "")
+    if agreement is not None and not text:
+        text = agreement.text
+        if reason == "other space":
+            text = f"{text} {train}"
+    if verdict.endswith(": ") and text[:4] == "The ":
+        text = f"t{text[1:]}"
+    return f"{verdict.rstrip()} {text}".strip()

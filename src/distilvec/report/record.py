@@ -160,7 +160,7 @@ class MethodRecord:
 
 @dataclass(frozen=True)
 class StageRecord:
-    """A stage of the training: its method, the parameters it trained, and its cost."""
+    """A stage of the training: its method, the parameters it trained, its cost, and whether its student was dropped."""
 
     name: str
     method: str
@@ -169,6 +169,7 @@ class StageRecord:
     steps: int
     texts: int
     minutes: float
+    dropped: bool = False
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ class TrainingRecord:
     """Settings of the last stage, costs of all stages.
 
     length: what the recipe leaves to the machine: "3 passes of 28,500 texts", "10 minutes"
-    shipped: a sentence on a student that training did not improve
+    shipped: a sentence on a student that training, or its last stage, did not improve, and on stages that were dropped
     linear_layer: how a new linear layer into the teacher's space started, "ridge" or "random"
     """
 
@@ -199,6 +200,11 @@ class TrainingRecord:
     minutes: FiniteFloat | None = None
     stages: list[StageRecord] = field(default_factory=list)
     linear_layer: str | None = None
+
+    @property
+    def brought_nothing(self) -> bool:
+        """Whether the student ships as it was before all training, though there were steps."""
+        return self.best_step == 0 and bool(self.steps) and all(stage.dropped for stage in self.stages)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings and costs that are known, by name; without stages and sentences."""

@@ -235,6 +235,7 @@ class Verdict:
     megabytes: the student's weights in float32
     tokens, tokens_before: in the student's vocabulary, and in its teacher's, if they differ
     teacher_requests, teacher_tokens, teacher_cost: what teachers behind an API took; without a price no cost
+    reason: of an index whether the student fits or why not, and "brought nothing" (report/advice.py)
     within_interval: the confidence interval of the difference of averages contains 0
     """
 
@@ -269,6 +270,7 @@ class Verdict:
     tasks: int = 0
     coverage: str = ""
     advice: list[str] = field(default_factory=list)
+    reason: str | None = None
 
 
 @dataclass

@@ -12,7 +12,7 @@ from distilvec.core.extras import require_extra
 from distilvec.core.files import write_file
 from distilvec.core.log import log
 from distilvec.core.run_folder import RunFolder
-from distilvec.report.advice import advice
+from distilvec.report.advice import advice, reason
 from distilvec.report.comparison import Comparison, render_comparison
 from distilvec.report.exports import read_exports
 from distilvec.report.figures import write_figure
@@ -52,7 +52,7 @@ def _complete(run: RunFolder, report: Report) -> None:
     report.exports = read_exports(run.student)
     changes = report.intervals.get("student")
     report.verdict = make_verdict(report.scores, changes, report.speed, report.record, report.vocabulary)
-    report.verdict.advice = advice(report)
+    report.verdict.advice, report.verdict.reason = advice(report), reason(report)
     report.write(run)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
-from distilvec.core.vectors import cosine_pairs
+from distilvec.teachers.agreement import SAME, compare
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.cache.fill import Batches, Unfinished
 from distilvec.teachers.cache.signals import Array
@@ -21,7 +21,6 @@ from distilvec.teachers.open import expect_kind, open_embedder
 
 KEY = "teacher.made_by"
 SAMPLE = 64  # stored texts that are embedded again
-SAME = 0.99  # mean cosine with the stored vectors from which on they are this model's
 SAME_LENGTH = 0.05  # how far the mean length may be from that of the stored vectors, as a share of it
 
 
@@ -34,17 +33,6 @@ def open_maker(name: str, key: str = KEY, device: str = "auto") -> ModelEmbedder
     embedder = open_embedder(name, key=key, device=device)
     assert isinstance(embedder, (ModelEmbedder, ApiEmbedder))
     return embedder
-
-
-def cosine_with_stored(embedded: Array, stored: Array) -> float:
-    """Return the mean cosine of equal rows of [n, dim] and [n, dim or less]; the longer vectors are cut.
-
-    Stored vectors that are zero or not finite say nothing of the model, and do not count; 0 without any other.
-    """
-    is_vector = np.isfinite(stored).all(axis=1) & stored.any(axis=1)
-    if not is_vector.any():
-        return 0.0
-    return float(cosine_pairs(embedded[is_vector, : stored.shape[1]], stored[is_vector]).mean())
 
 
 def mean_length(vectors: Array) -> float:
@@ -79,13 +67,13 @@ class Maker:
             problem = f"{name} has {self.embedder.dim} dimensions, the table {self.dim}."
             raise DistilvecError(KEY, problem, "Name the model that made the table.")
         embedded = self._as_stored(self.embedder.embed_prompted(prompted))
-        cosine = cosine_with_stored(embedded, stored)
-        if cosine < SAME:
+        agreement = compare(embedded, stored, stored)
+        if agreement.cosine < SAME:
             raise DistilvecError(
                 KEY,
                 f"{name} has not made the table: its vectors of {len(prompted)} stored texts have a mean cosine of "
-                f"{cosine:.3f} with the stored ones, expected {SAME} or more.",
-                "Name the model that made the table, and the prompts it was given.",
+                f"{agreement.cosine:.3f} with the stored ones, expected {SAME} or more.",
+                agreement.text or "Name the model that made the table, and the prompts it was given.",
             )
         length, stored_length = mean_length(embedded), mean_length(stored)
         if abs(length - stored_length) > SAME_LENGTH * stored_length:

@@ -266,6 +266,11 @@ class TableEmbedder:
             seen.add(rows.keys[first])
             yield rows.select(first)
 
+    def ids(self, texts: Sequence[str]) -> list[str]:
+        """The ids of stored texts, of several rows the first one's; row numbers from 0 in a table without ids."""
+        numbers = self.table.ids({clean_text(text, LONGEST_TEXT) for text in texts})
+        return [numbers[clean_text(text, LONGEST_TEXT)] for text in texts]
+
     def some_documents(self, count: int) -> tuple[list[str], Array]:
         """At most `count` texts with the role of documents, evenly spread over the table, and their vectors.
 

@@ -54,6 +54,7 @@ class Progress:
     learning_rate: float = 0.0  # the schedule's highest, known after the first validation
     returns: int = 0  # to the start
     returned_step: int = 0  # of the last return
+    dropped: bool = False  # of a stage that another follows: it ended worse than it began, and left what it began with
     # Of a training that ends early where validation is flat (train/length.py)
     judged_step: int = 0  # of the last validation that counted
     flat_distance: float = float("inf")  # of the last one that improved

@@ -441,6 +441,7 @@ class Trainer:
         if self.start_weights is None or not start.is_better_than(last):
             return
         self.start_weights.restore(self.module)
+        self.state.dropped = True
         log(
             f"the student ends worse than it began (distance {last.distance:.4f}, {start.distance:.4f} at the start): "
             "the next stage begins where this one began"

@@ -40,7 +40,6 @@ def section(report: Report) -> Section | None:
         ),
         lines_figure("gradients", "Share of each term in the gradient", gradient_points(report.history)),
         notes(
-            training.shipped,
             TOKENS.format(sum(last) / len(last)) if last else "",
             make_table("stage-table", "Stages of training, in order", training.stages, STAGES),
             pairs({**training.settings(), **record.metrics}),

@@ -108,7 +108,12 @@ def teacher_by_name(recipe: Mapping[str, Any]) -> str | None:
 
 def check_words(student: Path, teacher: Mapping[str, Any]) -> list[object]:
     """Return the words of a check against the index of a recipe's section `teacher`, read as for the training."""
-    words: list[object] = ["check", student, teacher["vectors"]]
+    return ["check", student, *index_words(teacher)]
+
+
+def index_words(teacher: Mapping[str, Any]) -> list[object]:
+    """Return the words that name the index of a recipe's section `teacher`, read as it is there."""
+    words: list[object] = [teacher["vectors"]]
     for part, name in (teacher.get("columns") or {}).items():
         words += ["--column", f"{part}={name}"]
     for key in ("texts", "similarity", "repeats"):

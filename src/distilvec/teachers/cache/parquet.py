@@ -8,7 +8,7 @@ names are given as `columns`, or are among the usual ones (columns.py).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,6 +130,22 @@ class VectorTable:
                 for batch in file.iter_batches(batch_size=_ROWS, columns=[*about_texts, *columns.values()]):
                     if batch.num_rows:
                         yield self._rows(path, batch, columns)
+
+    def ids(self, texts: Container[str]) -> dict[str, str]:
+        """The id of the first row of each of these texts, its number from 0 in a table without ids."""
+        found: dict[str, str] = {}
+        columns = [self.names[part] for part in ("text", "id") if part in self.names]
+        number = 0
+        for path in self.paths:
+            for batch in pq.ParquetFile(path).iter_batches(columns=columns):
+                rows = batch.to_pydict()
+                ids = rows[self.names["id"]] if "id" in self.names else [None] * batch.num_rows
+                for text, value in zip(rows[self.names["text"]], ids, strict=True):
+                    text = clean_text(text, LONGEST_TEXT)
+                    if text in texts and text not in found:
+                        found[text] = str(number if value is None else value)
+                    number += 1
+        return found
 
     def check_conflicts(self, signals: Iterable[str], refuse: bool = True) -> KeyIndex:
         """All keys of the table. DistilvecError for rows of one key with different vectors, unless `refuse` is false.

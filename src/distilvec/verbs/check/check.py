@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,9 +22,10 @@ from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline.columns import Columns, score_columns
 from distilvec.pipeline.judgement import judge_encoder
 from distilvec.pipeline.local import log_similarity
-from distilvec.report.advice import index_advice
+from distilvec.report.neighbors import Reason, index_advice, index_reason
 from distilvec.report.record import RunRecord
 from distilvec.report.scores import make_verdict
+from distilvec.report.sections.use import index_words
 from distilvec.teachers.first_dims import FirstDims
 from distilvec.teachers.open import Source, cache_named, expect_kind, open_table, opened
 from distilvec.verbs.check.section import index_keys
@@ -34,12 +36,14 @@ from distilvec.verbs.distill.evaluation_data import suite_of
 class IndexCheck:
     """A model as the query encoder of an index: the judgement, and scores by model.
 
-    `scores` have the tasks that are made of the index itself, and those of a suite. `dim`: dimensions of the index;
-    `cut_from`: those of the model if it has more, of which the first were compared.
+    `distill` is the command that trains a model for the index. `scores` have the tasks that are made of the index
+    itself, and those of a suite. `dim`: dimensions of the index; `cut_from`: those of the model if it has more, of
+    which the first were compared.
     """
 
     index: str
     judgement: Judgement
+    distill: str
     scores: dict[str, list[Score]] = field(default_factory=dict)
     problems: list[TaskFailure] = field(default_factory=list)
     dim: int | None = None
@@ -51,9 +55,14 @@ class IndexCheck:
         return self.judgement.compatibility in ("yes", "in part")
 
     @property
+    def reason(self) -> Reason:
+        """Why the model fits the index or does not, from the numbers of the judgement."""
+        return index_reason(self.judgement)
+
+    @property
     def advice(self) -> str:
         """The next step."""
-        advice = index_advice(self.judgement)
+        advice = index_advice(self.judgement, self.distill)
         if self.cut_from is None or not self.fits:
             return advice
         return f"{advice} Cut its vectors to the first {self.dim} of {self.cut_from} dimensions."
@@ -65,7 +74,7 @@ class IndexCheck:
 
     def to_json(self) -> dict[str, Any]:
         """All metrics as plain data."""
-        return {**asdict(self), "fits": self.fits, "advice": self.advice, "line": self.line}
+        return {**asdict(self), "fits": self.fits, "reason": self.reason, "advice": self.advice, "line": self.line}
 
 
 @quiet_libraries()
@@ -122,6 +131,7 @@ def check_index(
     that cannot be used, or a model of fewer dims than the index.
     """
     problems: list[TaskFailure] = []
+    distill = shlex.join(["distilvec", "distill", *map(str, index_words(section.model_dump(mode="json")))])
     tasks = load_suite(suite, problems) if suite is not None else []
     expect_kind(model, ("model", "export", "api"), "model")
     index = open_table(section, refresh=refresh)
@@ -139,11 +149,11 @@ def check_index(
             raise DistilvecError(
                 "model",
                 f"{embedder.name} gives vectors of {embedder.dim} dimensions, the index has {index.dim}.",
-                "Train one that can: distilvec distill INDEX.",
+                f"Train one that can: {distill}.",
             )
         log_similarity(index.section, index.normalized)
         judgement = judge_encoder(student, index, sample)
         columns: Columns = {"teacher": (index, index), "asymmetric": (student, index)}
         all_tasks = tasks_in_table([*tasks, *stored_tasks(index, sample)], index)
         scores, _ = score_columns(all_tasks, columns, EmbeddingCache(), problems)
-    return IndexCheck(index.name, judgement, scores, problems, index.dim, cut_from)
+    return IndexCheck(index.name, judgement, distill, scores, problems, index.dim, cut_from)

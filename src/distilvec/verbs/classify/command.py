@@ -143,6 +143,8 @@ def classify(
     next_words = []
     if classifier.has_labelled_export:
         next_words = ["export", str(classifier.model_folder), "--to", "onnx-int8"]
+    if classifier.result.record.training is not None and classifier.result.record.training.shipped:
+        print_result(classifier.result.record.training.shipped)
     if classifier.advice:
         print_result(classifier.advice)
     if classifier.advice and classifier.larger:

@@ -11,8 +11,9 @@ from distilvec.config.schema import Role, SourceSection
 from distilvec.core.errors import ColumnError, DistilvecError
 from distilvec.core.log import log
 from distilvec.data.sources import read_source
+from distilvec.teachers.agreement import SAME, Agreement, Ids, compare
 from distilvec.teachers.api_embedder import ApiEmbedder
-from distilvec.teachers.maker import SAME, SAMPLE, cosine_with_stored, open_maker
+from distilvec.teachers.maker import SAMPLE, open_maker
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import open_table
 from distilvec.teachers.sources import OPENAI
@@ -22,16 +23,21 @@ from distilvec.verbs.distill.recipe import Request, has_texts_elsewhere, index_s
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model that may have made the index: mean cosine with the stored vectors, with the best of its prompts.
+    """A model that may have made the index: how its vectors agree with the stored ones, with the best of its prompts.
 
-    Of a model with more dims than the index the first are compared; one with fewer has no cosine.
+    Of a model with more dims than the index the first are compared; one with fewer has no agreement.
     """
 
     model: str
-    cosine: float | None
+    agreement: Agreement | None
     prompt: str
     prompts: dict[Role, str]
     dim: int
+
+    @property
+    def cosine(self) -> float | None:
+        """Mean cosine with the stored vectors."""
+        return None if self.agreement is None else self.agreement.cosine
 
     @property
     def same(self) -> bool:
@@ -73,7 +79,8 @@ def with_maker(request: Request, candidates: Sequence[str], root: Path, refresh:
             "Name the model or API that made the index, and the prompts it was given.",
         )
     if not best.same:
-        log("none of these models has made the index; it is taken without prompts")
+        reason = "" if best.agreement is None else best.agreement.text
+        log(f"none of these models has made all of the index; it is taken without prompts. {reason}".strip())
         return request
 
     prompts: dict[str, str] = {"query": best.prompts["query"], "document": best.prompt}
@@ -96,17 +103,21 @@ def recognize(
     A candidate of fewer dims than the index has no cosine, and comes last.
     """
     sample, vectors = index.some_documents(SAMPLE)
+
+    def ids(rows: Sequence[int]) -> list[str]:
+        return index.ids([sample[row] for row in rows])
+
     compared = []
     for name in candidates:
         with open_maker(name, key="made_by") as model:
             known = (prompts or {}).get("document")
             tried = ["", *model.prompts.values()] if known is None else [known]
-            compared.append(_compare(model, name, tried, sample, vectors))
+            compared.append(_compare(model, name, tried, sample, vectors, ids))
     return sorted(compared, key=lambda candidate: -2 if candidate.cosine is None else candidate.cosine, reverse=True)
 
 
 def _compare(
-    model: ModelEmbedder | ApiEmbedder, name: str, prompts: Sequence[str], texts: list[str], vectors: Any
+    model: ModelEmbedder | ApiEmbedder, name: str, prompts: Sequence[str], texts: list[str], vectors: Any, ids: Ids
 ) -> Candidate:
     """Return a candidate with the prompt that comes nearest to the stored vectors, float32 [texts, dim]."""
     if isinstance(model, ApiEmbedder) and not name.startswith(OPENAI):
@@ -114,12 +125,12 @@ def _compare(
         name = f"{name.partition('#')[0]}#{model.section.model}"
     if model.dim < vectors.shape[1]:
         return Candidate(name, None, "", dict(model.prompts), model.dim)
-    cosines = {}
+    agreements = {}
     for prompt in dict.fromkeys(prompts):
-        embedded = model.embed_prompted([prompt + text for text in texts])
-        cosines[prompt] = cosine_with_stored(embedded, vectors)
-    best = max(cosines, key=lambda prompt: cosines[prompt])
-    return Candidate(name, cosines[best], best, dict(model.prompts), model.dim)
+        prompted = [prompt + text for text in texts]
+        agreements[prompt] = compare(model.embed_prompted(prompted), vectors, vectors, ids)
+    best = max(agreements, key=lambda prompt: agreements[prompt].cosine)
+    return Candidate(name, agreements[best], best, dict(model.prompts), model.dim)
 
 
 def _refuse_unknown_queries(request: Request, table: TableEmbedder) -> None:

@@ -9,6 +9,7 @@ from distilvec.cli.terminal import print_result, show_problems, show_scores, sho
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.opened_run import Run
 from distilvec.report.sections.use import check_words
+from distilvec.train.start import SLOWER
 from distilvec.verbs.plan.plan import make_plan
 
 
@@ -56,9 +57,14 @@ def numbers(run: Run) -> list[str]:
 def next_command(run: Run) -> str:
     """Return the command that a user wants next: a check with the own index, else a smaller and faster file.
 
-    A static student is small and fast, and has no such file: it can be tried at once.
+    A static student is small and fast, and has no such file: it can be tried at once. A training that brought nothing
+    is tried again with a lower rate.
     """
-    section = run.recipe.teacher
+    training, section = run.record.training, run.recipe.teacher
+    if training is not None and training.brought_nothing and training.learning_rate and not run.recipe.stages:
+        rate = f"train.learning_rate={SLOWER * training.learning_rate:.1e}"
+        again = ["run", run.files.recipe, rate, "--out", run.folder.with_name(f"{run.folder.name}-slower")]
+        return shlex.join(["distilvec", *map(str, again)])
     if section.vectors is None:
         if run.record.student is not None and run.record.student.layers == 0:
             return shlex.join(["distilvec", "serve", str(run.student_folder)])

@@ -239,8 +239,8 @@ def _check(section: TaskSection, texts: list[tuple[str, ...]], classes: list[str
     shared = int(np.isin(origins[len(texts) :], origins[: len(texts)]).sum())
     if shared:
         log(
-            f"task {section.label}: {shared:,} of {len(test):,} test rows have a text of the training split, or much of "
-            "one. They do not show how the student does on new texts."
+            f"task {section.label}: {shared:,} of {len(test):,} test rows have a text of the training split, or much "
+            "of one. They do not show how the student does on new texts."
         )
 
 

@@ -4,6 +4,7 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from distilvec.data.corpus import (
     excluded_fingerprint,
     excluded_line,
     text_key,
+    validation_line,
     validation_size,
 )
 
@@ -103,7 +105,7 @@ def test_duplicates_against_a_set(tmp_path, monkeypatch, first, second, chunk, e
         if text.strip() and " ".join(text.casefold().split()) not in barred:
             expected[text.strip()] = None
     sources = source(tmp_path, "a", first), source(tmp_path, "b", second)
-    if len({" ".join(text.casefold().split()) for text in expected}) < 2:  # none would be left for validation
+    if len(expected) < 2:
         with pytest.raises(DistilvecError):
             build(tmp_path, *sources, excluded=excluded)
         return
@@ -219,6 +221,131 @@ def test_fingerprint_changes_with_everything(tmp_path):
     assert len(set(marks)) == len(marks)
     one, same = {"queries": ["a", "B  c"]}, {"queries": ["b c", "A", "a", " "]}
     assert excluded_fingerprint(one) == excluded_fingerprint(same)
+
+
+VOCABULARY = [f"{first}{second}{last}" for first in "bdfglmnprst" for second in "aeiou" for last in "klmnrstx"]
+
+
+def prose(seed, count, sentences=12):
+    """Texts of sentences of 3 to 24 words, which share no long run."""
+    random = Random(seed)
+    texts = []
+    for _ in range(count):
+        lengths = [random.randrange(3, 25) for _ in range(sentences)]
+        texts.append(" ".join(" ".join(random.choices(VOCABULARY, k=length)) + "." for length in lengths))
+    return texts
+
+
+def leaked(built):
+    """How many held-out texts lie inside a trained text, or around one, whatever their case and white space."""
+    held_out, trained = (
+        [" ".join(text.casefold().split()) for text in built.texts(rows)]
+        for rows in (built.holdout_rows, built.train_rows)
+    )
+    everything = "\0".join(trained)
+    return sum(text in everything or any(part in text for part in trained) for text in held_out)
+
+
+def test_no_held_out_text_is_inside_or_around_a_trained_one(tmp_path):
+    """Abstracts beside their pieces, as `distill` trains on long texts: 60 of 300, with all of their pieces."""
+    whole = source(tmp_path, "abstracts", prose(0, 300))
+    built = build(tmp_path, whole, {**whole, "name": "pieces", "pieces": 400}, validation_rows=None)
+    report = built.report
+    assert (report["origins"], report["holdout_origins"]) == (300, 60) and report["holdout"] > 3 * 60
+    assert leaked(built) == 0 and not np.isin(built.origins[built.holdout_rows], built.origins[built.train_rows]).any()
+    pieces = built.sources[built.holdout_rows] == 1
+    assert len(np.unique(built.origins[built.holdout_rows[pieces]])) == 60, "a text is held out with its pieces"
+    assert validation_line(report).startswith(f"{report['holdout']:,} texts of 60 of 300 documents (a piece belongs")
+
+
+def test_copies_and_variants_of_a_text_are_on_one_side(tmp_path):
+    """A file that is named twice in two roles, other case, one more blank, a text inside another one's table."""
+    texts = prose(1, 100, sentences=4)
+    variants = [text.upper() if number % 2 else text.replace(" ", "  ") for number, text in enumerate(texts)]
+    sources = (
+        source(tmp_path, "a", texts, role="query"),
+        source(tmp_path, "b", texts),
+        source(tmp_path, "c", variants),
+    )
+    built = build(tmp_path, *sources, prompts={"query": "q: "}, validation_rows=None)
+    assert built.report["kept"] == 300 and built.report["origins"] == 100 and leaked(built) == 0
+    assert built.report["holdout_origins"] == 20 and len(built.holdout_rows) == 60
+    asked = build(tmp_path, *sources, prompts={"query": "q: "}, validation_rows=50)
+    assert len(asked.holdout_rows) == 51, "whole origins, at least as many rows as stated"
+
+
+def test_chunks_that_overlap_and_rows_of_one_document_are_on_one_side(tmp_path):
+    articles, chunks = [], []
+    for number, article in enumerate(prose(2, 120, sentences=20)):
+        words = article.split()
+        for start in range(0, len(words) - 60, 40):
+            articles.append(number)
+            chunks.append(" ".join(words[start : start + 60]))
+    overlapping = build(tmp_path, source(tmp_path, "chunks", chunks), validation_rows=None)
+    assert overlapping.report["origins"] == 120 and leaked(overlapping) == 0
+    # Every second chunk has no word in common with the others of its article: a column tells
+    path = tmp_path / "apart.jsonl"
+    rows = [{"text": chunk, "doc_id": number} for number, chunk in list(zip(articles, chunks, strict=True))[::2]]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    apart = build(tmp_path, {"path": path}, validation_rows=None)
+    number_of = {row["text"]: row["doc_id"] for row in rows}
+    held_out, trained = (
+        {number_of[text] for text in apart.texts(rows)} for rows in (apart.holdout_rows, apart.train_rows)
+    )
+    assert apart.report["origins"] == 120 and not held_out & trained and len(held_out) == 24
+    assert "the column doc_id names a text's document" in validation_line(apart.report)
+    path.write_text("\n".join(json.dumps({"book": row["doc_id"], "text": row["text"]}) for row in rows))
+    stated = build(tmp_path, {"path": path, "origin": "book"}, validation_rows=None)
+    assert np.array_equal(stated.origins, apart.origins)
+    with refused("corpus.sources.0.origin", "no column 'boot'; found: book, text"):
+        build(tmp_path, {"path": path, "origin": "boot"})
+
+
+def test_a_column_of_few_values_names_no_documents_unless_it_is_stated(tmp_path):
+    path = tmp_path / "a.jsonl"
+    texts = prose(3, 90, sentences=3)
+    path.write_text("\n".join(json.dumps({"text": t, "source": f"web{n % 3}"}) for n, t in enumerate(texts)))
+    found = build(tmp_path, {"path": path}, validation_rows=None)
+    assert found.report["origins"] == 90 and found.report["origins_by"] == []
+    stated = build(tmp_path, {"path": path, "origin": "source"}, validation_rows=None)
+    assert stated.report["origins"] == 3 and len(stated.holdout_rows) == 30
+
+
+def test_a_header_on_every_text_joins_none_of_them(tmp_path):
+    header, footer = prose(4, 2, sentences=4)
+    texts = [f"{header}\n{text}\n{footer}" for text in prose(5, 200, sentences=5)]
+    built = build(tmp_path, source(tmp_path, "a", texts), validation_rows=None)
+    assert built.report["origins"] == 200 and built.report["holdout_origins"] == 40
+    # The header itself is in all of them: it is trained on
+    alone = build(tmp_path, source(tmp_path, "a", [header, *texts, footer]), validation_rows=None)
+    assert not {header, footer} & set(alone.texts(alone.holdout_rows))
+
+
+def test_texts_of_one_document_alone_are_validated_with_a_word_on_it(tmp_path):
+    words = prose(6, 1, sentences=400)[0].split()
+    chunks = [" ".join(words[start : start + 60]) for start in range(0, len(words) - 60, 30)]
+    built = build(tmp_path, source(tmp_path, "handbook", chunks), validation_rows=None)
+    assert len(built.holdout_rows) >= 10 and "All texts are of one document" in validation_line(built.report)
+
+
+def test_an_origin_that_is_too_large_is_trained_on(tmp_path):
+    book = " ".join(prose(7, 1, sentences=600))
+    cut = source(tmp_path, "book", [book], pieces=100), source(tmp_path, "notes", prose(8, 30, sentences=2))
+    built = build(tmp_path, *cut, validation_rows=None)
+    assert (built.sources[built.holdout_rows] == 1).all() and len(built.holdout_rows) >= 10
+
+
+def test_what_has_one_origin_with_a_test_text_is_left_out(tmp_path):
+    """A piece of it, a text around it, a row of its document: none is trained on."""
+    texts = prose(9, 40)
+    quoting = f"Quoted: {texts[0]} Said."
+    path = tmp_path / "a.jsonl"
+    rows = [{"text": text, "doc_id": number // 2} for number, text in enumerate(texts)]
+    path.write_text("\n".join(json.dumps(row) for row in [*rows, {"text": quoting, "doc_id": "other"}]))
+    built = build(tmp_path, {"path": path}, {"path": path, "pieces": 300}, excluded={"stored texts": [texts[0]]})
+    assert built.report["excluded_as"]["stored texts"] == built.report["excluded"] > 3
+    kept = "\0".join(everything(built))
+    assert not any(text[:50] in kept or text[-50:] in kept for text in (*texts[:2], quoting)) and texts[2] in kept
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,24 @@ def test_a_tenth_is_held_out_and_the_limit_drawn_by_seed(tmp_path):
         assert sorted([*found.train.tolist(), *found.holdout.tolist()]) == list(range(len(found)))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_examples_of_one_text_are_in_one_part(tmp_path, seed):
+    """The same text in other case, and half of it; the same pair with another score."""
+    words = [f"word{number}" for number in range(2400)]
+    texts = [" ".join(words[60 * number : 60 * number + 60]) for number in range(40)]
+    variants = [part for text in texts for part in (text, text.upper(), text[: len(text) // 2])]
+    rows = texts_of(*[(part, "ab"[n % 2], "train") for n, part in enumerate(variants)], ("t", "a", "test"))
+    pairs = pairs_of(*[(a, "b", n, "train") for n, a in enumerate(variants)], ("t", "t", 3, "test"), column="score")
+    for kind, examples in (("classification", rows), ("sts", pairs)):
+        found = make(tmp_path, examples, kind, seed=seed)[1]
+        first = [
+            str(text)[2:42].lower() if kind == "sts" else text[:40].lower()
+            for text in found.corpus.texts(found.rows[:, 0])
+        ]
+        held_out, trained = ({first[number] for number in part} for part in (found.holdout, found.train))
+        assert len(found.holdout) == 12 and len(held_out) == 4 and not held_out & trained
+
+
 @pytest.mark.parametrize("kind", ["classification", "sts"])
 def test_labels_of_n_examples_are_used_and_the_others_are_missing(tmp_path, kind):
     rows = texts_of(*[(f"text {n}", "ab"[n % 2], "train") for n in range(60)], ("t", "a", "test"))

@@ -141,6 +141,22 @@ def test_long_texts_are_fewer(rows, held_out, length, candidates, queries):
     assert again.every.tolist() == found.every.tolist()
 
 
+def test_neighbours_of_a_piece_are_of_other_texts(tiny_recipe, tmp_path, shared_cache):
+    """Held-out queries, and trained ones, have no piece of their own text among what is searched."""
+    path = tmp_path / "long.txt"
+    words = [f"{text} {number}." for number, text in enumerate(make_texts(1200))]
+    path.write_text("\n".join(" ".join(words[start : start + 6]) for start in range(0, 1200, 6)))
+    sources = [{"path": str(path)}, {"path": str(path), "name": "pieces", "pieces": 80}]
+    job = resolve(tiny_recipe(corpus={"sources": sources}), tmp_path / "run")
+    corpus, rows = job.corpus, draw_rows(job, SimpleNamespace(lengths=np.full(10_000, 10)))
+    queries, trained, candidates = (
+        set(corpus.origins[part].tolist()) for part in (rows.queries, rows.trained, rows.candidates)
+    )
+    assert len(queries) == len(set(corpus.origins[corpus.holdout_rows].tolist())) and len(rows.queries) > len(queries)
+    assert not queries & candidates and not trained & candidates and not queries & trained
+    assert set(rows.trained) <= set(corpus.train_rows) and set(rows.queries) <= set(corpus.holdout_rows)
+
+
 def test_too_few_texts_and_no_teacher_have_no_judgement(tiny_recipe, tmp_path, shared_cache, monkeypatch):
     assert draw_rows(corpus_of(15, 5), SimpleNamespace(lengths=np.full(15, 9))) is None
     job = resolve(tiny_recipe(), tmp_path / "run")

@@ -202,6 +202,27 @@ def test_rows_of_one_text_are_drawn_together(seed):
     assert has_note(found, "different labels on different rows: 12")
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_that_overlap_are_on_one_side(seed):
+    """A paragraph and its text, one more exclamation mark: by seed or stated, none is trained on and tested."""
+    words = [f"word{number}" for number in range(2400)]
+    rows = []
+    for number in range(40):
+        text = " ".join(words[60 * number : 60 * number + 60])
+        for part in (text, text[: len(text) // 2], f"so {text.upper()}!"):
+            rows.append({"text": part, "label": f"intent {number % 4}"})
+    found = split(rows, seed=seed)
+    beginnings = [{row.texts[0].removeprefix("so ").lower()[:40] for row in part} for part in parts_of(found)]
+    assert sum(map(len, beginnings)) == len(set.union(*beginnings)) == 40 and all(beginnings)
+    assert len(found.test) == 24
+    stated = [{**row, "split": "test" if number == 0 else "train"} for number, row in enumerate(rows)]
+    assert len(trained_texts(split(stated))) == 117
+
+
+def parts_of(found):
+    return found.train, found.validation, found.test
+
+
 def test_rows_with_texts_of_their_own_are_drawn_as_before_texts_counted():
     """A run that was begun before is resumed with the same rows."""
     numbers = sorted(int(text.split()[1]) for text in texts_of(split(INTENTS).test))

@@ -205,6 +205,53 @@ def test_tasks_are_made_from_the_table_itself(table, vectors):
     assert len(stored_tasks(index, 1000)[0].queries) == 60  # at most a fifth
 
 
+@pytest.mark.parametrize("kind", ["parquet", "lancedb", "npy"])
+@pytest.mark.parametrize("column", [None, "doc_id", "article"])
+def test_no_chunk_of_a_searched_article_is_trained_on_or_its_neighbour(kind, column, tmp_path, tiny_recipe, tiny_model):
+    """Chunks that overlap, or are told by a column, of a usual name or a stated one: queries are of other articles."""
+    articles = [f"a{number}w{word}" for number in range(100) for word in range(200)]
+    overlap = 25 if column is None else 0
+    rows = []
+    for number in range(100):
+        words = articles[200 * number : 200 * number + 200]
+        for start in range(0, 200, 50):
+            text = " ".join(words[max(0, start - overlap) : start + 50])
+            rows.append({"text": text, column or "length": f"doc {number}", "id": str(len(rows))})
+    chunk_vectors = np.random.default_rng(0).normal(size=(len(rows), 8)).astype(np.float32)
+    table = pa.Table.from_pylist(rows).append_column("vector", pa.array(list(chunk_vectors)))
+    given = {"columns": {"origin": "article"}} if column == "article" else {}
+    if kind == "parquet":
+        pq.write_table(table, tmp_path / "chunks.parquet")
+        given["vectors"] = tmp_path / "chunks.parquet"
+    elif kind == "lancedb":
+        pytest.importorskip("lancedb").connect(tmp_path / "db").create_table("chunks", table)
+        given["vectors"] = tmp_path / "db" / "chunks.lance"
+    else:
+        np.save(tmp_path / "chunks.npy", chunk_vectors)
+        (tmp_path / "texts.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+        given |= {"vectors": tmp_path / "chunks.npy", "texts": tmp_path / "texts.jsonl"}
+    given = {name: value if name == "columns" else str(value) for name, value in given.items()}
+
+    recipe = tiny_recipe(
+        teacher=given,
+        student={"model": str(tiny_model), "layers": 2},
+        corpus={"sources": [{"builtin": "teacher"}]},
+        evaluation__stored=60,
+        cache__root=str(tmp_path / "cache"),
+    )
+    job = resolve(recipe, tmp_path / "run")
+
+    def article_of(texts):
+        return {text.split()[-1].partition("w")[0] for text in texts}
+
+    neighbors = next(task for task in job.tasks if task.name == NEIGHBORS)
+    asked = article_of(neighbors.queries)
+    assert (len(neighbors.queries), len(asked)) == (60, 20), "a fifth of the articles, with several chunks each"
+    assert not asked & article_of(neighbors.documents) and len(neighbors.documents) == 320
+    parts = [article_of(job.corpus.texts(rows)) for rows in (job.corpus.train_rows, job.corpus.holdout_rows)]
+    assert not asked & (parts[0] | parts[1]) and not parts[0] & parts[1] and len(parts[1]) == 16
+
+
 def test_the_teacher_itself_overlaps_fully_and_another_model_does_not(table, tiny_model, near_teacher):
     section = TeacherSection(vectors=table)
     same = check_index(tiny_model, section, sample=50)

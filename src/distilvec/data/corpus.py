@@ -204,7 +204,7 @@ def build_corpus(
 
     `prompts` by role (a missing role has none). Texts that have one origin with an `excluded` text are dropped, and
     counted by what that text is. `progress(stage, rows)` is called now and then.
-    Errors: DistilvecError for sources that cannot be read, fewer than two origins, more than half for validation, no
+    Errors: DistilvecError for sources that cannot be read, fewer than two rows, more than half for validation, no
     disk space.
     """
     excluded = (excluded or {}) if section.exclude_evaluation else {}
@@ -239,6 +239,10 @@ def build_corpus(
         totals["origins"] = int(origins.max(initial=-1)) + 1
         _check_rows(section, totals)
         drawn = _draw_validation(section, origins, found.is_common[keep])
+        if not drawn.any():  # all texts are of one document
+            totals["origins"] = 1
+            origins = np.arange(len(origins))
+            drawn = _draw_validation(section, origins, np.zeros(len(origins), dtype=np.bool_))
         copy_rows(raw, place, keep, ends, progress)
         if _corpus_fingerprint(section, files, prompts, _fingerprint_of_keys(excluded_kinds)) != name:
             raise DistilvecError("corpus.sources", "its files changed while they were read.", "Run the command again.")
@@ -277,6 +281,11 @@ def validation_size(asked: int | None, rows: int, key: str = "corpus.validation_
 
 def validation_line(report: Mapping[str, Any]) -> str:
     """Say of how many texts and origins the validation part is, and how origins were told."""
+    if report["origins"] == 1:
+        return (
+            f"{report['holdout']:,} texts. All texts are of one document, or overlap as if they were: what is measured "
+            "on some of them does not hold for others"
+        )
     told = [f"the column {name} names a text's document" for name in report["origins_by"] if name != DOCSTRING]
     told += ["a passage belongs to its docstring"] if DOCSTRING in report["origins_by"] else []
     told += ["a piece belongs to its text", f"texts that share {SHARED} words in a row belong together"]
@@ -287,16 +296,21 @@ def validation_line(report: Mapping[str, Any]) -> str:
 def _draw_validation(section: CorpusSection, origins: Rows, is_common: Mask) -> Mask:
     """Draw whole origins by seed until there are enough rows and, without a stated number of rows, enough origins.
 
-    An origin that would make it too large is trained on, as is what is common to many. bool [rows].
+    One that would make the part too large is trained on, as is what is common to many. bool [rows], none True where no
+    origin is small enough.
     """
     wanted = validation_size(section.validation_rows, len(origins))
     most = min(len(origins) // 2, max(wanted, MAX_VALIDATION))
+    sizes = np.bincount(origins)
     fewest_origins = 1
     if section.validation_rows is None:
-        fewest_origins = min(VALIDATION_ORIGINS, (int(origins.max()) + 1) // ORIGIN_SHARE)
+        fewest_origins = min(VALIDATION_ORIGINS, len(sizes) // ORIGIN_SHARE)
     generator = np.random.Generator(np.random.PCG64(section.seed))
     order = generator.permutation(np.unique(origins[~is_common]))
-    return draw_origins(order, np.bincount(origins), wanted, fewest_origins, most)[origins]
+    is_drawn = draw_origins(order, sizes, wanted, fewest_origins, most)
+    if not is_drawn.any():
+        is_drawn = draw_origins(order[np.argsort(sizes[order], kind="stable")], sizes, 1, 1, len(origins) // 2)
+    return is_drawn[origins]
 
 
 def excluded_line(report: Mapping[str, Any]) -> str:
@@ -315,8 +329,8 @@ def excluded_line(report: Mapping[str, Any]) -> str:
 
 
 def _check_rows(section: CorpusSection, totals: Mapping[str, Any]) -> None:
-    """DistilvecError for texts of fewer than two origins, with the reason why the others are left out."""
-    if totals["origins"] > 1:
+    """DistilvecError for fewer than two texts, with the reason why the others are left out."""
+    if totals["kept"] > 1:
         return
     excluded = {kind: count for kind, count in totals["excluded_as"].items() if count}
     if totals["excluded"] and totals["excluded"] == totals["read"] - totals["empty"] and LEFT_OUT not in excluded:
@@ -335,10 +349,7 @@ def _check_rows(section: CorpusSection, totals: Mapping[str, Any]) -> None:
         causes.append(f"left out {excluded_line(totals)}")
     conditions = any(source.where for source in section.sources)
     fix = "Add texts, or look at 'where'." if conditions else "Add texts."
-    problem = "no text to train on"
-    if totals["kept"]:
-        texts = "a single text" if totals["kept"] == 1 else f"{totals['kept']:,} texts of one document"
-        problem = f"{texts}, of which none is left for validation"
+    problem = "a single text, of which none is left for validation" if totals["kept"] else "no text to train on"
     raise DistilvecError("corpus.sources", f"{problem}: {', '.join(causes)}.", fix)
 
 

@@ -32,7 +32,7 @@ from distilvec.data.corpus import LONGEST_TEXT, SEPARATOR, Corpus, describe, tex
 from distilvec.data.corpus_files import Rows, TextWriter, as_keys, clean_text, write_columns
 from distilvec.data.origins import draw_origins, origin_numbers
 from distilvec.data.readers import check_readable
-from distilvec.data.task_rows import TableOptions, load_labelled, loose_text, some_of, split_file
+from distilvec.data.task_rows import TableOptions, load_labelled, some_of, split_file
 
 FORMAT = 2
 VALIDATION = 10  # one training row in ten is for validation if the task has no validation split
@@ -235,18 +235,13 @@ def _check(section: TaskSection, texts: list[tuple[str, ...]], classes: list[str
         problem = f"{section.path}: training and test rows are the same"
         fix = "Add a column split (train, test), or name a folder with the files train and test, such as train.csv."
         raise DistilvecError("task.test_split", f"{problem}.", fix)
-    trained = {_loose_key(parts) for parts in texts}
-    shared = sum(_loose_key(parts) in trained for parts in test)
+    origins = origin_numbers("\n".join(parts) for parts in [*texts, *test])
+    shared = int(np.isin(origins[len(texts) :], origins[: len(texts)]).sum())
     if shared:
         log(
-            f"task {section.label}: {shared:,} of {len(test):,} test rows have a text of the training split. They do "
-            "not show how the student does on new texts."
+            f"task {section.label}: {shared:,} of {len(test):,} test rows have a text of the training split, or much "
+            "of one. They do not show how the student does on new texts."
         )
-
-
-def _loose_key(parts: tuple[str, ...]) -> tuple[str, ...]:
-    """What a text or pair shares with those that differ in case and white space alone."""
-    return tuple(loose_text(text) for text in parts)
 
 
 def _read(section: TaskSection, split: str) -> tuple[list[tuple[str, ...]], Targets]:
@@ -266,8 +261,10 @@ def _draw(section: TaskSection, texts: Sequence[tuple[str, ...]]) -> tuple[Rows,
     is_drawn = draw_origins(in_order, np.bincount(origins), max(1, len(order) // VALIDATION), 1, len(order) // 2)
     is_validation = is_drawn[origins]
     if not is_validation.any():
-        problem = f"the {len(order):,} examples are of one text: none is left for validation."
-        raise DistilvecError("task.limit" if section.limit else "task.path", problem, "Give at least two.")
+        log(f"task {section.label}: all training rows have one text, or much of it: validation is drawn row by row")
+        is_validation = np.arange(len(order)) < max(1, len(order) // VALIDATION)
+    if is_validation.all():
+        raise DistilvecError("task.limit", "1 example is too few: one is for validation.", "Give at least 2.")
     return order[~is_validation], order[is_validation]
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from scipy.sparse.csgraph import connected_components
 from distilvec.core.artifacts import open_column
 from distilvec.data import corpus_files
 from distilvec.data.corpus_files import Mask, Progress, Rows
+from distilvec.data.task_rows import loose_text
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -77,19 +78,23 @@ def origin_numbers(texts: Iterable[str], documents: Iterable[object] | None = No
     with tempfile.TemporaryDirectory(prefix="distilvec-origins-") as folder, ExitStack() as stack:
         writer = RunWriter(Path(folder), stack)
         keys: list[int] = []
-        named = ((text, None) for text in texts) if documents is None else zip(texts, documents, strict=True)
-        numbered = enumerate(named)
-        while batch := list(islice(numbered, _TEXTS)):
-            keys += [row if document is None else document_key(document) for row, (_, document) in batch]
-            writer.append([text for _, (text, _) in batch])
+        named = zip(texts, repeat(None)) if documents is None else zip(texts, documents, strict=True)
+        while batch := list(islice(named, _TEXTS)):
+            keys += [text_key(text) if document is None else document_key(document) for text, document in batch]
+            writer.append([text for text, _ in batch])
         stack.close()
         return find_origins(Path(folder), np.array(keys, dtype=np.uint64)).numbers
 
 
 def document_key(document: object) -> int:
-    """Return 64 bits that name a document, or a text; above all numbers of texts."""
+    """Return 64 bits that name a document."""
     content = str(document).encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") | 1 << 63
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
+def text_key(text: str) -> int:
+    """Return 64 bits that name a text, the same whatever its case and white space."""
+    return document_key(f"text\0{loose_text(text)}")
 
 
 def draw_origins(order: Rows, sizes: Rows, rows: int, origins: int, most: int) -> Mask:
@@ -124,15 +129,16 @@ class RunWriter:
     """Writes the runs of texts, which `find_origins` compares."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self._columns = corpus_files.open_columns(folder, stack, runs=np.uint64, run_rows=np.int64)
+        self._columns = corpus_files.open_columns(folder, stack, runs=np.uint64, run_rows=np.int64, run_words=np.int64)
         self._rows = 0
 
     def append(self, texts: list[str]) -> None:
         """Add texts."""
         for some in _groups(texts):
-            runs, rows = stored_runs(some)
+            runs, rows, words = stored_runs(some)
             self._columns["runs"].append(runs)
             self._columns["run_rows"].append(rows + self._rows)
+            self._columns["run_words"].append(words)
             self._rows += len(some)
 
 
@@ -144,36 +150,54 @@ def find_origins(folder: Path, keys: Hashes, progress: Progress = lambda stage, 
     """
     runs: Hashes = open_column(folder / "runs.npy")
     run_rows: Rows = open_column(folder / "run_rows.npy")
+    run_words: Rows = open_column(folder / "run_words.npy")
     stated, origin_of_row = np.unique(keys, return_inverse=True)
     most = int(np.clip(len(stated) // COMMON_SHARE, FEWEST_COMMON, MOST_COMMON))
-    has_run = np.zeros(len(keys), dtype=np.bool_)
-    has_rare_run = np.zeros(len(keys), dtype=np.bool_)
-    links = [np.empty(0, dtype=np.int64)]  # numbers of two origins as one
+
+    is_common_run = np.zeros(len(runs), dtype=np.bool_)
+    for entries, _ in corpus_files.parts_of(runs):
+        group = np.unique(runs[entries], return_inverse=True)[1]
+        origins = origin_of_row[run_rows[entries]]
+        firsts = np.unique(group * len(stated) + origins) // len(stated)
+        is_common_run[entries] = np.bincount(firsts)[group] > most
+    is_evidence = ~is_common_run
+    if is_common_run.any():
+        _drop_neighbours(is_evidence, np.flatnonzero(is_common_run), run_rows, run_words)
+
+    links = [np.empty(0, dtype=np.int64)]  # the numbers of two origins as one
     for entries, share in corpus_files.parts_of(runs):
-        rows = run_rows[entries]
-        origins = origin_of_row[rows]
+        entries = entries[is_evidence[entries]]
+        origins = origin_of_row[run_rows[entries]]
         order = np.lexsort((origins, runs[entries]))
-        values, origins, rows = runs[entries][order], origins[order], rows[order]
-        is_first_of_run = np.diff(values, prepend=~values[:1]) != 0
-        is_other_origin = is_first_of_run | (np.diff(origins, prepend=-1) != 0)
-        run = np.cumsum(is_first_of_run) - 1
-        is_rare = np.bincount(run, weights=is_other_origin)[run] <= most
-        has_run[rows] = True
-        has_rare_run[rows[is_rare]] = True
+        values, origins = runs[entries][order], origins[order]
         # Each origin of a run is linked to the one before it
-        second = np.flatnonzero(is_rare & is_other_origin & ~is_first_of_run)
+        second = 1 + np.flatnonzero((values[1:] == values[:-1]) & (origins[1:] != origins[:-1]))
         links.append(np.unique(origins[second - 1] * len(stated) + origins[second]))
         progress("comparing texts", int(share * len(keys)))
     first, second = np.divmod(np.unique(np.concatenate(links)), max(len(stated), 1))
     graph = coo_matrix((np.ones(len(first), dtype=np.int8), (first, second)), shape=(len(stated), len(stated)))
     numbers = connected_components(graph, directed=False)[1].astype(np.int64)[origin_of_row]
-    is_common = has_run & ~has_rare_run
+
+    is_common = np.zeros(len(keys), dtype=np.bool_)
+    is_common[run_rows[is_common_run]] = True
+    is_common[run_rows[~is_common_run]] = False
     numbers[is_common] = len(stated) + np.arange(int(is_common.sum()))
-    return Origins(np.unique(numbers, return_inverse=True)[1].astype(np.int64), is_common)
+    _, firsts, numbers = np.unique(numbers, return_index=True, return_inverse=True)
+    return Origins(np.argsort(np.argsort(firsts))[numbers].astype(np.int64), is_common)
 
 
-def stored_runs(texts: list[str]) -> tuple[Hashes, Rows]:
-    """The hashes of some of the texts' runs of words, and the number of the text of each.
+def _drop_neighbours(is_evidence: Mask, common: Rows, run_rows: Rows, run_words: Rows) -> None:
+    """Take away the runs that overlap a `common` one of their text: a form and the same next word."""
+    for start in range(0, len(is_evidence), corpus_files.CHUNK):
+        places = np.arange(start, min(start + corpus_files.CHUNK, len(is_evidence)))
+        behind = np.searchsorted(common, places)
+        for other in (common[np.maximum(behind - 1, 0)], common[np.minimum(behind, len(common) - 1)]):
+            is_near = np.abs(run_words[places] - run_words[other]) < _RUN_UNITS // _WORD_UNITS
+            is_evidence[places[is_near & (run_rows[places] == run_rows[other])]] = False
+
+
+def stored_runs(texts: list[str]) -> tuple[Hashes, Rows, Rows]:
+    """The hashes of some of the texts' runs of words, the number of the text of each, and of its first word there.
 
     The one run of a text that is shorter than a run is the whole text. Texts without a letter or digit have none.
     """
@@ -189,7 +213,7 @@ def stored_runs(texts: list[str]) -> tuple[Hashes, Rows]:
     is_start = starts_word[characters]
     words = np.flatnonzero(is_start)
     if not len(words):
-        return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
+        return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     places = np.append(words, len(characters))
     texts_of_words = text_of_character[characters[words]]
     units = np.where(kinds[characters[words]] == _ALONE, 1, _WORD_UNITS)
@@ -209,7 +233,8 @@ def stored_runs(texts: list[str]) -> tuple[Hashes, Rows]:
     powers, inverses = _powers(_BASE, size), _powers(pow(_BASE, -1, 1 << 64), size)
     sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(values * powers[: len(values)])])
     hashes = _mixed((sums[places[run_ends]] - sums[places[run_starts]]) * inverses[places[run_starts]])
-    return _smallest_of_neighbours(hashes, rows)
+    chosen = _smallest_of_neighbours(hashes, rows)
+    return hashes[chosen], rows[chosen], (run_starts - _bounds(texts_of_words)[0][run_starts])[chosen]
 
 
 def _groups(texts: list[str]) -> Iterator[list[str]]:
@@ -220,18 +245,16 @@ def _groups(texts: list[str]) -> Iterator[list[str]]:
             yield texts[places[0] : places[-1] + 1]
 
 
-def _smallest_of_neighbours(hashes: Hashes, rows: Rows) -> tuple[Hashes, Rows]:
-    """The smallest of every NEIGHBOURS hashes of one text that follow each other, without repetitions in a row."""
-    place = np.arange(len(rows))
+def _smallest_of_neighbours(hashes: Hashes, rows: Rows) -> Rows:
+    """The places of the smallest of every NEIGHBOURS hashes of one text that follow each other."""
+    places = np.arange(len(rows))
     firsts, ends = _bounds(rows)
-    lasts = ends - 1
-    smallest = hashes
+    smallest = places
     for step in range(1, NEIGHBOURS):
-        smallest = np.minimum(smallest, hashes[np.minimum(place + step, lasts)])
-    is_whole = place <= np.maximum(firsts, lasts - NEIGHBOURS + 1)
-    smallest, rows = smallest[is_whole], rows[is_whole]
-    is_new = (np.diff(rows, prepend=-1) != 0) | (np.diff(smallest, prepend=smallest[:1]) != 0)
-    return smallest[is_new], rows[is_new]
+        other = np.minimum(places + step, ends - 1)
+        smallest = np.where(hashes[other] < hashes[smallest], other, smallest)
+    smallest = smallest[places <= np.maximum(firsts, ends - NEIGHBOURS)]
+    return smallest[np.diff(smallest, prepend=-1) != 0]
 
 
 _kinds = np.zeros(0x110000, dtype=np.uint8)  # of characters, as far as any text had them

@@ -100,7 +100,7 @@ def check(
         test: Your own judged queries: rows of query and document, a folder in BEIR's form, or a suite. Tasks whose
             documents the index holds are scored, too.
         sample: Number of stored texts that are searched for, at most a fifth of the index.
-        columns: The index's names of its columns, by text, embedding, id and role.
+        columns: The index's names of its columns, by text, embedding, id, role and origin (documents).
         texts: The file of the texts of a .npy or .faiss index.
         limit: Read so many rows of the index, drawn at random.
         similarity: How the index compares vectors, where it does not say.

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_file
 from distilvec.core.run_folder import RunFolder
+from distilvec.data.origins import origin_numbers
 from distilvec.data.task_rows import (
     SPLIT_USES,
     TEST,
@@ -27,6 +29,7 @@ from distilvec.verbs.classify.rows import SPLIT, LabelledText, LabelledTexts, So
 
 VALIDATION_SHARE = 0.1  # of the training rows; on them the best student is chosen
 LEAST_FOR_VALIDATION = 4  # training rows of a label before one of them is taken away
+_Origins: TypeAlias = dict[tuple[str, ...], int]  # number of the origin by texts
 TEST_SIZE = 0.2  # share of every label's rows, where nothing else is stated
 
 
@@ -68,9 +71,9 @@ def read_and_split(
 def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float | None, seed: int) -> Split:
     """Split the rows: a test file, else the file's column `split`, else a share of every label, drawn by seed.
 
-    No text of a test row is trained on or chosen on, whatever its labels, its case and its white space: stated training
-    rows with such a text are left out, and rows of one text are drawn together. A row that is there twice counts once.
-    A label with a single text is trained on and not tested.
+    No text of a test row, nor a part of it, is trained on or chosen on, whatever its labels: stated training rows of
+    such an origin (data/origins.py) are left out, and rows of one origin are drawn together. A row that is there twice
+    counts once. A label with a single text is trained on and not tested.
     Errors: DistilvecError if no rows are left, for a single label, for labels of test rows that no training row has,
     and for a share where the column states the test rows.
     """
@@ -103,12 +106,13 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
         example = shown_value(contradictory[0])
         notes.append(f"texts with different labels on different rows: {len(contradictory):,}, such as {example}")
 
+    origins = _origins_of([*train, *validation, *test_rows])
     left_out: list[LabelledText] = []
     if test_rows:
-        train, validation, left_out = _without_test_texts(train, validation, test_rows, notes)
+        train, validation, left_out = _without_test_texts(train, validation, test_rows, origins, notes)
     else:
-        single = _labels_of_one_text(train)
-        train, test_rows = _draw(train, TEST_SIZE if test_size is None else test_size, seed, 2)
+        single = _labels_of_one_text(train, origins)
+        train, test_rows = _draw(train, origins, TEST_SIZE if test_size is None else test_size, seed, 2)
         if single:
             notes.append(f"trained on and not tested, with one text each: {some_of(single)}")
     if not test_rows:
@@ -117,7 +121,7 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
         problem = "no rows are left for the training: all of their texts are in the test or validation rows."
         raise DistilvecError(key, problem, "Give training rows with other texts.")
     if not validation:
-        train, validation = _draw(train, VALIDATION_SHARE, seed, LEAST_FOR_VALIDATION)
+        train, validation = _draw(train, origins, VALIDATION_SHARE, seed, LEAST_FOR_VALIDATION)
     split = Split(train, validation, test_rows, notes)
     _check(split, data.several, key, left_out)
     return split
@@ -263,20 +267,24 @@ def _rows_of_test_file(column: _RowsByUse, notes: list[str]) -> list[LabelledTex
 
 
 def _without_test_texts(
-    train: list[LabelledText], validation: list[LabelledText], test: list[LabelledText], notes: list[str]
+    train: list[LabelledText],
+    validation: list[LabelledText],
+    test: list[LabelledText],
+    origins: _Origins,
+    notes: list[str],
 ) -> tuple[list[LabelledText], list[LabelledText], list[LabelledText]]:
-    """The training and validation rows without texts of the test, the training rows without those of validation too.
+    """The training and validation rows without origins of the test, the training rows without those of validation too.
 
     Third come the rows that were left out. A student that is chosen on a test text has seen the test as well.
     """
-    kept_validation, in_test = _without_texts(validation, test)
-    kept_train, trained_in_test = _without_texts(train, test)
-    kept_train, in_validation = _without_texts(kept_train, kept_validation)
+    kept_validation, in_test = _without_texts(validation, test, origins)
+    kept_train, trained_in_test = _without_texts(train, test, origins)
+    kept_train, in_validation = _without_texts(kept_train, kept_validation, origins)
     in_test += trained_in_test
     if in_test:
         note = f"rows left out of the training because their text is in the test: {len(in_test):,}"
-        tested = {(_text_key(row), row.labels) for row in test}
-        differing = sum((_text_key(row), row.labels) not in tested for row in in_test)
+        tested = {(origins[row.texts], row.labels) for row in test}
+        differing = sum((origins[row.texts], row.labels) not in tested for row in in_test)
         if differing:
             note += f", of them with other labels than there: {differing:,}"
         notes.append(note)
@@ -286,13 +294,13 @@ def _without_test_texts(
 
 
 def _without_texts(
-    rows: list[LabelledText], others: list[LabelledText]
+    rows: list[LabelledText], others: list[LabelledText], origins: _Origins
 ) -> tuple[list[LabelledText], list[LabelledText]]:
-    """The rows whose text is not among those of other rows, and the rest."""
-    texts = {_text_key(row) for row in others}
+    """The rows whose origin is not among those of other rows, and the rest."""
+    of_others = {origins[row.texts] for row in others}
     kept, left_out = [], []
     for row in rows:
-        if _text_key(row) in texts:
+        if origins[row.texts] in of_others:
             left_out.append(row)
         else:
             kept.append(row)
@@ -300,13 +308,13 @@ def _without_texts(
 
 
 def _draw(
-    rows: Sequence[LabelledText], share: float, seed: int, fewest: int
+    rows: Sequence[LabelledText], origins: _Origins, share: float, seed: int, fewest: int
 ) -> tuple[list[LabelledText], list[LabelledText]]:
-    """Draw a share of every label's texts, at least one where there are `fewest`; the other rows come first.
+    """Draw a share of every label's origins, at least one where there are `fewest`; the other rows come first.
 
-    All rows of a text are drawn together. A text with several labels counts for its rarest one.
+    All rows of an origin are drawn together. One with several labels counts for its rarest one.
     """
-    groups = _rows_of_texts(rows)
+    groups = _grouped(rows, [origins[row.texts] for row in rows])
     labels_of_groups = [{label for row in group for label in row.labels} for group in groups]
     counts = Counter(label for labels in labels_of_groups for label in labels)
     by_label: dict[str, list[int]] = {}
@@ -322,7 +330,7 @@ def _draw(
             count = max(1, round(share * len(numbers)))
             drawn.update(numbers[: min(count, len(numbers) - 1)])
 
-    # A text with several labels is not drawn where one of them would be left without a row to train on
+    # An origin with several labels is not drawn where one of them would be left without a row to train on
     remaining = {label for number, labels in enumerate(labels_of_groups) if number not in drawn for label in labels}
     drawn = {number for number in drawn if remaining.issuperset(labels_of_groups[number])}
     kept_rows, drawn_rows = [], []
@@ -364,26 +372,33 @@ def _text_key(row: LabelledText) -> tuple[str, ...]:
     return tuple(loose_text(text) for text in row.texts)
 
 
-def _rows_of_texts(rows: Sequence[LabelledText]) -> list[list[LabelledText]]:
-    """The rows grouped by their text, in the order of the first row of each."""
-    groups: dict[tuple[str, ...], list[LabelledText]] = {}
-    for row in rows:
-        groups.setdefault(_text_key(row), []).append(row)
+def _origins_of(rows: Sequence[LabelledText]) -> _Origins:
+    """The number of the origin of every text or pair."""
+    texts = list(dict.fromkeys(row.texts for row in rows))
+    numbers = origin_numbers("\n".join(parts) for parts in texts)
+    return dict(zip(texts, numbers.tolist(), strict=True))
+
+
+def _grouped(rows: Sequence[LabelledText], keys: Sequence[Hashable]) -> list[list[LabelledText]]:
+    """The rows grouped by their keys, in the order of the first row of each."""
+    groups: dict[Hashable, list[LabelledText]] = {}
+    for row, key in zip(rows, keys, strict=True):
+        groups.setdefault(key, []).append(row)
     return list(groups.values())
 
 
 def _contradictory_texts(rows: Sequence[LabelledText]) -> list[str]:
     """The texts whose rows have different labels; of a pair its first text."""
     contradictory = []
-    for group in _rows_of_texts(rows):
+    for group in _grouped(rows, [_text_key(row) for row in rows]):
         if len({row.labels for row in group}) > 1:
             contradictory.append(group[0].texts[0])
     return contradictory
 
 
-def _labels_of_one_text(rows: Sequence[LabelledText]) -> list[str]:
-    """The labels that a single text has, sorted."""
+def _labels_of_one_text(rows: Sequence[LabelledText], origins: _Origins) -> list[str]:
+    """The labels that texts of a single origin have, sorted."""
     counts: Counter[str] = Counter()
-    for group in _rows_of_texts(rows):
+    for group in _grouped(rows, [origins[row.texts] for row in rows]):
         counts.update({label for row in group for label in row.labels})
     return sorted(label for label, count in counts.items() if count == 1)

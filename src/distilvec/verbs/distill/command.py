@@ -65,9 +65,7 @@ def distill(
     api_model: Annotated[str | None, option("The model of an API that offers several.")] = None,
     column: Annotated[
         list[str] | None,
-        option(
-            "text=NAME, origin=NAME: columns of texts and their documents. Of an index also embedding=, id=, role=."
-        ),
+        option("text=NAME, origin=NAME: columns of texts, of their documents. Of an index also embedding=, id=, role="),
     ] = None,
     limit: Annotated[int | None, option("Read n rows of an index, drawn at random.", min=1)] = None,
     similarity: Annotated[

@@ -8,17 +8,19 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from distilvec.config.base import as_name
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import absolute_path, write_file
 from distilvec.core.log import log
+from distilvec.data.origins import origin_numbers
 from distilvec.data.readers import Location, Row, read_rows
 from distilvec.data.task_rows import (
     SPLIT_USES,
     TRAIN,
     find_table,
     label_of,
-    loose_text,
     need_columns,
     number_of,
     only_columns,
@@ -202,21 +204,18 @@ def _positive_label(rows: LocatedRows, file: Path) -> str:
 def _split_by_label(rows: LocatedRows, file: Path, root: Path) -> Path:
     """Write rows of one split with two: the last fifth of every label's rows, in the file's order, is the test.
 
-    A text counts once, whatever its labels: no text is in both splits. Of a label with few texts one is tested. Errors:
-    DistilvecError where no label has two texts.
+    An origin counts once, whatever its labels: no text, or part of one, is in both splits. Of a label with few texts
+    one is tested. Errors: DistilvecError where no label has two texts.
     """
     texts_by_label: dict[str, list[str]] = {}
-    seen: set[str] = set()
-    for where, row in rows:
-        text = text_of(row["text"], where, "text")
-        label = label_of(row["label"], where)
-        key = loose_text(text)
-        if key not in seen:
-            seen.add(key)
-            texts_by_label.setdefault(label, []).append(text)
-    repeated = len(rows) - len(seen)
+    texts = [text_of(row["text"], where, "text") for where, row in rows]
+    distinct = np.sort(np.unique(origin_numbers(texts), return_index=True)[1]).tolist()
+    for number in distinct:
+        where, row = rows[number]
+        texts_by_label.setdefault(label_of(row["label"], where), []).append(texts[number])
+    repeated = len(rows) - len(distinct)
     if repeated:
-        log(f"note: {file}: {repeated:,} rows repeat the text of another one and are left out of the test")
+        log(f"note: {file}: {repeated:,} rows repeat another one, or much of its text, and are left out of the test")
 
     if all(len(texts) < 2 for texts in texts_by_label.values()):
         raise DistilvecError(KEY, f"{file}: no label has two texts, one to train on and one to test.", "Add some.")

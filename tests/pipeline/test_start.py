@@ -259,7 +259,7 @@ def test_a_student_of_an_index_stays_its_student_when_the_index_grows(tiny_recip
     assert student_of(200, tiny_model, "again").recipe.student.dense == "always"
     for count in (200, 260):
         job = student_of(count, tmp_path / "first" / "student", "later")
-        assert job.recipe.student.dense == "keep", "its own layer goes on"
+        assert job.recipe.student.dense == "fold", "its own layer goes on"
 
 
 def test_a_student_goes_on_behind_its_own_layer(tiny_recipe, tmp_path, wide_teacher):

@@ -34,7 +34,7 @@ from distilvec.teachers.model_embedder import ModelEmbedder, special_tokens
 from distilvec.teachers.teacher import OpenTeacher, open_teacher
 
 FORMAT = 5  # raised when the same settings and files would give another description
-STUDENT_FORMAT = 6
+STUDENT_FORMAT = 7
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from torch.nn.functional import normalize
 
 from distilvec.config.student import StudentSection
 from distilvec.core.batch import TextBatch
-from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.build import TeacherInfo, build_student
@@ -163,7 +162,7 @@ BEHIND = {
         ["Dense", "Dense"],
         2 * 32 * 32,
     ),
-    "none": (lambda: [], [], 0),
+    "none": (list, [], 0),
 }
 
 

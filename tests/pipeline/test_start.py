@@ -21,6 +21,8 @@ from refusals import refused
 from safetensors.torch import load_file
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from transformers import CONFIG_MAPPING
 
 import distilvec
 from distilvec.core.errors import DistilvecError
@@ -325,6 +327,24 @@ def test_the_best_layers_and_a_size_keep_the_teachers_layers(started, tiny_recip
 
     static = resolve(tiny_recipe(**changes | {"student__size": "10%"}), tmp_path / "static")
     assert static.recipe.student.is_static and static.recipe.student.dense == "auto"
+
+
+def test_embedding_gemma2_is_cut_and_its_best_layers_are_chosen(started, tiny_recipe, tmp_path):
+    """Its states are wider than its hidden size, and each of its layers reads inputs of its own."""
+    if "embedding_gemma2_text" not in CONFIG_MAPPING:
+        pytest.skip("needs a later transformers")
+    plain = architectures.embedding_gemma2(tmp_path / "plain")
+    modules = [Transformer(str(plain)), Pooling(48, "mean"), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(tmp_path / "gemma"))
+    teacher = {"teacher__model": str(tmp_path / "gemma"), "train__max_steps": 1, "train__learning_rate": 1e-9}
+    whole = run(tiny_recipe(**teacher, student__layers=None), tmp_path / "whole")
+    assert whole.validation["untrained_distance"] < 0.02
+    assert kinds(tmp_path / "whole") == ["Transformer", "Pooling", "Normalize"]
+
+    job, start = started(**teacher, student__layers={"count": 3, "choose": "best"})
+    assert start.layers[-1] in (2, 5) and start.choices == 18, "the last layer has full attention"
+    train(job)
+    assert first_distance(job.folder) == pytest.approx(start.layer_distances[1], rel=0.15)
 
 
 def test_another_pooling_than_the_teachers_gets_a_fitted_layer(started, teacher_with_layers):

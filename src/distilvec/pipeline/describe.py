@@ -212,7 +212,7 @@ def student_info(model: SentenceTransformer) -> StudentInfo:
     heads = ("classifier", "summary")  # a student has no classification head
     rates = [rate for name, rate in dropout_rates(config).items() if not name.startswith(heads)]
     return StudentInfo(
-        config.hidden_size,
+        model[1].embedding_dimension,
         config.num_hidden_layers,
         model.get_embedding_dimension(),
         config.num_attention_heads,

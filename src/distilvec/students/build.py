@@ -113,7 +113,7 @@ def build_with_notes(
             transformer.model = backbone = shaped(section, transformer, teacher, texts)
             _settle_tokenizer(transformer.tokenizer, backbone)
             lengthen(transformer, choose_length(section, transformer, teacher))
-            dim = backbone.config.get_text_config().hidden_size
+            dim = states_width(backbone)
             front = [transformer, Pooling(dim, choose_pooling(section, source, teacher).mode)]
         # The order of the next lines is the order in which weights are drawn
         mixture: list[Any] = []
@@ -146,8 +146,7 @@ def table_of_tokens(
     _settle_tokenizer(transformer.tokenizer, transformer.auto_model)
     modules = list(source.modules)
     if len(modules) == 1:
-        hidden_size = transformer.auto_model.config.get_text_config().hidden_size
-        modules.append(Pooling(hidden_size, choose_pooling(section, source, teacher).mode))
+        modules.append(Pooling(states_width(transformer.auto_model), choose_pooling(section, source, teacher).mode))
         if teacher.normalized:
             modules.append(Normalize())
     width = STATIC_RANK if section.embedding is None else section.embedding.rank
@@ -176,6 +175,17 @@ def shaped(
     if isinstance(section.dropout, float | int):  # not None, nor "own"
         backbone = with_dropout(backbone, section.dropout)
     return backbone
+
+
+@torch.no_grad()
+def states_width(backbone: PreTrainedModel) -> int:
+    """Return the width of a backbone's last states, by running it on a few tokens.
+
+    EmbeddingGemma 2 and some OPT lead them to another width than the hidden size.
+    """
+    tokens = torch.ones(1, 8, dtype=torch.int64)
+    width: int = backbone(input_ids=tokens, attention_mask=tokens, return_dict=True).last_hidden_state.shape[-1]
+    return width
 
 
 def with_projection(student: SentenceTransformer, projection: Projection) -> SentenceTransformer:

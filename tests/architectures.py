@@ -181,7 +181,7 @@ def gemma3(folder: Path, seed: int = 0, **changes: Any) -> Path:
 
 @kept
 def embedding_gemma2(folder: Path, seed: int = 0, **changes: Any) -> Path:
-    """EmbeddingGemma 2 (text): inputs for every layer, wider layers with full attention, states led to 48 dimensions."""
+    """EmbeddingGemma 2 (text): inputs for every layer, wider layers with full attention, 48 dimensions behind them."""
     kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 2
     of_full = {"head_dim": 16, "num_key_value_heads": 1}
     config = {**DECODER, "num_hidden_layers": 6, "layer_types": kinds, "sliding_window": 4, "embedding_dim": 48}

@@ -20,7 +20,7 @@ _PASSAGES = "Represent this sentence for searching relevant passages: "
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings of the models with these ids, which are in lower case; the hub's ids have no regard to case.
+    """Settings of the models with these ids, which are compared in lower case.
 
     `pooling`, `normalize` and `max_length` are for a plain checkpoint, whose files state none. A model without
     `pooling` has layers behind it, which only its SentenceTransformer files hold.
@@ -58,8 +58,7 @@ PRESETS: dict[str, Preset] = {
         True,
         8192,
     ),
-    # Snowflake/snowflake-arctic-embed-m-v1.5; the card of the first version names the same prompt for its sizes.
-    # That of -m-long does, too, but its plain checkpoint is code of its own
+    # Snowflake/snowflake-arctic-embed-m-v1.5; the card of the first version names the same prompt
     "arctic-embed": Preset(
         tuple(f"snowflake/snowflake-arctic-embed-{size}" for size in ("xs", "s", "m", "l", "m-v1.5")),
         {"query": _PASSAGES},

@@ -62,10 +62,9 @@ def size_student(
         if why_not_kept(later_modules, section.pooling, dim) is None:  # else the student is refused when it is built
             kept = kept_modules(later_modules, dim, fold=section.dense == "fold")
             shape = replace(shape, linear="keep", kept_parameters=count_weights(kept))
-    elif section.dense == "auto" and not in_teacher_space:
-        shape = replace(shape, linear="never")
     else:
-        shape = replace(shape, linear=section.dense)
+        linear = "never" if section.dense == "auto" and not in_teacher_space else section.dense
+        shape = replace(shape, linear=linear)
     if section.model == "teacher":  # whose vectors may be cut (teacher.truncate_dim)
         shape = replace(shape, dim=min(shape.dim, teacher.dim))
     if budget.share is not None and section.model != "teacher" and described.parameters is not None:

@@ -260,8 +260,8 @@ def _changed_by_reading(config: PretrainedConfig, keep: Sequence[int]) -> list[s
 
 def _blocks_of(weight: torch.Tensor, dim: int, total: int, keep: Sequence[int]) -> torch.Tensor:
     """Return the rows (or columns) of a weight that belong to the layers `keep`."""
-    chosen = torch.tensor(keep, device=weight.device)
-    return weight.unflatten(dim, (total, -1)).index_select(dim, chosen).flatten(dim, dim + 1)
+    blocks = weight.chunk(total, dim)
+    return torch.cat([blocks[layer] for layer in keep], dim)
 
 
 def _outside_layers(model: PreTrainedModel) -> OutsideLayers:

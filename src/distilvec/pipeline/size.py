@@ -56,15 +56,16 @@ def size_student(
     budget = parse_size(section.size, KEY)
     shape = replace(read_shape(model, "student.model", **options), linear_dim=teacher.dim)
     # What follows the pooling as students/build.py makes it: in a space of its own only what is asked for
-    if section.dense in ("keep", "fold"):
+    if section.dense == "keep" or section.dense == "fold":
         dim = teacher.dim if in_teacher_space else None
         later_modules = read_later_modules(model, revision)
         if why_not_kept(later_modules, section.pooling, dim) is None:  # else the student is refused when it is built
             kept = kept_modules(later_modules, dim, fold=section.dense == "fold")
             shape = replace(shape, linear="keep", kept_parameters=count_weights(kept))
+    elif section.dense == "auto" and not in_teacher_space:
+        shape = replace(shape, linear="never")
     else:
-        linear = "never" if section.dense == "auto" and not in_teacher_space else section.dense
-        shape = replace(shape, linear=linear)
+        shape = replace(shape, linear=section.dense)
     if section.model == "teacher":  # whose vectors may be cut (teacher.truncate_dim)
         shape = replace(shape, dim=min(shape.dim, teacher.dim))
     if budget.share is not None and section.model != "teacher" and described.parameters is not None:

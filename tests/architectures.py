@@ -180,6 +180,40 @@ def gemma3(folder: Path, seed: int = 0, **changes: Any) -> Path:
 
 
 @kept
+def embedding_gemma2(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """EmbeddingGemma 2 (text): inputs for every layer, wider layers with full attention, 48 dimensions behind them."""
+    kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 2
+    of_full = {"head_dim": 16, "num_key_value_heads": 1}
+    config = {**DECODER, "num_hidden_layers": 6, "layer_types": kinds, "sliding_window": 4, "embedding_dim": 48}
+    own = {"model_type": "embedding_gemma2_text", "hidden_size_per_layer_input": 8}
+    tokenizer = metaspace("<bos> $A <eos>", ["<pad>", "<eos>", "<bos>", "<unk>"])
+    by_layer = {number: of_full for number, kind in enumerate(kinds) if kind == "full_attention"}
+    return save(folder, tokenizer, {**config, **own, "per_layer_config": by_layer, **changes}, seed)
+
+
+@kept
+def gemma3n(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """Gemma 3n (text): a table and a projection with a block for every layer, lists of sizes by layer."""
+    sizes = {"hidden_size_per_layer_input": 8, "laurel_rank": 4, "sliding_window": 4, "num_kv_shared_layers": 0}
+    by_layer = {
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "activation_sparsity_pattern": [0.5, 0.5, 0.0, 0.0],
+        "intermediate_size": [64, 64, 48, 48],
+    }
+    tokenizer = metaspace("<bos> $A <eos>", ["<pad>", "<eos>", "<bos>", "<unk>"])
+    config = {**DECODER, **sizes, **by_layer, "model_type": "gemma3n_text", "num_hidden_layers": 4}
+    return save(folder, tokenizer, {**config, "vocab_size_per_layer_input": len(tokenizer), **changes}, seed)
+
+
+@kept
+def esm(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """ESM: a regression on the attention maps of all layers, with a column for every layer's heads."""
+    config = {**SIZES, "model_type": "esm", "num_hidden_layers": 4, "position_embedding_type": "rotary"}
+    tokenizer = metaspace("<bos> $A <eos>", ["<pad>", "<eos>", "<bos>", "<unk>"])
+    return save(folder, tokenizer, {**config, "mask_token_id": 3, "token_dropout": False, **changes}, seed)
+
+
+@kept
 def qwen3(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """Qwen 3: byte-level BPE, causal, left padding, one end-of-text token appended."""
     tokenizer = byte_level(["<|endoftext|>"], "$A <|endoftext|>", eos="<|endoftext|>", pad="<|endoftext|>")

@@ -15,6 +15,7 @@ import torch
 from architectures import ARCHITECTURES, TEXTS, WIDTH, sentence_transformer
 from refusals import refused
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Pooling, Transformer
 
 from distilvec.config.student import StudentSection
 from distilvec.core.errors import DistilvecError
@@ -67,6 +68,17 @@ def test_same_vectors_as_encode(name: str, tmp_path: Path) -> None:
 def test_a_factorized_table_is_part_of_the_file(tmp_path: Path) -> None:
     section = StudentSection(model=str(ARCHITECTURES["bert"](tmp_path / "bert")), embedding={"rank": 8})
     student = build_student(section, TeacherInfo(WIDTH, normalized=True, max_length=64), seed=0, texts=TEXTS)
+    assert parity(student, OnnxEmbedder(export_onnx(student, tmp_path / "model.onnx")), TEXTS) < 1e-5
+
+
+def test_the_teachers_modules_after_the_pooling_are_part_of_the_file(tmp_path: Path) -> None:
+    backbone = ARCHITECTURES["bert"](tmp_path / "bert")
+    later = [Dense(WIDTH, 48), LayerNorm(48), Dense(48, 96, activation_function=None), Dense(96, 24)]
+    teacher = SentenceTransformer(modules=[Transformer(str(backbone)), Pooling(WIDTH, "mean"), *later], device="cpu")
+    teacher.save_pretrained(str(tmp_path / "teacher"), create_model_card=False)
+    info = TeacherInfo(24, normalized=False, max_length=64, model=str(tmp_path / "teacher"))
+    student = build_student(StudentSection(model="teacher", layers=2), info, seed=0)
+    assert [type(module).__name__ for module in student][2:] == ["Dense", "LayerNorm", "Dense"]
     assert parity(student, OnnxEmbedder(export_onnx(student, tmp_path / "model.onnx")), TEXTS) < 1e-5
 
 

@@ -21,6 +21,8 @@ from refusals import refused
 from safetensors.torch import load_file
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from transformers import CONFIG_MAPPING
 
 import distilvec
 from distilvec.core.errors import DistilvecError
@@ -259,7 +261,7 @@ def test_a_student_of_an_index_stays_its_student_when_the_index_grows(tiny_recip
     assert student_of(200, tiny_model, "again").recipe.student.dense == "always"
     for count in (200, 260):
         job = student_of(count, tmp_path / "first" / "student", "later")
-        assert job.recipe.student.dense == "keep", "its own layer goes on"
+        assert job.recipe.student.dense == "fold", "its own layer goes on"
 
 
 def test_a_student_goes_on_behind_its_own_layer(tiny_recipe, tmp_path, wide_teacher):
@@ -271,6 +273,84 @@ def test_a_student_goes_on_behind_its_own_layer(tiny_recipe, tmp_path, wide_teac
     second = run(tiny_recipe(**changes, student__model=student, train__max_steps=1), tmp_path / "second")
     assert kinds(tmp_path / "second").count("Dense") == 1
     assert second.validation["untrained_distance"] == pytest.approx(first.validation["distance"], abs=1e-5)
+
+
+@pytest.fixture
+def teacher_with_layers(tmp_path):
+    """A teacher with two linear layers after its pooling, to another width than that of its states."""
+    return architectures.sentence_transformer(
+        tmp_path / "dense", architectures.bert(tmp_path / "dense-backbone", seed=3), "mean dense:128 dense:48 normalize"
+    )
+
+
+def test_the_teachers_layers_after_the_pooling_are_the_start(tiny_recipe, tmp_path, teacher_with_layers):
+    """By its name, by its folder, and in what was made of it; nothing is fitted."""
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(make_texts(200)))
+    distilvec.transplant(str(teacher_with_layers), texts, tmp_path / "cut", options={"letters": "all"})
+    for name, student in {
+        "own": "teacher",
+        "folder": str(teacher_with_layers),
+        "trimmed": str(tmp_path / "cut"),
+        "later": str(tmp_path / "own" / "student"),
+    }.items():
+        changes = {"teacher__model": str(teacher_with_layers), "student__model": student, "student__layers": None}
+        recipe = tiny_recipe(**changes, train__max_steps=1, train__learning_rate=1e-9)
+        result = run(recipe, tmp_path / name)
+        assert kinds(tmp_path / name) == ["Transformer", "Pooling", "Dense", "Normalize"]
+        assert result.validation["untrained_distance"] < 0.02, name
+        assert result.record.training.start is None and result.record.training.linear_layer is None
+        run(recipe, tmp_path / name)  # opens the finished run
+
+
+def test_the_best_layers_and_a_size_keep_the_teachers_layers(started, tiny_recipe, tmp_path, teacher_with_layers):
+    teacher = {"teacher__model": str(teacher_with_layers)}
+    job, start = started(student__layers={"count": 3, "choose": "best"}, **teacher)
+    assert start.ridge_distances == {} and start.layer_distances[1] <= start.layer_distances[0]
+    student = start.student(job)
+    own = SentenceTransformer(str(teacher_with_layers), device="cpu")
+    product = own[3].linear.weight @ own[2].linear.weight
+    torch.testing.assert_close(student[2].linear.weight, product, atol=1e-4, rtol=1e-4)
+
+    # in the order of the plan: the layers after the pooling, whose they are, and their parameters
+    lines = dict(make_plan(job))
+    assert (
+        "32 → 48" in lines["  after the pooling"] and "teacher's own, 1,536 parameters" in lines["  after the pooling"]
+    )
+
+    changes = {"student__size": "90%", "student__layers": None, **teacher}
+    sized = resolve(tiny_recipe(**changes), tmp_path / "sized")
+    built = untrained_student(sized)
+    assert sized.recipe.student.dense == "fold" and built[2].linear.weight.shape == (48, 32)
+    most = 0.9 * sum(weight.numel() for weight in own.parameters())
+    assert 0.5 * most < sum(weight.numel() for weight in built.parameters()) <= most
+
+    static = resolve(tiny_recipe(**changes | {"student__size": "10%"}), tmp_path / "static")
+    assert static.recipe.student.is_static and static.recipe.student.dense == "auto"
+
+
+def test_embedding_gemma2_is_cut_and_its_best_layers_are_chosen(started, tiny_recipe, tmp_path):
+    """Its states are wider than its hidden size, and each of its layers reads inputs of its own."""
+    if "embedding_gemma2_text" not in CONFIG_MAPPING:
+        pytest.skip("needs a later transformers")
+    plain = architectures.embedding_gemma2(tmp_path / "plain")
+    modules = [Transformer(str(plain)), Pooling(48, "mean"), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(tmp_path / "gemma"))
+    teacher = {"teacher__model": str(tmp_path / "gemma"), "train__max_steps": 1, "train__learning_rate": 1e-9}
+    whole = run(tiny_recipe(**teacher, student__layers=None), tmp_path / "whole")
+    assert whole.validation["untrained_distance"] < 0.02
+    assert kinds(tmp_path / "whole") == ["Transformer", "Pooling", "Normalize"]
+
+    job, start = started(**teacher, student__layers={"count": 3, "choose": "best"})
+    assert start.layers[-1] in (2, 5) and start.choices == 11, "the last layer has full attention"
+    train(job)
+    assert first_distance(job.folder) == pytest.approx(start.layer_distances[1], rel=0.15)
+
+
+def test_another_pooling_than_the_teachers_gets_a_fitted_layer(started, teacher_with_layers):
+    job, start = started(teacher__model=str(teacher_with_layers), student__layers=None, student__pooling="cls")
+    ((before, after),) = start.ridge_distances.values()
+    assert job.recipe.student.dense == "always" and after < before
 
 
 def test_the_own_layers_of_a_teacher_with_cut_vectors_begin_as_the_teacher(started):

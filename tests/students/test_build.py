@@ -59,20 +59,6 @@ def test_every_architecture_becomes_a_student(name: str, folders: dict[str, Path
     assert np.abs(alone - vectors).max() < 1e-5, "padding changes the vectors"
 
 
-def test_the_teachers_head_is_dropped_and_its_backbone_kept(folders: dict[str, Path]) -> None:
-    info = replace(TEACHER, model=str(folders["teacher"]))
-    student = build_student(StudentSection(model="teacher"), info, seed=0)
-    teacher = SentenceTransformer(str(folders["teacher"]), device="cpu")
-    assert student[1].pooling_mode == teacher[1].pooling_mode == "cls"
-    assert not torch.equal(student[2].linear.weight, teacher[2].linear.weight)
-    tokens = teacher.tokenizer(TEXTS, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        ours, theirs = (model[0].auto_model(**tokens).last_hidden_state for model in (student, teacher))
-        expected = torch.nn.functional.normalize(theirs[:, 0] @ student[2].linear.weight.T)
-    assert torch.equal(ours, theirs)
-    torch.testing.assert_close(torch.tensor(student.encode(TEXTS)), expected, atol=1e-6, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("width", "normalized", "dense", "expected"),
     [

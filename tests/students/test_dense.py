@@ -1,4 +1,4 @@
-"""Students that keep their model's pooling and linear layers (`dense: keep`)."""
+"""Students that keep their model's pooling and the modules after it: by default those of the teacher."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from torch.nn.functional import normalize
 
 from distilvec.config.student import StudentSection
 from distilvec.core.batch import TextBatch
-from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.build import TeacherInfo, build_student
@@ -85,10 +84,9 @@ def test_pooling_is_the_models_own_and_the_end_the_teachers(folders):
         StudentSection(model=str(folders["bert-dense"]), dense="keep"), info(folders["cls"], normalized=False), seed=0
     )
     assert kinds(bare) == ["Transformer", "Pooling", "Dense", "Dense"]
-    with refused("student.pooling", "'cls'"):
-        build_student(
-            StudentSection(model=str(folders["cls"]), dense="keep", pooling="lasttoken"), info(folders["cls"]), seed=0
-        )
+    section = StudentSection(model=str(folders["cls"]), dense="keep", pooling="lasttoken")
+    with refused("student.dense", "the pooling cls, not of lasttoken"):
+        build_student(section, info(folders["cls"]), seed=0)
 
 
 def test_what_lies_between_is_kept(folders, tmp_path):
@@ -114,14 +112,113 @@ def test_experts_stand_before_the_linear_layers(folders):
 def test_what_cannot_be_kept_is_refused(folders, tmp_path):
     with refused("student.dense", "nothing after its backbone"):
         build_student(StudentSection(model=str(folders["bert"]), dense="keep"), info(folders["bert-dense"]), seed=0)
-    keep, narrow = StudentSection(model="teacher", dense="keep"), info(folders["bert-dense"], dim=20)
+    keep, wide = StudentSection(model="teacher", dense="keep"), info(folders["bert-dense"], dim=40)
     with refused("student.dense", "to 32 dimensions"):
-        build_student(keep, narrow, seed=0)
-    own_space = build_student(keep, narrow, seed=0, compatible=False)
+        build_student(keep, wide, seed=0)
+    own_space = build_student(keep, wide, seed=0, compatible=False)
     assert own_space.get_embedding_dimension() == 32
-    wide = [Transformer(str(folders["bert"])), Pooling(32, ("mean", "cls")), Dense(64, 32, bias=False), Normalize()]
-    SentenceTransformer(modules=wide, device="cpu").save_pretrained(str(tmp_path), create_model_card=False)
-    with pytest.raises(DistilvecError, match=r"^\[student.dense\] .* from 64 .* from 32"):
+    both = [Transformer(str(folders["bert"])), Pooling(32, ("mean", "cls")), Dense(64, 32, bias=False), Normalize()]
+    SentenceTransformer(modules=both, device="cpu").save_pretrained(str(tmp_path), create_model_card=False)
+    with refused("student.dense", "from 64"):
         build_student(StudentSection(model=str(tmp_path), dense="keep"), info(tmp_path), seed=0)
-    with pytest.raises(ValueError, match="has no linear layers to keep"):
+    anew = build_student(StudentSection(model="teacher"), info(tmp_path), seed=0)
+    assert kinds(anew) == ["Transformer", "Pooling", "Dense", "Normalize"], "a new layer, though the widths are equal"
+    assert anew[2].in_features == 32
+    with pytest.raises(ValueError, match="has no modules to keep"):
         StudentSection(config={"model_type": "bert"}, tokenizer="t", dense="keep")
+
+
+# -- the teacher's own modules, by default -----------------------------------------------------------------------------
+
+LINEAR, TANH = torch.nn.Identity(), torch.nn.Tanh()
+
+
+def dense(width, dim, activation=LINEAR, **settings):
+    return Dense(width, dim, activation_function=activation, **settings)
+
+
+# what a teacher has after its pooling, what its student has, and the weights of that
+BEHIND = {
+    "two linear, as EmbeddingGemma": (
+        lambda: [dense(32, 128, bias=False), dense(128, 32, bias=False)],
+        ["Dense"],
+        32 * 32,
+    ),
+    "with biases": (lambda: [dense(32, 128), dense(128, 64, bias=False), dense(64, 48)], ["Dense"], 32 * 48 + 48),
+    "Tanh, as LaBSE": (lambda: [dense(32, 32, TANH)], ["Dense"], 32 * 32 + 32),
+    "linear into Tanh": (lambda: [dense(32, 128), dense(128, 32, TANH)], ["Dense"], 32 * 32 + 32),
+    "GELU between": (
+        lambda: [dense(32, 64, torch.nn.GELU()), dense(64, 32)],
+        ["Dense", "Dense"],
+        32 * 64 + 64 + 64 * 32 + 32,
+    ),
+    "norms between": (
+        lambda: [LayerNorm(32), dense(32, 40, bias=False), Normalize(), dense(40, 32, bias=False)],
+        ["LayerNorm", "Dense", "Normalize", "Dense"],
+        64 + 2 * 32 * 40,
+    ),
+    "a residual": (
+        lambda: [dense(32, 32, bias=False, use_residual=True), dense(32, 32, bias=False)],
+        ["Dense", "Dense"],
+        2 * 32 * 32,
+    ),
+    "none": (list, [], 0),
+}
+
+
+@pytest.fixture(scope="module", params=BEHIND)
+def teacher_with(request, folders, tmp_path_factory):
+    """A teacher's folder, with orthogonal matrices, and what its student should have."""
+    make, expected, weights = BEHIND[request.param]
+    torch.manual_seed(4)
+    later = make()
+    for module in later:
+        if isinstance(module, Dense):
+            torch.nn.init.orthogonal_(module.linear.weight)
+    modules = [Transformer(str(folders["bert"])), Pooling(32, "mean"), *later, Normalize()]
+    folder = tmp_path_factory.mktemp("teacher")
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder), create_model_card=False)
+    return folder, expected, weights
+
+
+def distance(student, teacher):
+    return float(np.linalg.norm(student.encode(TEXTS) - teacher.encode(TEXTS), axis=1).mean())
+
+
+def test_a_student_of_all_layers_is_its_teacher(teacher_with, tmp_path):
+    """The table of D10: before, the distance was 1.4 with every one but the last."""
+    folder, expected, weights = teacher_with
+    teacher = SentenceTransformer(str(folder), device="cpu")
+    about = info(folder, dim=teacher.get_embedding_dimension())
+    student = build_student(StudentSection(model="teacher"), about, seed=5)
+    assert kinds(student)[2:-1] == expected
+    assert sum(weight.numel() for module in list(student)[2:] for weight in module.parameters()) == weights
+    assert distance(student, teacher) < 1e-5
+
+    save_student(student, tmp_path / "saved", {"method": "none"}, "# card\n")
+    assert distance(SentenceTransformer(str(tmp_path / "saved"), device="cpu"), teacher) < 1e-5
+
+    fewer = build_student(StudentSection(model="teacher", layers=2), about, seed=5)
+    assert kinds(fewer) == kinds(student)
+    left_out = build_student(StudentSection(model="teacher", dense="never"), about, seed=5)
+    assert kinds(left_out) == ["Transformer", "Pooling", "Normalize"]
+
+
+def test_cut_vectors_are_the_first_dimensions(teacher_with):
+    """teacher.truncate_dim: the last matrix loses its rows."""
+    folder, expected, _ = teacher_with
+    if not expected:
+        return  # the layer is then fitted: test_start
+    teacher = SentenceTransformer(str(folder), device="cpu", truncate_dim=20)
+    student = build_student(StudentSection(model="teacher"), info(folder, dim=20), seed=5)
+    vectors = normalize(torch.tensor(teacher.encode(TEXTS)), dim=-1)
+    torch.testing.assert_close(torch.tensor(student.encode(TEXTS)), vectors, atol=1e-5, rtol=0)
+
+
+def test_a_layer_with_an_input_of_its_own_stays_as_it_is(folders, tmp_path):
+    named = dense(32, 16, bias=False, module_output_name="other")
+    modules = [Transformer(str(folders["bert"])), Pooling(32, "mean"), named, dense(32, 24, bias=False), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(tmp_path), create_model_card=False)
+    teacher = SentenceTransformer(str(tmp_path), device="cpu")
+    student = build_student(StudentSection(model="teacher"), info(tmp_path, dim=24), seed=5)
+    assert kinds(student) == kinds(teacher) and distance(student, teacher) < 1e-5

@@ -197,7 +197,8 @@ def test_linear_layers_count_where_they_are_built(folders, tmp_path, width, dens
     if static and dense == "keep":
         return  # no static student can have it
     folder = sentence_transformer(tmp_path / "dense", folders["bert"], "mean dense:24 normalize")
-    shape = replace(read_shape(str(folder)), linear_dim=width, linear=dense)
+    shape = read_shape(str(folder))
+    shape = replace(shape, linear_dim=width, linear=dense, kept_parameters=shape.dense_parameters)
     used = count_tokens(AutoTokenizer.from_pretrained(folder), {"en": lambda: iter(FEW_TEXTS)})
     made = design_student(shape, Budget(share=0.5), used, static=static)
     assert made.parts.total == built_parameters(folder, made, dim=width, dense=dense) <= made.budget

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from architectures import ARCHITECTURES, TEXTS, gpt_neo, longformer
+from architectures import ARCHITECTURES, TEXTS, embedding_gemma2, esm, gemma3n, gpt_neo, longformer
 from refusals import refused
-from transformers import AutoModel, AutoTokenizer, T5Config, T5EncoderModel
+from transformers import CONFIG_MAPPING, AutoModel, AutoTokenizer, T5Config, T5EncoderModel
 
 from distilvec.core.errors import DistilvecError
 from distilvec.students.layers import best_layers, choose_layers, cut_layers, layer_list, only_layers, rebuild
@@ -28,8 +28,17 @@ CUTS = [(name, [0, 2, 3]) for name in ARCHITECTURES] + [
     ("longformer", [0, 2, 3]),
     ("longformer", [1]),
     ("gpt_neo", [0, 2]),
+    ("embedding_gemma2", [0, 2]),
+    ("embedding_gemma2", [1, 4, 5]),
+    ("embedding_gemma2", [5]),
+    ("gemma3n", [1, 2]),
+    ("esm", [0, 3]),
 ]
-OTHERS = {"longformer": longformer, "gpt_neo": gpt_neo}
+OTHERS = {"longformer": longformer, "gpt_neo": gpt_neo, "gemma3n": gemma3n, "esm": esm}
+if "embedding_gemma2_text" in CONFIG_MAPPING:  # of later versions of transformers 5
+    OTHERS["embedding_gemma2"] = embedding_gemma2
+else:
+    CUTS = [(name, keep) for name, keep in CUTS if name != "embedding_gemma2"]
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +131,36 @@ def test_a_configuration_that_the_architecture_refuses_is_an_error(folders: dict
 
 
 def test_modernbert_without_layer_0_is_refused(folders: dict[str, Path]) -> None:
-    with pytest.raises(DistilvecError, match=r"\[student.layers\].*keep layer 0"):
+    with refused("student.layers", "keep its first"):
         cut_layers(load(folders["modernbert"]), [1, 2])
+
+
+def test_a_cut_that_its_own_file_would_change_is_refused(folders: dict[str, Path]) -> None:
+    """EmbeddingGemma 2 gives its last layer full attention, whatever its configuration says."""
+    if "embedding_gemma2" not in folders:
+        pytest.skip("needs a later transformers")
+    model = load(folders["embedding_gemma2"])
+    with refused("student.layers", "EmbeddingGemma2TextModel"):
+        cut_layers(model, [0, 1])
+    best, found = best_layers(model, 1, lambda: 1.0)
+    assert best in ([2], [5]) and {(2,), (5,)} <= {*found}, "the layer that is left has full attention"
+
+
+def test_each_layer_keeps_its_own_inputs(folders: dict[str, Path]) -> None:
+    """Of EmbeddingGemma 2's inputs for every layer those of the kept ones stay, and are the teacher's."""
+    if "embedding_gemma2" not in folders:
+        pytest.skip("needs a later transformers")
+    model = load(folders["embedding_gemma2"])
+    blocks = model.ple.per_layer_model_projection.weight.unflatten(0, (6, 8))
+    cut = cut_layers(model, [0, 2])
+    assert torch.equal(cut.ple.per_layer_model_projection.weight.unflatten(0, (2, 8)), blocks[[0, 2]])
+    full = cut.config.per_layer_config[1]
+    assert (full.head_dim, full.num_key_value_heads) == (16, 1) and cut.config.per_layer_config[0].head_dim == 8
+
+
+def test_layers_that_read_those_of_others_are_not_cut(tmp_path: Path) -> None:
+    with refused("student.layers", "Gemma3nTextModel"):
+        cut_layers(load(gemma3n(tmp_path, num_kv_shared_layers=2)), [0, 3])
 
 
 def test_t5_encoder(tmp_path: Path) -> None:

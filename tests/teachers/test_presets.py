@@ -64,6 +64,19 @@ def test_a_preset_belongs_to_its_model_s_id(name):
     assert own["query"] == "mine: " and own.get("document", "") == document
 
 
+@pytest.mark.parametrize(
+    "relative",
+    [
+        "google/embeddinggemma-2",
+        "Qwen/Qwen3-Embedding-8B-GGUF",
+        "Snowflake/snowflake-arctic-embed-x-v2.0",
+        "intfloat/e5-mistral-7b-instruct-v2",
+    ],
+)
+def test_a_relative_has_no_preset(relative):
+    assert find_preset(None, relative) is None and TeacherSection(model=relative).stated_prompts is None
+
+
 @pytest.mark.parametrize("name", [name for name in PUBLISHED if name != "embeddinggemma"])
 def test_a_plain_checkpoint_gives_the_vectors_of_the_card(name, tmp_path):
     _, kind, query, document, pooling, unit, tokens = PUBLISHED[name]

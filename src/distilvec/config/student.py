@@ -143,10 +143,11 @@ class StudentSection(Section):
         "every dropout rate of the backbone; 'own': those of its configuration; by default 0 where all that is learned "
         "are the teacher's vectors, else 'own'",
     )
-    dense: Literal["auto", "always", "keep", "never"] = key(
+    dense: Literal["auto", "always", "keep", "fold", "never"] = key(
         "auto",
-        "the linear layer into the teacher's space; 'auto': where the widths differ, or the student is of another "
-        "family than its teacher; 'keep': the model's own",
+        "what follows the pooling; 'always': a new linear layer into the teacher's space, 'keep': the model's own "
+        "modules, 'fold': these with neighbouring linear layers as one matrix; 'auto': 'fold' for layers of the "
+        "teacher, 'always' where the widths differ or the student is of another family than its teacher",
     )
     dims: list[Units] | None = key(
         None,
@@ -172,8 +173,10 @@ class StudentSection(Section):
             self.refuse_unread(["tokenizer"], "a student with 'model'")
         if self.config is not None and self.tokenizer is None:
             raise ValueError("a fresh student ('config') needs a 'tokenizer'")
-        if self.config is not None and self.dense == "keep":
-            raise ValueError("a fresh student ('config') has no linear layers to keep ('dense: keep'); name a 'model'")
+        if self.config is not None and self.dense in ("keep", "fold"):
+            raise ValueError(
+                f"a fresh student ('config') has no modules to keep ('dense: {self.dense}'); name a 'model'"
+            )
         if self.config is not None and self.embedding is not None:
             raise refused("embedding", "is for a 'model'; set embedding_size in 'config' of model_type electra")
         if self.config is not None and self.intermediate_size is not None:
@@ -210,8 +213,8 @@ class StudentSection(Section):
             raise refused("pooling", f"found '{self.pooling}'; the vector of a static student (layers: 0) is a mean")
         if self.dropout not in (None, "own", 0):
             raise refused("dropout", "is not for a static student (layers: 0); leave it out")
-        if self.dense == "keep":
-            raise refused("dense", "'keep' is not for a static student (layers: 0)")
+        if self.dense in ("keep", "fold"):
+            raise refused("dense", f"'{self.dense}' is not for a static student (layers: 0)")
         if self.embedding is not None and self.embedding.expand:
             raise refused("embedding.expand", "is not for a static student (layers: 0); leave it out")
 

@@ -34,7 +34,7 @@ from distilvec.teachers.model_embedder import ModelEmbedder, special_tokens
 from distilvec.teachers.teacher import OpenTeacher, open_teacher
 
 FORMAT = 5  # raised when the same settings and files would give another description
-STUDENT_FORMAT = 6
+STUDENT_FORMAT = 7
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def student_info(model: SentenceTransformer) -> StudentInfo:
     heads = ("classifier", "summary")  # a student has no classification head
     rates = [rate for name, rate in dropout_rates(config).items() if not name.startswith(heads)]
     return StudentInfo(
-        config.hidden_size,
+        model[1].embedding_dimension,
         config.num_hidden_layers,
         model.get_embedding_dimension(),
         config.num_attention_heads,

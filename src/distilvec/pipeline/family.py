@@ -3,8 +3,8 @@
 Two models of another family have nothing in common but the texts, also where their vectors have the same number of
 dimensions: all-MiniLM-L6-v2 finds 0.002 of multilingual-e5-small's ten nearest neighbours among the vectors of the
 latter, and 0.37 behind a linear layer fitted to 4,500 texts (results/linear_layer.json). So such a student gets a layer
-by default, as one of another width does. A student that distilvec made of this teacher is in its space, and keeps the
-layers it has.
+by default, as one of another width does. The teacher's layers and a student that distilvec made of them are in its
+space, and keep the modules they have.
 """
 
 from __future__ import annotations
@@ -18,26 +18,32 @@ from distilvec.formats.replace import read_record
 from distilvec.models.load import folder_of, load_backbone, resolve_model
 from distilvec.models.unreadable import readable
 from distilvec.pipeline.describe import TeacherDescription
+from distilvec.students.after_pooling import has_own_modules, read_later_modules, why_not_kept
+from distilvec.students.build import source_name
 
 
 def with_linear_layer(section: StudentSection, description: TeacherDescription) -> StudentSection:
     """Decide on `student.dense: auto` for a student that is trained into the teacher's space.
 
-    Without a named model of its own (the teacher's layers, a fresh backbone) 'auto' stays: such a student gets a layer
-    where the widths differ.
+    What is in this space already (the teacher's layers, what was made of them) keeps its modules after the pooling
+    ('fold'), or gets a new layer ('always') where they cannot be kept, such as those behind another pooling. 'auto'
+    stays without such modules, and for a fresh backbone or a static student: a layer then follows where widths differ.
     """
-    if section.dense != "auto" or section.model is None or section.model == "teacher":
+    if section.dense != "auto" or section.config is not None:
         return section
-    folder = _model_folder(section)
-    if _is_model_of(description.info, folder):
+    if section.model != "teacher":
+        folder = _model_folder(section)
+        if not _is_model_of(description.info, folder) and not _is_made_of(description, read_record(folder)):
+            return section.model_copy(update={"dense": "always"})
+    name, revision = source_name(section, description.info)
+    if name is None or section.is_static:
         return section
-    record = read_record(folder)
-    if record is None or not _is_made_of(description, record):
-        return section.model_copy(update={"dense": "always"})
-    student: dict[str, Any] = record.get("student") or {}
-    if student.get("dense") and student.get("width") == description.info.dim:
-        return section.model_copy(update={"dense": "keep"})
-    return section
+    with readable(name, "student.model"):
+        later_modules = read_later_modules(name, revision)
+    if not has_own_modules(later_modules):
+        return section
+    is_kept = why_not_kept(later_modules, section.pooling, description.info.dim) is None
+    return section.model_copy(update={"dense": "fold" if is_kept else "always"})
 
 
 def _model_folder(section: StudentSection) -> Path:
@@ -66,13 +72,15 @@ def _is_model_of(teacher: TeacherInfo, folder: Path) -> bool:
     return teacher_folder is not None and teacher_folder.resolve() == folder.resolve()
 
 
-def _is_made_of(description: TeacherDescription, record: dict[str, Any]) -> bool:
-    """Return whether a student or a transplanted model was made of this teacher, by its record.
+def _is_made_of(description: TeacherDescription, record: dict[str, Any] | None) -> bool:
+    """Return whether a student or a transplanted model was made of this teacher, by its record; without one it was not.
 
     The weights decide: the folders of different models often have one name, such as `model`, and a folder may be
     renamed. Records of earlier versions have the name alone. Of an index or an API the name decides: an index grows,
     and a server moves, while the model stays.
     """
+    if record is None:
+        return False
     teacher = record.get("teacher")
     if not isinstance(teacher, dict):  # of a transplanted model
         teacher = {"name": teacher, "weights": record.get("weights")}

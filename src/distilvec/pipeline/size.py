@@ -14,12 +14,13 @@ from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.describe import TeacherDescription
 from distilvec.pipeline.texts import texts_by_language
+from distilvec.students.after_pooling import kept_modules, read_later_modules, why_not_kept
 from distilvec.students.build import source_name
 from distilvec.students.design import Budget, describe, design_student, parse_size
-from distilvec.students.shape import count_tokens, read_shape
+from distilvec.students.shape import count_tokens, count_weights, read_shape
 
 KEY = "student.size"
-FORMAT = 7  # of a stored design, raised with every change of the rule
+FORMAT = 8  # of a stored design, raised with every change of the rule
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,18 @@ def size_student(
         )
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": section.trust_remote_code}
     budget = parse_size(section.size, KEY)
-    # The linear layer as students/build.py makes it: to the teacher's dim, in a space of its own only if asked for
-    linear = "never" if section.dense == "auto" and not in_teacher_space else section.dense
-    shape = replace(read_shape(model, "student.model", **options), linear_dim=teacher.dim, linear=linear)
+    shape = replace(read_shape(model, "student.model", **options), linear_dim=teacher.dim)
+    # What follows the pooling as students/build.py makes it: in a space of its own only what is asked for
+    if section.dense == "keep" or section.dense == "fold":
+        dim = teacher.dim if in_teacher_space else None
+        later_modules = read_later_modules(model, revision)
+        if why_not_kept(later_modules, section.pooling, dim) is None:  # else the student is refused when it is built
+            kept = kept_modules(later_modules, dim, fold=section.dense == "fold")
+            shape = replace(shape, linear="keep", kept_parameters=count_weights(kept))
+    elif section.dense == "auto" and not in_teacher_space:
+        shape = replace(shape, linear="never")
+    else:
+        shape = replace(shape, linear=section.dense)
     if section.model == "teacher":  # whose vectors may be cut (teacher.truncate_dim)
         shape = replace(shape, dim=min(shape.dim, teacher.dim))
     if budget.share is not None and section.model != "teacher" and described.parameters is not None:
@@ -75,4 +85,6 @@ def size_student(
 def sized_section(section: StudentSection, keys: dict[str, Any]) -> StudentSection:
     """Return the section with the design's keys in place of its size."""
     tree = section.model_dump(mode="json", exclude_unset=True, exclude={"size"})
+    if keys.get("layers") == 0 and tree.get("dense") == "fold":  # a static student's table is made of the whole model
+        del tree["dense"]
     return section_of(StudentSection, "student", {**tree, **keys})

@@ -203,9 +203,9 @@ def has_new_layer(job: Job) -> bool:
 
 
 def fresh_layer(job: Job, student: SentenceTransformer) -> str | None:
-    """Return the name of the student's own linear layer to the teacher's dim; None if it keeps its model's layers."""
+    """Return the name of the student's new linear layer to the teacher's dim; None if it keeps its model's modules."""
     names = [name for name, module in student.named_children() if type(module).__name__ == "Dense"]
-    return f"{names[0]}.linear" if names and job.recipe.student.dense != "keep" else None
+    return f"{names[0]}.linear" if names and job.recipe.student.dense not in ("keep", "fold") else None
 
 
 def _read(job: Job) -> Start | None:

@@ -3,8 +3,9 @@
 With `student.layers: 0` a table of token vectors (students/static.py) has the place of backbone and pooling.
 
 Every student is backbone -> pooling -> linear layer without bias to the teacher's dim (if the dims differ) ->
-normalisation (if the teacher normalises): stock modules that load everywhere. A recipe may put a mixture of experts
-after the pooling, the one module of our own, or keep the linear layers of its model.
+normalisation (if the teacher normalises): stock modules that load everywhere. A student of the teacher's own layers has
+the teacher's modules in place of that linear layer (students/after_pooling.py). A recipe may put a mixture of experts
+after the pooling, the one module of our own.
 
 Pooling, length, attention mask and tokenizer are those of the student's model, unless the recipe states others. Prompts
 are the teacher's: student and teacher are trained on the same input. What else the model has is named in the plan.
@@ -40,6 +41,7 @@ from distilvec.models.limits import lengthen, position_limit, stated_positions
 from distilvec.models.load import load_backbone, load_tokenizer, resolve_model, role_prompts, with_owner
 from distilvec.models.tokenizers import give_padding
 from distilvec.models.unreadable import refuse_several_parts
+from distilvec.students.after_pooling import has_own_modules, kept_modules, why_not_kept
 from distilvec.students.factorize import factorize
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
 from distilvec.students.narrow import narrow
@@ -65,14 +67,14 @@ def build_student(
 
     In the teacher's space it states the teacher's similarity, in a space of its own the cosine.
 
-    Weights that do not come from a checkpoint (a fresh backbone, fresh layers, the linear layer: torch's
+    Weights that do not come from a checkpoint (a fresh backbone, fresh layers, a new linear layer: torch's
     initialisation) are drawn from `seed`; torch's global generator stays as it was. A student that is not `compatible`
     has a space of its own, and no linear layer to the teacher's. `vocabulary` is the tokenizer of the recipe's
     `student.vocabulary`; the embedding table is composed for it, or drawn for it with a fresh backbone.
     A factorized table (`student.embedding`) is fitted to `texts`, without any to every token once; so are narrower
     feed-forward layers (`student.intermediate_size`), without any by the size of their weights.
-    Errors: DistilvecError for a model that cannot be found or read, layers, linear layers to keep or a length that the
-    model lacks, a tokenizer that does not fit.
+    Errors: DistilvecError for a model that cannot be found or read, layers, modules to keep or a length that the model
+    lacks, a tokenizer that does not fit.
     """
     return build_with_notes(section, teacher, seed, compatible, vocabulary, texts)[0]
 
@@ -87,14 +89,16 @@ def build_with_notes(
 ) -> tuple[SentenceTransformer, tuple[str, ...]]:
     """The untrained student of `build_student`, and what it does not take over from its model (`student_notes`)."""
     notes: tuple[str, ...] = ()
+    own_modules: list[Any] | None = None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if section.config is not None:
             source = StudentSource("the fresh student", [fresh_transformer(section, vocabulary)], {})
         else:
             source = load_source(section, teacher)
-            notes = student_notes(section, source, teacher)
-        transformer, *later_modules = source.modules
+            own_modules = own_modules_of(section, source, teacher, compatible)
+            notes = student_notes(section, source, teacher, own_modules is not None)
+        transformer = source.modules[0]
         _add_missing_rows(transformer)
         if vocabulary is not None and section.vocabulary is not None and section.config is None:
             give_tokenizer(transformer, vocabulary, section.vocabulary.compose, section.vocabulary.keep_norm)
@@ -109,17 +113,15 @@ def build_with_notes(
             transformer.model = backbone = shaped(section, transformer, teacher, texts)
             _settle_tokenizer(transformer.tokenizer, backbone)
             lengthen(transformer, choose_length(section, transformer, teacher))
-            dim = backbone.config.get_text_config().hidden_size
+            dim = states_width(backbone)
             front = [transformer, Pooling(dim, choose_pooling(section, source, teacher).mode)]
         # The order of the next lines is the order in which weights are drawn
         mixture: list[Any] = []
         if section.experts is not None:
             settings = section.experts.model_dump(exclude={"count"}, exclude_none=True)
             mixture = [Experts(dim, section.experts.count, **settings)]
-        linear: list[Any] = []
-        if section.dense == "keep":
-            linear = kept_modules(section, later_modules, dim, teacher.dim if compatible else None)
-        elif section.dense == "always" or (section.dense == "auto" and compatible and dim != teacher.dim):
+        linear = own_modules or []
+        if own_modules is None and needs_new_layer(section, source.modules[1:], teacher, compatible, dim):
             linear = [Dense(dim, teacher.dim, bias=False, activation_function=nn.Identity())]
         normalize = [Normalize()] if teacher.normalized else []
 
@@ -144,8 +146,7 @@ def table_of_tokens(
     _settle_tokenizer(transformer.tokenizer, transformer.auto_model)
     modules = list(source.modules)
     if len(modules) == 1:
-        hidden_size = transformer.auto_model.config.get_text_config().hidden_size
-        modules.append(Pooling(hidden_size, choose_pooling(section, source, teacher).mode))
+        modules.append(Pooling(states_width(transformer.auto_model), choose_pooling(section, source, teacher).mode))
         if teacher.normalized:
             modules.append(Normalize())
     width = STATIC_RANK if section.embedding is None else section.embedding.rank
@@ -174,6 +175,17 @@ def shaped(
     if isinstance(section.dropout, float | int):  # not None, nor "own"
         backbone = with_dropout(backbone, section.dropout)
     return backbone
+
+
+@torch.no_grad()
+def states_width(backbone: PreTrainedModel) -> int:
+    """Return the width of a backbone's last states, by running it on a few tokens.
+
+    EmbeddingGemma 2 and some OPT lead them to another width than the hidden size.
+    """
+    tokens = torch.ones(1, 8, dtype=torch.int64)
+    width: int = backbone(input_ids=tokens, attention_mask=tokens, return_dict=True).last_hidden_state.shape[-1]
+    return width
 
 
 def with_projection(student: SentenceTransformer, projection: Projection) -> SentenceTransformer:
@@ -288,7 +300,49 @@ def choose_pooling(section: StudentSection, source: StudentSource, teacher: Teac
     return PoolingChoice(stated, origin)
 
 
-def student_notes(section: StudentSection, source: StudentSource, teacher: TeacherInfo) -> tuple[str, ...]:
+def own_modules_of(
+    section: StudentSection, source: StudentSource, teacher: TeacherInfo, compatible: bool
+) -> list[Any] | None:
+    """Return the modules of its model that a student has after its pooling, with their weights; None if it has none.
+
+    By default those of the teacher, in a student of its layers that is trained into its space. Errors: DistilvecError
+    for modules that the recipe asks for and that cannot be kept.
+    """
+    is_asked_for = section.dense in ("keep", "fold")
+    is_default = section.dense == "auto" and section.model == "teacher" and compatible
+    if section.is_static or not (is_asked_for or is_default):  # a static student's table is made of the whole model
+        return None
+    later_modules = source.modules[1:]
+    dim = teacher.dim if compatible else None
+    reason = why_not_kept(later_modules, section.pooling, dim)
+    if reason is None:
+        return kept_modules(later_modules, dim, fold=section.dense != "keep")
+    if is_asked_for:
+        raise DistilvecError(
+            "student.dense",
+            f"'{section.dense}' cannot keep the modules after the pooling of {source.name}: {reason}.",
+            "Set student.dense to auto, or name another model.",
+        )
+    return None
+
+
+def needs_new_layer(
+    section: StudentSection, later_modules: Sequence[Any], teacher: TeacherInfo, compatible: bool, dim: int
+) -> bool:
+    """Whether a student whose pooling gives `dim` dimensions gets a new linear layer, to be fitted to the teacher.
+
+    By default where the dims differ, and in place of modules of the teacher that cannot be kept.
+    """
+    if section.dense != "auto" or not compatible:
+        return section.dense == "always"
+    if dim != teacher.dim:
+        return True
+    return section.model == "teacher" and not section.is_static and has_own_modules(later_modules)
+
+
+def student_notes(
+    section: StudentSection, source: StudentSource, teacher: TeacherInfo, keeps_modules: bool = False
+) -> tuple[str, ...]:
     """List what a student does not take over from its model: pooling, modules after it, prompts."""
     notes = []
     pooling = choose_pooling(section, source, teacher)
@@ -296,8 +350,10 @@ def student_notes(section: StudentSection, source: StudentSource, teacher: Teach
         notes.append(f"pooling {pooling.mode}: {pooling.origin}")
     stock = ("Pooling", "Normalize")
     kinds = [type(module).__name__ for module in source.modules[1:] if type(module).__name__ not in stock]
-    if kinds and section.dense != "keep" and not section.is_static:
-        notes.append(f"without {', '.join(kinds)} of {source.name} (student.dense=keep keeps linear layers)")
+    if kinds and not keeps_modules and not section.is_static:
+        notes.append(
+            f"without {', '.join(kinds)} of {source.name} (student.dense=keep keeps modules after the pooling)"
+        )
     if getattr(source.modules[0].tokenizer, "truncation_side", "right") == "left":
         notes.append(f"long texts lose their end, not their beginning as those of {source.name}")
     prompts = {role: prompt for role, prompt in source.prompts.items() if prompt != teacher.prompts.get(role, "")}
@@ -305,41 +361,6 @@ def student_notes(section: StudentSection, source: StudentSource, teacher: Teach
         listed = ", ".join(f"{role} {prompt!r}" for role, prompt in prompts.items())
         notes.append(f"prompts are the teacher's, not those of {source.name} ({listed})")
     return tuple(notes)
-
-
-def kept_modules(section: StudentSection, modules: list[Any], hidden_size: int, teacher_dim: int | None) -> list[Any]:
-    """Return the modules after a model's pooling, without the closing Normalize: the modules themselves, with weights.
-
-    `modules` follow the backbone; `teacher_dim` is None for a student with a space of its own.
-    Errors: DistilvecError for a model without linear layers or with another pooling than the recipe's, for linear
-    layers whose dims differ from the backbone's hidden size or the teacher's dim.
-    """
-    modules = list(modules)
-    while modules and type(modules[-1]).__name__ == "Normalize":
-        modules.pop()
-    kinds = [type(module).__name__ for module in modules]
-    fix = "Set student.dense to auto, or name another model."
-    if kinds[:1] != ["Pooling"] or "Dense" not in kinds:
-        found = f"found {', '.join(kinds) or 'nothing'} after its backbone, expected Pooling, then Dense"
-        raise DistilvecError("student.dense", f"'keep' needs linear layers in {section.model}: {found}.", fix)
-    pooling = modules[0].pooling_mode
-    if section.pooling not in (None, pooling):
-        raise DistilvecError(
-            "student.pooling",
-            f"found '{section.pooling}'; with student.dense=keep the pooling is that of {section.model}, '{pooling}'.",
-            "Leave the key out.",
-        )
-    linear = [module for module in modules if type(module).__name__ == "Dense"]
-    first = linear[0].in_features
-    last = linear[-1].out_features
-    if first != hidden_size or teacher_dim not in (None, last):
-        raise DistilvecError(
-            "student.dense",
-            f"the linear layers of {section.model} lead from {first} to {last} dimensions; expected from "
-            f"{hidden_size} (the backbone) to {teacher_dim or last} (the teacher).",
-            fix,
-        )
-    return modules[1:]
 
 
 def fresh_transformer(section: StudentSection, vocabulary: PreTrainedTokenizerBase | None = None) -> Transformer:

@@ -82,13 +82,14 @@ class ModelShape:
     row_size: numbers of a row of the token table; less than `hidden_size` if the table is factorized already
     dim: of the model's vectors
     linear_dim: outputs of the linear layer that its students get behind the pooling: the dim of the teacher
-    linear: when they get it: "auto" where the pooling gives other dimensions, "always" or "never"; with "keep" they
-        have the model's own modules instead
+    linear: when they get it: "auto" where the pooling gives other dimensions, "always" or "never"; with "keep" students
+        with layers have the model's own modules instead
     position_parameters: the tables of positions and types, with the norm behind them
     layer_parameters: one layer, with all of its `neurons`
     neuron_parameters: one neuron of one feed-forward layer
     other_parameters: the rest of the backbone, such as a pooler and a final norm
-    dense_parameters: the model's own modules behind the pooling, which its students keep with "keep" alone
+    dense_parameters: the model's own modules behind the pooling
+    kept_parameters: these modules as its students keep them, with "keep" alone
     no_...: why the model does not allow a change, in words; empty where it does
     """
 
@@ -106,6 +107,7 @@ class ModelShape:
     neuron_parameters: int
     other_parameters: int
     dense_parameters: int = 0
+    kept_parameters: int = 0
     no_trimming: str = ""
     no_factorizing: str = ""
     no_pruning: str = ""
@@ -241,14 +243,13 @@ def count_parameters(shape: ModelShape, split: Split) -> Parts:
         table = split.tokens * split.rank + (split.rank + 1) * width
         positions = shape.position_parameters // width * split.rank
         other = 0
-    return Parts(table, positions, split.layers * layer, other, linear_parameters(shape, width))
+    dense = shape.kept_parameters if shape.linear == "keep" else linear_parameters(shape, width)
+    return Parts(table, positions, split.layers * layer, other, dense)
 
 
 def linear_parameters(shape: ModelShape, width: int) -> int:
-    """Return the parameters of the linear layers behind pooled vectors of this width; 0 without one."""
-    if shape.linear == "keep":
-        return shape.dense_parameters
-    if shape.linear == "never" or (shape.linear == "auto" and width == shape.linear_dim):
+    """Return the parameters of the new linear layer behind pooled vectors of this width; 0 without one."""
+    if shape.linear == "never" or (shape.linear != "always" and width == shape.linear_dim):
         return 0
     return width * shape.linear_dim
 

@@ -46,6 +46,8 @@ class Encoder(nn.Module):
         self.layers = config.num_hidden_layers
         self.hidden_size = config.hidden_size
         for module in modules:
+            if type(module).__name__ == "Pooling":
+                self.hidden_size = module.embedding_dimension  # of the last states, which a backbone may project
             if isinstance(module, Experts):
                 self.experts = module.experts
         install_attention(self.backbone)

@@ -1,8 +1,10 @@
 """The layers of a backbone: choice of those to keep, removal of the others, fresh weights.
 
-A pruned backbone is built again from its own, shortened configuration and takes over the kept weights. So everything
-that depends on a layer's number (cache index, sliding window, kinds of attention, a first layer without norm) is the
-same in a reload of the saved model, and layers that the configuration cannot express are an error.
+A pruned backbone is built again from its own, shortened configuration, as it is read from a file, and takes over the
+kept weights. So everything that depends on a layer's number (cache index, sliding window, kinds of attention, a first
+layer without norm) is the same in a reload of the saved model, and layers that the configuration cannot express are an
+error. What a backbone has for each layer outside of its layers, such as the inputs that EmbeddingGemma 2 and Gemma 3n
+make for every one, is found by comparing it with a backbone of fewer layers, and cut with them.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -64,22 +67,27 @@ def best_layers(
     kinds = [layer.state_dict().keys() for layer in layers]
     first_layers = [number for number in range(total) if kinds[number] == kinds[0]]
 
+    outside = _outside_layers(model) if total > 1 else None
+
+    def is_possible(keep: Sequence[int]) -> bool:
+        return keep[0] in first_layers and not _changed_by_reading(model.config, keep)
+
     def measured(keep: Sequence[int]) -> float:
         if tuple(keep) not in distances:
-            with only_layers(model, keep):
+            with only_layers(model, keep, outside):
                 distances[tuple(keep)] = distance()
         return distances[tuple(keep)]
 
     spread = choose_layers(count, total)
     measured(spread)  # always measured, for the report
     if _all_compared(count, total):
-        choices = [list(keep) for keep in itertools.combinations(range(total), count) if keep[0] in first_layers]
-        return min(choices, key=measured), distances
+        choices = [list(keep) for keep in itertools.combinations(range(total), count)]
+        return min(filter(is_possible, choices), key=measured), distances
     chosen: list[int] = []
     for _ in range(count):
         candidates = [sorted([*chosen, layer]) for layer in range(total) if layer not in chosen]
-        chosen = min((keep for keep in candidates if keep[0] in first_layers), key=measured)
-    return min(chosen, spread, key=measured), distances
+        chosen = min(filter(is_possible, candidates), key=measured)
+    return min(filter(is_possible, [chosen, spread]), key=measured), distances
 
 
 def number_of_choices(count: int, total: int) -> int:
@@ -93,34 +101,59 @@ def _all_compared(count: int, total: int) -> bool:
     return math.comb(total, count) <= MOST_CHOICES
 
 
+@dataclass(frozen=True)
+class OutsideLayers:
+    """What a backbone has for each layer outside of the list of its layers.
+
+    blocks: the dimension in which a weight has as many rows (or columns) for every layer, by its name
+    counts: modules and their attributes that hold the number of layers
+    """
+
+    blocks: dict[str, int]
+    counts: list[tuple[str, str]]
+
+
 @contextmanager
-def only_layers(model: PreTrainedModel, keep: Sequence[int]) -> Iterator[None]:
-    """Run the backbone with only these layers (ascending) until the block ends; no weight is copied."""
+def only_layers(model: PreTrainedModel, keep: Sequence[int], outside: OutsideLayers | None = None) -> Iterator[None]:
+    """Run the backbone with only these layers (ascending) until the block ends; no weight of a layer is copied.
+
+    `outside` saves the time to find it out, where many choices are tried.
+    """
     path, layers = layer_list(model)
+    total = len(layers)
+    if outside is None:
+        outside = _outside_layers(model) if total > 1 else OutsideLayers({}, [])
     parent, _, name = path.rpartition(".")
     holder = model.get_submodule(parent)
     text = model.config.get_text_config()
-    changed = _cut_settings(text, keep)
-    settings = {key: getattr(text, key) for key in changed}
-    numbered: list[tuple[nn.Module, str, int, int]] = []  # attributes with a layer's number, the old and the new one
+    settings = dict(vars(text))
+    weights = dict(model.named_parameters())
+    numbered: list[tuple[nn.Module, str, int, int]] = []  # attributes with a number, the old and the new one
     for new, old in enumerate(keep):
         for module in layers[old].modules():
             for attribute in _NUMBERS:
                 if getattr(module, attribute, None) == old:
                     numbered.append((module, attribute, old, new))
+    for module_name, attribute in outside.counts:
+        numbered.append((model.get_submodule(module_name), attribute, total, len(keep)))
+    whole = {weight: weights[weight].data for weight in outside.blocks}
     try:
         for module, attribute, _, new in numbered:
             setattr(module, attribute, new)
+        for weight, dim in outside.blocks.items():
+            weights[weight].data = _blocks_of(whole[weight], dim, total, keep)
         setattr(holder, name, nn.ModuleList(layers[number] for number in keep))
-        for key, value in changed.items():
+        for key, value in _cut_settings(text, keep).items():
             setattr(text, key, value)
         yield
     finally:
+        vars(text).clear()
+        vars(text).update(settings)
         setattr(holder, name, layers)
+        for weight, values in whole.items():
+            weights[weight].data = values
         for module, attribute, old, _ in numbered:
             setattr(module, attribute, old)
-        for key, value in settings.items():
-            setattr(text, key, value)
 
 
 def cut_layers(model: PreTrainedModel, keep: list[int]) -> PreTrainedModel:
@@ -128,7 +161,7 @@ def cut_layers(model: PreTrainedModel, keep: list[int]) -> PreTrainedModel:
 
     `model` stays as it is, and is the result if all layers are kept. Weights are copied.
     Errors: DistilvecError if the architecture has no list of layers, or does not run with these (a ModernBERT or T5
-    without layer 0, which differs from the others).
+    without layer 0, which differs from the others; an EmbeddingGemma 2 whose last layer has no full attention).
     """
     path, layers = layer_list(model)
     if keep == list(range(len(layers))):
@@ -142,7 +175,19 @@ def cut_layers(model: PreTrainedModel, keep: list[int]) -> PreTrainedModel:
         prefix = ".".join(name.split(".")[: path.count(".") + 2]) + "."
         if prefix in renumbered:
             weights[renumbered[prefix] + name.removeprefix(prefix)] = value
-    return rebuild(model, _cut_config(model.config, keep), weights)
+    config = _cut_config(model.config, keep)
+    changed = _changed_by_reading(model.config, keep)
+    if changed:
+        raise DistilvecError(
+            "student.layers",
+            f"{type(model).__name__} does not run with the layers {keep}: {', '.join(changed)} would be others in the "
+            "saved model.",
+            f"Keep a layer of the kind of its last one, such as {len(layers) - 1}, as the last.",
+        )
+    fresh = _built(model, config)
+    for name, dim in _compared(model, fresh).blocks.items():
+        weights[name] = _blocks_of(weights[name], dim, len(layers), keep)
+    return _with_weights(model, fresh, weights)
 
 
 def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
@@ -160,7 +205,14 @@ def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
 
 def layer_list(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     """The dotted name and the list of a backbone's layers: the shallowest ModuleList of the configured length."""
-    total = model.config.get_text_config().num_hidden_layers
+    config = model.config.get_text_config()
+    total = config.num_hidden_layers
+    if getattr(config, "num_kv_shared_layers", None):  # of Gemma 3n and 4: a cut would take others, in silence
+        raise DistilvecError(
+            "student.layers",
+            f"the last layers of {type(model).__name__} read keys and values of earlier ones, so that none can be cut.",
+            "Leave it out.",
+        )
     lists = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     candidates = [(name, module) for name, module in lists if len(module) == total]
     if not candidates:
@@ -180,14 +232,67 @@ def _cut_config(config: PretrainedConfig, keep: list[int]) -> PretrainedConfig:
 
 
 def _cut_settings(text: PretrainedConfig, keep: Sequence[int]) -> dict[str, Any]:
-    """The settings of a configuration that change with its layers, by name."""
+    """The settings of a configuration that change with its layers, by name: lists with one entry a layer, and others.
+
+    `per_layer_config` has the settings of some layers by their numbers (EmbeddingGemma 2).
+    """
     total = text.num_hidden_layers
-    cut = {}
+    cut: dict[str, Any] = {}
     for name, value in vars(text).items():
-        is_by_layer = "layer" in name or name == "attention_window"  # Longformer's, one for each layer
-        if is_by_layer and isinstance(value, list) and len(value) == total:
+        if isinstance(value, list) and len(value) == total and "token" not in name:
             cut[name] = [value[layer] for layer in keep]
+    if vars(text).get("_heterogeneity_spec") is not None:
+        of_layers = {int(layer): settings for layer, settings in text.to_dict()["per_layer_config"].items()}
+        cut["per_layer_config"] = {new: of_layers[old] for new, old in enumerate(keep) if old in of_layers}
     return {**cut, "num_hidden_layers": len(keep)}
+
+
+def _changed_by_reading(config: PretrainedConfig, keep: Sequence[int]) -> list[str]:
+    """List settings of a cut configuration that are others when it is read from a file.
+
+    EmbeddingGemma 2 gives its last layer full attention, whatever the file says.
+    """
+    cut = _cut_config(config, list(keep))
+    saved = cut.get_text_config().to_dict()
+    read = type(cut).from_dict(cut.to_dict()).get_text_config().to_dict()
+    return [name for name in _cut_settings(config.get_text_config(), keep) if saved.get(name) != read.get(name)]
+
+
+def _blocks_of(weight: torch.Tensor, dim: int, total: int, keep: Sequence[int]) -> torch.Tensor:
+    """Return the rows (or columns) of a weight that belong to the layers `keep`."""
+    blocks = weight.chunk(total, dim)
+    return torch.cat([blocks[layer] for layer in keep], dim)
+
+
+def _outside_layers(model: PreTrainedModel) -> OutsideLayers:
+    """Find what a backbone of several layers has for each of them outside of their list."""
+    last = model.config.get_text_config().num_hidden_layers - 1
+    return _compared(model, _built(model, _cut_config(model.config, [last])))
+
+
+def _compared(model: PreTrainedModel, smaller: PreTrainedModel) -> OutsideLayers:
+    """Find what differs outside of the layers between a backbone and one of fewer layers."""
+    path, layers = layer_list(model)
+    total, kept = len(layers), smaller.config.get_text_config().num_hidden_layers
+    blocks = {}
+    shapes = {name: weight.shape for name, weight in smaller.named_parameters()}
+    for name, weight in model.named_parameters():
+        if name.startswith(f"{path}.") or name not in shapes:
+            continue
+        sizes = list(zip(weight.shape, shapes[name], strict=True))
+        changed = [dim for dim, (old, new) in enumerate(sizes) if old != new and old * kept == new * total]
+        if changed:
+            blocks[name] = changed[0]
+    counts = []
+    modules = dict(smaller.named_modules())
+    for name, module in model.named_modules():
+        if name.startswith(f"{path}.") or name not in modules:
+            continue
+        attributes = vars(modules[name])
+        for attribute, value in vars(module).items():
+            if type(value) is int and value == total and attributes.get(attribute) == kept:
+                counts.append((name, attribute))
+    return OutsideLayers(blocks, counts)
 
 
 def rebuild(model: PreTrainedModel, config: PretrainedConfig, weights: dict[str, Any]) -> PreTrainedModel:
@@ -195,22 +300,33 @@ def rebuild(model: PreTrainedModel, config: PretrainedConfig, weights: dict[str,
 
     Errors: DistilvecError for a configuration that the architecture refuses, and for weights that do not fit it.
     """
+    return _with_weights(model, _built(model, config), weights)
+
+
+def _built(model: PreTrainedModel, config: PretrainedConfig) -> PreTrainedModel:
+    """A model of the same class and precision from `config`, with weights that mean nothing yet."""
     tensor = next(model.parameters())
     try:
         with torch.random.fork_rng(devices=[]):
-            fresh = type(model)(config).to(device=tensor.device, dtype=tensor.dtype)
+            return type(model)(config).to(device=tensor.device, dtype=tensor.dtype)
     except (AssertionError, LookupError, TypeError, ValueError) as error:
         raise DistilvecError(
             "student.layers",
             f"{type(model).__name__} cannot be built with other layers: {first_line(error)}.",
             "Leave the student's changes out, or name another model.",
         ) from error
-    report = fresh.load_state_dict(weights, strict=False)
+
+
+def _with_weights(model: PreTrainedModel, fresh: PreTrainedModel, weights: dict[str, Any]) -> PreTrainedModel:
+    """Give a new model exactly these `weights`, and the mode of the old one."""
+    shapes = {name: value.shape for name, value in fresh.state_dict().items()}
+    fitting = {name: value for name, value in weights.items() if shapes.get(name, value.shape) == value.shape}
+    report = fresh.load_state_dict(fitting, strict=False)
     misfits = [*report.missing_keys, *report.unexpected_keys]
     if misfits:
         raise DistilvecError(
             "student.layers",
-            f"{type(model).__name__} does not run with these layers: {', '.join(misfits[:3])} do not fit. Its first "
-            "layer differs from the others; keep layer 0 as the first.",
+            f"{type(model).__name__} does not run with these layers: {', '.join(misfits[:3])} do not fit. A layer "
+            "differs from the others; keep its first and its last layer in their places.",
         )
     return fresh.train(model.training)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -23,12 +24,12 @@ from distilvec.models.load import (
     check_kind,
     first_module,
     load_tokenizer,
-    read_settings,
     resolve_model,
     with_owner,
 )
 from distilvec.models.tokenizers import plain_copy
 from distilvec.models.unreadable import readable, refuse_several_parts
+from distilvec.students.after_pooling import has_own_modules, read_later_modules, width_behind
 from distilvec.students.design import ModelShape, TokensUsed
 from distilvec.students.factorize import check_factorizable
 from distilvec.students.layers import layer_list
@@ -43,23 +44,25 @@ ENCODER_DECODERS = ("t5", "mt5", "umt5")
 def read_shape(
     name: str, key: str = "teacher", *, revision: str | None = None, trust_remote_code: bool = False
 ) -> ModelShape:
-    """Read the sizes of a model, a folder or hub id, from its configuration and tokenizer; no weight is loaded.
+    """Read the sizes of a model, a folder or hub id, from its configuration and tokenizer; no backbone is loaded.
 
     `linear_dim` is that of a student in the model's own space: set it for a student of another teacher.
     Errors: DistilvecError with the key for a model that cannot be read.
     """
-    backbone, widths = _backbone_and_layers(name, key, revision, trust_remote_code)
+    backbone = _backbone(name, key, revision, trust_remote_code)
+    with readable(name, key):
+        later_modules = read_later_modules(name, revision)
     tokenizer = load_tokenizer(name, key, revision=revision, trust_remote_code=trust_remote_code)
     no_trimming = "" if plain_copy(tokenizer) else "its tokenizer has no fast form (tokenizer.json)."
 
     hidden_size = backbone.config.get_text_config().hidden_size
-    dim = widths[-1][1] if widths else hidden_size
+    dim = width_behind(later_modules) if has_own_modules(later_modules) else hidden_size
     return _shape_of(
         backbone,
         name=Path(name).name,
         dim=dim,
         linear_dim=dim,
-        dense_parameters=sum(inputs * outputs + bias * outputs for inputs, outputs, bias in widths),
+        dense_parameters=count_weights(later_modules),
         no_trimming=no_trimming,
     )
 
@@ -69,19 +72,20 @@ def read_width(name: str, key: str = "teacher", *, revision: str | None = None, 
 
     Errors: DistilvecError with the key for a model that cannot be read.
     """
-    backbone, _ = _backbone_and_layers(name, key, revision, trust_remote_code)
-    width: int = backbone.config.get_text_config().hidden_size
+    width: int = _backbone(name, key, revision, trust_remote_code).config.get_text_config().hidden_size
     return width
 
 
-def _backbone_and_layers(
-    name: str, key: str, revision: str | None, trust_remote_code: bool
-) -> tuple[PreTrainedModel, list[tuple[int, int, bool]]]:
-    """Return a model's backbone without weights, and the linear layers behind it (`_dense_widths`)."""
+def count_weights(modules: Sequence[nn.Module]) -> int:
+    """Return the number of weights of several modules."""
+    return sum(weight.numel() for module in modules for weight in module.parameters())
+
+
+def _backbone(name: str, key: str, revision: str | None, trust_remote_code: bool) -> PreTrainedModel:
+    """Return a model's backbone without weights."""
     source = with_owner(resolve_model(name))
     with readable(name, key):
         check_kind(name, key, revision)
-        modules = read_settings(name, "modules.json", revision) or []
         adapter = adapter_settings(name, revision)
         if adapter is None:
             options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
@@ -91,7 +95,7 @@ def _backbone_and_layers(
             config = AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
         backbone = _without_weights(config, trust_remote_code)
         refuse_several_parts(backbone, name, key)
-        return backbone, _dense_widths(name, modules, revision)
+        return backbone
 
 
 def count_tokens(tokenizer: PreTrainedTokenizerBase, texts: Mapping[str, Texts]) -> TokensUsed:
@@ -172,16 +176,6 @@ def _without_weights(config: PretrainedConfig, trust_remote_code: bool) -> PreTr
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         backbone: PreTrainedModel = auto.from_config(config, trust_remote_code=trust_remote_code)
     return backbone
-
-
-def _dense_widths(name: str, modules: list[dict[str, Any]], revision: str | None) -> list[tuple[int, int, bool]]:
-    """Return inputs, outputs and whether there is a bias of a model's linear layers behind the pooling."""
-    widths = []
-    for module in modules:
-        if module["type"].rpartition(".")[2] == "Dense":
-            settings = read_settings(name, f"{module['path']}/config.json", revision) or {}
-            widths.append((settings["in_features"], settings["out_features"], bool(settings.get("bias", True))))
-    return widths
 
 
 def _refusal(check: Callable[[], Any]) -> str:

@@ -147,6 +147,8 @@ def _student_lines(job: Job, student: SentenceTransformer) -> Lines:
     length = shorter_reading(job.student_length, job.teacher.info.max_length) or f"{job.student_length:,} tokens"
     lines = [["student", _size_text(job, student)]]
     lines += _reading_lines(pooling, student.prompts, length)
+    if layers := _layers_text(job, student):
+        lines.append(["  after the pooling", layers])
     lines += [["  note", note] for note in job.student.notes]
     return lines
 
@@ -160,6 +162,25 @@ def _reading_lines(pooling: str | None, prompts: Mapping[Any, str], length: str)
     lines.append(["  prompts", ", ".join(shown_prompts) or "none"])
     lines.append(["  maximum length", length])
     return lines
+
+
+def _layers_text(job: Job, student: SentenceTransformer) -> str:
+    """Describe the layers after the student's pooling, where they come from, and their parameters; empty without."""
+    layers = [module for module in student if type(module).__name__ in ("Dense", "LayerNorm")]
+    names = []
+    for layer in layers:
+        kind = type(layer).__name__
+        if kind == "Dense":
+            activation = type(layer.activation_function).__name__
+            kind = f"Dense {layer.in_features} → {layer.out_features}"
+            kind += "" if activation == "Identity" else f" with {activation}"
+        names.append(kind)
+    if not names:
+        return ""
+    is_kept = job.recipe.student.dense in ("keep", "fold")
+    owner = "the teacher's own" if job.recipe.student.model == "teacher" else "its model's own"
+    parameters = sum(weight.numel() for layer in layers for weight in layer.parameters())
+    return f"{', '.join(names)} ({owner if is_kept else 'new'}, {parameters:,} parameters)"
 
 
 def _size_text(job: Job, student: SentenceTransformer) -> str:

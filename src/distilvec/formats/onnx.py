@@ -27,6 +27,7 @@ from distilvec.core.errors import DistilvecError, disk_is_full, first_line
 from distilvec.core.extras import require_extra
 from distilvec.core.files import check_output_file, check_output_folder, remove, remove_scratch, scratch, sync_folder
 from distilvec.core.task_head import TaskHead
+from distilvec.formats.read_back import PROBES
 from distilvec.formats.replace import real
 from distilvec.formats.sentence_transformers import in_float32
 from distilvec.models.limits import max_length
@@ -41,14 +42,6 @@ OUTPUTS, LOGITS = ("sentence_embedding", "last_hidden_state"), "logits"
 TOLERANCE = 1e-4  # largest absolute difference to PyTorch
 LARGEST = 2_000_000_000  # bytes: protobuf's limit for one file
 _PROBE_TOKENS = 512  # longer probes are truncated: checks of long-text models then take seconds
-PROBES = (
-    "cats",
-    "how do wings produce lift at low speed",
-    "Vectors of a student are compared with those of its teacher, text by text; what counts is the largest difference.",
-    "Grüße aus Köln, çok güzel bir gün, и ещё немного текста, 他们在河边散步。",
-    "def mean(values):\n    return sum(values) / len(values)  # raises ZeroDivisionError for no values",
-    "The boundary layer grows along the plate until it becomes turbulent. " * 40,
-)
 
 
 def check_onnx_place(path: Path, key: str) -> None:

@@ -70,6 +70,16 @@ def test_weights_and_layers_must_meet(folder, gap):
         load_backbone(str(folder), "student.model")
 
 
+@pytest.mark.parametrize("gap", ["a layer", "layers that it leaves out"])
+def test_weights_for_code_of_the_folders_own_name_that_cure(folder, gap):
+    """transformers has a class of the same name, of another version of the network (as with nomic's second model)."""
+    change_json(folder / "config.json", auto_map={"AutoModel": "modeling_bert.BertModel"})
+    (folder / "modeling_bert.py").write_text("from transformers import BertModel\n")
+    GAPS[gap](folder)
+    with refused("model", "--trust-remote-code"):
+        open_embedder(str(folder))
+
+
 def test_a_shard_that_the_index_does_not_name_is_missed(folder):
     backbone = AutoModel.from_pretrained(folder)
     (folder / WEIGHTS).unlink()

@@ -85,11 +85,10 @@ class Graph(nn.Module):
                 pooled = features["sentence_embedding"]
             features = module(features)
         vectors = features["sentence_embedding"]
-        # a setting of the model, which readers of the file alone do not see
+        # a setting of the model, which readers of the file alone do not see; sentence-transformers cuts vectors by it
+        # and leaves their length
         if self.model.truncate_dim is not None:
             vectors = vectors[:, : self.model.truncate_dim]
-            if type(self.model[-1]).__name__ == "Normalize":
-                vectors = nn.functional.normalize(vectors, dim=-1)
         states = features["token_embeddings"]
         if self.head is None:
             return vectors, states
@@ -214,20 +213,23 @@ def _write_checked(plain: SentenceTransformer, path: Path, head: TaskHead | None
 def parity(
     model: SentenceTransformer, session: OnnxEmbedder, texts: Sequence[str], head: TaskHead | None = None
 ) -> float:
-    """Return the largest difference between PyTorch's and the session's vectors (and logits); NaN if either gives NaN.
+    """Return the largest difference between the vectors of sentence-transformers and of the session (and logits).
 
-    Texts, at least one, are encoded each alone and padded together.
+    Texts, at least one, are encoded each alone and padded together. NaN if either gives NaN.
     """
     batches = [[text] for text in texts]
     if model[0].tokenizer.pad_token is not None and len(texts) > 1:
         batches.append(list(texts))
-    graph = Graph(model, head).eval()
-    outputs = [name for name in graph.outputs if name != OUTPUTS[1]]  # states at padding may be anything
     differences: list[float] = []
     for batch in batches:
-        tokens = tokenize(model, batch)
-        pairs = zip(session.run(tokens, outputs), graph.run(tokens, outputs), strict=True)
-        differences += [np.abs(exported - expected).max() for exported, expected in pairs]
+        tokens = tokenize(model, batch, max_length(model))
+        expected = [model.encode(batch, prompt="", batch_size=len(batch), show_progress_bar=False)]
+        outputs = OUTPUTS[:1]
+        if head is not None:
+            outputs = (*outputs, LOGITS)
+            expected += Graph(model, head).eval().run(tokens, [LOGITS])
+        for found, wanted in zip(session.run(tokens, outputs), expected, strict=True):
+            differences.append(np.abs(found - wanted).max())
     return float(np.max(differences))  # np.max, unlike max, is NaN if one of them is
 
 

@@ -34,7 +34,7 @@ from distilvec.models.limits import max_length, position_limit
 from distilvec.models.placement import placement
 from distilvec.models.settings import ModelSettings, setting_key
 from distilvec.models.static import is_static
-from distilvec.models.tokenizers import give_padding, lower_case
+from distilvec.models.tokenizers import give_padding, lower_case, separate_pairs
 from distilvec.models.unreadable import (
     PROBE,
     check_model,
@@ -108,6 +108,7 @@ def load_with_settings(name: str, key: str, settings: ModelSettings, device: str
         _refuse_other_modules(model, name, key)
         check_model(model, name, key)
     give_padding(getattr(model[0], "tokenizer", None))
+    separate_pairs(getattr(model[0], "tokenizer", None))
     _set_length(model, name, key, settings.max_length)
     backbone = getattr(model[0], "auto_model", model[0])
     merge_adapters(backbone, settings.adapters)
@@ -283,6 +284,7 @@ def load_backbone(name: str, key: str, **kwargs: Any) -> SentenceTransformer:
         _refuse_other_modules(model, name, key)
         check_model(model, name, key)
         merge_own_adapters(getattr(model[0], "auto_model", model[0]))
+    separate_pairs(getattr(model[0], "tokenizer", None))
     return model
 
 
@@ -303,6 +305,7 @@ def load_tokenizer(
                 raise
             tokenizer = _read_tokenizer(with_owner(source), options)
         check_tokenizer(tokenizer, name, key)
+    separate_pairs(tokenizer)
     return tokenizer
 
 

@@ -74,7 +74,7 @@ class ModelEmbedder:
     """A SentenceTransformer as an embedder (teachers/embedder.py) and as a teacher (teachers/teacher.py).
 
     `dim` counts the dimensions of an embedding after `truncate_dim` (cut, then normalized again if the model
-    normalizes), `pre_dense_dim` those of the pooled vector before the first Dense layer, None without such a layer.
+    normalizes; what a folder's own setting cuts keeps its length, as in sentence-transformers), `pre_dense_dim` those of the pooled vector before the first Dense layer, None without such a layer.
     `files` is None for a model that was made in memory, such as a student in training. The model is not changed.
 
     Args:
@@ -114,10 +114,11 @@ class ModelEmbedder:
                 "Remove the prompts (teacher.prompts in a recipe, else config_sentence_transformers.json), or set "
                 "include_prompt to true in the config.json of its pooling.",
             )
-        self.normalized = type(modules[-1]).__name__ == "Normalize"
+        own_cut = getattr(model, "truncate_dim", None)
+        self.normalized = type(modules[-1]).__name__ == "Normalize" and own_cut is None
         self.similarity: Similarity = similarity or model_similarity(model, name, setting_key(key, "similarity"))
         self.max_length = max_length(model)
-        self.truncate_dim = truncate_dim or getattr(model, "truncate_dim", None)
+        self.truncate_dim = truncate_dim or own_cut
         full = int(model.get_embedding_dimension() or 0)
         self.dim = min(full, self.truncate_dim or full)
         dense = [int(module.in_features) for module in modules[1:] if type(module).__name__ == "Dense"]

@@ -80,7 +80,7 @@ def load_teacher(section: TeacherSection, device: str = "auto", sharded: bool = 
         raise DistilvecError(
             "teacher.model", "expected a model; found a table of vectors (teacher.vectors).", "Name one."
         )
-    return load_embedder(
+    teacher = load_embedder(
         section.model,
         "teacher.model",
         device,
@@ -92,6 +92,9 @@ def load_teacher(section: TeacherSection, device: str = "auto", sharded: bool = 
         truncate_dim=section.truncate_dim,
         sharded=sharded,
     )
+    # Also after a cut of the folder's own, which loses the length: students normalise after their last layer
+    teacher.normalized = type(teacher.model[-1]).__name__ == "Normalize"
+    return teacher
 
 
 def model_settings(section: TeacherSection) -> ModelSettings:

@@ -40,8 +40,9 @@ def check_saved(
 ) -> None:
     """Raise DistilvecError with `key` if plain sentence-transformers reads another model in `folder`.
 
-    `model` is what was saved, or the model of each role of a Router. Compared are 16 vectors: of an empty text, of texts
-    in several scripts, and of some of `texts`, the shortest to the longest. The worst cosine and the lengths count.
+    `model` is what was saved, or the model of each role of a Router. Compared are 16 vectors: of an empty text, of
+    texts in several scripts, and of some of `texts`, the shortest to the longest. The worst cosine and the lengths
+    count.
     Code of the model's own may run where it runs already, in the model in memory.
     """
     towers: Mapping[Role, SentenceTransformer] = (

@@ -23,6 +23,7 @@ from distilvec.models.load import (
     check_kind,
     first_module,
     load_tokenizer,
+    read_modules,
     read_settings,
     resolve_model,
     with_owner,
@@ -81,7 +82,7 @@ def _backbone_and_layers(
     source = with_owner(resolve_model(name))
     with readable(name, key):
         check_kind(name, key, revision)
-        modules = read_settings(name, "modules.json", revision) or []
+        modules = read_modules(source, revision)
         adapter = adapter_settings(name, revision)
         if adapter is None:
             options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}

@@ -10,6 +10,7 @@ from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.info import TeacherInfo
 from distilvec.data.corpus import Corpus
+from distilvec.models.load import has_routes
 from distilvec.models.settings import ModelSettings, PlainSettings
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.cache.fill import FillSteps
@@ -94,6 +95,8 @@ def load_teacher(section: TeacherSection, device: str = "auto", sharded: bool = 
     )
     # Also after a cut of the folder's own, which loses the length: students normalise after their last layer
     teacher.normalized = type(teacher.model[-1]).__name__ == "Normalize"
+    if has_routes(section.model, section.revision):
+        teacher.notes = (*teacher.notes, "it is a Router: all texts go through its model for documents")
     return teacher
 
 

@@ -41,6 +41,14 @@ def test_weights_under_other_names_do_not_replace_the_earlier_model(model, tmp_p
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+def test_a_save_leaves_every_part_in_its_mode(model, tmp_path):
+    """A model just loaded: the whole is in training mode, and its backbone is not."""
+    model.train()
+    model[0].auto_model.eval()
+    save_student(model, tmp_path / "out", {}, "")
+    assert model.training and not model[0].auto_model.encoder.training
+
+
 def test_settings_of_the_folder_count_too(model, tmp_path):
     """A pooling of another kind, other prompts, vectors of another length, and a folder that cannot be opened."""
 

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import truncate_embeddings
 from torch import Tensor, nn
 
 from distilvec.core.errors import DistilvecError, disk_is_full, first_line
@@ -31,6 +32,7 @@ from distilvec.formats.read_back import PROBES
 from distilvec.formats.replace import real
 from distilvec.formats.sentence_transformers import in_float32
 from distilvec.models.limits import max_length
+from distilvec.models.load import evaluating
 from distilvec.models.static import is_static
 from distilvec.models.tokenizers import fill_empty_texts
 from distilvec.students.attention import NAME as OUR_ATTENTION
@@ -222,12 +224,14 @@ def parity(
         batches.append(list(texts))
     differences: list[float] = []
     for batch in batches:
-        tokens = tokenize(model, batch, max_length(model))
-        expected = [model.encode(batch, prompt="", batch_size=len(batch), show_progress_bar=False)]
-        outputs = OUTPUTS[:1]
+        tokens = tokenize(model, batch)
+        with evaluating(model):
+            features = model({name: values.to(model.device) for name, values in tokens.items()})
+        vectors = truncate_embeddings(features["sentence_embedding"], model.truncate_dim)  # as `encode` ends
+        expected, outputs = [vectors.float().cpu().numpy()], OUTPUTS[:1]
         if head is not None:
-            outputs = (*outputs, LOGITS)
             expected += Graph(model, head).eval().run(tokens, [LOGITS])
+            outputs = (*outputs, LOGITS)
         for found, wanted in zip(session.run(tokens, outputs), expected, strict=True):
             differences.append(np.abs(found - wanted).max())
     return float(np.max(differences))  # np.max, unlike max, is NaN if one of them is

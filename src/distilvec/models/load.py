@@ -499,11 +499,12 @@ class _SavedExperts(Experts):
 
 @contextmanager
 def evaluating(model: SentenceTransformer) -> Iterator[None]:
-    """Run in evaluation mode without gradients, then restore training mode."""
-    trained = model.training
+    """Run in evaluation mode without gradients, then restore the mode of each part: they may differ."""
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train(trained)
+        for module, training in modes:
+            module.training = training

@@ -98,7 +98,10 @@ def test_a_model_that_cuts_its_vectors_is_exported_with_the_cut(normalize: bool,
     modules = [module for module in whole if normalize or type(module).__name__ != "Normalize"]
     model = SentenceTransformer(modules=modules, device="cpu", truncate_dim=8)
     vectors = OnnxEmbedder(export_onnx(model, tmp_path / "model.onnx")).encode_tokens(export.tokenize(model, TEXTS))
-    np.testing.assert_allclose(vectors, ModelEmbedder(model, "cut").embed(TEXTS), atol=1e-4)
+    expected = model.encode(TEXTS)  # which cuts last: of length 1 no more
+    assert np.linalg.norm(expected, axis=1).max() < 1 or not normalize
+    np.testing.assert_allclose(vectors, expected, atol=1e-4)
+    np.testing.assert_allclose(ModelEmbedder(model, "cut").embed(TEXTS), expected, atol=1e-4)
 
 
 def test_a_model_in_use_by_an_encoder_exports_and_stays_as_it_is(tmp_path: Path) -> None:

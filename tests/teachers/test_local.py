@@ -19,11 +19,14 @@ from sentence_transformers.models import Dense, Normalize, Pooling, StaticEmbedd
 
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
+from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import load_model, resolve_model
 from distilvec.teachers import encode
 from distilvec.teachers.encode import collect, is_stateless, plan_batches
 from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.open import open_embedder
 from distilvec.teachers.teacher import load_teacher
+from distilvec.verbs.serve.model import ServedModel
 
 TEXTS = [*make_texts(40), "", "a", "garden " * 300, "Grüße aus Köln 🙂"]
 
@@ -334,6 +337,24 @@ def test_a_width_that_the_model_cuts_on_purpose_is_taken(tmp_path):
     config.write_text(json.dumps(json.loads(config.read_text()) | {"truncate_dim": 8}))
     assert load_teacher(TeacherSection(model=str(folder)), "cpu").dim == 8
     assert load_model(str(folder), "--model").get_embedding_dimension() in (8, 24)
+
+
+def test_a_folder_that_cuts_its_vectors_has_one_length_in_every_reader(tmp_path):
+    """That of sentence-transformers, which cuts last; as a teacher it has length 1, as its student."""
+    folder = architectures.sentence_transformer(tmp_path / "m", architectures.bert(tmp_path / "backbone"))
+    config = folder / "config_sentence_transformers.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"truncate_dim": 8}))
+    texts = make_texts(20)
+    expected = SentenceTransformer(str(folder), device="cpu").encode(texts)
+    assert np.linalg.norm(expected, axis=1).max() < 0.99
+    np.testing.assert_allclose(open_embedder(str(folder)).embed(texts), expected, atol=1e-5)
+    np.testing.assert_allclose(ServedModel(str(folder)).embed(texts), expected, atol=1e-5)
+    save_student(load_model(str(folder), "--model"), tmp_path / "saved", {}, "")
+    np.testing.assert_allclose(open_embedder(str(tmp_path / "saved")).embed(texts), expected, atol=1e-5)
+    teacher = load_teacher(TeacherSection(model=str(folder)), "cpu")
+    assert teacher.info().normalized and teacher.dim == 8
+    unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(teacher.embed(texts), unit, atol=1e-5)
 
 
 def test_threads_change_no_bit(tiny_model):

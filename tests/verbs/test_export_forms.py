@@ -19,7 +19,7 @@ from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.evaluation import parity
 from distilvec.evaluation.parity import equal_labels
 from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, check_onnx_place, tokenize
-from distilvec.formats.sentence_transformers import replace_texts, save_student
+from distilvec.formats.sentence_transformers import finish_student, save_student
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
 from distilvec.report.record import parse_record
@@ -188,7 +188,7 @@ def test_a_card_with_exports_is_the_students_own_in_the_next_save(world: SimpleN
     export_model(str(world.folder), suite=world.suite)
     record = parse_record({"format": 1, "name": "evaluated again"})
     card = model_card(record, exports=read_exports(world.folder))
-    replace_texts(world.folder, record.to_json(), card, "cosine")
+    finish_student(world.folder, world.model, record.to_json(), card)
     assert (world.folder / "README.md").read_text() == card and "## Exported files" in card
     assert not list(world.folder.glob("README.md.*")), "nobody has changed the card by hand"
     assert list(read_exports(world.folder)) == ["onnx"]
@@ -198,7 +198,7 @@ def test_exports_stay_known_where_a_card_changed_by_hand_is_kept(world: SimpleNa
     export_model(str(world.folder), suite=world.suite)
     (world.folder / "README.md").write_text("My own card.\n")
     record = parse_record({"format": 1, "name": "evaluated again"})
-    replace_texts(world.folder, record.to_json(), model_card(record), "cosine")
+    finish_student(world.folder, world.model, record.to_json(), model_card(record))
     assert (world.folder / "README.md.yours").read_text() == "My own card.\n"
     assert list(read_exports(world.folder)) == ["onnx"]
 

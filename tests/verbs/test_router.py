@@ -6,14 +6,17 @@ import json
 import shutil
 
 import architectures
+import httpx
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from huggingface_hub import ModelCard
 from refusals import refused
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Router
 from servers import serving
 
 from distilvec.__main__ import run_command
@@ -23,6 +26,7 @@ from distilvec.models.load import load
 from distilvec.pipeline.run import run
 from distilvec.teachers.open import open_embedder
 from distilvec.teachers.teacher import load_teacher
+from distilvec.verbs.check.check import check
 from distilvec.verbs.export.export import export_model
 from distilvec.verbs.export.router import document_tower
 from distilvec.verbs.serve.model import ServedModel
@@ -68,12 +72,13 @@ def test_queries_go_to_the_student_and_documents_to_the_teacher(tiny_recipe, tmp
         path.read_text() for path in folder.rglob("*.json") if path.name != "tokenizer.json"
     )
     assert run_command(["export", str(student), "--to", "router"]) == 0, "its own folder is replaced"
-    assert run_command(["evaluate", str(folder), "--suite", "none.yaml"]) == 2
     capsys.readouterr()
+    for source in (str(folder), model):
+        routed = open_embedder(source)
+        assert np.abs(routed.embed(texts, "query") - queries).max() < 1e-5
+        assert np.abs(routed.embed(texts, "document") - documents).max() < 1e-5
     with refused("model", "Router"):
         export_model(str(folder), "onnx", tmp_path / "x.onnx")
-    with refused("model", "Router"):
-        open_embedder(model)
 
 
 def test_a_run_with_a_relative_teacher_is_opened_from_another_folder(tiny_model, tmp_path, monkeypatch, shared_cache):
@@ -156,3 +161,74 @@ def test_towers_that_a_router_cannot_hold(tiny_recipe, tiny_model, tmp_path):
     with refused("--out", "Odd"):
         save_router(tower, odd, tmp_path / "out", {}, "", "--out")
     assert not (tmp_path / "out").exists()
+
+
+# -- Routers that sentence-transformers has saved ----------------------------------------------------------------------
+
+
+def towers_of(folder):
+    """Two models of one space, one for queries and one for documents."""
+    backbones = [architectures.bert(folder / f"backbone-{seed}", seed) for seed in range(2)]
+    made = [architectures.sentence_transformer(folder / f"tower-{n}", path) for n, path in enumerate(backbones)]
+    return [SentenceTransformer(str(path), device="cpu") for path in made]
+
+
+@pytest.fixture(params=["two models", "two layers behind one model"])
+def routed(request, tmp_path):
+    """The folder of a Router."""
+    query, document = towers_of(tmp_path)
+    modules = [Router.for_query_document(query_modules=list(query), document_modules=list(document))]
+    if request.param != "two models":
+        layers = [[Dense(32, 24, init_weight=torch.randn(24, 32) / 6)] for _ in range(2)]
+        router = Router.for_query_document(query_modules=layers[0], document_modules=layers[1])
+        modules = [query[0], query[1], router, Normalize()]
+    model = SentenceTransformer(modules=modules, prompts=PROMPTS, device="cpu")
+    model.save_pretrained(str(tmp_path / "router"))
+    return tmp_path / "router"
+
+
+@pytest.mark.usefixtures("loopback")
+def test_a_router_is_scored_judged_and_served_by_its_routes(routed, tmp_path):
+    model = SentenceTransformer(str(routed), device="cpu")
+    queries, documents = model.encode_query(TEXTS), model.encode_document(TEXTS)
+    assert np.abs(queries - documents).max() > 0.05
+    embedder = open_embedder(str(routed))
+    assert np.allclose(embedder.embed(TEXTS, "query"), queries, atol=1e-5)
+    assert np.allclose(embedder.embed(TEXTS, "document"), documents, atol=1e-5)
+    assert embedder.dim == queries.shape[1]
+
+    with serving(ServedModel(str(routed))) as address:
+        for role, expected in (("query", queries), ("document", documents)):
+            body = {"input": TEXTS, "input_type": role}
+            data = httpx.post(f"{address}/v1/embeddings", json=body).json()["data"]
+            assert np.allclose([row["embedding"] for row in data], expected, atol=1e-5)
+
+    (tmp_path / "sts.csv").write_text("sentence1,sentence2,score\nriver,stone,1\nbridge,river,3\nstone,stone,5\n")
+    (tmp_path / "suite.yaml").write_text("- {name: mini, type: sts, path: sts.csv}\n")
+    assert run_command(["evaluate", str(routed), "--suite", str(tmp_path / "suite.yaml")]) == 0
+
+    texts = make_texts(200)
+    stored = list(model.encode_document(texts))
+    pq.write_table(pa.table({"text": texts, "embedding": stored}), tmp_path / "index.parquet")
+    assert not check(str(routed), tmp_path / "index.parquet", sample=40).fits, "its queries are of another model"
+
+
+def test_a_router_teaches_by_its_route_for_documents(routed, tiny_recipe, tmp_path, capfd):
+    documents = SentenceTransformer(str(routed), device="cpu").encode_document(TEXTS)
+    with load_teacher(tiny_recipe(teacher__model=str(routed)).teacher, "cpu") as teacher:
+        assert np.allclose(teacher.embed(TEXTS, "document"), documents, atol=1e-5)
+        assert any("Router" in note for note in teacher.notes)
+    recipe = tiny_recipe(teacher__model=str(routed), train__max_steps=2)
+    assert run(recipe, tmp_path / "run") is not None
+    assert "Router" in capfd.readouterr().err
+
+
+def test_one_model_of_a_router_is_had_as_the_refusal_says(tmp_path):
+    query, document = towers_of(tmp_path)
+    router = Router.for_query_document(query_modules=list(query), document_modules=list(document))
+    model = SentenceTransformer(modules=[router], device="cpu")
+    model.save_pretrained(str(tmp_path / "router"))
+    with refused("model", "sub_modules['query']"):
+        export_model(str(tmp_path / "router"), "onnx", tmp_path / "x.onnx")
+    SentenceTransformer(modules=list(model[0].sub_modules["query"])).save_pretrained(str(tmp_path / "query"))
+    assert np.allclose(open_embedder(str(tmp_path / "query")).embed(TEXTS), model.encode_query(TEXTS), atol=1e-5)

@@ -12,10 +12,11 @@ import pytest
 import torch
 from architectures import ARCHITECTURES, sentence_transformer
 from huggingface_hub import ModelCard
+from peft import LoraConfig, get_peft_model
 from refusals import refused
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
-from transformers import AutoTokenizer, BertConfig, BertModel, ByT5Tokenizer
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, ByT5Tokenizer
 
 from distilvec.cli.app import app
 from distilvec.core.errors import DistilvecError
@@ -62,6 +63,19 @@ def test_trimming_keeps_the_vectors_of_the_texts(teachers, texts, tmp_path, name
     record = json.loads((tmp_path / "out" / "vocabulary.json").read_text())
     assert record["chosen"]["tokens"] == len(tokenizer) and record["without_pieces"] == []
     assert f"{len(tokenizer):,}" in capsys.readouterr().out
+
+
+def test_a_merged_adapter_is_saved_under_the_names_of_the_plain_model(tmp_path, texts):
+    """Of a folder that transformers reads with its adapter; by peft alone, since its own call asks for a newer one."""
+    backbone = architectures.bert(tmp_path / "backbone")
+    folder = sentence_transformer(tmp_path / "adapted", backbone)
+    for name in ("model.safetensors", "config.json"):
+        (folder / name).unlink()
+    config = LoraConfig(r=4, target_modules=["query", "value"], init_lora_weights=False)
+    get_peft_model(AutoModel.from_pretrained(backbone), config).save_pretrained(folder)
+    transplant(folder, "--texts", texts, "--out", tmp_path / "out")
+    old, new = (SentenceTransformer(str(path), device="cpu").encode(TEXTS) for path in (folder, tmp_path / "out"))
+    np.testing.assert_allclose(new, old, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])

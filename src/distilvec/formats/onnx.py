@@ -21,15 +21,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import truncate_embeddings
 from torch import Tensor, nn
 
 from distilvec.core.errors import DistilvecError, disk_is_full, first_line
 from distilvec.core.extras import require_extra
 from distilvec.core.files import check_output_file, check_output_folder, remove, remove_scratch, scratch, sync_folder
 from distilvec.core.task_head import TaskHead
+from distilvec.formats.read_back import PROBES
 from distilvec.formats.replace import real
 from distilvec.formats.sentence_transformers import in_float32
 from distilvec.models.limits import max_length
+from distilvec.models.load import evaluating
 from distilvec.models.static import is_static
 from distilvec.models.tokenizers import fill_empty_texts
 from distilvec.students.attention import NAME as OUR_ATTENTION
@@ -41,14 +44,6 @@ OUTPUTS, LOGITS = ("sentence_embedding", "last_hidden_state"), "logits"
 TOLERANCE = 1e-4  # largest absolute difference to PyTorch
 LARGEST = 2_000_000_000  # bytes: protobuf's limit for one file
 _PROBE_TOKENS = 512  # longer probes are truncated: checks of long-text models then take seconds
-PROBES = (
-    "cats",
-    "how do wings produce lift at low speed",
-    "Vectors of a student are compared with those of its teacher, text by text; what counts is the largest difference.",
-    "Grüße aus Köln, çok güzel bir gün, и ещё немного текста, 他们在河边散步。",
-    "def mean(values):\n    return sum(values) / len(values)  # raises ZeroDivisionError for no values",
-    "The boundary layer grows along the plate until it becomes turbulent. " * 40,
-)
 
 
 def check_onnx_place(path: Path, key: str) -> None:
@@ -92,11 +87,10 @@ class Graph(nn.Module):
                 pooled = features["sentence_embedding"]
             features = module(features)
         vectors = features["sentence_embedding"]
-        # a setting of the model, which readers of the file alone do not see
+        # a setting of the model, which readers of the file alone do not see; sentence-transformers cuts vectors by it
+        # and leaves their length
         if self.model.truncate_dim is not None:
             vectors = vectors[:, : self.model.truncate_dim]
-            if type(self.model[-1]).__name__ == "Normalize":
-                vectors = nn.functional.normalize(vectors, dim=-1)
         states = features["token_embeddings"]
         if self.head is None:
             return vectors, states
@@ -221,20 +215,25 @@ def _write_checked(plain: SentenceTransformer, path: Path, head: TaskHead | None
 def parity(
     model: SentenceTransformer, session: OnnxEmbedder, texts: Sequence[str], head: TaskHead | None = None
 ) -> float:
-    """Return the largest difference between PyTorch's and the session's vectors (and logits); NaN if either gives NaN.
+    """Return the largest difference between the vectors of sentence-transformers and of the session (and logits).
 
-    Texts, at least one, are encoded each alone and padded together.
+    Texts, at least one, are encoded each alone and padded together. NaN if either gives NaN.
     """
     batches = [[text] for text in texts]
     if model[0].tokenizer.pad_token is not None and len(texts) > 1:
         batches.append(list(texts))
-    graph = Graph(model, head).eval()
-    outputs = [name for name in graph.outputs if name != OUTPUTS[1]]  # states at padding may be anything
     differences: list[float] = []
     for batch in batches:
         tokens = tokenize(model, batch)
-        pairs = zip(session.run(tokens, outputs), graph.run(tokens, outputs), strict=True)
-        differences += [np.abs(exported - expected).max() for exported, expected in pairs]
+        with evaluating(model):
+            features = model({name: values.to(model.device) for name, values in tokens.items()})
+        vectors = truncate_embeddings(features["sentence_embedding"], model.truncate_dim)  # as `encode` ends
+        expected, outputs = [vectors.float().cpu().numpy()], OUTPUTS[:1]
+        if head is not None:
+            expected += Graph(model, head).eval().run(tokens, [LOGITS])
+            outputs = (*outputs, LOGITS)
+        for found, wanted in zip(session.run(tokens, outputs), expected, strict=True):
+            differences.append(np.abs(found - wanted).max())
     return float(np.max(differences))  # np.max, unlike max, is NaN if one of them is
 
 

@@ -14,6 +14,8 @@ from typing import Any
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
+from distilvec.core.info import Role
+from distilvec.formats.read_back import check_saved
 from distilvec.formats.sentence_transformers import in_float32, save_folder, write_json, write_modules, write_settings
 from distilvec.models.experts import Experts
 
@@ -34,7 +36,7 @@ def save_router(
     Prompts and similarity are the towers' own. Errors: as `save_student`; DistilvecError for a tower that plain
     sentence-transformers could not load below a Router.
     """
-    towers = {"query": query, "document": document}
+    towers: dict[Role, SentenceTransformer] = {"query": query, "document": document}
     prompts = {role: (tower.prompts or {}).get(role, "") for role, tower in towers.items()}
 
     def write(new: Path) -> None:
@@ -44,6 +46,7 @@ def save_router(
         write_json(new / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": ROUTER}])
         write_json(new / "router_config.json", _config(new, towers))
         write_settings(new, prompts, query.similarity_fn_name)
+        check_saved(new, towers, (), key)
 
     save_folder(folder, write, distillation, card, key)
 
@@ -61,7 +64,7 @@ def _write_tower(tower: SentenceTransformer, folder: Path, role: str, key: str) 
         raise DistilvecError(key, f"the {role} tower cannot be saved: {error.problem}", error.fix) from error
 
 
-def _config(folder: Path, towers: Mapping[str, SentenceTransformer]) -> dict[str, Any]:
+def _config(folder: Path, towers: Mapping[Role, SentenceTransformer]) -> dict[str, Any]:
     """Return the Router's settings; a module's id is its folder, relative to the Router's."""
     types: dict[str, str] = {}
     structure: dict[str, list[str]] = {}

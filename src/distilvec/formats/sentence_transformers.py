@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from distilvec.core.files import remove, scratch, write_file
 from distilvec.core.hashing import checksum_once
 from distilvec.core.info import UNLIMITED
 from distilvec.formats import replace
+from distilvec.formats.read_back import check_saved
 from distilvec.formats.replace import recover_student as recover_student
 from distilvec.models.experts import Experts
 from distilvec.models.load import EXPERTS_FILE, EXPERTS_TYPE
@@ -62,19 +63,24 @@ def save_student(
     card: str,
     extra_files: Callable[[Path], None] = lambda folder: None,
     key: str = "student",
+    texts: Sequence[str] | None = (),
 ) -> None:
     """Write the student, `distillation.json` and the model card (`README.md`) as `folder`, whole or not at all.
 
     Files that distilvec did not write stay. If nothing would change, nothing is written. `distillation.json` gets the
     checksums of all other files (`files`). Weights are fp32. `extra_files` may write further files
-    into the folder that it gets.
-    Errors: DistilvecError with `key` if `folder` holds anything but a model that distilvec wrote, cannot be written, or
-    the model has a module that is not of sentence-transformers; the earlier content is then untouched.
+    into the folder that it gets. What was written is read back and compared (formats/read_back.py), on some `texts` as
+    well; with None it is not, as of a student whose training goes on.
+    Errors: DistilvecError with `key` if `folder` holds anything but a model that distilvec wrote, cannot be written or
+    read back, or the model has a module that is not of sentence-transformers; the earlier content is then untouched.
     """
 
     def write(new: Path) -> None:
-        write_modules(in_float32(model), new)
+        saved = in_float32(model)
+        write_modules(saved, new)
         extra_files(new)
+        if texts is not None:
+            check_saved(new, saved, texts, key)
 
     save_folder(folder, write, distillation, card, key)
 
@@ -111,10 +117,13 @@ def save_folder(
         remove(new)
 
 
-def replace_texts(folder: Path, distillation: dict[str, Any], card: str, similarity: str) -> None:
+def finish_student(
+    folder: Path, model: SentenceTransformer, distillation: dict[str, Any], card: str, texts: Sequence[str] = ()
+) -> None:
     """Replace the record and the model card of a saved student, and how it says that vectors are compared.
 
-    The model is not loaded: its files are linked into the new save. Errors as `save_student`.
+    Its other files are linked into the new save, which is read back and compared with the `model` that was loaded of
+    them. Errors as `save_student`.
     """
 
     def write(new: Path) -> None:
@@ -123,9 +132,10 @@ def replace_texts(folder: Path, distillation: dict[str, Any], card: str, similar
                 replace.link(folder / name, new / name)
         path = new / SETTINGS
         settings = json.loads(path.read_text(encoding="utf-8"))
-        if settings.get("similarity_fn_name") != similarity:
+        if settings.get("similarity_fn_name") != model.similarity_fn_name:
             path.unlink()  # a link: the earlier student keeps its own file
-            write_json(path, {**settings, "similarity_fn_name": similarity})
+            write_json(path, {**settings, "similarity_fn_name": model.similarity_fn_name})
+        check_saved(new, model, texts, "student")
 
     save_folder(folder, write, distillation, card)
 

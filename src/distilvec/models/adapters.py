@@ -45,7 +45,9 @@ def merge_own_adapters(backbone: nn.Module) -> None:
         elif isinstance(module, ModulesToSaveWrapper):
             backbone.set_submodule(name, module.modules_to_save[module.active_adapter])
     backbone._hf_peft_config_loaded = False  # type: ignore[assignment]
-    vars(backbone).pop("peft_config", None)
+    # `_weight_conversions` names weights as the adapter's file does, and transformers saves them by it
+    for name in ("peft_config", "_weight_conversions"):
+        vars(backbone).pop(name, None)
     backbone.requires_grad_(True)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from distilvec.core.errors import DistilvecError
+from distilvec.models.unreadable import how_to_trust
 
 _LOADING = threading.RLock()  # the method below is replaced for the whole process
 _UNREAD = re.compile(r"(^|\.)pooler\.")  # BERT's layer for pairs of sentences, which many models lack and none reads
@@ -48,6 +49,9 @@ def complete_weights(name: str, key: str) -> Iterator[None]:
 
 
 def _check_weights(model: PreTrainedModel, report: dict[str, Any], name: str, key: str) -> None:
+    # A class of transformers that has the name of the folder's own, and is of another version of the network
+    untrusted = type(model).__module__.startswith("transformers.") and getattr(model.config, "auto_map", None)
+    trust = f"{how_to_trust(key)}: its weights are for that code." if untrusted else None
     weights = set(model.state_dict())
     missing = sorted(weight for weight in report["missing_keys"] if not _UNREAD.search(weight))
     if missing:
@@ -55,7 +59,7 @@ def _check_weights(model: PreTrainedModel, report: dict[str, Any], name: str, ke
             key,
             f"{name} lacks {len(missing)} of the {len(weights)} weights that its config.json asks for, such as "
             f"{missing[0]}; they would be random numbers.",
-            "Copy the whole model again, or correct its config.json (num_hidden_layers).",
+            trust or "Copy the whole model again, or correct its config.json (num_hidden_layers).",
         )
     first_layer = {_LAYER.sub(".0.", weight) for weight in weights}
     surplus = sorted(weight for weight in report["unexpected_keys"] if _LAYER.sub(".0.", weight) in first_layer)
@@ -64,7 +68,8 @@ def _check_weights(model: PreTrainedModel, report: dict[str, Any], name: str, ke
             key,
             f"{name} has weights of more layers than its config.json states, such as {surplus[0]}; they would be left "
             "out.",
-            "Correct num_hidden_layers in its config.json, or save the model with the layers that it is to have.",
+            trust
+            or "Correct num_hidden_layers in its config.json, or save the model with the layers that it is to have.",
         )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Normalize, Pooling, Transformer
+from sentence_transformers.models import Normalize, Pooling, Router, Transformer
 from sentence_transformers.util import is_sentence_transformer_model
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import cached_file
@@ -34,7 +34,7 @@ from distilvec.models.limits import max_length, position_limit
 from distilvec.models.placement import placement
 from distilvec.models.settings import ModelSettings, setting_key
 from distilvec.models.static import is_static
-from distilvec.models.tokenizers import give_padding, lower_case
+from distilvec.models.tokenizers import give_padding, lower_case, separate_pairs
 from distilvec.models.unreadable import (
     PROBE,
     check_model,
@@ -73,6 +73,13 @@ def load_model(
         if not is_sentence_transformer_model(with_owner(resolve_model(name)), revision=revision):
             _expect_plain_model(name, {"revision": revision, "trust_remote_code": trust_remote_code})
             raise no_pooling(name, key)
+        if has_routes(name, revision):
+            raise DistilvecError(
+                key,
+                f"{name} is a Router, with one model for queries and one for documents; expected a single model.",
+                "Save one of them: SentenceTransformer(modules=list(model[0].sub_modules['query'])).save_pretrained("
+                "FOLDER).",
+            )
     model = load_backbone(name, key, revision=revision, trust_remote_code=trust_remote_code, **kwargs)
     _set_length(model, name, key, None)
     give_padding(getattr(model[0], "tokenizer", None))
@@ -83,12 +90,15 @@ def load_model(
     return model
 
 
-def load_with_settings(name: str, key: str, settings: ModelSettings, device: str) -> SentenceTransformer:
+def load_with_settings(
+    name: str, key: str, settings: ModelSettings, device: str, role: Role = "document"
+) -> SentenceTransformer:
     """Load a model for inference, with further settings; it stays on the CPU unless they place it (placement.py).
 
-    A plain Hugging Face model needs a pooling in the settings. A SentenceTransformer's length is limited to the model's
-    positions. Errors: DistilvecError for a model that cannot be loaded, and for settings that it cannot have; their
-    keys are those next to `key`, such as teacher.max_length for teacher.model.
+    Of a Router the model for this role is returned. A plain Hugging Face model needs a pooling in the settings. A
+    SentenceTransformer's length is limited to the model's positions. Errors: DistilvecError for a model that cannot be
+    loaded, and for settings that it cannot have; their keys are those next to `key`, such as teacher.max_length for
+    teacher.model.
     """
     source = resolve_model(name)
     with readable(name, key), complete_weights(name, key):
@@ -99,7 +109,7 @@ def load_with_settings(name: str, key: str, settings: ModelSettings, device: str
         check_kind(name, key, settings.revision)
         if is_sentence_transformer_model(with_owner(source), revision=settings.revision):
             _refuse_pooling(name, key, settings)
-            model = load(source, None if placed else "cpu", model_kwargs=weights, **common)
+            model = one_route(load(source, None if placed else "cpu", model_kwargs=weights, **common), role)
         else:
             _expect_plain_model(name, common)
             modules = _plain_modules(name, key, settings, {**weights, **common}, common)
@@ -108,6 +118,7 @@ def load_with_settings(name: str, key: str, settings: ModelSettings, device: str
         _refuse_other_modules(model, name, key)
         check_model(model, name, key)
     give_padding(getattr(model[0], "tokenizer", None))
+    separate_pairs(getattr(model[0], "tokenizer", None))
     _set_length(model, name, key, settings.max_length)
     backbone = getattr(model[0], "auto_model", model[0])
     merge_adapters(backbone, settings.adapters)
@@ -159,13 +170,74 @@ def first_module(source: str, revision: str | None) -> str:
 
     `source` is a folder or an id with its owner.
     """
-    modules = _read_json(source, "modules.json", revision)
-    first = modules[0] if isinstance(modules, list) and modules else {}
-    path = first.get("path") if isinstance(first, dict) else None
+    modules = read_modules(source, revision)
+    path = modules[0].get("path") if modules else None
     folder = Path(source).resolve()
     if not isinstance(path, str) or not (folder / path).resolve().is_relative_to(folder):
         return ""
     return path
+
+
+def has_routes(name: str, revision: str | None) -> bool:
+    """Return whether a folder or id holds a Router: other modules for queries than for documents."""
+    return any(_is_router(entry) for entry in _module_entries(with_owner(resolve_model(name)), revision))
+
+
+def read_modules(source: str, revision: str | None) -> list[dict[str, Any]]:
+    """Return the entries of modules.json, in the place of a Router those of its modules for documents.
+
+    `source` is a folder or an id with its owner. [] for a model without the file.
+    """
+    entries = []
+    for entry in _module_entries(source, revision):
+        router = _read_json(source, f"{entry.get('path')}/router_config.json".lstrip("/"), revision)
+        if not _is_router(entry) or not isinstance(router, dict):
+            entries.append(entry)
+            continue
+        structure = router["structure"]
+        default = (router.get("parameters") or {}).get("default_route") or next(iter(structure))
+        for path in structure["document" if "document" in structure else default]:
+            entries.append({"type": router["types"][path], "path": f"{entry['path']}/{path}".lstrip("/")})
+    return entries
+
+
+def _module_entries(source: str, revision: str | None) -> list[dict[str, Any]]:
+    modules = _read_json(source, "modules.json", revision)
+    return [entry for entry in modules if isinstance(entry, dict)] if isinstance(modules, list) else []
+
+
+def _is_router(entry: Mapping[str, Any]) -> bool:
+    return str(entry.get("type")).rpartition(".")[2] == "Router"
+
+
+def one_route(model: SentenceTransformer, role: Role) -> SentenceTransformer:
+    """Return the model that a Router sends texts of this role to, with its settings; any other model as it is."""
+    if not any(isinstance(module, Router) for module in model):
+        return model
+    modules: list[Any] = []
+    for module in model:
+        modules += module.sub_modules[_route(module, role)] if isinstance(module, Router) else [module]
+    return SentenceTransformer(
+        modules=modules,
+        prompts=dict(model.prompts),
+        default_prompt_name=model.default_prompt_name,
+        similarity_fn_name=model.similarity_fn_name,
+        truncate_dim=model.truncate_dim,
+        device="cpu",
+    )
+
+
+def _route(router: Router, role: Role) -> str:
+    """Return the name of a Router's route for texts of this role, as the Router itself finds it."""
+    for words in ((role, "text"), (role, None), (None, "text"), (None, None)):
+        if words in router.route_mappings:
+            return str(router.route_mappings[words])
+    found = [name for name in (role, "text", router.default_route) if name in router.sub_modules]
+    if not found:
+        raise DistilvecError(
+            "model", f"its Router has no route for a {role}: {', '.join(router.sub_modules)}.", "Name another model."
+        )
+    return str(found[0])
 
 
 def read_settings(name: str, file: str, revision: str | None) -> Any:
@@ -276,13 +348,17 @@ def model_similarity(model: SentenceTransformer, name: str, key: str) -> Similar
 
 
 def load_backbone(name: str, key: str, **kwargs: Any) -> SentenceTransformer:
-    """Load a model as `load_model` does. Accept plain Hugging Face models too, and compute no vector."""
+    """Load a model as `load_model` does. Accept plain Hugging Face models too, and compute no vector.
+
+    Of a Router the model for documents is returned, as of a teacher.
+    """
     with readable(name, key), complete_weights(name, key):
         check_kind(name, key, kwargs.get("revision"))
-        model = load(name, "cpu", **kwargs)
+        model = one_route(load(name, "cpu", **kwargs), "document")
         _refuse_other_modules(model, name, key)
         check_model(model, name, key)
         merge_own_adapters(getattr(model[0], "auto_model", model[0]))
+    separate_pairs(getattr(model[0], "tokenizer", None))
     return model
 
 
@@ -303,6 +379,7 @@ def load_tokenizer(
                 raise
             tokenizer = _read_tokenizer(with_owner(source), options)
         check_tokenizer(tokenizer, name, key)
+    separate_pairs(tokenizer)
     return tokenizer
 
 
@@ -422,11 +499,12 @@ class _SavedExperts(Experts):
 
 @contextmanager
 def evaluating(model: SentenceTransformer) -> Iterator[None]:
-    """Run in evaluation mode without gradients, then restore training mode."""
-    trained = model.training
+    """Run in evaluation mode without gradients, then restore the mode of each part: they may differ."""
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train(trained)
+        for module, training in modes:
+            module.training = training

@@ -1,4 +1,6 @@
-"""Bare copies of fast tokenizers, a hash of a tokenizer, its padding, and the alphabet of byte-level tokenizers."""
+"""Bare copies of fast tokenizers, a hash of a tokenizer, its padding, its mark between the texts of a pair, and the
+alphabet of byte-level tokenizers.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,12 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Lowercase
 from tokenizers.normalizers import Sequence as Normalizers
+from tokenizers.processors import Sequence as Processors
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
+
+from distilvec.core.errors import DistilvecError
 
 
 def plain_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
@@ -64,6 +70,51 @@ def give_padding(tokenizer: Any) -> None:
     """
     if isinstance(tokenizer, PreTrainedTokenizerBase) and tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+
+
+def separate_pairs(tokenizer: Any) -> None:
+    """Let a tokenizer put its end-of-text token between the texts of a pair if it puts nothing there, in place.
+
+    Without a mark ("the cat", "sat") and ("the", " catsat") are the same tokens. Single texts stay as they are, and the
+    mark is saved with the tokenizer. A tokenizer without an end-of-text or separator token, and one that is written in
+    Python, stays as it is: `expect_boundary` refuses it for pairs.
+    """
+    if not isinstance(tokenizer, PreTrainedTokenizerBase) or has_boundary(tokenizer):
+        return
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    token = tokenizer.eos_token or tokenizer.sep_token
+    if backend is None or token is None:
+        return
+    number = tokenizer.convert_tokens_to_ids(token)
+    before = backend.post_processor
+    state = {} if before is None else json.loads(before.__getstate__())
+    templates = [part for part in state.get("processors", [state]) if part.get("type") == "TemplateProcessing"]
+    if not templates:
+        pairs = TemplateProcessing(single="$A:0", pair=["$A:0", token, "$B:1"], special_tokens=[(token, number)])
+        backend.post_processor = pairs if before is None else Processors([before, pairs])
+        return
+    pieces = templates[-1]["pair"]
+    first = next(place for place, piece in enumerate(pieces) if "Sequence" in piece)
+    pieces.insert(first + 1, {"SpecialToken": {"id": token, "type_id": 0}})
+    templates[-1]["special_tokens"][token] = {"id": token, "ids": [number], "tokens": [token]}
+    before.__setstate__(json.dumps(state).encode())
+    backend.post_processor = before
+
+
+def has_boundary(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return whether a tokenizer puts a token between the two texts of a pair."""
+    return tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add(pair=False)
+
+
+def expect_boundary(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise DistilvecError for a tokenizer that leaves no mark between the texts of a pair."""
+    if not has_boundary(tokenizer):
+        raise DistilvecError(
+            "task.encode",
+            "the tokenizer puts nothing between the two texts of a pair, and has no token for the end of a text: where "
+            "the first one ends cannot be seen.",
+            "Set task.encode=separate, or take another model.",
+        )
 
 
 def lower_case(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -53,13 +53,7 @@ def check_place(name: str, key: str, kind: Kind = "model") -> None:
 
 
 def check_model(model: Any, name: str, key: str) -> None:
-    """Raise DistilvecError for a Router, and for weights, sizes, tokens and lengths with which no model can work."""
-    if type(model[0]).__name__ == "Router":
-        raise DistilvecError(
-            key,
-            f"{name} is a Router with several models, one for each role.",
-            "Name one of them, such as its folder query or document.",
-        )
+    """Raise DistilvecError for weights, sizes, tokens and lengths with which no model can work."""
     check_weights(model, name, key)
     _check_numbers(model, name, key)
     if not isinstance(getattr(model[0], "tokenizer", None), (PreTrainedTokenizerBase, Tokenizer)):

@@ -24,7 +24,7 @@ from distilvec.data.tokens import TokenStore, build_tokens
 from distilvec.models.limits import max_length
 from distilvec.models.mapped import load_mapped
 from distilvec.models.static import is_static, text_tokenizer
-from distilvec.models.tokenizers import tokenizer_hash
+from distilvec.models.tokenizers import expect_boundary, tokenizer_hash
 from distilvec.pipeline.caches import fill, open_cache, push_cache, reads_tokens
 from distilvec.pipeline.data import PreparedData, ReadyTeacher
 from distilvec.pipeline.job import Job, Teacher
@@ -174,6 +174,8 @@ def shard_teachers(data: PreparedData) -> PreparedData:
 def tokenize(job: Job, corpus: Corpus, student: SentenceTransformer) -> TokenStore:
     """Tokenize the corpus for the student; stored by content."""
     tokenizer, length = text_tokenizer(student), max_length(student)
+    if corpus.paired and not is_static(student):  # the mean of a table's rows has no order
+        expect_boundary(tokenizer)
     name = recipes.fingerprint(corpus.fingerprint, length, tokenizer_hash(tokenizer))
     return build_tokens(
         corpus, tokenizer, length, job.store.folder("tokens", name), progress_logger(), _reads_types(student)

@@ -17,7 +17,7 @@ from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import make_objective, reopen
-from distilvec.pipeline.student import load_saved
+from distilvec.pipeline.student import fitting_texts, load_saved
 from distilvec.report.model_card import model_card
 from distilvec.report.record import RunRecord, describe_student
 from distilvec.students.build import with_projection
@@ -89,5 +89,5 @@ def export_projected(student: Path, out: Path | None) -> Path:
     )
     out = out or job.files.projected
     check_form_folder(out, projected.name)
-    save_student(model, out, projected.to_json(), model_card(projected), key="--out")
+    save_student(model, out, projected.to_json(), model_card(projected), key="--out", texts=fitting_texts(job))
     return out

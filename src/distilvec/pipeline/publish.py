@@ -10,13 +10,13 @@ from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
 from distilvec.evaluation.speed import Speed
-from distilvec.formats.sentence_transformers import replace_texts
+from distilvec.formats.sentence_transformers import finish_student
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.record import run_record
 from distilvec.pipeline.resolve import make_objective
 from distilvec.pipeline.start import fresh_layer, read_start
-from distilvec.pipeline.student import student_similarity, trained_student
+from distilvec.pipeline.student import fitting_texts, trained_student
 from distilvec.pipeline.train import Training
 from distilvec.report import write
 from distilvec.report.exports import read_exports
@@ -49,7 +49,7 @@ def publish(job: Job, training: Training, report: Report) -> Run:
         record = replace(record, cut_tasks=averaged_tasks(report.compression.rows))
     record = replace(record, speed=_speed_record(report.speed))
     card = model_card(record, exports=read_exports(folder))
-    replace_texts(folder, record.to_json(), card, student_similarity(job))
+    finish_student(folder, student, record.to_json(), card, fitting_texts(job))
     write_record(job.files, record)
     marks = job.recipe.evaluation.marks
     report.marks = Marks(marks.good, marks.fair)

@@ -137,6 +137,7 @@ def save(job: Job, encoder: Encoder, objective: Objective, name: str) -> None:
     """Save the student of the last stage as "student" (the best so far), "last" or "students/step-N".
 
     All processes call this; the main one writes, with the parameters and the head that the objective has learned.
+    The first and the last are read back while their model is in memory, the best one when the run is published.
     """
     with whole_model(encoder) as model:
         if model is None:
@@ -149,7 +150,9 @@ def save(job: Job, encoder: Encoder, objective: Objective, name: str) -> None:
             log(f"{name}: the full table's vectors differ from the factorized table's by {distance:.3f} on average")
         info = {"method": job.stages[-1].recipe.method.name, "teacher": job.teacher.info.name}
         card = f"# {job.recipe.name}\n\n{about_saved(name)}\n"
-        save_student(student, job.files.model(name), info, card, extra_files=head_writer(job, objective))
+        is_first = not job.files.student.exists()  # before the training, which would be in vain
+        texts = fitting_texts(job) if is_first or name == "last" else None
+        save_student(student, job.files.model(name), info, card, extra_files=head_writer(job, objective), texts=texts)
         save_objective(job.files.objective(name), objective)
 
 

@@ -25,7 +25,7 @@ from distilvec.core.threads import map_on_threads
 from distilvec.models.limits import max_length
 from distilvec.models.load import evaluating
 from distilvec.models.static import text_tokenizer
-from distilvec.models.tokenizers import blank_token
+from distilvec.models.tokenizers import blank_token, expect_boundary
 
 CPU_TOKENS = 1024  # more in a batch falls out of the processor's cache, and takes more memory
 CPU_FLOOR = 512  # fewer are not worth a batch of their own: texts of other lengths are padded to fill it
@@ -105,7 +105,10 @@ class Forward:
         """
         tokenizer = self.model[0].tokenizer
         blank = blank_token(tokenizer)
-        typed = any(isinstance(text, tuple) for text in texts) and "token_type_ids" in tokenizer.model_input_names
+        paired = any(isinstance(text, tuple) for text in texts)
+        if paired:
+            expect_boundary(tokenizer)
+        typed = paired and "token_type_ids" in tokenizer.model_input_names
         options = {"truncation": True, "max_length": self.max_length, "padding": False, "return_attention_mask": False}
         ids: Ids = []
         types: Ids = []

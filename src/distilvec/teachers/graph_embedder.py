@@ -67,7 +67,7 @@ class GraphEmbedder:
     @property
     def normalized(self) -> bool:
         """Whether vectors have length 1."""
-        return type(self.model[-1]).__name__ == "Normalize"
+        return type(self.model[-1]).__name__ == "Normalize" and self.model.truncate_dim is None
 
     @property
     def max_length(self) -> int:

@@ -18,6 +18,7 @@ from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.encode import cut_dimensions
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import expect_kind, open_embedder
+from distilvec.teachers.routed import RoutedEmbedder
 
 KEY = "teacher.made_by"
 SAMPLE = 64  # stored texts that are embedded again
@@ -31,6 +32,8 @@ def open_maker(name: str, key: str = KEY, device: str = "auto") -> ModelEmbedder
     """
     expect_kind(name, ("model", "api"), key)
     embedder = open_embedder(name, key=key, device=device)
+    if isinstance(embedder, RoutedEmbedder):  # a table holds documents
+        return embedder.document
     assert isinstance(embedder, (ModelEmbedder, ApiEmbedder))
     return embedder
 

@@ -74,8 +74,9 @@ class ModelEmbedder:
     """A SentenceTransformer as an embedder (teachers/embedder.py) and as a teacher (teachers/teacher.py).
 
     `dim` counts the dimensions of an embedding after `truncate_dim` (cut, then normalized again if the model
-    normalizes), `pre_dense_dim` those of the pooled vector before the first Dense layer, None without such a layer.
-    `files` is None for a model that was made in memory, such as a student in training. The model is not changed.
+    normalizes; what a folder's own setting cuts is not, as in sentence-transformers), `pre_dense_dim` those of the
+    pooled vector before the first Dense layer, None without such a layer. `files` is None for a model that was made in
+    memory, such as a student in training. The model is not changed.
 
     Args:
         batch_tokens: tokens in a batch; by default the device's (`batch_budget`)
@@ -114,10 +115,11 @@ class ModelEmbedder:
                 "Remove the prompts (teacher.prompts in a recipe, else config_sentence_transformers.json), or set "
                 "include_prompt to true in the config.json of its pooling.",
             )
-        self.normalized = type(modules[-1]).__name__ == "Normalize"
+        own_cut = getattr(model, "truncate_dim", None)
+        self.normalized = type(modules[-1]).__name__ == "Normalize" and own_cut is None
         self.similarity: Similarity = similarity or model_similarity(model, name, setting_key(key, "similarity"))
         self.max_length = max_length(model)
-        self.truncate_dim = truncate_dim or getattr(model, "truncate_dim", None)
+        self.truncate_dim = truncate_dim or own_cut
         full = int(model.get_embedding_dimension() or 0)
         self.dim = min(full, self.truncate_dim or full)
         dense = [int(module.in_features) for module in modules[1:] if type(module).__name__ == "Dense"]
@@ -303,15 +305,16 @@ def load_embedder(
     similarity: Similarity | None = None,
     truncate_dim: int | None = None,
     sharded: bool = False,
+    role: Role = "document",
 ) -> ModelEmbedder:
-    """Load the model of a folder or hub id, ready to compute.
+    """Load the model of a folder or hub id, ready to compute; of a Router the model for this role.
 
     `sharded`: the model stays on the CPU as it is, and shards of it go to the devices later. Errors: DistilvecError
     with `key`, or the key of a setting next to it, for a model that cannot be loaded or gives no finite vectors.
     """
     settings = settings or ModelSettings()
     target = pick_device(device)
-    loaded = load_with_settings(model, key, settings, target)
+    loaded = load_with_settings(model, key, settings, target, role)
     full = int(loaded.get_embedding_dimension() or 0)
     if truncate_dim is not None and truncate_dim > full:
         problem = f"found {truncate_dim}; {model} has {full}."

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,7 +16,9 @@ from distilvec.config.recipe import section_of
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import ColumnError, DistilvecError
 from distilvec.core.files import user_cache
+from distilvec.core.info import Role
 from distilvec.core.log import log
+from distilvec.models.load import has_routes, one_route
 from distilvec.models.settings import ModelSettings
 from distilvec.models.unreadable import check_model
 from distilvec.teachers.api_embedder import ApiEmbedder, named_api
@@ -23,6 +26,7 @@ from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.graph_embedder import open_exported
 from distilvec.teachers.indexes.copy import local_table
 from distilvec.teachers.model_embedder import ModelEmbedder, load_embedder
+from distilvec.teachers.routed import RoutedEmbedder
 from distilvec.teachers.sources import NAMES, Kind, shown, source_kind
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.teachers.teacher import plain_settings
@@ -59,7 +63,10 @@ def open_embedder(
             with closed_on_error(api):
                 assert api.dim  # asks the server once, so that one that does not answer is found out here
             return api
-    return open_model(source, key=key, device=device, trust_remote_code=trust_remote_code)
+    open_route = partial(open_model, source, key=key, device=device, trust_remote_code=trust_remote_code)
+    if _is_routed(source):
+        return RoutedEmbedder(open_route(role="query"), open_route(role="document"))
+    return open_route()
 
 
 @contextmanager
@@ -85,17 +92,33 @@ def closed_on_error(api: ApiEmbedder) -> Iterator[None]:
         raise
 
 
+def _is_routed(source: Source) -> bool:
+    if isinstance(source, SentenceTransformer):
+        return one_route(source, "query") is not source
+    with suppress(OSError, ValueError):  # a name without a model: opening it says so
+        return has_routes(str(source), None)
+    return False
+
+
 def open_model(
-    source: Source, *, key: str = "model", device: str = "auto", trust_remote_code: bool = False
+    source: Source,
+    *,
+    key: str = "model",
+    device: str = "auto",
+    trust_remote_code: bool = False,
+    role: Role = "document",
 ) -> ModelEmbedder:
     """Open a folder, hub id or SentenceTransformer, where the model itself is needed: to time it, to try prompts.
+
+    Of a Router the model for this role is opened.
 
     Errors: DistilvecError with `key` for another kind of source, which is not opened, and as `open_embedder`.
     """
     expect_kind(source, ("model",), key)
     if isinstance(source, SentenceTransformer):
-        check_model(source, "the model", key)
-        return ModelEmbedder(source, key, key=key)
+        model = one_route(source, role)
+        check_model(model, "the model", key)
+        return ModelEmbedder(model, key, key=key)
     if not isinstance(source, (str, os.PathLike)):
         problem = f"expected a folder, an id or a SentenceTransformer; found {type(source).__name__}."
         raise DistilvecError(key, problem)
@@ -103,7 +126,7 @@ def open_model(
     preset = PRESETS.get(find_preset(None, name) or "")
     settings = ModelSettings(trust_remote_code=trust_remote_code, plain=plain_settings(preset))
     prompts: Any = None if preset is None else dict(preset.prompts)
-    embedder = load_embedder(name, key, device, settings, prompts=prompts)
+    embedder = load_embedder(name, key, device, settings, prompts=prompts, role=role)
     for note in embedder.notes:
         log(f"{embedder.name}: {note}.")
     return embedder

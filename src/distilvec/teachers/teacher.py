@@ -10,6 +10,7 @@ from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.info import TeacherInfo
 from distilvec.data.corpus import Corpus
+from distilvec.models.load import has_routes
 from distilvec.models.settings import ModelSettings, PlainSettings
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.cache.fill import FillSteps
@@ -80,7 +81,7 @@ def load_teacher(section: TeacherSection, device: str = "auto", sharded: bool = 
         raise DistilvecError(
             "teacher.model", "expected a model; found a table of vectors (teacher.vectors).", "Name one."
         )
-    return load_embedder(
+    teacher = load_embedder(
         section.model,
         "teacher.model",
         device,
@@ -92,6 +93,11 @@ def load_teacher(section: TeacherSection, device: str = "auto", sharded: bool = 
         truncate_dim=section.truncate_dim,
         sharded=sharded,
     )
+    # Also after a cut of the folder's own, which loses the length: students normalise after their last layer
+    teacher.normalized = type(teacher.model[-1]).__name__ == "Normalize"
+    if has_routes(section.model, section.revision):
+        teacher.notes = (*teacher.notes, "it is a Router: all texts go through its model for documents")
+    return teacher
 
 
 def model_settings(section: TeacherSection) -> ModelSettings:

@@ -28,6 +28,7 @@ from distilvec.report.scores import make_verdict
 from distilvec.report.sections.use import index_words
 from distilvec.teachers.first_dims import FirstDims
 from distilvec.teachers.open import Source, cache_named, expect_kind, open_table, opened
+from distilvec.teachers.routed import RoutedEmbedder
 from distilvec.verbs.check.section import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of
 
@@ -136,6 +137,8 @@ def check_index(
     expect_kind(model, ("model", "export", "api"), "model")
     index = open_table(section, refresh=refresh)
     with opened(model, key="model", trust_remote_code=trust_remote_code) as embedder:
+        if isinstance(embedder, RoutedEmbedder):
+            embedder = embedder.query  # which asks the index
         student = embedder
         cut_from = None
         if embedder.dim > index.dim:

@@ -83,16 +83,22 @@ class _Endpoints:
         self.model, self.limits, self.key, self.metrics = model, limits, key, _Metrics()
         self.hosts, self.origins = hosts, origins
         self.held_bytes = 0  # of bodies whose requests are not answered yet
-        self.batcher = Batcher(model.embed, limits.batch_texts, limits.waiting, self.metrics.batches.observe)
+        self.batchers = {}
+        for served in {model, model.queries}:
+            self.batchers[served] = Batcher(
+                served.embed, limits.batch_texts, limits.waiting, self.metrics.batches.observe
+            )
         self.threads = ThreadPoolExecutor(2, "requests")  # few: each thread keeps memory of its own
-        self.metrics.waiting.set_function(lambda: self.batcher.waiting_texts)
+        self.metrics.waiting.set_function(lambda: sum(batcher.waiting_texts for batcher in self.batchers.values()))
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """Run the batcher while the server runs."""
-        self.batcher.start()
+        """Run the batchers while the server runs."""
+        for batcher in self.batchers.values():
+            batcher.start()
         yield
-        await self.batcher.stop()
+        for batcher in self.batchers.values():
+            await batcher.stop()
         self.threads.shutdown(cancel_futures=True)
 
     async def aside(self, work: Callable[..., Any], *values: Any) -> Any:
@@ -116,10 +122,11 @@ class _Endpoints:
 
         try:
             asked = parse(await read_body(request, self.limits, hold), self.model, self.limits)
-            prompted = [self.model.prompts[asked.input_type] + text for text in asked.texts]
+            model = self.model.queries if asked.input_type == "query" else self.model
+            prompted = [model.prompts[asked.input_type] + text for text in asked.texts]
             truncate = self.limits.truncate if asked.truncate is None else asked.truncate
-            vectors, tokens = await while_connected(request, self.embed(prompted, truncate))
-            response: Response = await self.aside(answer, vectors, asked, self.model, tokens)
+            vectors, tokens = await while_connected(request, self.embed(model, prompted, truncate))
+            response: Response = await self.aside(answer, vectors, asked, model, tokens)
         finally:
             self.held_bytes -= held
         self.metrics.texts.inc(len(prompted))
@@ -127,10 +134,10 @@ class _Endpoints:
         self.metrics.seconds.observe(time.perf_counter() - began)
         return response
 
-    async def embed(self, prompted: list[str], truncate: bool) -> tuple[Vectors, int]:
+    async def embed(self, model: ServedModel, prompted: list[str], truncate: bool) -> tuple[Vectors, int]:
         """The vectors of texts, and their tokens."""
-        texts, tokens = await self.aside(read_texts, self.model, prompted, truncate)
-        return await self.batcher.vectors(texts), tokens
+        texts, tokens = await self.aside(read_texts, model, prompted, truncate)
+        return await self.batchers[model].vectors(texts), tokens
 
     async def models(self, request: Request) -> Response:
         """List the one model."""

@@ -14,6 +14,7 @@ from distilvec.models.static import is_static, text_tokenizer, tokens_without_ro
 from distilvec.teachers.graph_embedder import GraphEmbedder, model_folder
 from distilvec.teachers.model_embedder import CHARACTERS_A_TOKEN, ModelEmbedder
 from distilvec.teachers.open import expect_kind, open_embedder
+from distilvec.teachers.routed import RoutedEmbedder
 from distilvec.verbs.serve.batcher import Vectors
 
 FIRST_CHARACTERS = 16  # of a text for each token that the model reads: a text of words has four a token
@@ -26,6 +27,7 @@ class TokenWithoutVector(Exception):
 class ServedModel:
     """A model folder, hub id or exported file, loaded once. One thread at a time calls `embed`, any `measure`.
 
+    A Router is the model of its documents, and `queries` that of its queries; any other model reads both.
     Errors: DistilvecError with the key "model" for a model that cannot be loaded.
     """
 
@@ -34,11 +36,20 @@ class ServedModel:
     ) -> None:
         expect_kind(model, ("model", "export"), "model")
         embedder = open_embedder(model, device=device, trust_remote_code=trust_remote_code)
-        assert isinstance(embedder, (ModelEmbedder, GraphEmbedder))
         if name is None:
             exported = isinstance(embedder, GraphEmbedder)
             name = model_name(str(model_folder(Path(model), "model") if exported else model))
         self.name = name
+        self.queries = self
+        if isinstance(embedder, RoutedEmbedder):
+            self._take(embedder.document)
+            self.queries = copy.copy(self)
+            self.queries._take(embedder.query)
+        else:
+            assert isinstance(embedder, (ModelEmbedder, GraphEmbedder))
+            self._take(embedder)
+
+    def _take(self, embedder: ModelEmbedder | GraphEmbedder) -> None:
         self.dim = embedder.dim
         self.normalized = embedder.normalized
         self.prompts = embedder.prompts

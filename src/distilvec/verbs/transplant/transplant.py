@@ -175,7 +175,7 @@ def transplant_folder(
         write_json(folder / FIGURES, record, key="--out")
         draw_vocabulary(folder / PAGE, vocabulary_report(record, name, out), "--out")
 
-    save_student(made.model, out, record, _card(name, record, languages), key="--out", extra_files=write_extra_files)
+    save_student(made.model, out, record, _card(name, record, languages), write_extra_files, "--out", _sample(read))
     return record
 
 
@@ -229,13 +229,18 @@ def _distance(before: SentenceTransformer, after: SentenceTransformer, texts: Ma
     """
     if not texts:
         return None
-    each = -(-MEASURED // len(texts))
-    sample = [text for read in texts.values() for text in islice(read(), each)][:MEASURED]
+    sample = _sample(texts)
     old, new = (
         model.encode(sample, normalize_embeddings=True, convert_to_tensor=True, show_progress_bar=False)
         for model in (before, after)
     )
     return round(float((old.float() - new.float()).norm(dim=-1).mean()), 6)
+
+
+def _sample(texts: Mapping[str, Texts]) -> list[str]:
+    """Return the first texts of all languages, as many of each."""
+    each = -(-MEASURED // max(1, len(texts)))
+    return [text for read in texts.values() for text in islice(read(), each)][:MEASURED]
 
 
 def _make(

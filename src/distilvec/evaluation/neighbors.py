@@ -17,7 +17,7 @@ import numpy as np
 from distilvec.core.similarity import Similarity
 from distilvec.core.vectors import cosine_pairs
 from distilvec.evaluation.search import top_k
-from distilvec.evaluation.significance import mean_interval
+from distilvec.evaluation.significance import difference_interval, mean_interval
 
 Array = np.ndarray[Any, Any]
 Compatibility = Literal["yes", "in part", "not yet"]
@@ -131,7 +131,7 @@ class QueryShares:
         """Means and intervals of the differences, query by query."""
         alone = None if self.alone is None or other.alone is None else self.alone - other.alone
         among = None if self.among is None or other.among is None else self.among - other.among
-        return NeighborShares(_share(alone), _share(among))
+        return NeighborShares(_gain(alone), _gain(among))
 
 
 def neighbors_kept(
@@ -206,3 +206,8 @@ def _chosen(values: Array | None, mask: Array | None) -> Array | None:
 
 def _share(values: Array | None) -> Share | None:
     return None if values is None else Share(*mean_interval(values))
+
+
+def _gain(differences: Array | None) -> Share | None:
+    interval = None if differences is None else difference_interval([differences])
+    return None if interval is None else Share(interval.difference / 100, interval.low / 100, interval.high / 100)

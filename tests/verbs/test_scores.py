@@ -21,6 +21,7 @@ from distilvec.cli.terminal import show_scores
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.onnx import export_onnx
 from distilvec.models.load import load_model
+from distilvec.report.tables import number
 from distilvec.teachers.graph_embedder import model_folder, open_exported
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.verbs.evaluate.scores import score_models
@@ -119,7 +120,7 @@ def test_every_score_has_its_interval_over_rows(tiny_model, tmp_path, capsys):
     for score in found.values():
         low, high = score["interval"]
         assert -100 <= low <= score["value"] <= high <= 100 and high - low > 5, "twelve rows say little"
-        assert f"{score['value']:.2f} [{low:.2f}, {high:.2f}]" in printed
+        assert f"{number(score['value'])} [{number(low)}, {number(high)}]" in printed
     (score,) = score_models(tiny_model, tmp_path / "suite.yaml", protocol="surgery").columns["student"][2:]
     assert score.metric == "pearson" and score.interval is None, "Pearson's correlation has none"
 

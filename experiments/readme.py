@@ -42,8 +42,8 @@ from experiments.distillmoe_tables import (
 from experiments.hardware import hardware_table
 from experiments.headlines import headlines_table
 from experiments.intents import intents_table
-from experiments.levers import levers_table
 from experiments.interval_coverage import coverage_table
+from experiments.levers import levers_table
 from experiments.linear_layer import layers_table
 from experiments.quality_over_time import draw_quality, first_better, quality_table
 from experiments.real_teachers import STARTS, TURKISH, contrast_line, surgery_table

@@ -169,7 +169,7 @@ def evaluation(folder: Path, teacher: str) -> Work:
     (folder / "suite.yaml").write_text(f"[{tasks}]\n", encoding="utf-8")
     recipe, suite = make_recipe(write_texts(folder, 200), teacher, max_steps=2), folder / "suite.yaml"
     little = {"suite": suite, "parts": [], "columns": ["student"]}
-    much = {"suite": suite, "parts": ["agreement", "compression", "margin"], "draws": 500}
+    much = {"suite": suite, "parts": ["agreement", "compression", "margin"]}
     file, scored_file = (
         write(folder, recipe.model_copy(update={"evaluation": recipe.evaluation.model_copy(update=keys)}), name)
         for name, keys in {"evaluated": little, "evaluation": much}.items()

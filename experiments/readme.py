@@ -42,6 +42,7 @@ from experiments.distillmoe_tables import (
 from experiments.hardware import hardware_table
 from experiments.headlines import headlines_table
 from experiments.intents import intents_table
+from experiments.interval_coverage import coverage_table
 from experiments.levers import levers_table
 from experiments.linear_layer import layers_table
 from experiments.quality_over_time import draw_quality, first_better, quality_table
@@ -137,6 +138,7 @@ def pages() -> dict[str, dict[str, str]]:
         "docs/api_teachers.md": {"ways": tables(("black_box", ways_table))},
         "docs/clients.md": {"clients": tables(("clients", clients_table))},
         "docs/demo.md": {"browser": tables(("browser", browser_table))},
+        "docs/evaluate.md": {"intervals": tables(("interval_coverage", coverage_table))},
         "docs/export.md": {
             "exports": tables(("exports", exports_table)),
             "int8": tables(("int8_scores", int8_table)),

@@ -193,7 +193,7 @@ def tiny_recipe(tiny_model, tmp_path, common_folder, request):
                 "device": "cpu",
                 "keep_checkpoint": True,  # tests look at the last weights of finished runs
             },
-            "evaluation": {"draws": 50, "speed_seconds": 0.01, "parts": []},
+            "evaluation": {"speed_seconds": 0.01, "parts": []},
         }
         for key, value in changes.items():
             recipe.set_key(tree, key.replace("__", "."), value)

@@ -186,7 +186,7 @@ def test_a_recipe_runs_and_is_compared_and_evaluated(tiny_model, suite, tmp_path
         "student": {"model": "teacher", "layers": 2},
     }
     source |= {"teacher.max_length": None, "student.max_length": None}
-    source |= {"corpus.sources": [{"path": "texts.txt"}], "evaluation": {"suite": suite, "parts": [], "draws": 50}}
+    source |= {"corpus.sources": [{"path": "texts.txt"}], "evaluation": {"suite": suite, "parts": []}}
     changes = {**source, **{key: value for key, value in SMALL.items() if not key.startswith("evaluation")}}
     changes["train.epochs"] = 1
     recipe = distilvec.load_recipe("redact", overrides=changes)

@@ -209,7 +209,6 @@ def test_members_of_sweeps_stay_inside_their_folder(file):
         ("student.vocabulary", {"size": 10**9}),
         ("student.config", {"a": float("nan")}),
         ("teacher.batch_tokens", 10**12),
-        ("evaluation.draws", 100_001),
         ("evaluation.speed_seconds", 10**6),
         ("cache.shard_rows", 10**9),
         *((f"train.{key}", 10**12) for key in ("epochs", "window", "max_tokens", "keep_students")),

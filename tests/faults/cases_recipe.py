@@ -34,7 +34,6 @@ for _name, _override, _key in (
     ("seed-beyond-64-bits", "train.seed=99999999999999999999", "train.seed"),
     ("beta-of-one", "train.betas=[0.9, 1]", "train.betas.1"),
     ("negative-factor", "train.learning_rate_factors={encoder: -1}", "train.learning_rate_factors.encoder"),
-    ("endless-draws", "evaluation.draws=1000000000", "evaluation.draws"),
     ("endless-epochs", "train.epochs=1000000000000", "train.epochs"),
     ("huge-experts", "student.experts={count: 3, width: 1000000000}", "student.experts.width"),
     ("huge-number", f"train.epochs={'9' * 5000}", "train.epochs"),

@@ -92,7 +92,7 @@ class World:
                 "precision": "fp32",
                 "device": "cpu",
             },
-            "evaluation": {"draws": 50, "speed_seconds": 0.01, "parts": []},
+            "evaluation": {"speed_seconds": 0.01, "parts": []},
         }
         for key, value in changes.items():
             recipe.set_key(tree, key.replace("__", "."), value)

@@ -6,12 +6,10 @@ import json
 
 import architectures
 import pytest
-from labelled import write_task
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
@@ -137,27 +135,6 @@ def test_a_task_that_cannot_be_scored_is_named_again_and_not_scored_again(
     assert [(problem.task, problem.column) for problem in first] == [("sts", "student")]
     monkeypatch.setattr("distilvec.pipeline.evaluate.score_columns", lambda *a: pytest.fail("scored again"))
     assert run(recipe, tmp_path / "run").problems == first
-
-
-def labelled_fingerprint(tiny_model, tmp_path, draws):
-    tree = {
-        "name": "labels",
-        "teacher": {"model": str(tiny_model)},
-        "student": {"model": "teacher", "layers": 2},
-        "task": {"type": "classification", "path": str(tmp_path / "rows.jsonl")},
-        "method": {"name": "task"},
-        "train": {"max_steps": 2, "batch_size": 8, "device": "cpu"},
-        "evaluation": {"parts": [], "draws": draws},
-    }
-    return evaluation.stored_report(resolve(recipes.validate(tree), tmp_path / "run")).fingerprint
-
-
-def test_the_draws_of_intervals_count_without_a_suite(tiny_model, tmp_path):
-    """A labelled run has intervals as well; the same setting gives the same report."""
-    write_task(tmp_path / "rows.jsonl", "classification", examples=40, test=20)
-    before = labelled_fingerprint(tiny_model, tmp_path, 50)
-    assert labelled_fingerprint(tiny_model, tmp_path, 50) == before
-    assert labelled_fingerprint(tiny_model, tmp_path, 60) != before
 
 
 def test_all_models_are_on_the_device_of_the_training(tiny_recipe, suite, tmp_path, monkeypatch):

@@ -125,7 +125,7 @@ def models(world: World) -> None:
         },
         "method": {"name": "redact"},
         "train": dict(TRAIN),
-        "evaluation": {"suite": root / "suite.yaml", "draws": 20, "parts": [], "batch_tokens": 1},
+        "evaluation": {"suite": root / "suite.yaml", "parts": [], "batch_tokens": 1},
     }
 
 
@@ -234,7 +234,7 @@ def labels(world: World) -> None:
     world.tree |= {
         "task": {"type": "classification", "path": world.root / "task.jsonl"},
         "method": {"name": "task"},
-        "evaluation": {"draws": 20, "parts": []},
+        "evaluation": {"parts": []},
     }
 
 
@@ -356,7 +356,6 @@ CHANGES = {
     "suite: a text": (models, replaced("sts.jsonl", "river", "zebra")),
     "suite: a score": (models, replaced("sts.jsonl", '"score": 5', '"score": 0')),
     "suite: a task": (models, lambda world: (world.root / "suite.yaml").write_text(SUITE)),
-    "evaluation.draws": (models, key("evaluation.draws", 50)),
     "student: the teacher's weights": (pruned, weights("teacher/model.safetensors")),
     "second teacher: weights": (two, weights("second/model.safetensors")),
     "second teacher: pooling": (two, replaced("second/1_Pooling/config.json", '"mean"', '"cls"')),

@@ -98,7 +98,7 @@ def test_plan_log_page_and_card_tell(cls_model: Path, tmp_path: Path, capsys: py
         "corpus": {"sources": [{"path": str(tmp_path / "texts.txt")}]},
         "method": {"name": "redact"},
         "train": {"max_steps": 2, "device": "cpu", "precision": "fp32", "batch_size": 8},
-        "evaluation": {"suite": str(tmp_path / "suite.yaml"), "parts": [], "draws": 50},
+        "evaluation": {"suite": str(tmp_path / "suite.yaml"), "parts": []},
     }
     recipe = distilvec.config.recipe.validate(tree)
     rows = make_plan(resolve(recipe, tmp_path / "run"))

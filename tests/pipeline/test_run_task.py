@@ -57,7 +57,7 @@ def task_recipe(tiny_model, tmp_path):
                 "precision": "fp32",
                 "device": "cpu",
             },
-            "evaluation": {"draws": 50, "speed_seconds": 0.01, "parts": []},
+            "evaluation": {"speed_seconds": 0.01, "parts": []},
         }
         for key, value in changes.items():
             recipes.set_key(tree, key.replace("__", "."), value)

@@ -207,7 +207,7 @@ def test_tasks_of_an_index_count_in_no_average():
     name, keys = OF_AN_INDEX[0], np.arange(40)
     samples = [Sample("retrieval", "ndcg@10", np.linspace(0, best, 40), keys) for best in (0.8, 1.0)]
     problems = []
-    changes = intervals({"student": {name: samples[0]}, "teacher": {name: samples[1]}}, 50, problems)["student"]
+    changes = intervals({"student": {name: samples[0]}, "teacher": {name: samples[1]}}, problems)["student"]
     assert list(changes) == [name] and not problems
     changes["average"] = changes[name]
     verdict = make_verdict({"student": [*of_index, own], "teacher": of_index}, changes)

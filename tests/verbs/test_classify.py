@@ -29,7 +29,6 @@ from distilvec.train.trainer import Trainer
 pytestmark = pytest.mark.usefixtures("shared_cache", "no_pages")
 
 FAST = {"train.batch_size": 16, "train.learning_rate": 2e-3, "train.device": "cpu", "train.precision": "fp32"}
-FAST |= {"evaluation.draws": 50}
 OWN_CONFIG = "from transformers import BertConfig\n\n\nclass Own(BertConfig):\n    model_type = 'own'\n"
 OWN_MODEL = """from transformers import BertModel
 

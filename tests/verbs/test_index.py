@@ -154,7 +154,6 @@ def test_every_part_of_a_report_searches_the_same_documents(
         evaluation={
             "suite": str(write_judged(tmp_path, documents, judged)),
             "stored": 30,
-            "draws": 50,
             "parts": ["agreement", "compression"],
         },
     )
@@ -471,7 +470,6 @@ def test_a_table_is_a_full_teacher_of_a_run(table, tiny_recipe, tiny_model, tmp_
         evaluation={
             "suite": str(write_suite(tmp_path, TEXTS[60:70])),
             "stored": 30,
-            "draws": 50,
             "parts": ["agreement", "compression", "projections"],
         },
     )

@@ -16,10 +16,12 @@ import torch
 from refusals import refused
 from sentence_transformers import SentenceTransformer
 
+from distilvec.__main__ import run_command
 from distilvec.cli.terminal import show_scores
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.onnx import export_onnx
 from distilvec.models.load import load_model
+from distilvec.report.tables import number
 from distilvec.teachers.graph_embedder import model_folder, open_exported
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.verbs.evaluate.scores import score_models
@@ -82,6 +84,45 @@ def test_the_protocol_chooses_the_metric(tiny_model, tmp_path):
         assert (
             score_models(tiny_model, tmp_path / "suite.yaml", protocol=protocol).columns["student"][0].metric == metric
         )
+
+
+def test_every_score_has_its_interval_over_rows(tiny_model, tmp_path, capsys):
+    """Of search over queries, of classes over test rows; a metric of pairs that is no mean has one as well."""
+    texts = [
+        f"the {color} {thing}" for color in ("red", "blue", "green") for thing in ("river", "stone", "bridge", "sand")
+    ]
+    (tmp_path / "search").mkdir()
+    for name in ("corpus", "queries"):
+        lines = [json.dumps({"id": f"{name[0]}{number}", "text": text}) for number, text in enumerate(texts)]
+        (tmp_path / "search" / f"{name}.jsonl").write_text("\n".join(lines))
+    judged = "".join(f"q{number}\tc{(number + number % 3) % 12}\t1\n" for number in range(12))
+    (tmp_path / "search" / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    rows = [f"{split},{t},{t.split()[1]}\n" for split in ("train", "test") for t in texts]
+    (tmp_path / "classes.csv").write_text("split,text,label\n" + "".join(rows))
+    pairs = [f"{t},{texts[0]},{number}\n" for number, t in enumerate(texts)]
+    (tmp_path / "sts.csv").write_text("sentence1,sentence2,score\n" + "".join(pairs))
+    kinds = {"search": "retrieval", "classes": "classification", "sts": "sts"}
+    paths = {"search": "search", "classes": "classes.csv", "sts": "sts.csv"}
+    suite = "".join(f"- {{name: {name}, type: {kind}, path: {paths[name]}}}\n" for name, kind in kinds.items())
+    (tmp_path / "suite.yaml").write_text(suite)
+    command = [
+        "evaluate",
+        str(tiny_model),
+        "--suite",
+        str(tmp_path / "suite.yaml"),
+        "--json",
+        str(tmp_path / "out.json"),
+    ]
+    assert run_command(command) == 0
+    printed = capsys.readouterr().out
+    found = {score["task"]: score for score in json.loads((tmp_path / "out.json").read_text())["student"]}
+    assert found.keys() == kinds.keys()
+    for score in found.values():
+        low, high = score["interval"]
+        assert -100 <= low <= score["value"] <= high <= 100 and high - low > 5, "twelve rows say little"
+        assert f"{number(score['value'])} [{number(low)}, {number(high)}]" in printed
+    (score,) = score_models(tiny_model, tmp_path / "suite.yaml", protocol="surgery").columns["student"][2:]
+    assert score.metric == "pearson" and score.interval is None, "Pearson's correlation has none"
 
 
 def test_problems_come_with_the_scores(tiny_model, suite):

@@ -20,7 +20,6 @@ from distilvec.core.addresses import has_password
 
 # Upper bounds of sizes, each far above what any run takes: a larger number is a typing error.
 MOST_TOKENS, MOST_ROWS = 1_000_000, 1_000_000  # of a text; of a batch or shard
-MOST_DRAWS = 100_000  # of a bootstrap: an interval's third digit no longer changes
 MOST_NAME_BYTES = 200  # file systems allow 255, of which scratch names and endings take some
 
 _EXCERPT = reprlib.Repr()

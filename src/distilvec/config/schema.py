@@ -9,7 +9,6 @@ from pydantic import Field, field_validator, model_validator
 
 from distilvec.config.api_teacher import ApiSection
 from distilvec.config.base import (
-    MOST_DRAWS,
     BatchTokens,
     CodeName,
     IndexName,
@@ -343,7 +342,6 @@ class EvaluationSection(Section):
     )
     finetuned: Path | None = key(None, "a run without distillation, or its student: shown in the part 'tokens', too")
     every_classification: bool = key(False, "classification at every dimension, precision and saved checkpoint too")
-    draws: int = key(1000, "bootstrap draws of every confidence interval", gt=0, le=MOST_DRAWS)
     speed_seconds: float = key(60.0, "time for the whole speed table; it says what it leaves out", gt=0, le=3600)
     speed_batches: list[Annotated[int, Field(gt=0, le=4096)]] = key(
         [1, 8, 32], "batch sizes of the speed table", min_length=1

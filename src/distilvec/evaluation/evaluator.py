@@ -21,7 +21,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import zip_longest
 from typing import Any
 
@@ -33,7 +33,7 @@ from sklearn.metrics import average_precision_score, f1_score
 from distilvec.config.schema import Role
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
-from distilvec.evaluation import metrics
+from distilvec.evaluation import metrics, significance
 from distilvec.evaluation.search import Search, top_k, without_own
 from distilvec.evaluation.tasks import (
     ClassificationTask,
@@ -55,6 +55,7 @@ class Score:
     """Result of one task. `value` is that of the main `metric`; all metrics are times 100.
 
     `rows` counts scored pairs, test texts or queries; `seconds` includes embedding. `warnings` name what was left out.
+    `interval` is that of `value` over rows, at 95%; the verb `evaluate` adds it.
     """
 
     task: str
@@ -66,11 +67,12 @@ class Score:
     rows: int = 0
     warnings: tuple[str, ...] = ()
     domain: str | None = None
+    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Row-by-row inputs of one task's main metric, so that differences can be tested by resampling rows.
+    """Row-by-row inputs of one task's main metric, so that differences can be tested row by row.
 
     sts, pair        predicted: similarities, float64 [rows]       gold: scores, float64, or matches, bool [rows]
     classification   predicted: label codes, int64 [rows]          gold: label codes, int64 [rows]
@@ -83,6 +85,11 @@ class Sample:
     metric: str
     predicted: Array
     gold: Array
+
+    @cached_property
+    def row_values(self) -> Array:
+        """Values of the rows whose mean is the metric; see `significance.row_values`."""
+        return significance.row_values(self)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 from distilvec.core.similarity import Similarity
 from distilvec.core.vectors import cosine_pairs
 from distilvec.evaluation.search import top_k
-from distilvec.evaluation.significance import mean_interval
+from distilvec.evaluation.significance import difference_interval, mean_interval
 from distilvec.teachers.agreement import Agreement
 
 Array = np.ndarray[Any, Any]
@@ -141,7 +141,7 @@ class QueryShares:
         """Means and intervals of the differences, query by query."""
         alone = None if self.alone is None or other.alone is None else self.alone - other.alone
         among = None if self.among is None or other.among is None else self.among - other.among
-        return NeighborShares(_share(self._means(alone)), _share(self._means(among)))
+        return NeighborShares(_gain(self._means(alone)), _gain(self._means(among)))
 
     def _means(self, values: Array | None, chosen: Array | None = None) -> Array | None:
         """The mean of each origin, of all queries or of those in a mask."""
@@ -212,3 +212,8 @@ def mean_cosine(first: Array, second: Array) -> float:
 
 def _share(values: Array | None) -> Share | None:
     return None if values is None else Share(*mean_interval(values))
+
+
+def _gain(differences: Array | None) -> Share | None:
+    interval = None if differences is None else difference_interval([differences])
+    return None if interval is None else Share(interval.difference / 100, interval.low / 100, interval.high / 100)

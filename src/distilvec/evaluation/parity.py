@@ -1,6 +1,9 @@
 """Parity of an exported model with PyTorch: vectors, rankings, size and latency, and tolerances for them.
 
-Texts are queries and documents of a retrieval task, truncated to 128 tokens.
+Texts are queries and documents of a retrieval task, truncated to 128 tokens. What decides is whether the file gives
+PyTorch's vectors, rankings and labels, which does not depend on what the model has learnt. The task's own score is
+shown, and does not decide: among a hundred queries its interval is several points wide, and the losses that a form may
+have are half a point at most.
 """
 
 from __future__ import annotations
@@ -13,11 +16,11 @@ import numpy as np
 
 from distilvec.core.spread import evenly_spread
 from distilvec.core.vectors import cosine_pairs
-from distilvec.evaluation.evaluator import EmbeddingCache, ranked_documents, retrieval_vectors, score_task
+from distilvec.evaluation.evaluator import EmbeddingCache, retrieval_vectors, score_task
 from distilvec.evaluation.memory import random_tokens
 from distilvec.evaluation.metrics import unit
-from distilvec.evaluation.search import top_k
-from distilvec.evaluation.significance import average_interval
+from distilvec.evaluation.neighbors import neighbors_kept
+from distilvec.evaluation.significance import average_interval, share_interval
 from distilvec.evaluation.speed import ROLE_TOKENS, Timing, interleaved
 from distilvec.evaluation.tasks import RetrievalTask, make_retrieval
 from distilvec.formats.onnx import LOGITS, Graph
@@ -25,6 +28,7 @@ from distilvec.models.limits import max_length
 from distilvec.teachers.graph_embedder import GraphEmbedder, Runnable
 
 QUERIES, DOCUMENTS = 100, 200  # most queries, and documents unless their relevant ones are more
+RANKED = 100  # texts whose neighbours are compared: documents, where there are fewer queries
 TOKENS = 128
 TIMING = Timing(5, 100, 1.0)
 Array = np.ndarray[Any, Any]
@@ -32,14 +36,13 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Lowest mean cosine with PyTorch's vectors, most points of nDCG@10 lost, lowest share of equal labels.
+    """Lowest mean cosine with PyTorch's vectors, lowest share of its ten nearest documents and of its labels.
 
-    A loss of nDCG@10 counts where its 95% interval is below 0: among few queries one that changes is more than any
-    tolerance.
+    Labels count where their 95% interval is below the tolerance: among few texts a single one is more than any.
     """
 
     mean_cosine: float
-    ndcg_loss: float
+    overlap: float
     labels: float
 
 
@@ -48,7 +51,8 @@ class Parity:
     """An exported model against PyTorch in fp32. Sizes in 10^6 bytes, latencies in ms for one text of 16 tokens.
 
     `similarity_error`: mean absolute difference of the cosines of all queries with all documents. `overlap`: share of
-    PyTorch's 10 best documents among the 10 best. `ndcg`: nDCG@10 x 100; `ndcg_low`, `ndcg_high`: the 95% interval of
+    PyTorch's 10 best documents among the 10 best, over the queries, and documents where these are fewer than RANKED.
+    `ndcg`: nDCG@10 x 100; `ndcg_low`, `ndcg_high`: the 95% interval of
     its difference from PyTorch's, over the queries. `labels`: share of queries with the same label; None without a
     head.
     """
@@ -75,14 +79,15 @@ class Parity:
         found = []
         if not self.mean_cosine >= tolerance.mean_cosine:
             found.append(f"mean cosine {self.mean_cosine:.4f}, lowest allowed is {tolerance.mean_cosine:g}")
-        if not (self.pytorch_ndcg - self.ndcg <= tolerance.ndcg_loss or self.ndcg_high >= 0):
-            found.append(
-                f"nDCG@10 of {self.task} {self.ndcg:.2f} against {self.pytorch_ndcg:.2f} (difference "
-                f"{self.ndcg_low:+.2f} to {self.ndcg_high:+.2f}), allowed loss is {tolerance.ndcg_loss:g}"
-            )
-        if self.labels is not None and not self.labels >= tolerance.labels:
+        if not self.overlap >= tolerance.overlap:
+            found.append(f"overlap@10 {self.overlap:.3f}, lowest allowed is {tolerance.overlap:g}")
+        if self.labels is not None and self._most_labels(self.labels) < tolerance.labels:
             found.append(f"{100 * self.labels:.1f}% equal labels, lowest allowed is {100 * tolerance.labels:g}%")
         return found
+
+    def _most_labels(self, labels: float) -> float:
+        """Upper end of the interval of the share of equal labels."""
+        return share_interval(round(labels * self.queries), self.queries)[1]
 
 
 def measure_parity(graph: Graph, exported: Runnable, task: RetrievalTask, megabytes: float) -> Parity:
@@ -104,10 +109,19 @@ def measure_parity(graph: Graph, exported: Runnable, task: RetrievalTask, megaby
     )
     expected_similarities = unit(expected_queries) @ unit(expected_documents).T
     similarities = unit(queries) @ unit(documents).T
-    search = partial(top_k, similarity=export.similarity)
-    expected_top = ranked_documents(task, expected_queries, expected_documents, filled, 10, search)
-    top = ranked_documents(task, queries, documents, filled, 10, search)
-    overlap = float((top[:, :, None] == expected_top[:, None]).any(axis=2).mean())
+    candidates, expected_candidates = documents[filled], expected_documents[filled]
+    ranked = evenly_spread(len(candidates), RANKED - len(queries))
+    candidate_rows = np.cumsum(filled) - 1
+    own = [candidate_rows[row] if row >= 0 else -1 for row in task.own or [-1] * len(queries)]
+    kept = neighbors_kept(
+        np.concatenate([expected_queries, expected_candidates[ranked]]),
+        expected_candidates,
+        np.concatenate([queries, candidates[ranked]]),
+        candidates,
+        np.array([*own, *ranked]),
+        export.similarity,
+        export.similarity,
+    )
 
     pytorch_score, pytorch_sample = score_task(task, pytorch, pytorch, memo)
     score, sample = score_task(task, export, export, memo)
@@ -126,7 +140,7 @@ def measure_parity(graph: Graph, exported: Runnable, task: RetrievalTask, megaby
         mean_cosine=float(cosines.mean()),
         min_cosine=float(cosines.min()),
         similarity_error=float(np.abs(similarities - expected_similarities).mean()),
-        overlap=overlap,
+        overlap=float(kept.mean()),
         ndcg=score.value,
         pytorch_ndcg=pytorch_score.value,
         ndcg_low=change.low,
@@ -144,6 +158,23 @@ def equal_labels(expected: Array, found: Array, several: bool) -> float:
     if several:
         return float(((expected > 0) == (found > 0)).all(axis=1).mean())
     return float((expected.argmax(axis=1) == found.argmax(axis=1)).mean())
+
+
+def with_documents(task: RetrievalTask, further: RetrievalTask) -> RetrievalTask:
+    """Return a task that is searched among another one's documents as well, which answer none of its queries."""
+    documents = {f"{further.name} {row}": text for row, text in enumerate(further.documents)}
+    documents |= dict(zip(task.document_ids, task.documents, strict=True))
+    made = make_retrieval(
+        f"{task.name} and {further.name}",
+        documents,
+        dict(zip(task.query_ids, task.queries, strict=True)),
+        {
+            (task.query_ids[query], task.document_ids[document]): gain
+            for (query, document), gain in zip(task.judged.tolist(), task.gains.tolist(), strict=True)
+        },
+        own=[task.query_ids[query] for query, row in enumerate(task.own) if row >= 0],
+    )
+    return replace(made, domain=task.domain)
 
 
 def sample_task(task: RetrievalTask, queries: int = QUERIES, documents: int = DOCUMENTS) -> RetrievalTask:

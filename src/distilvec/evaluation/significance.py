@@ -1,20 +1,30 @@
-"""Paired bootstrap over test rows, significance stars, Holm's correction, spread over seeds.
+"""Intervals of scores and of paired differences, a sign-flip test, significance stars, Holm's correction, seeds.
 
-Every resample computes the metric itself, because Spearman's correlation, average precision and macro F1 are no means
-over rows. Sources: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapters 6 and 13 (percentile
-interval); Koehn (EMNLP 2004) for pairing; Phipson and Smyth (2010) for p-values above zero; Holm (1979).
+Every metric is a mean of values of the test rows. Accuracy and retrieval are; Spearman's correlation, average precision
+and macro F1 have the jackknife's pseudo-values (Tukey 1958; Efron and Tibshirani, An Introduction to the Bootstrap,
+1993, chapter 11). So all of them share one interval and one test:
+
+    a score          Wilson's interval with the number of right or wrong rows that would scatter as the values do (Korn
+                     and Graubard 1998), and Student's t in place of the normal quantile: it stays within the metric's
+                     bounds, and is not a point where all rows are equal
+    a difference     Student's t over rows, with an added row for what the rows at hand may not show yet (as Agresti
+                     and Min 2005 add for paired shares)
+    its p-value      two-sided, of the same t; and not below that of all sign flips of the rows that differ (Fisher
+                     1935), of which n rows allow 2 / 2^n at the least
+
+experiments/interval_coverage.py simulates how often they hold. Holm (1979) corrects for several comparisons.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.stats import binomtest
+from scipy.stats import binomtest, permutation_test, rankdata
+from scipy.stats import t as student_t
 
 from distilvec.core.errors import DistilvecError
 
@@ -22,92 +32,152 @@ if TYPE_CHECKING:
     from distilvec.evaluation.evaluator import Sample
 
 Array = np.ndarray[Any, Any]
-Metric = Callable[[Array], Array]  # counts [draws, rows] to values [draws]
 
-_CELLS_AT_ONCE = 1_000_000
-_DRAWS = 1000
-_LEVEL = 0.95
-
-
-def share_interval(right: int, rows: int) -> tuple[float, float]:
-    """Return the 95% interval of a share of right rows (Wilson's)."""
-    limits = binomtest(right, rows).proportion_ci(0.95, method="wilson")
-    return float(limits.low), float(limits.high)
+LEVEL = 0.95
+FEWEST = 6  # differing rows: all sign flips of five give no p below 2 / 2^5 = 0.06
+_MOST_FLIPPED = 12  # rows whose sign flips are all counted; with more, Student's t gives the same p
+_SAME = 1e-9  # least difference of two values of a row that is none of rounding
+_MOST_BINS = 1000
+METRICS = ("spearman", "average_precision", "accuracy", "macro_f1")  # that have values of rows, as every retrieval has
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Difference in points (x 100), its confidence interval, the two-sided p-value of "there is no difference"."""
+    """Difference in points (x 100), its interval, the two-sided p-value of "there is no difference".
+
+    differing: test rows on which the two differ
+    """
 
     difference: float
     low: float
     high: float
     p: float
+    differing: int
+
+    @property
+    def least_p(self) -> float:
+        """The least p-value that a test of so many differing rows can give."""
+        return least_p(self.differing)
+
+
+def least_p(differing: int) -> float:
+    """Return the least two-sided p-value of a sign-flip test: all rows that differ do so in the same direction."""
+    return float(min(1.0, 2.0 ** (1 - differing)))
 
 
 def average_interval(
-    pairs: Sequence[tuple[Sample, Sample]],
-    draws: int = _DRAWS,
-    level: float = _LEVEL,
-    seed: int = 0,
-    weights: Sequence[float] | None = None,
+    pairs: Sequence[tuple[Sample, Sample]], weights: Sequence[float] | None = None, level: float = LEVEL
 ) -> Interval:
-    """Mean over tasks of the difference (ours - theirs) in points; every resample takes the same rows of both.
+    """Mean over tasks of the difference of two models' scores (first - second), row by row.
 
     `weights` are those of the tasks in the mean; by default all count alike.
-    The interval is the percentile interval. p is twice the share of differences on the rarer side of 0, the observed
-    one included, so at least 1 / (draws + 1). Resamples on which the metric is undefined are left out.
-    Errors: DistilvecError if two are not of the same rows, or the metric is undefined on all resamples.
+    Errors: DistilvecError if two are not of the same rows, or the metric is undefined.
     """
-    found = [_differences(*pair, draws, np.random.default_rng([seed, task])) for task, pair in enumerate(pairs)]
-    observed, drawn = (np.average(values, axis=0, weights=weights) for values in zip(*found, strict=True))
-    interval = percentile_interval(float(observed), drawn, level)
+    interval = difference_interval([_row_differences(*pair) for pair in pairs], weights, level)
     if interval is None:
-        metrics = ", ".join(dict.fromkeys(ours.metric for ours, _ in pairs))
+        metrics = ", ".join(dict.fromkeys(first.metric for first, _ in pairs))
         raise DistilvecError(
             "samples", f"the difference in {metrics} is undefined: all gold values are equal.", "Check them."
         )
     return interval
 
 
-def percentile_interval(difference: float, drawn: Array, level: float = _LEVEL) -> Interval | None:
-    """Interval and p of an observed difference from resampled ones, float64 [draws]; None if all are undefined."""
-    values = drawn[np.isfinite(drawn)]
-    if not np.isfinite(difference) or not len(values):
+def difference_interval(
+    differences: Sequence[Array], weights: Sequence[float] | None = None, level: float = LEVEL
+) -> Interval | None:
+    """Interval of the mean over tasks of the mean over rows; None if a difference is undefined.
+
+    `differences` are those of two models' row values by task, float64 [rows], -1..1 (of pseudo-values beyond).
+    The interval reaches 0 wherever p is not below 1 - level, so that both say the same.
+    """
+    shares = np.ones(len(differences)) if weights is None else np.asarray(weights, dtype=np.float64)
+    shares = shares / shares.sum()
+    difference = 0.0
+    variances, freedoms, differing = [], [], []
+    for share, values in zip(shares, differences, strict=True):
+        difference += float(share * values.mean())
+        variances.append(share**2 * _variance(values))
+        freedoms.append(max(1, len(values) - 1))
+        differing.append(share * values[np.abs(values) > _SAME] / len(values))
+    if not math.isfinite(difference):
         return None
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    rarer = min(int(np.sum(values <= 0)), int(np.sum(values >= 0)))
-    return Interval(difference, float(low), float(high), min(1.0, (2 * rarer + 1) / (len(values) + 1)))
+    error = math.sqrt(sum(variances))
+    # Welch and Satterthwaite: tasks have other rows and other spreads
+    freedom = error**4 / sum(variance**2 / of_task for variance, of_task in zip(variances, freedoms, strict=True))
+
+    flipped = np.concatenate(differing)
+    p = max(2 * float(student_t.sf(abs(difference) / error, freedom)), least_p(len(flipped)))
+    if 1 < len(flipped) <= _MOST_FLIPPED:
+        p = max(p, _sign_flip_p(flipped))
+
+    half = float(student_t.ppf((1 + level) / 2, freedom)) * error
+    low, high = difference - half, difference + half
+    if p >= 1 - level:
+        low, high = min(low, 0.0), max(high, 0.0)
+    farthest = max(1.0, abs(difference))
+    low, high = max(low, -farthest), min(high, farthest)
+    return Interval(100 * difference, 100 * low, 100 * high, p, len(flipped))
 
 
-def resampled(sample: Sample, draws: Array) -> Array:
-    """Main metric of a sample on every resample, 0..1 (correlations -1..1), float64 [draws].
+def _variance(values: Array) -> float:
+    """Variance of the mean of paired differences, float64 [rows].
 
-    `draws` [draws, rows] counts each row's copies. NaN if the metric is undefined for every model: graded scores all
-    equal, no positive pair. A correlation with constant similarities is 0. Errors: DistilvecError for an unknown
-    metric.
+    A row is added that is half of it positive, half negative: without it an interval of ten queries, most of which are
+    equal, holds in 90% of the cases instead of 95%. It is as far from 0 as the farthest row, and 1 where few rows
+    differ, or none, as these say little about how far others would.
     """
-    return _metric(sample)(draws)
+    distances = np.abs(values)
+    added = float(distances.max())
+    if np.sum(distances > _SAME) < FEWEST:
+        added = max(1.0, added)
+    rows = len(values) + 1
+    return float((np.sum(values**2) + added**2) / rows - (values.sum() / rows) ** 2) / rows
 
 
-def draw_rows(rows: int, draws: int, generator: np.random.Generator) -> Iterator[Array]:
-    """Resamples of `rows` rows with replacement as counts, int64 [some draws, rows], in blocks of a million cells."""
-    block = max(1, _CELLS_AT_ONCE // rows)
-    for start in range(0, draws, block):
-        size = min(block, draws - start)
-        cells = generator.integers(rows, size=(size, rows)) + rows * np.arange(size)[:, None]
-        yield np.bincount(cells.ravel(), minlength=size * rows).reshape(size, rows)
+def _sign_flip_p(flipped: Array) -> float:
+    """Two-sided p-value of the sum of differences among the sums with every combination of signs."""
+    test = permutation_test((flipped,), np.sum, permutation_type="samples", n_resamples=np.inf, vectorized=True)
+    return float(test.pvalue)
 
 
-def mean_interval(values: Array) -> tuple[float, float, float]:
-    """Mean of `values`, float64 [rows], and its 95% percentile interval: (mean, low, high), in the unit of the values.
+# -- one score -------------------------------------------------------------------------------------------------------
 
-    1,000 resamples of the rows by a fixed seed.
+
+def share_interval(right: int, rows: int) -> tuple[float, float]:
+    """Return the 95% interval of a share of right rows (Wilson's)."""
+    limits = binomtest(right, rows).proportion_ci(LEVEL, method="wilson")
+    return float(limits.low), float(limits.high)
+
+
+def score_interval(sample: Sample) -> tuple[float, float] | None:
+    """Return the 95% interval of a sample's metric in points (x 100); None if it is undefined, or none of `METRICS`."""
+    if sample.type != "retrieval" and sample.metric not in METRICS:
+        return None
+    mean, low, high = mean_interval(sample.row_values, least=-1 if sample.metric == "spearman" else 0)
+    return (100 * low, 100 * high) if math.isfinite(mean) else None
+
+
+def mean_interval(values: Array, least: float = 0.0) -> tuple[float, float, float]:
+    """Mean of `values`, float64 [rows], and its 95% interval: (mean, low, high).
+
+    The values are between `least` and 1. NaN as the mean gives NaN as bounds.
     """
-    generator = np.random.default_rng(0)
-    means = [counts @ values / len(values) for counts in draw_rows(len(values), _DRAWS, generator)]
-    low, high = np.quantile(np.concatenate(means), [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return float(values.mean()), float(low), float(high)
+    mean = float(values.mean())
+    if least == 0 and np.isin(values, (0, 1)).all():
+        return mean, *share_interval(int(values.sum()), len(values))
+    share = (mean - least) / (1 - least)
+    spread = share * (1 - share)
+    variance = float(values.var(ddof=1)) / (1 - least) ** 2 if len(values) > 1 else 0.0
+    rows = len(values) * spread / variance if variance > 0 else len(values)
+    quantile = float(student_t.ppf((1 + LEVEL) / 2, max(1, len(values) - 1)))
+    weight = quantile**2 / rows
+    centre = (share + weight / 2) / (1 + weight)
+    half = math.sqrt(weight * spread + weight**2 / 4) / (1 + weight)
+    low, high = (least + (1 - least) * bound for bound in (centre - half, centre + half))
+    return mean, low, high
+
+
+# -- several comparisons and seeds -----------------------------------------------------------------------------------
 
 
 def seed_summary(values: Sequence[float]) -> tuple[float, float | None]:
@@ -129,95 +199,138 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in adjusted]
 
 
-def _differences(ours: Sample, theirs: Sample, draws: int, generator: np.random.Generator) -> tuple[float, Array]:
-    """Observed difference and resampled ones, float64 [draws], in points."""
-    rows = len(ours.gold)
-    if (
-        (ours.type, ours.metric) != (theirs.type, theirs.metric)
-        or not np.array_equal(ours.gold, theirs.gold)
-        or not rows
-    ):
-        raise DistilvecError(
-            "samples",
-            f"a paired bootstrap needs two results on the same rows; found {ours.metric} on {rows} and "
-            f"{theirs.metric} on {len(theirs.gold)} rows, or other gold values.",
-            "Evaluate both on one task.",
-        )
-    left, right = _metric(ours), _metric(theirs)
-    every_row = np.ones((1, rows), dtype=np.int64)
-    # one block at a time: those of all draws would grow with the rows
-    blocks = chain([every_row], draw_rows(rows, draws, generator))
-    found = 100 * np.concatenate([left(counts) - right(counts) for counts in blocks])
-    return float(found[0]), found[1:]
+# -- values of rows whose mean is the metric -------------------------------------------------------------------------
 
 
-# -- metrics of rows that count several times: orders and groups are computed once for all draws --------------------
+def row_values(sample: Sample) -> Array:
+    """Values of the test rows whose mean is the sample's metric, 0..1 (correlations -1..1), float64 [rows].
 
-
-def _metric(sample: Sample) -> Metric:
+    Of a metric that is no mean they are its pseudo-values, n * metric - (n - 1) * metric without the row, moved so that
+    their mean is the metric. NaN if the metric is undefined for every model: graded scores all equal, no positive pair.
+    A correlation with constant similarities is 0. Errors: DistilvecError for an unknown metric.
+    """
     predicted, gold = np.asarray(sample.predicted), np.asarray(sample.gold)
     match sample.metric:
         case _ if sample.type == "retrieval":
-            return lambda counts: counts @ predicted / counts.sum(axis=1)
-        case "spearman":
-            return _spearman(predicted, gold)
-        case "average_precision":
-            return _average_precision(predicted, gold)
+            return np.asarray(predicted, dtype=np.float64)
         case "accuracy":
-            return lambda counts: counts @ (predicted == gold) / counts.sum(axis=1)
+            return np.asarray(predicted == gold, dtype=np.float64)
+        case "spearman":
+            metric, without = _spearman(predicted, gold)
+        case "average_precision":
+            metric, without = _average_precision(predicted, gold)
         case "macro_f1":
-            return _macro_f1(predicted, gold)
-    raise DistilvecError(
-        "samples", f"cannot resample '{sample.metric}'.", "Choose spearman, average_precision, accuracy or macro_f1."
+            metric, without = _macro_f1(predicted, gold)
+        case _:
+            raise DistilvecError(
+                "samples",
+                f"'{sample.metric}' has no values of rows.",
+                f"Choose one of {', '.join(METRICS)}.",
+            )
+    defined = np.where(np.isfinite(without), without, metric)
+    return metric + (len(gold) - 1) * (defined.mean() - defined)
+
+
+def _row_differences(first: Sample, second: Sample) -> Array:
+    rows = len(first.gold)
+    is_same = (first.type, first.metric) == (second.type, second.metric) and np.array_equal(first.gold, second.gold)
+    if not is_same or not rows:
+        raise DistilvecError(
+            "samples",
+            f"a paired test needs two results on the same rows; found {first.metric} on {rows} and "
+            f"{second.metric} on {len(second.gold)} rows, or other gold values.",
+            "Evaluate both on one task.",
+        )
+    return first.row_values - second.row_values
+
+
+def _spearman(similarities: Array, gold: Array) -> tuple[float, Array]:
+    """Spearman's correlation, Pearson's of mean ranks, of all rows, and without each: float64 [rows].
+
+    Without row i a rank falls by 1 if it is above that of i, by a half if it is equal, and the mean rank by a half: all
+    in all by half the sign of the two ranks' difference. So the sums of squares and products change by sums of signs.
+    """
+    first, second = _Ranks(similarities), _Ranks(gold)
+    products = _without_rows(first, second)
+    squares, gold_squares = _without_rows(first, first), _without_rows(second, second)
+    whole = _correlation(
+        *(np.sum(left.ranks * right.ranks) for left, right in ((first, second), (first, first), (second, second)))
     )
+    return float(whole), _correlation(products, squares, gold_squares)
 
 
-def _spearman(similarities: Array, gold: Array) -> Metric:
-    """Pearson's correlation of mean ranks; the copies of a row tie with each other."""
-    inputs = [_groups(values) for values in (similarities, gold)]
+class _Ranks:
+    """Mean ranks of values, less their mean, and the place of each among the distinct ones."""
 
-    def metric(counts: Array) -> Array:
-        spread, rows = [], []
-        for codes, groups in inputs:
-            totals = counts @ groups
-            ranks = np.cumsum(totals, axis=1) - (totals + counts.sum(axis=1, keepdims=True)) / 2  # from the mean rank
-            spread.append(np.einsum("dg,dg,dg->d", totals, ranks, ranks))
-            rows.append(np.take(ranks, codes, axis=1))
-        product = spread[0] * spread[1]
-        values = np.einsum("dr,dr,dr->d", counts, *rows) / np.sqrt(np.where(product > 0, product, 1))
-        return np.where(spread[1] > 0, values, np.nan)
+    def __init__(self, values: Array) -> None:
+        self.ranks = rankdata(values) - (len(values) + 1) / 2
+        distinct, places = np.unique(values, return_inverse=True)
+        # With thousands of rows the signs of those in one bin do not count: they are one part in the number of rows
+        self.bins = places * min(len(distinct), _MOST_BINS) // len(distinct)
+        self.places = places
 
-    return metric
+    def signed_sums(self, values: Array) -> Array:
+        """Sum of the values of rows with a higher rank than each row, less those of lower ones, float64 [rows]."""
+        return np.asarray(_higher_less_lower(np.bincount(self.places, weights=values))[self.places])
 
 
-def _average_precision(similarities: Array, positive: Array) -> Metric:
-    """Sum over distinct similarities, high to low, of (recall gained) * precision, as scikit-learn's."""
-    _, groups = _groups(-similarities)
-
-    def metric(counts: Array) -> Array:
-        gained, called = (counts * positive) @ groups, np.cumsum(counts @ groups, axis=1)
-        true = np.cumsum(gained, axis=1)
-        area = np.sum(gained * true / np.maximum(called, 1), axis=1)
-        return np.where(true[:, -1] > 0, area / np.maximum(true[:, -1], 1), np.nan)
-
-    return metric
+def _without_rows(first: _Ranks, second: _Ranks) -> Array:
+    """Sum of products of two ranks without each row, float64 [rows]."""
+    own = first.ranks * second.ranks
+    changes = first.signed_sums(second.ranks) + second.signed_sums(first.ranks)
+    table = np.zeros((first.bins.max() + 1, second.bins.max() + 1))
+    np.add.at(table, (first.bins, second.bins), 1)
+    signs = _higher_less_lower(_higher_less_lower(table).T).T[first.bins, second.bins]
+    return np.asarray(own.sum() - own - changes / 2 + signs / 4)
 
 
-def _macro_f1(predicted: Array, gold: Array) -> Metric:
-    """Mean F1 over the labels that a resample has in gold or predicted; of a label: 2 right / (predicted + gold)."""
-    _, groups = _groups(np.concatenate([predicted, gold]))
-    ours, theirs = groups[: len(gold)], groups[len(gold) :]
-
-    def metric(counts: Array) -> Array:
-        named = counts @ (ours + theirs)
-        right = (counts * (predicted == gold)) @ theirs
-        return np.asarray(np.sum(2 * right / np.maximum(named, 1), axis=1) / np.sum(named > 0, axis=1))
-
-    return metric
+def _higher_less_lower(sums: Array) -> Array:
+    """Sum of the entries after each one along the first axis, less those before."""
+    upto = np.cumsum(sums, axis=0)
+    return np.asarray(upto[-1] - 2 * upto + sums)
 
 
-def _groups(values: Array) -> tuple[Array, csr_array]:
-    """Rank of every row's value among the distinct ones, int64 [rows]; the same as 0/1 [rows, distinct]."""
-    distinct, codes = np.unique(values, return_inverse=True)
-    rows = np.arange(len(codes))
-    return codes, csr_array((np.ones(len(codes)), (rows, codes)), shape=(len(codes), len(distinct)))
+def _correlation(products: Array, squares: Array, gold_squares: Array) -> Array:
+    """Correlation from sums: 0 where all similarities are equal, NaN where all gold values are."""
+    spread = np.sqrt(np.where(squares > _SAME, squares, np.inf) * np.where(gold_squares > _SAME, gold_squares, np.nan))
+    return np.asarray(products / spread)
+
+
+def _average_precision(similarities: Array, positive: Array) -> tuple[float, Array]:
+    """Sum over distinct similarities, high to low, of (recall gained) * precision, as scikit-learn's; without each row.
+
+    Both are NaN where no pair is positive.
+    """
+    distinct, codes = np.unique(-similarities, return_inverse=True)
+    gained = np.bincount(codes, weights=positive, minlength=len(distinct))
+    true, called = np.cumsum(gained), np.cumsum(np.bincount(codes))
+    area = gained * true / called
+    matches = true[-1]
+    without = np.empty((2, len(distinct)))
+    for removed in (0, 1):  # a pair that is none, or a positive one
+        precision = (true - removed) / np.maximum(called - 1, 1)
+        above = np.cumsum(area) - area
+        here = (gained - removed) * precision
+        below = np.cumsum((gained * precision)[::-1])[::-1] - gained * precision
+        left = matches - removed
+        without[removed] = (above + here + below) / left if left > 0 else np.nan
+    metric = area.sum() / matches if matches else np.nan
+    return float(metric), without[np.asarray(positive, dtype=np.int64), codes]
+
+
+def _macro_f1(predicted: Array, gold: Array) -> tuple[float, Array]:
+    """Mean F1 over the labels in gold or predicted, of a label 2 right / (predicted + gold); without each row."""
+    labels, codes = np.unique(np.concatenate([predicted, gold]), return_inverse=True)
+    predicted, gold = codes[: len(gold)], codes[len(gold) :]
+    is_right = predicted == gold
+    named = np.bincount(codes)
+    right = np.bincount(gold[is_right], minlength=len(labels))
+    f1 = 2 * right / named
+    total = np.full(len(gold), f1.sum())
+    count = np.full(len(gold), len(labels))
+    for label, is_counted in ((gold, True), (predicted, ~is_right)):  # a right row has one label
+        left = named[label] - np.where(is_right, 2, 1)
+        changed = 2 * (right[label] - is_right) / np.maximum(left, 1)
+        total += is_counted * (changed - f1[label])
+        count -= is_counted * (left == 0)
+    return float(f1.mean()), total / np.where(count > 0, count, np.nan)

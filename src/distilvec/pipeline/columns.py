@@ -138,7 +138,7 @@ def answered(tasks: Sequence[Task], name: str, query: Embedder, document: Embedd
     return complete
 
 
-def intervals(samples: Samples, draws: int, problems: list[TaskFailure]) -> Intervals:
+def intervals(samples: Samples, problems: list[TaskFailure]) -> Intervals:
     """Return [low, high, p] of each model's difference from the teacher in points, by task and average.
 
     A task whose difference is undefined is added to `problems`; that model has no averages then.
@@ -147,11 +147,11 @@ def intervals(samples: Samples, draws: int, problems: list[TaskFailure]) -> Inte
     teacher = samples.get("teacher", {})
     for name, sample in samples.items():
         if name != "teacher" and sample.keys() & teacher.keys():
-            report[name] = _differences(sample, teacher, draws, name, problems)
+            report[name] = _differences(sample, teacher, name, problems)
     return report
 
 
-def change_intervals(samples: Samples, draws: int) -> Intervals:
+def change_intervals(samples: Samples) -> Intervals:
     """Return [low, high, p] of what training changed, and of what the teacher's documents change, as `intervals` does.
 
     "training" is the student less the untrained one, "documents" the asymmetric scores less the student's own,
@@ -161,26 +161,26 @@ def change_intervals(samples: Samples, draws: int) -> Intervals:
     for change, (after, before) in CHANGES.items():
         if after in samples and before in samples:
             undefined: list[TaskFailure] = []  # these tasks are named where models are compared with the teacher
-            report[change] = _differences(samples[after], samples[before], draws, after, undefined)
+            report[change] = _differences(samples[after], samples[before], after, undefined)
     return report
 
 
 def _differences(
-    after: Mapping[str, Sample], before: Mapping[str, Sample], draws: int, name: str, problems: list[TaskFailure]
+    after: Mapping[str, Sample], before: Mapping[str, Sample], name: str, problems: list[TaskFailure]
 ) -> dict[str, ChangeInterval]:
     """Return [low, high, p] of the differences of a model on the tasks that both have, and of the averages."""
     pairs = {task: (sample, before[task]) for task, sample in after.items() if task in before}
     differences = {}
     for task, pair in pairs.items():
         try:
-            differences[task] = average_interval([pair], draws=draws)
+            differences[task] = average_interval([pair])
         except DistilvecError as error:
             problems.append(TaskFailure(task, str(error), name))
     if len(differences) == len(pairs):
         types = {task: after[task].type for task in pairs if task not in OF_AN_INDEX}
         for average, weights in task_weights(types).items():
             averaged = [pairs[task] for task in weights]
-            differences[average] = average_interval(averaged, draws=draws, weights=list(weights.values()))
+            differences[average] = average_interval(averaged, list(weights.values()))
     return {task: ChangeInterval(interval.low, interval.high, interval.p) for task, interval in differences.items()}
 
 

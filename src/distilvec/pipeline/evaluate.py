@@ -40,7 +40,7 @@ from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.train.metrics import read_metrics
 
-MEASURED = 5  # changes if the same models would get other scores
+MEASURED = 6  # changes if the same models would get other scores
 NEIGHBORS = "neighbors"
 LABELED_PARTS = ("experts", "tokens", "vocabulary")  # of a run that has a labeled task and no suite
 TEXT_PARTS = ("texts", "vocabulary")  # of a run on texts that has no suite
@@ -101,13 +101,11 @@ def _fingerprint(job: Job) -> str:
     """Return what the scores depend on: the student, the suite, and settings of the evaluation."""
     section = job.recipe.evaluation
     if job.tasks:
-        chosen = {"columns", "every_classification", "draws", "speed_seconds", "speed_batches"}
+        chosen = {"columns", "every_classification", "speed_seconds", "speed_batches"}
         settings = section.model_dump(mode="json", include=chosen)
         if not trains_projection(job):
             settings["columns"] = [name for name in settings["columns"] if name != "projected"]
         key = fingerprint(job.fingerprint, suite_fingerprint(list(job.tasks)), MEASURED, settings)
-    elif job.examples is not None:
-        key = fingerprint(job.fingerprint, MEASURED, "supervised", section.draws)
     else:
         key = fingerprint(job.fingerprint, MEASURED, "supervised")
     key = fingerprint(key, job.teacher.info.similarity)
@@ -235,8 +233,8 @@ def _add_scores(
     write_samples(job.files.samples, samples)
     report.scores = scores
     report.averages = {name: means for name, means in complete_averages(scores).items() if means}
-    report.intervals = intervals(samples, job.recipe.evaluation.draws, problems)
-    report.changes = change_intervals(samples, job.recipe.evaluation.draws)
+    report.intervals = intervals(samples, problems)
+    report.changes = change_intervals(samples)
     report.failures += problems
     models.scores.update(scores)
 

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from distilvec.core.escape import csv_cell, one_line, visible_tree
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL
+from distilvec.evaluation.significance import least_p
 from distilvec.report.figures import Guide, Level, LineLook, LinePoint, lines_figure
 from distilvec.report.html import Draw, render
 from distilvec.report.json_values import from_json, to_json
@@ -118,7 +119,10 @@ class Row:
 
 @dataclass
 class Difference:
-    """A row less the reference on a task or average, in points; without samples there is no interval and no p-value."""
+    """A row less the reference on a task or average, in points; without samples there is no interval and no p-value.
+
+    differing: test rows on which the two differ
+    """
 
     run: Annotated[str, Field(alias="a")]
     reference: Annotated[str, Field(alias="b")]
@@ -128,6 +132,7 @@ class Difference:
     high: float | None = None
     p: float | None = None
     mark: str = ""
+    differing: int | None = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,8 @@ class Lead:
 
     every_seed: it is ahead with every seed that both rows have
     clear: its lead over every other row is outside the interval, and with every seed
+    differing: test rows on which the two differ
+    too_few: so few that no test can tell which is better
     """
 
     run: str
@@ -145,6 +152,8 @@ class Lead:
     high: float | None = None
     every_seed: bool = True
     clear: bool = False
+    differing: int | None = None
+    too_few: bool = False
 
 
 @dataclass
@@ -331,7 +340,7 @@ def differences_table(comparison: Comparison) -> Table:
         change = marked_change(difference.difference, bounds, difference.mark)
         names = words(difference.run, difference.reference, difference.task)
         rows.append([*names, change, number_cell(difference.p, 3)])
-    caption = "Differences, in points, with 95% intervals; p by paired bootstrap"
+    caption = "Differences, in points, with 95% intervals and two-sided p-values"
     return Table("difference-table", caption, ["Run", "against", "Task", "difference", "p (Holm)"], rows, words=3)
 
 
@@ -359,14 +368,21 @@ def render_comparison(comparison: Comparison, draw: Draw) -> str:
 
 
 def comparison_verdict(comparison: Comparison) -> str:
-    """Say which run leads on average, or that none does: inside the interval, or with another order of some seed."""
+    """Say which run leads on average, or that none does, and why."""
     lead = comparison.leads.get(AVERAGE)
     if lead is None:
         return ""
+    if lead.differing == 0:
+        return f"No winner: {lead.run} and {lead.over} are equal on every test row."
     points = f"{number(lead.difference)} points"
     if lead.low is None or lead.high is None:
         return f"No winner yet: {lead.run} leads {lead.over} by {points}, which cannot be tested."
     points += f" [{number(lead.low)}, {number(lead.high)}]"
+    if lead.too_few and lead.differing is not None:
+        return (
+            f"No winner yet: {lead.run} leads {lead.over} by {points}, but they differ on too few test rows "
+            f"({lead.differing}) to tell: no test can give a p-value below {least_p(lead.differing):.2g}."
+        )
     if not lead.clear:
         reason = "" if lead.every_seed else ", but not with every seed"
         return f"No winner yet: {lead.run} leads {lead.over} by {points}{reason}."

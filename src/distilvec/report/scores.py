@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from distilvec.core.escape import one_line
@@ -57,13 +57,17 @@ def shared(first: Sequence[Score], second: Sequence[Score]) -> tuple[list[Score]
 
 @dataclass(frozen=True)
 class TaskScore:
-    """One metric of one model on one task, times 100; the main metric counts in averages and is tested."""
+    """One metric of one model on one task, times 100; the main metric counts in averages and is tested.
+
+    interval: at 95%, over rows; None where it was not computed
+    """
 
     model: str
     task: str
     metric: str
     value: float
     is_main: bool
+    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def task_scores(scores: Scores, also: Mapping[str, Sequence[str]] | None = None)
     Rows of a task stand together, its main metrics first.
     """
     main = [
-        TaskScore(model, score.task, score.metric, score.value, is_main=True)
+        TaskScore(model, score.task, score.metric, score.value, is_main=True, interval=score.interval)
         for model, column in scores.items()
         for score in column
     ]
@@ -122,8 +126,9 @@ def score_table(
     body = []
     for (task, metric), by_model in rows_of.items():
         values = {model: by_model[model].value if model in by_model else None for model in scores}
+        notes = {model: _bounds(row.interval) for model, row in by_model.items() if row.interval is not None}
         interval_name = task if any(row.is_main for row in by_model.values()) else None
-        body.append(_row(task, metric, values, compared, intervals or {}, interval_name))
+        body.append(_row(task, metric, values, compared, intervals or {}, interval_name, notes=notes))
 
     foot = []
     for mean in average_rows(scores):
@@ -147,11 +152,15 @@ def _row(
     intervals: Mapping[str, Changes],
     interval_name: str | None,
     digits: int = 2,
+    notes: Mapping[str, str] | None = None,
 ) -> list[Cell]:
-    """Return a row of the table; `interval_name` is its name in the intervals, None where changes are not shown."""
+    """Return a row of the table; `interval_name` is its name in the intervals, None where changes are not shown.
+
+    `notes` are texts after the values of some models.
+    """
     cells = [*words(label), Cell(metric.replace("_", " "))]
     for model, value in values.items():
-        cells.append(number_cell(value, digits))
+        cells.append(replace(number_cell(value, digits), note=(notes or {}).get(model, "")))
         if model in compared:
             if interval_name is None:
                 cells.append(Cell(""))
@@ -279,8 +288,12 @@ def marked_change(change: float | None, bounds: tuple[float, float] | None, star
     kind = "same"
     if stars:
         kind = "gain" if change > 0 else "loss"
-    low, high = (number(bound, sign=True) for bound in bounds)
-    return Cell(number(change, sign=True) + stars, change, f"[{low}, {high}]", kind)
+    return Cell(number(change, sign=True) + stars, change, _bounds(bounds, sign=True), kind)
+
+
+def _bounds(bounds: tuple[float, float], sign: bool = False) -> str:
+    low, high = (number(bound, sign=sign) for bound in bounds)
+    return f"[{low}, {high}]"
 
 
 # -- the verdict -----------------------------------------------------------------------------------------------------

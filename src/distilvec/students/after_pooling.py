@@ -13,7 +13,7 @@ import torch
 from sentence_transformers.sentence_transformer.modules import Dense, Dropout, LayerNorm, Module, Normalize, Pooling
 from torch import nn
 
-from distilvec.models.load import read_settings, resolve_model, with_owner
+from distilvec.models.load import read_modules, resolve_model, with_owner
 
 KEPT = ("Dense", "LayerNorm", "Dropout", "Normalize")
 _CLASSES: dict[str, type[Module]] = {kind.__name__: kind for kind in (Pooling, Dense, LayerNorm, Dropout, Normalize)}
@@ -23,7 +23,7 @@ def read_later_modules(name: str, revision: str | None) -> list[Any]:
     """Load the modules after a model's transformer, which are small; one of a kind that is not kept is left empty."""
     source = with_owner(resolve_model(name))
     modules: list[Any] = []
-    for entry in (read_settings(name, "modules.json", revision) or [])[1:]:
+    for entry in read_modules(source, revision)[1:]:
         kind = _CLASSES.get(entry["type"].rpartition(".")[2])
         modules.append(nn.Module() if kind is None else kind.load(source, subfolder=entry["path"], revision=revision))
     return modules

@@ -23,7 +23,7 @@ from distilvec.report.tables import make_table, number_cell, pivot
 from distilvec.report.values import Changes, Report
 
 TESTED = (
-    "Changes are in points against the teacher, with the 95% interval of a paired bootstrap over the test rows; "
+    "Changes are in points against the teacher, with the 95% interval over the test rows, pair by pair; "
     "* p < 0.05, ** p < 0.01, *** p < 0.001."
 )
 NOTES = {

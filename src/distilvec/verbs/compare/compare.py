@@ -1,9 +1,9 @@
 """Comparison of finished runs: means and deviations over seeds, differences with confidence intervals, costs.
 
-A run of several seeds is one row. A difference is tested by a paired bootstrap over the test rows. Every resample takes
-the same rows for all seeds of both runs, computes each seed's metric on them and averages over the seeds. Averaging
-predictions first would score an ensemble that was never trained. The intervals show the effect of other test rows,
-given these seeds; the standard deviation of a mean shows the effect of other seeds.
+A run of several seeds is one row. A difference is tested over the test rows: each has a value whose mean is the score
+(evaluation/significance.py), averaged over the seeds. Averaging predictions instead would score an ensemble that was
+never trained. The intervals show the effect of other test rows, given these seeds; the standard deviation of a mean
+shows the effect of other seeds.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from typing import Any
 import numpy as np
 
 from distilvec.core.errors import DistilvecError, nearest
-from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, retention, weighted_averages, without_index_tasks
+from distilvec.evaluation.aggregate import (
+    AVERAGE,
+    retention,
+    task_weights,
+    weighted_averages,
+    without_index_tasks,
+)
 from distilvec.evaluation.evaluator import Sample, Score
 from distilvec.evaluation.significance import (
-    draw_rows,
+    FEWEST,
+    LEVEL,
+    Interval,
+    difference_interval,
     holm,
-    percentile_interval,
-    resampled,
     seed_summary,
     significance_mark,
 )
@@ -35,16 +42,12 @@ from distilvec.verbs.compare.results import SeedRun, distinct_names, load_runs, 
 
 Groups = Mapping[str, Sequence[Run]]  # the seeds of a row by its name
 PointsBySeed = dict[int | None, dict[str, float]]  # points by task and average, by seed
-DRAWS = 1000  # resamples of the test rows
-DRAWS_A_ROW = 100  # where there are many: the least p-value, times the number of comparisons (Holm), is then 0.01
-Drawn = dict[str, np.ndarray[Any, Any]]  # points on every resample, float64 [draws], by row
-LEVEL = 0.95
+RowValues = dict[str, np.ndarray[Any, Any]]  # of the test rows of a task, float64 [rows], by row of the comparison
+Weights = Mapping[str, float]  # of the tasks in a task's own score, or in an average
 START_OF = {"student": "untrained", "asymmetric": "untrained_asymmetric"}  # the same model before its training
 
 
-def compare_runs(
-    folders: Sequence[Path], reference: str | None = None, column: str = "student", draws: int | None = None
-) -> Comparison:
+def compare_runs(folders: Sequence[Path], reference: str | None = None, column: str = "student") -> Comparison:
     """Compare runs and sweeps.
 
     `reference` is the name of a row (default: that of the first run). Values are points (x 100), intervals cover
@@ -67,13 +70,13 @@ def compare_runs(
     differences: list[Difference] = []
     leads: dict[str, Lead] = {}
     if tasks and len(rows) > 1:
-        draws = draws or max(DRAWS, DRAWS_A_ROW * len(rows))
-        drawn = _resample(groups, reference, column, tasks, draws)
+        values = _row_values(groups, reference, column, tasks)
+        types = _averaged_types(_shared_scores(groups[reference][0], column, tasks))
         points = _points_by_seed(seed_runs, groups, column, tasks)
-        for task, by_row in drawn.items():
-            differences += _differences(rows, reference, task, by_row)
-            leads[task] = _lead(rows, task, by_row, points)
-        notes += _remarks(reference, drawn, list(rows), draws)
+        for task, weights in ({task: {task: 1.0} for task in tasks} | task_weights(types)).items():
+            differences += _differences(rows, reference, task, values, weights)
+            leads[task] = _lead(rows, task, values, weights, points)
+        notes += _remarks(reference, values, list(rows), differences)
     for difference in differences:
         rows[difference.run].marks[difference.task] = difference.mark
 
@@ -302,44 +305,27 @@ def _mean(values: Iterable[float | None]) -> float | None:
 # -- differences -----------------------------------------------------------------------------------------------------
 
 
-def _resample(groups: Groups, reference: str, column: str, tasks: Sequence[str], draws: int) -> dict[str, Drawn]:
-    """Return the mean over seeds on every resample, by task, then by average; rows without samples are missing."""
+def _row_values(groups: Groups, reference: str, column: str, tasks: Sequence[str]) -> dict[str, RowValues]:
+    """Return the values of the test rows, a mean over seeds, by task; of rows without samples there are none."""
     samples = {name: [run.samples(column, tasks) for run in group] for name, group in groups.items()}
-    drawn: dict[str, Drawn] = {}
-    for number, task in enumerate(tasks):
-        comparable = _same_rows(samples, reference, task)
-        # one generator for each task: a task's interval does not depend on the other tasks
-        random = np.random.default_rng([0, number])
-        drawn[task] = _drawn_scores(comparable, reference, draws, random) if reference in comparable else {}
-    types = _averaged_types(_shared_scores(groups[reference][0], column, tasks))
-    return drawn | _drawn_averages(drawn, list(groups), types)
+    by_task: dict[str, RowValues] = {}
+    for task in tasks:
+        by_task[task] = {}
+        for name, seeds in _same_rows(samples, reference, task).items():
+            by_task[task][name] = np.mean([sample.row_values for sample in seeds], axis=0)
+    return by_task
 
 
-def _drawn_scores(
-    comparable: Mapping[str, Sequence[Sample]], reference: str, draws: int, random: np.random.Generator
-) -> Drawn:
-    """Return the scores of a task on every resample of its rows, the same rows for all runs."""
-    blocks: dict[str, list[np.ndarray[Any, Any]]] = {name: [] for name in comparable}
-    rows = len(comparable[reference][0].gold)
-    for counts in draw_rows(rows, draws, random):
-        for name, seeds in comparable.items():
-            blocks[name].append(np.mean([resampled(sample, counts) for sample in seeds], axis=0))
-    return {name: 100 * np.concatenate(parts) for name, parts in blocks.items()}
-
-
-def _drawn_averages(drawn: Mapping[str, Drawn], names: Sequence[str], types: Mapping[str, str]) -> dict[str, Drawn]:
-    """Return the averages on every resample, in the order of AVERAGES, of the runs that have all tasks."""
-    if not types:
-        return {}
-    averages: dict[str, Drawn] = {}
-    for name in names:
-        if all(name in scores for scores in drawn.values()):
-            values = weighted_averages({task: scores[name] for task, scores in drawn.items()}, types)
-            for average, on_resamples in values.items():
-                averages.setdefault(average, {})[name] = on_resamples
-    if not averages:
-        return {AVERAGE: {}}
-    return {average: averages[average] for average in AVERAGES if average in averages}
+def _interval(
+    values: Mapping[str, RowValues], weights: Weights, first: str, second: str, level: float = LEVEL
+) -> Interval | None:
+    """Return the interval of a row's difference from another one; None where it cannot be tested."""
+    differences = []
+    for task in weights:
+        if first not in values[task] or second not in values[task]:
+            return None
+        differences.append(values[task][first] - values[task][second])
+    return difference_interval(differences, list(weights.values()), level)
 
 
 def _same_rows(
@@ -357,17 +343,19 @@ def _same_rows(
     return comparable
 
 
-def _differences(rows: Mapping[str, Row], reference: str, task: str, drawn: Drawn) -> list[Difference]:
+def _differences(
+    rows: Mapping[str, Row], reference: str, task: str, values: Mapping[str, RowValues], weights: Weights
+) -> list[Difference]:
     """Return every row's difference from the reference on a task; low, high and p are None if it cannot be tested."""
     differences = []
     for name, row in rows.items():
         if name == reference:
             continue
         difference = Difference(name, reference, task, row.mean[task] - rows[reference].mean[task])
-        if name in drawn and reference in drawn:
-            interval = percentile_interval(difference.difference, drawn[name] - drawn[reference], LEVEL)
-            if interval is not None:
-                difference.low, difference.high, difference.p = interval.low, interval.high, interval.p
+        interval = _interval(values, weights, name, reference)
+        if interval is not None:
+            difference.low, difference.high, difference.p = interval.low, interval.high, interval.p
+            difference.differing = interval.differing
         differences.append(difference)
     tested = [difference for difference in differences if difference.p is not None]
     adjusted = holm([difference.p for difference in tested if difference.p is not None])
@@ -386,7 +374,13 @@ def _points_by_seed(
     }
 
 
-def _lead(rows: Mapping[str, Row], task: str, drawn: Drawn, points: Mapping[str, PointsBySeed]) -> Lead:
+def _lead(
+    rows: Mapping[str, Row],
+    task: str,
+    values: Mapping[str, RowValues],
+    weights: Weights,
+    points: Mapping[str, PointsBySeed],
+) -> Lead:
     """Return the row with the highest mean on a task, and its lead over the row that may still be level with it.
 
     `clear` is True if its lead over every other row has an interval above 0, and with every seed that both have: the
@@ -398,15 +392,14 @@ def _lead(rows: Mapping[str, Row], task: str, drawn: Drawn, points: Mapping[str,
     level = 1 - (1 - LEVEL) / len(others)
     leads = []
     for name in others:
-        difference = rows[first].mean[task] - rows[name].mean[task]
-        low = high = None
-        if first in drawn and name in drawn:
-            interval = percentile_interval(difference, drawn[first] - drawn[name], level)
-            if interval is not None:
-                low, high = interval.low, interval.high
+        lead = Lead(first, name, rows[first].mean[task] - rows[name].mean[task])
+        interval = _interval(values, weights, first, name, level)
+        if interval is not None:
+            lead = replace(lead, low=interval.low, high=interval.high, differing=interval.differing)
+            lead = replace(lead, too_few=interval.least_p >= 1 - level)
         shared = points[first].keys() & points[name].keys()
         every_seed = all(points[first][seed][task] > points[name][seed][task] for seed in shared)
-        leads.append(Lead(first, name, difference, low, high, every_seed))
+        leads.append(replace(lead, every_seed=every_seed))
     for lead in leads:
         if lead.low is None or lead.low <= 0 or not lead.every_seed:
             return lead
@@ -416,21 +409,33 @@ def _lead(rows: Mapping[str, Row], task: str, drawn: Drawn, points: Mapping[str,
 # -- notes -----------------------------------------------------------------------------------------------------------
 
 
-def _remarks(reference: str, drawn: Mapping[str, Drawn], names: Sequence[str], draws: int) -> list[str]:
-    """Describe the test, and the rows that it leaves out."""
+def _remarks(
+    reference: str, values: Mapping[str, RowValues], names: Sequence[str], differences: Sequence[Difference]
+) -> list[str]:
+    """Describe the test, and name the rows that it leaves out, and the tasks on which it cannot tell."""
     others = len(names) - 1
     notes = [
-        f"Differences are to {reference}: paired bootstrap over test rows, {draws:,} resamples, {LEVEL:.0%} intervals. "
-        "The spread over seeds is not in the intervals; ± shows it. Significance: * p < 0.05, ** p < 0.01, "
-        f"*** p < 0.001, after Holm for {others} comparison(s) a task."
+        f"Differences are to {reference}, test row by test row, with {LEVEL:.0%} intervals. The spread over seeds is "
+        "not in the intervals; ± shows it. Significance: * p < 0.05, ** p < 0.01, *** p < 0.001, after Holm for "
+        f"{others} comparison(s) a task."
     ]
     untested = []
     for name in names:
-        tasks = [task for task in drawn if task not in AVERAGES and name not in drawn[task]]
+        tasks = [task for task in values if name not in values[task]]
         if tasks:
             untested.append(f"{name}: {', '.join(tasks)}")
     if untested:
         notes.append(f"No interval: no stored samples, or other test rows than {reference}: {'; '.join(untested)}.")
+    too_few = []
+    for task in dict.fromkeys(difference.task for difference in differences):
+        differing = [item.differing for item in differences if item.task == task and item.differing is not None]
+        if differing and max(differing) < FEWEST:
+            too_few.append(f"{task} ({max(differing)})")
+    if too_few:
+        notes.append(
+            f"Too few test rows that differ to tell: {', '.join(too_few)}. With fewer than {FEWEST} no test can give a "
+            "p-value below 0.05."
+        )
     return notes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from distilvec.core.extras import require_extra
 from distilvec.core.files import user_cache
 from distilvec.core.log import log
 from distilvec.evaluation.aggregate import ALSO, PROTOCOLS, type_averages, with_protocol
-from distilvec.evaluation.evaluator import MIXED, EmbeddingCache, Score
+from distilvec.evaluation.evaluator import MIXED, EmbeddingCache, Sample, Score
 from distilvec.evaluation.mteb import find_tasks, import_mteb, mteb_scores
+from distilvec.evaluation.significance import score_interval
 from distilvec.evaluation.stored import stored_tasks, tasks_in_table
 from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import KNOWN_ITEM, TaskFailure
-from distilvec.pipeline.columns import Columns, make_columns, score_columns
+from distilvec.pipeline.columns import Columns, Samples, make_columns, score_columns
 from distilvec.report.scores import complete_averages, problem_text, score_frame, score_remarks, score_table
 from distilvec.report.tables import html_list, to_html, to_text
 from distilvec.teachers.embedder import Embedder
@@ -102,17 +103,29 @@ def score_models(
     Failed tasks are `problems`. Errors: DistilvecError for arguments and models that cannot be used.
     """
     check_arguments(model, suite, teacher, mteb, benchmark, data, protocol, mixed)
+    samples: Samples = {}  # none of tasks of MTEB, which gives no scores of rows
     if mteb is not None or benchmark is not None:
         names = mteb.split(",") if isinstance(mteb, str) else mteb
         tasks = None if names is None else [name.strip() for name in names]
         scores = score_on_mteb(model, teacher, tasks, benchmark, data, mixed, trust_remote_code)
     elif suite is not None:
-        scores = score_on_suite(model, teacher, suite, mixed, trust_remote_code)
+        scores, samples = score_on_suite(model, teacher, suite, mixed, trust_remote_code)
     else:
         assert teacher is not None
-        scores = score_on_table(model, teacher, mixed, trust_remote_code)
-    columns = {name: [with_protocol(score, protocol) for score in column] for name, column in scores.columns.items()}
+        scores, samples = score_on_table(model, teacher, mixed, trust_remote_code)
+    columns: dict[str, list[Score]] = {}
+    for name, column in scores.columns.items():
+        of_model = samples.get(name, {})
+        shown_scores = [with_protocol(score, protocol) for score in column]
+        columns[name] = [_with_interval(score, of_model.get(score.task)) for score in shown_scores]
     return Scores(columns, scores.problems, ALSO.get(protocol, {}))
+
+
+def _with_interval(score: Score, sample: Sample | None) -> Score:
+    """Return the score with the interval of its metric over rows, which the main metric of a protocol need not have."""
+    if sample is None:
+        return score
+    return replace(score, interval=score_interval(replace(sample, metric=score.metric)))
 
 
 def score_on_suite(
@@ -121,12 +134,12 @@ def score_on_suite(
     suite: str | os.PathLike[str],
     mixed: bool = False,
     trust_remote_code: bool = False,
-) -> Scores:
+) -> tuple[Scores, Samples]:
     """Score models on the local tasks of a suite file; no model is opened if none of the tasks can be read."""
     problems: list[TaskFailure] = []
     tasks = load_suite(Path(suite), problems)
     if problems and not tasks:
-        return Scores({}, problems)
+        return Scores({}, problems), {}
     with open_columns(model, teacher, mixed, problems, trust_remote_code) as columns:
         _keep_vectors(columns)
         index = columns["teacher"][1] if "teacher" in columns else None
@@ -136,21 +149,23 @@ def score_on_suite(
                 "the teacher is a table of vectors: each task searches its own documents. "
                 "`distilvec check MODEL INDEX --test QUERIES` searches the whole index"
             )
-        scores, _ = score_columns(tasks, columns, EmbeddingCache(), problems)
-    return Scores(scores, problems)
+        scores, samples = score_columns(tasks, columns, EmbeddingCache(), problems)
+    return Scores(scores, problems), samples
 
 
-def score_on_table(model: Source, table: Source, mixed: bool = False, trust_remote_code: bool = False) -> Scores:
+def score_on_table(
+    model: Source, table: Source, mixed: bool = False, trust_remote_code: bool = False
+) -> tuple[Scores, Samples]:
     """Score a model as the query encoder of a table of vectors or an index, on tasks that are made of its own texts."""
     problems: list[TaskFailure] = []
     with open_columns(model, table, mixed, problems, trust_remote_code) as columns:
         index = columns["teacher"][1]
         assert isinstance(index, TableEmbedder)
-        scores, _ = score_columns(stored_tasks(index, STORED), columns, EmbeddingCache(), problems)
+        scores, samples = score_columns(stored_tasks(index, STORED), columns, EmbeddingCache(), problems)
     # Among its own documents a model finds the one that is the query itself, whatever model it is
     if "student" in scores:  # not of a table that lacks the texts
         scores["student"] = [score for score in scores["student"] if score.task != KNOWN_ITEM]
-    return Scores(scores, problems)
+    return Scores(scores, problems), samples
 
 
 def score_on_mteb(

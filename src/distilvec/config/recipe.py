@@ -115,13 +115,19 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 
 def read_overrides(overrides: Sequence[str], section: type[Section] = Recipe) -> dict[str, Any]:
-    """`key=value` texts as values by dotted key, each read as YAML; relative paths start at the current folder."""
-    changes = {}
+    """`key=value` texts as values by dotted key, each read as YAML; relative paths start at the current folder.
+
+    Errors: DistilvecError for a key that is set twice, by itself or with the section around it: one would be lost.
+    """
+    changes: dict[str, Any] = {}
     for text in overrides:
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key:
             raise DistilvecError("override", f"{excerpt(text)} is not key=value. An example: train.epochs=3.")
+        for earlier in changes:
+            if _is_within(key, earlier) or _is_within(earlier, key):
+                raise DistilvecError(key_text(key), f"is set twice, also by {excerpt(earlier)}.", "Set it once.")
         changes[key] = resolve_key(key, load_yaml(value, key_text(key), f"value {excerpt(value)}"), Path.cwd(), section)
     return changes
 

@@ -49,7 +49,7 @@ def index_keys(
 
 
 def read_columns(words: Sequence[str]) -> dict[str, str]:
-    """Read PART=NAME of the option --column. Errors: DistilvecError for another form, an unknown part, and one given twice."""
+    """Read PART=NAME of the option --column. Errors: DistilvecError for another form, unknown parts, repeated ones."""
     columns: dict[str, str] = {}
     for word in words:
         part, equals, name = word.partition("=")

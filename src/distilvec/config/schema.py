@@ -31,7 +31,7 @@ from distilvec.config.presets import PRESETS, Preset, PresetName, find_preset
 from distilvec.config.student import Pooling, StudentSection
 from distilvec.config.sweep import SweepSection
 from distilvec.config.training import StageSection, TrainSection
-from distilvec.core.addresses import sets_secret
+from distilvec.core.addresses import sets_secret, unknown_setting
 from distilvec.core.similarity import Similarity
 
 Role = Literal["query", "document"]
@@ -133,9 +133,11 @@ class TeacherSection(Section):
     @field_validator("vectors")
     @classmethod
     def check_vectors(cls, address: Path | str | None) -> Path | str | None:
-        """Refuse libpq's form of an address with a password: host=... password=..., without quoting it."""
+        """Refuse settings that may be secrets, and libpq's form host=... password=..., without quoting them."""
         if address is not None and sets_secret(str(address)) and not Path(address).exists():
             raise ValueError("holds a password, which would end up in recipes and logs. Set PGPASSWORD instead")
+        if setting := unknown_setting(str(address)):
+            raise ValueError(f"the address has {setting}, which is not known. Correct it")
         return address
 
     @field_validator("made_by")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from distilvec.core.addresses import has_password, sets_secret
+from distilvec.core.addresses import has_password, sets_secret, unknown_setting
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import files_below, parquet_files
 
@@ -69,8 +69,11 @@ def read_address(text: str | Path, key: str) -> Address:
     try:
         parts = urlsplit(text)
         _ = parts.port  # parsed only now
+        setting = unknown_setting(text)
     except ValueError:  # without the text, which may hold a password
         raise DistilvecError(key, f"the address with '{scheme}://' is not valid.", f"Give {EXAMPLES}.") from None
+    if setting is not None:
+        raise DistilvecError(key, f"the address with '{scheme}://' has {setting}, which is not known.", "Correct it.")
     if not parts.path.rpartition("/")[2]:
         raise DistilvecError(key, f"{text} names no table or collection.", f"Give {EXAMPLES}.")
     return Address(SCHEMES[scheme], text)

@@ -332,3 +332,23 @@ def test_evaluate_writes_json(tiny_model, tmp_path, command):
     status, shown, problem = command(*arguments, str(tmp_path / "out.json"))
     assert status == 0, problem
     assert "mini" in shown and "asymmetric" in (tmp_path / "out.json").read_text()
+
+
+OTHER_STORES = ("chroma/chroma.sqlite3", "arrays/part-0.npy", "default__vector_store.json", "vectors.npz", "store.pkl")
+
+
+@pytest.mark.parametrize("file", [*OTHER_STORES, "empty/"])
+@pytest.mark.parametrize("texts", [[], ["absent.txt"]], ids=["no texts", "absent texts"])
+def test_what_the_teacher_is_comes_before_its_texts(file, texts, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder, _, name = file.rpartition("/")
+    if folder:
+        Path(folder).mkdir()
+    if name:
+        Path(file).write_bytes(b"rows")
+    source = folder or name
+    expected = ["holds", name or "nothing"] if folder else ["is a file"]
+    for line, key in ((["distill", source, *texts], "TEACHER"), (["check", "model", source], "index")):
+        status, _, shown = command(*line)
+        assert status == 2 and f"[{key}] {source} " in shown and all(word in shown for word in expected), shown
+        assert ".parquet" in shown and ("collection.get" in shown) == ("chroma" in file)

@@ -85,11 +85,25 @@ def _file_address(text: str, key: str) -> Address:
         problem = "this is no address, and it holds a password, which would end up in recipes and logs."
         raise DistilvecError(key, problem, f"Give {EXAMPLES}.")
     kind = ENDINGS.get(path.suffix.lower())
-    if kind is None and path.is_dir():
+    if kind is None and _is_parquet_folder(path):
         kind = "parquet"
+    if kind is None and path.exists():
+        raise nothing_to_read(path, key)
     if kind is None:
         raise DistilvecError(key, f"{text}: no known kind of index.", f"Give {EXAMPLES}.")
     return Address(kind, text, path)
+
+
+def nothing_to_read(path: Path, key: str, expected: str = "vectors") -> DistilvecError:
+    """Return the error for a file or folder of another kind than is expected: it says what is there."""
+    entries = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+    content = ", ".join(entries[:5]) + (f" and {len(entries) - 5} more" if len(entries) > 5 else "")
+    found = "is a file" if path.is_file() else f"holds {content or 'nothing'}"
+    problem = f"{path} {found}; expected {expected} ({', '.join(ENDINGS)})."
+    fix = "Write texts and vectors to a Parquet file with the columns text and embedding."
+    if "chroma.sqlite3" in (*entries, path.name):
+        fix += " Chroma gives them by collection.get(include=['documents', 'embeddings'])."
+    return DistilvecError(key, problem, fix)
 
 
 def _is_parquet_folder(path: Path) -> bool:

@@ -391,6 +391,16 @@ def test_rows_of_an_array_that_cannot_be_used_are_left_out(tmp_path):
     expect(read(array(tmp_path, vectors, ["", *TEXTS[1:]]), tmp_path), [1, *range(5, 60)])
 
 
+@pytest.mark.parametrize("shape", ["(-4, 8)", "(4, -8)", "(-4, -8)", "(4, 99999999999999999999)", "(True, 8)"])
+def test_impossible_shapes_of_arrays_are_explained(shape, tmp_path):
+    section = array(tmp_path, VECTORS.astype(np.float64))
+    content = (tmp_path / "v.npy").read_bytes()
+    header = content[10:128].replace(b"(60, 8)", shape.encode()).rstrip()
+    (tmp_path / "v.npy").write_bytes(content[:10] + header.ljust(117) + b"\n" + content[128:])
+    with refused("teacher.vectors", "v.npy"):
+        read(section, tmp_path)
+
+
 def test_damaged_headers_of_arrays_are_explained(tmp_path):
     section = array(tmp_path, VECTORS)
     content = (tmp_path / "v.npy").read_bytes()

@@ -297,14 +297,15 @@ def _json_file_rows(path: Path, key: str) -> Rows:
 @contextmanager
 def open_parquet(path: Path, key: str) -> Iterator[ParquetFile]:
     """A Parquet file to read inside the block; DistilvecError with `key` if it is damaged or not a Parquet file."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         # without a buffer and with pre_buffer all of the file comes into memory
         with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
             yield file
-    except (pa.ArrowException, OSError, UnicodeError) as error:
+    except (DistilvecError, MemoryError):
+        raise
+    except Exception as error:  # of Arrow, and of Python for values that it does not have, such as years after 9999
         system_error = explain(error, key, path) if isinstance(error, OSError) else None
         problem = f"{path}: not a readable Parquet file ({first_line(error)})."
         raise (system_error or DistilvecError(key, problem, "Download it again.")) from None
@@ -432,7 +433,9 @@ def _saved_rows(folder: Path, key: str, choose: Choose | None) -> Rows:
                 batches = (batch if columns is None else batch.select(columns) for batch in stream)
                 for where, row in _arrow_rows(batches, stream.schema, path, key):
                     yield where, row if split is None else {"split": split, **row}
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+    except (DistilvecError, MemoryError):
+        raise
+    except Exception as error:
         problem = f"{folder}: not readable as a folder of save_to_disk ({first_line(error)})."
         raise DistilvecError(key, problem, "Save it again.") from None
 

@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from distilvec.core.errors import UNREADABLE, DistilvecError, explain, explained, first_line
+from distilvec.core.errors import DistilvecError, explain, explained, first_line
 from distilvec.core.files import files_below
 from distilvec.models.limits import max_length
 from distilvec.models.settings import MODEL_FILES
@@ -134,7 +134,9 @@ def vector_expected(model: Any, name: str, key: str) -> Iterator[None]:
     """Turn the failures of a model that is run inside, for the text PROBE, into a DistilvecError."""
     try:
         yield
-    except UNREADABLE as error:
+    except DistilvecError:
+        raise
+    except Exception as error:  # the model's modules raise any kind
         kinds = ", ".join(type(module).__name__ for module in model)
         no_vector = DistilvecError(
             key,

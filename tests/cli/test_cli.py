@@ -11,9 +11,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import typer
 from samples import make_texts
 
 from distilvec.__main__ import run_command
+from distilvec.cli.app import app
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_files
 
@@ -91,6 +93,42 @@ def test_a_mistake_in_a_recipe_is_reported_before_anything_heavy_is_imported():
 def test_user_errors_are_one_message_and_status_2(arguments, message, command):
     status, _, shown = command(*arguments)
     assert status == 2 and message in shown and "Traceback" not in shown
+
+
+def options_of(command, words=()):
+    """The words of every verb with each of its options; --quiet and its like, which may be anywhere, are no verb's."""
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from options_of(inner, (*words, name))
+    for parameter in command.params if words else ():
+        if parameter.param_type_name == "option":
+            yield words, parameter
+
+
+def test_an_option_of_one_value_is_given_once(command):
+    for words, parameter in options_of(typer.main.get_command(app)):
+        names = [*parameter.opts, *parameter.secondary_opts]
+        first, last = names[0], names[-1]  # of a flag with two names, one undoes the other
+        line = [first, last] if parameter.is_flag else [first, "1", f"{last}=1"]
+        status, _, shown = command(*words, *line)
+        assert status == 2 and (f"'{first}' is given twice" in shown) is not parameter.multiple, (words, line, shown)
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (["run", "redact", "train.epochs=1", "train.epochs=2"], "train.epochs"),
+        (["plan", "redact", "train={epochs: 1}", "train.epochs=2"], "train.epochs"),
+        (["cache", "redact", "train.epochs=2", "train={batch_size: 8}"], "train"),
+        (["distill", "M", "README.md", "train.seed=1", "train.seed=1"], "train.seed"),
+        (["classify", "README.md", "train.seed=1", "train.seed=2"], "train.seed"),
+        (["quickstart", "train.seed=1", "train.seed=2"], "train.seed"),
+        (["check", "M", "table.parquet", "--column", "text=a", "--column", "text=b"], "--column"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_a_key_is_set_once(words, key, command):
+    status, _, shown = command(*words)
+    assert status == 2 and f"[{key}]" in shown and "twice" in shown
 
 
 @pytest.mark.parametrize(
@@ -294,3 +332,23 @@ def test_evaluate_writes_json(tiny_model, tmp_path, command):
     status, shown, problem = command(*arguments, str(tmp_path / "out.json"))
     assert status == 0, problem
     assert "mini" in shown and "asymmetric" in (tmp_path / "out.json").read_text()
+
+
+OTHER_STORES = ("chroma/chroma.sqlite3", "arrays/part-0.npy", "default__vector_store.json", "vectors.npz", "store.pkl")
+
+
+@pytest.mark.parametrize("file", [*OTHER_STORES, "empty/"])
+@pytest.mark.parametrize("texts", [[], ["absent.txt"]], ids=["no texts", "absent texts"])
+def test_what_the_teacher_is_comes_before_its_texts(file, texts, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder, _, name = file.rpartition("/")
+    if folder:
+        Path(folder).mkdir()
+    if name:
+        Path(file).write_bytes(b"rows")
+    source = folder or name
+    expected = ["holds", name or "nothing"] if folder else ["is a file"]
+    for line, key in ((["distill", source, *texts], "TEACHER"), (["check", "model", source], "index")):
+        status, _, shown = command(*line)
+        assert status == 2 and f"[{key}] {source} " in shown and all(word in shown for word in expected), shown
+        assert ".parquet" in shown and ("collection.get" in shown) == ("chroma" in file)

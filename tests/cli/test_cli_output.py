@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from distilvec.__main__ import run_command
 from distilvec.cli.boundary import run_app, take_options
 from distilvec.core import log
+from distilvec.core.errors import explained
 from distilvec.core.level import Level, level, verbosity
 from distilvec.core.verbosity import quiet_libraries
 
@@ -200,3 +201,18 @@ def test_processes_that_a_command_starts_know_of_debug(monkeypatch, own):
 
     assert run_app(app, ["--debug"]) == run_app(app, []) == 0
     assert found == ["1", str(own)] and os.environ.get("DISTILVEC_DEBUG") == own
+
+
+def test_whatever_is_raised_while_a_file_is_read_is_about_that_file(capsys, tmp_path):
+    """Libraries raise any kind of error for a damaged file: the line names the file, and is no bug of ours at first."""
+    app = typer.Typer()
+
+    @app.command()
+    def read():
+        with explained("--texts", tmp_path / "texts.bin"):
+            raise ZeroDivisionError("no heads")
+
+    assert run_app(app, []) == 2
+    shown = capsys.readouterr().err
+    assert f"[--texts] {tmp_path / 'texts.bin'} cannot be used: ZeroDivisionError: no heads." in shown
+    assert "[internal]" not in shown and "Traceback" not in shown

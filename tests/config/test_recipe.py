@@ -457,9 +457,29 @@ def test_a_stated_suite_replaces_the_built_in_one(file, capsys):
     assert (evaluation.suite.name, evaluation.builtin) == ("mine.yaml", None)
     assert "evaluation.builtin is left out" in capsys.readouterr().err
     assert recipe.load(file, "docstrings", ["evaluation.suite=null"]).evaluation.builtin == "python-docstrings"
-    for both in ("evaluation={suite: a.yaml, builtin: python-docstrings}", "evaluation.builtin=python-docstrings"):
+    both = ["evaluation={suite: a.yaml, builtin: python-docstrings}"]
+    for changes in (both, ["evaluation.suite=mine.yaml", "evaluation.builtin=python-docstrings"]):
         with refused("evaluation.suite", "builtin"):
-            recipe.load(file, None, ["evaluation.suite=mine.yaml", both])
+            recipe.load(file, None, changes)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "key"),
+    [
+        ("train.epochs=1", "train.epochs=2", "train.epochs"),
+        ("train={epochs: 1}", "train.epochs=2", "train.epochs"),
+        ("train.epochs=2", "train={batch_size: 8}", "train"),
+        ("corpus.sources=[{path: a.txt}]", "corpus.sources.0.path=b.txt", "corpus.sources.0.path"),
+    ],
+)
+def test_a_key_is_set_once(first, second, key):
+    with refused(key, "twice"):
+        recipe.read_overrides([first, second])
+
+
+def test_a_section_may_have_further_keys():
+    changes = ["train={epochs: 1, seed: null}", "train.batch_size=8", "train.seed=2", "corpus.sources.0.role=query"]
+    assert len(recipe.read_overrides(changes)) == 4
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -163,6 +164,25 @@ def test_reopened_as_it_is_and_built_anew_when_the_file_changes(tmp_path):
     assert changed.corpus.prompted([0]) == ["doc: one"] and changed.corpus.keys[0].tobytes() == text_key("doc: ", "one")
 
 
+def test_lists_of_0_and_1_are_classes_by_place(tmp_path):
+    rows = texts_of(("one", [0, 1, 1], "train"), ("two", [1, 0, 0], "train"), ("t", [0, 0, 1], "test"))
+    section, examples = make(tmp_path, rows, "multilabel")
+    assert examples.classes == ["0", "1", "2"] and examples.labels.tolist() == [[0, 1, 1], [1, 0, 0]]
+    assert read_split(section, "test", "", examples.classes, None).labels.tolist() == [[0, 0, 1]]
+
+
+def test_a_saved_dataset_is_a_task(tmp_path):
+    kind = datasets.ClassLabel(names=["joy", "fear"])
+    data = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": [0, 1, 0]}).cast_column("label", kind)
+    datasets.DatasetDict({"train": data, "test": data.select([1])}).save_to_disk(tmp_path / "saved")
+    section = TaskSection(type="classification", path=tmp_path / "saved")
+    examples = build_examples(section, {}, tmp_path / "examples")
+    assert examples.classes == ["fear", "joy"] and examples.labels.tolist() == [1, 0, 1]
+    before = examples_fingerprint(section, {})
+    datasets.DatasetDict({"train": data.select([1, 0]), "test": data.select([1])}).save_to_disk(tmp_path / "new")
+    assert examples_fingerprint(section.model_copy(update={"path": tmp_path / "new"}), {}) != before
+
+
 @pytest.mark.parametrize(
     ("rows", "kind", "options", "message"),
     [
@@ -170,7 +190,13 @@ def test_reopened_as_it_is_and_built_anew_when_the_file_changes(tmp_path):
             texts_of(("one", "a", "train"), ("two", "a", "train"), ("t", "a", "test")),
             "classification",
             {},
-            "one label only, 'a'",
+            "every row has the same label, 'a'",
+        ),
+        (
+            texts_of(("one", [0, 1], "train"), ("two", [0, 1], "train"), ("t", [1, 0], "test")),
+            "multilabel",
+            {},
+            "every row has the same label, \\('1',",
         ),
         (
             texts_of(("one", "a", "train"), ("two", "b", "train"), ("t", "c", "test")),
@@ -189,7 +215,7 @@ def test_reopened_as_it_is_and_built_anew_when_the_file_changes(tmp_path):
             pairs_of(("a", "b", 1, "train"), ("c", "d", 1, "train"), ("e", "f", 1, "test"), column="score"),
             "sts",
             {},
-            "all scores are 1",
+            "every row has the same score, 1",
         ),
         (SMALL, "pair", {}, "no column sentence1"),
         (SMALL, "classification", {"limit": 1}, "task.limit"),

@@ -166,3 +166,12 @@ def test_missing_files_and_folders_are_refused(tmp_path):
 def test_a_file_without_rows_gives_none(tmp_path):
     (tmp_path / "a.csv").write_text("")
     assert texts_of(tmp_path / "a.csv") == []
+
+
+def test_values_that_python_does_not_have_are_explained(tmp_path):
+    """A date after the year 9999."""
+    dates = pa.array([4_000_000], pa.date32())
+    pq.write_table(pa.table({"text": ["a"], "date": dates}), tmp_path / "a.parquet")
+    with pytest.raises(DistilvecError, match=r"^\[key\] .*a.parquet"):
+        list(read_rows(tmp_path / "a.parquet", "key"))
+    assert [row["text"] for _, row in read_rows(tmp_path / "a.parquet", "key", lambda names: ["text"])] == ["a"]

@@ -3,6 +3,7 @@
 import gzip
 import json
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -137,3 +138,41 @@ def test_a_missing_column_is_refused_with_all_that_a_table_has(write_jsonl, endi
     pq.write_table(pa.Table.from_pylist(rows), path.with_suffix(".parquet"))
     with refused("suite", "no column text; expected text, label, found texts, label, vector"):
         table_rows(path.with_suffix(ending), TableOptions(), ("text", "label"))
+
+
+LISTS = {
+    "places": ([[1, 0, 0], [0, 1, 1], [0, 0, 0]], [[0, 1, 0]], [("0",), ("1", "2"), ()], [("1",)]),
+    "numbers": ([[0], [0, 1], []], [[0, 1]], [("0",), ("0", "1"), ()], [("0", "1")]),
+    "names": ([["a", "b"], ["b"], []], [["a"]], [("a", "b"), ("b",), ()], [("a",)]),
+}
+
+
+@pytest.mark.parametrize(("train", "test", "trained", "tested"), LISTS.values(), ids=LISTS)
+def test_the_training_rows_decide_how_lists_of_labels_are_read(write_jsonl, train, test, trained, tested):
+    rows = [{"text": "a", "label": label, "split": "train"} for label in train]
+    path = write_jsonl("task.jsonl", rows + [{"text": "b", "label": label, "split": "test"} for label in test])
+    assert load_labelled(path, "multilabel", "train")[1] == trained
+    assert load_labelled(path, "multilabel", "test")[1] == tested
+
+
+def test_a_column_for_each_class(write_jsonl):
+    path = write_jsonl(
+        "task.jsonl", [{"body": "a", "toxic": 1, "insult": True}, {"body": "b", "toxic": 0, "insult": 1}]
+    )
+    texts, labels = load_labelled(path, "multilabel", "train", {"text": "body", "label": ["toxic", "insult"]})
+    assert texts == [("a",), ("b",)] and labels == [("insult", "toxic"), ("insult",)]
+
+
+@pytest.mark.parametrize("form", ["a folder of Parquet", "saved", "one split saved"])
+def test_a_task_has_the_names_of_classes_that_its_files_state(form, tmp_path):
+    kind = datasets.ClassLabel(names=["joy", "fear"])
+    data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}).cast_column("label", kind)
+    folder = tmp_path / "task"
+    folder.mkdir()
+    if form == "a folder of Parquet":
+        data.to_parquet(folder / "train.parquet")
+    elif form == "saved":
+        datasets.DatasetDict({"train": data, "test": data}).save_to_disk(folder)
+    else:
+        data.save_to_disk(folder)
+    assert load_labelled(folder, "classification", "train") == ([("a",), ("b",)], ["joy", "fear"])

@@ -1,5 +1,6 @@
 import json
 
+import datasets
 import numpy as np
 import pytest
 from refusals import refused
@@ -61,6 +62,24 @@ def test_wrong_columns_texts_and_constant_scores(write_jsonl):
 def test_pair_labels_however_they_are_written(write_jsonl, labels, positive_label):
     path = write_jsonl("a.jsonl", [{"sentence1": "a", "sentence2": "b", "label": label} for label in labels])
     assert load_pairs("t", path, positive_label=positive_label).positive.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("positive_label", [1, "1", "equivalent"])
+def test_pairs_of_named_classes_match_by_number_and_by_name(tmp_path, positive_label):
+    kind = datasets.ClassLabel(names=["not_equivalent", "equivalent"])
+    data = datasets.Dataset.from_dict({"sentence1": ["a", "b"], "sentence2": ["c", "d"], "label": [1, 0]})
+    data.cast_column("label", kind).to_parquet(tmp_path / "a.parquet")
+    assert load_pairs("t", tmp_path / "a.parquet", positive_label=positive_label).positive.tolist() == [True, False]
+
+
+def test_classes_have_the_names_that_the_file_states(tmp_path):
+    kind = datasets.ClassLabel(names=["joy", "fear"])
+    data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, 0], "split": ["train", "train"]})
+    tested = datasets.Dataset.from_dict({"text": ["c"], "label": [1], "split": ["test"]})
+    both = datasets.concatenate_datasets([data, tested]).cast_column("label", kind)
+    both.to_parquet(tmp_path / "a.parquet")
+    task = load_classification("t", tmp_path / "a.parquet")
+    assert task.train_labels == ["fear", "joy"] and task.test_labels == ["fear"]
 
 
 def test_pairs_of_one_kind_are_refused(write_jsonl):

@@ -31,6 +31,11 @@ def _(world: World) -> list[str]:
     return ["run", world.recipe(evaluation__parts=[]), "--quiet", "--out", "run"]
 
 
+@case("key-set-twice", key="train.epochs")
+def _(world: World) -> list[str]:
+    return ["run", world.recipe(), "train.epochs=1", "train.epochs=2"]
+
+
 @case("recipes-copy", key=None)
 def _(world: World) -> list[str]:
     world.checks.append(lambda found: must((world.root / "talas.yaml").is_file()))

@@ -164,6 +164,19 @@ def _(world: World) -> list[str]:
     return ["check", str(world.model), "postgresql://me:word@host/db/table"]
 
 
+@case("index-with-a-misspelt-setting", key="index")
+def _(world: World) -> list[str]:
+    never_loads(world)
+    return ["check", str(world.model), "postgresql://me@host/db/table?sslpasswort=word"]
+
+
+@case("index-of-another-store", key="index")
+def _(world: World) -> list[str]:
+    never_loads(world)
+    world.file("chroma/chroma.sqlite3")
+    return ["check", str(world.model), "chroma"]
+
+
 @case("index-of-an-unknown-kind", key="index")
 def _(world: World) -> list[str]:
     return ["check", str(world.model), "ftp://host/table"]

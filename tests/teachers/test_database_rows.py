@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import socket
+import threading
+from contextlib import suppress
 from urllib.parse import quote
 
 import numpy as np
@@ -201,11 +204,97 @@ def test_a_field_of_a_column_of_json(tmp_path):
     expect(read(section, tmp_path), [row for row in range(60) if row != 3])
 
 
+def ascii_database():
+    """A database without an encoding: PostgreSQL hands its strings out as bytes."""
+    if package := lacking("pgvector"):
+        pytest.skip(f"{package} is not installed")
+    import psycopg
+
+    with connect() as connection:
+        connection.execute("DROP DATABASE IF EXISTS plain")
+        connection.execute("CREATE DATABASE plain ENCODING 'SQL_ASCII' TEMPLATE template0 LOCALE 'C'")
+    database = psycopg.connect(f"postgresql://postgres@/plain?host={server()}", autocommit=True, client_encoding="utf8")
+    database.execute("CREATE EXTENSION vector")
+    database.execute("CREATE TABLE t (id int, grösse text, text text, vector vector(8))")
+    return database, TeacherSection(vectors=f"postgresql://postgres@/plain/t?host={server()}")
+
+
+def test_a_database_without_an_encoding_is_read(tmp_path):
+    database, section = ascii_database()
+    with database, database.cursor() as cursor:
+        rows = [(row, "ü", f"{TEXTS[row]} é", str(VECTORS[row].tolist())) for row in range(60)]
+        cursor.executemany("INSERT INTO t VALUES (%s, %s, %s, %s)", rows)
+        assert set(read(section, tmp_path)) == {f"{text} é" for text in TEXTS}
+        cursor.execute("UPDATE t SET text = convert_from('\\xe9', 'SQL_ASCII') WHERE id = 7")
+    with refused("teacher.vectors", "not UTF-8"):
+        read(section, tmp_path / "again")
+
+
+class Stranger(threading.Thread):
+    """A server without TLS that asks for the password as plain text and keeps it, as one in a foreign recipe may be."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        self.passwords = []
+        self.start()
+
+    def run(self):
+        while True:
+            connection, _ = self.socket.accept()
+            with connection, suppress(OSError):
+                if self.message(connection)[:4] == (80877103).to_bytes(4):  # may we speak TLS?
+                    connection.sendall(b"N")
+                    self.message(connection)
+                connection.sendall(b"R" + (8).to_bytes(4) + (3).to_bytes(4))  # the password, in clear
+                if connection.recv(1) == b"p":
+                    self.passwords.append(self.message(connection).rstrip(b"\0").decode())
+
+    @staticmethod
+    def message(connection):
+        return connection.recv(max(0, int.from_bytes(connection.recv(4)) - 4))
+
+
+@pytest.mark.parametrize(
+    ("settings", "environment", "is_given"),
+    [
+        ("hostaddr=127.0.0.1", {}, False),
+        ("hostaddr=127.0.0.1&sslmode=disable", {}, False),
+        ("hostaddr=127.0.0.1&sslmode=require", {}, False),
+        ("hostaddr=127.0.0.1", {"PGREQUIREAUTH": "password"}, True),
+        ("host=localhost", {}, True),
+    ],
+)
+@pytest.mark.parametrize("variable", ["PGPASSWORD", "DISTILVEC_INDEX_PASSWORD"])
+def test_no_password_leaves_for_another_machine_in_clear(
+    settings, environment, is_given, variable, monkeypatch, tmp_path
+):
+    if package := lacking("pgvector"):
+        pytest.skip(f"{package} is not installed")
+    stranger = Stranger()
+    for name, value in {variable: "very-secret-word", **environment}.items():
+        monkeypatch.setenv(name, value)
+    with refused("teacher.vectors") as caught:
+        read(TeacherSection(vectors=f"postgresql://me@db.example:{stranger.port}/db/t?{settings}"), tmp_path)
+    assert stranger.passwords == ["very-secret-word"] * is_given and "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(("kind", "tolerance"), [("halfvec(8)", 1e-3), ("real[]", 1e-6), ("float8[]", 1e-6)])
 def test_vectors_of_a_database_of_every_type(kind, tolerance, tmp_path):
     as_list = kind.endswith("[]")
     rows = numbered(vector=lambda row: VECTORS[row].tolist() if as_list else str(VECTORS[row].tolist()))
     expect(read(table("types", f"id int, text text, vector {kind}", rows), tmp_path), tolerance=tolerance)
+
+
+def test_sparse_vectors_of_a_database_are_read(tmp_path):
+    def sparse(row):
+        return "{" + ",".join(f"{place}:{value}" for place, value in enumerate(VECTORS[row].tolist(), 1)) + "}/8"
+
+    expect(read(table("sparse", "id int, text text, vector sparsevec(8)", numbered(vector=sparse)), tmp_path))
+    rows = numbered(vector=lambda row: "01010101")
+    with refused("teacher.vectors", "real[]"):
+        read(table("bits", "id int, text text, vector bit(8)", rows), tmp_path / "bits")
 
 
 @pytest.mark.parametrize("nested", [range(60), [7]], ids=["all", "one"])
@@ -300,6 +389,16 @@ def test_rows_of_an_array_that_cannot_be_used_are_left_out(tmp_path):
     vectors[3, 1] = np.nan
     vectors[4, 1] = 1e300
     expect(read(array(tmp_path, vectors, ["", *TEXTS[1:]]), tmp_path), [1, *range(5, 60)])
+
+
+@pytest.mark.parametrize("shape", ["(-4, 8)", "(4, -8)", "(-4, -8)", "(4, 99999999999999999999)", "(True, 8)"])
+def test_impossible_shapes_of_arrays_are_explained(shape, tmp_path):
+    section = array(tmp_path, VECTORS.astype(np.float64))
+    content = (tmp_path / "v.npy").read_bytes()
+    header = content[10:128].replace(b"(60, 8)", shape.encode()).rstrip()
+    (tmp_path / "v.npy").write_bytes(content[:10] + header.ljust(117) + b"\n" + content[128:])
+    with refused("teacher.vectors", "v.npy"):
+        read(section, tmp_path)
 
 
 def test_damaged_headers_of_arrays_are_explained(tmp_path):

@@ -12,6 +12,7 @@ from refusals import refused
 from samples import make_texts
 
 from benchmarks.indexes import KINDS, lacking, stored
+from distilvec.config.recipe import section_of as stated_section
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.teachers.indexes import copy
@@ -254,6 +255,28 @@ def test_passwords_in_addresses_are_refused_and_not_repeated(address):
     with refused("x", "password") as caught:
         read_address(address, "x")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://host/db/t?sslpasswort=quiet",
+        "postgres://host/db/t?sslmode=require&sslpasswort=quiet",
+        "postgresql://host/db/t?quiet",
+        "postgresql://host/db/t?sslmode=require#quiet",
+        "postgresql://host/db/t?require_auth=quiet",
+        "qdrant://host/t?apikei=quiet",
+        "qdrant://host/t#quiet",
+    ],
+)
+def test_settings_that_are_not_known_are_refused_without_their_value(address):
+    """A misspelt name may stand before a password."""
+    with refused("x", "not known") as caught:
+        read_address(address, "x")
+    assert "quiet" not in str(caught.value)
+    with refused("teacher.vectors", "not known") as caught:
+        stated_section(TeacherSection, "teacher", {"vectors": address})
+    assert "quiet" not in str(caught.value)
 
 
 def test_the_password_of_the_environment_reaches_no_file(tmp_path, monkeypatch):

@@ -136,3 +136,13 @@ def test_a_kill_while_the_lines_are_rewritten_keeps_the_file(tmp_path, monkeypat
         patched.setattr("pathlib.Path.replace", lambda *paths: (_ for _ in ()).throw(KeyboardInterrupt))
         MetricsLog(path, make_accelerator(tiny_recipe().train, tmp_path)).resume(5)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, [1], "high"])
+@pytest.mark.parametrize("name", ["train/loss", "epoch", "eval/distance"])
+def test_a_line_with_something_else_for_a_number_is_damaged(name, value, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(
+        json.dumps({"step": 1, name: 0.5}) + "\n" + json.dumps({"step": 2, name: value}) + "\n"
+    )
+    with refused("metrics.jsonl", "line 2"):
+        read_metrics(tmp_path / "metrics.jsonl")

@@ -6,6 +6,8 @@ import csv
 import json
 from collections import Counter
 
+import datasets
+import numpy as np
 import pandas
 import pytest
 from refusals import refused
@@ -25,7 +27,7 @@ def write_csv(path, rows):
 
 
 def split(rows, **changes):
-    data = read_labelled(rows, [], None)
+    data = read_labelled(rows, [], [])
     return split_rows(data, changes.get("test"), changes.get("test_size"), changes.get("seed", 0))
 
 
@@ -43,45 +45,144 @@ def test_every_kind_of_table_gives_the_same_rows(ending, tmp_path):
         import pyarrow.parquet as pq
 
         pq.write_table(pa.Table.from_pylist(INTENTS), path)
-    found = read_labelled(path, [], None)
+    found = read_labelled(path, [], [])
     assert found.name == "intents" and found.columns.texts == ("utterance",) and found.columns.label == "intent"
-    assert found.rows == read_labelled(INTENTS, ["utterance"], "intent").rows
+    assert found.rows == read_labelled(INTENTS, ["utterance"], ["intent"]).rows
     assert not found.several and found.rows[5].texts == ("text 5",) and found.rows[5].labels == ("intent 1",)
 
 
 def test_lists_of_labels_that_pandas_has_as_arrays(tmp_path):
     rows = [{"text": "one", "label": ["b", "a"]}, {"text": "two", "label": []}]
     pandas.DataFrame(rows).to_parquet(tmp_path / "rows.parquet")
-    found = read_labelled(pandas.read_parquet(tmp_path / "rows.parquet"), [], None)
+    found = read_labelled(pandas.read_parquet(tmp_path / "rows.parquet"), [], [])
     assert found.several and [row.labels for row in found.rows] == [("a", "b"), ()]
 
 
-@pytest.mark.parametrize("labels", [["['billing']", "['billing', 'refund']"], ["billing", '["billing", "refund"]']])
+MARKS = ([1, 0, 0], [0, 1, 1], [0, 0, 0], [1, 1, 0])
+OF_MARKS = [("0",), ("1", "2"), (), ("0", "1")]
+
+
+@pytest.mark.parametrize(
+    "form", ["integers", "booleans", "floats", "json in csv", "parquet", "numpy", "objects of numpy"]
+)
+def test_lists_of_0_and_1_are_read_by_their_places(form, tmp_path):
+    rows = [{"text": f"text {number}", "labels": marks} for number, marks in enumerate(MARKS)]
+    source = rows
+    if form in ("booleans", "floats"):
+        kind = bool if form == "booleans" else float
+        source = [{**row, "labels": [kind(mark) for mark in row["labels"]]} for row in rows]
+    elif form == "json in csv":
+        source = write_csv(tmp_path / "rows.csv", rows)
+    elif form == "parquet":
+        source = tmp_path / "rows.parquet"
+        pandas.DataFrame(rows).to_parquet(source)
+    elif form == "numpy":
+        source = [{**row, "labels": np.array(row["labels"], dtype=np.float32)} for row in rows]
+    elif form == "objects of numpy":
+        source = [{**row, "labels": [np.int64(mark) for mark in row["labels"]]} for row in rows]
+    found = read_labelled(source, [], [])
+    assert found.several and [row.labels for row in found.rows] == OF_MARKS
+    # A test file is read as the training file is, though these two rows could be lists of labels
+    tested = read_labelled([{"text": "a", "labels": [0, 1, 0]}], [], [], found)
+    assert tested.rows[0].labels == ("1",)
+    with refused("label", "3 classes"):
+        read_labelled([{"text": "a", "labels": [0, 1]}], [], [], found)
+
+
+@pytest.mark.parametrize("form", ["csv", "words in csv", "booleans"])
+def test_a_column_of_0_and_1_for_each_label(form, tmp_path):
+    """The wide form, as pandas' get_dummies writes it."""
+    zero, one = {"csv": (0, 1), "words in csv": ("False", "True"), "booleans": (False, True)}[form]
+    rows = [
+        {"comment": f"text {number}", "toxic": one if number % 2 else zero, "insult": one if number % 3 else zero}
+        for number in range(4)
+    ]
+    source = rows if form == "booleans" else write_csv(tmp_path / "rows.csv", rows)
+    found = read_labelled(source, ["comment"], ["toxic", "insult"])
+    assert [row.labels for row in found.rows] == [(), ("insult", "toxic"), ("insult",), ("toxic",)]
+    with refused("label", "row 1"):
+        read_labelled([{"text": "a", "toxic": 0.3, "insult": 1}], [], ["toxic", "insult"])
+
+
+def test_numbers_of_classes_are_labels_also_where_they_are_0_and_1():
+    rows = [{"text": f"text {number}", "label": label} for number, label in enumerate([[0], [1], [0, 1], []])]
+    found = read_labelled(rows, [], [])
+    assert [row.labels for row in found.rows] == [("0",), ("1",), ("0", "1"), ()]
+    tested = read_labelled([{"text": "a", "label": [0, 1]}], [], [], found)
+    assert tested.rows[0].labels == ("0", "1")
+
+
+@pytest.mark.parametrize("lists", [[[0], [1], [1]], [[0, 1, 0], [1, 0]], [[True], []]])
+def test_lists_that_may_be_numbers_or_places_are_refused(lists):
+    with refused("label"):
+        read_labelled([{"text": f"text {number}", "label": marks} for number, marks in enumerate(lists)], [], [])
+
+
+@pytest.mark.parametrize("labels", [["x", "x"], [["x", "y"], ["y", "x"]], [[1, 0], [1, 0]], [[], []]])
+def test_rows_of_the_same_labels_are_refused(labels):
+    rows = [{"text": f"text {number}", "label": labels[number % 2]} for number in range(20)]
+    with refused("label", "same"):
+        split(rows)
+
+
+@pytest.mark.parametrize("form", ["parquet", "in memory", "saved", "saved with splits"])
+@pytest.mark.parametrize("several", [False, True])
+def test_the_names_of_classes_are_those_of_the_file(form, several, tmp_path):
+    """ClassLabel of datasets, as nearly all labelled sets of the hub have it."""
+    kind = datasets.ClassLabel(names=["joy", "fear", "anger"])
+    labels = [[number % 3] if several else number % 3 for number in range(12)]
+    data = datasets.Dataset.from_dict({"text": [f"text {number}" for number in range(12)], "label": labels})
+    data = data.cast_column("label", datasets.List(kind) if several else kind)
+    source = data
+    if form == "parquet":
+        source = tmp_path / "rows.parquet"
+        data.to_parquet(source)
+    elif form.startswith("saved"):
+        source = tmp_path / "saved"
+        whole = data if form == "saved" else data.train_test_split(4, shuffle=False)
+        whole.save_to_disk(source)
+    found = read_labelled(source, [], [])
+    assert [row.labels for row in found.rows] == [("joy",), ("fear",), ("anger",)] * 4
+    if form == "saved with splits":
+        assert [row.split for row in found.rows] == ["train"] * 8 + ["test"] * 4
+
+
+def test_a_row_of_the_class_minus_1_has_no_label(tmp_path):
+    data = datasets.Dataset.from_dict({"text": ["one", "two"], "label": [0, -1]})
+    data.cast_column("label", datasets.ClassLabel(names=["joy", "fear"])).to_parquet(tmp_path / "rows.parquet")
+    with refused("label", "row 2"):
+        read_labelled(tmp_path / "rows.parquet", [], [])
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [["['billing']", "['billing', 'refund']"], ["billing", '["billing", "refund"]'], ["[0 1 0]", "[1. 0. 0.]"]],
+)
 def test_a_list_in_a_text_is_no_label(labels, tmp_path):
     """pandas writes the lists of a frame into CSV as Python shows them."""
     path = write_csv(tmp_path / "rows.csv", [{"text": f"text {label}", "label": label} for label in labels])
     with refused("label", "JSON"):
-        read_labelled(path, [], None)
+        read_labelled(path, [], [])
     bracketed = write_csv(tmp_path / "other.csv", [{"text": "one", "label": "[urgent]"}, {"text": "two", "label": "x"}])
-    assert [row.labels for row in read_labelled(bracketed, [], None).rows] == [("[urgent]",), ("x",)]
+    assert [row.labels for row in read_labelled(bracketed, [], []).rows] == [("[urgent]",), ("x",)]
 
 
 def test_pairs_and_lists_of_labels(tmp_path):
     pairs = [{"premise": "a", "hypothesis": f"b {n}", "label": n % 2} for n in range(8)]
-    found = read_labelled(pairs, [], None)
+    found = read_labelled(pairs, [], [])
     assert found.columns.texts == ("premise", "hypothesis") and found.rows[3].labels == ("1",)
-    assert read_labelled(pairs, ["hypothesis", "premise"], "label").rows[0].texts == ("b 0", "a")
+    assert read_labelled(pairs, ["hypothesis", "premise"], ["label"]).rows[0].texts == ("b 0", "a")
 
     lists = [{"text": "one", "label": ["b", "a", "b"]}, {"text": "two", "label": []}]
     in_csv = write_csv(tmp_path / "lists.csv", [{**row, "label": json.dumps(row["label"])} for row in lists])
     for source in (lists, in_csv):
-        found = read_labelled(source, [], None)
+        found = read_labelled(source, [], [])
         assert found.several and [row.labels for row in found.rows] == [("a", "b"), ()]
 
 
 def test_a_data_frame_gives_rows():
     pandas = pytest.importorskip("pandas")
-    assert read_labelled(pandas.DataFrame(INTENTS), [], None).rows == read_labelled(INTENTS, [], None).rows
+    assert read_labelled(pandas.DataFrame(INTENTS), [], []).rows == read_labelled(INTENTS, [], []).rows
 
 
 def test_every_label_has_its_share_of_the_test():
@@ -132,14 +233,14 @@ def test_a_column_split_is_kept():
 
 def test_a_test_file_is_the_test(tmp_path):
     test = [{"utterance": "new", "intent": "intent 2"}, INTENTS[0]]
-    data, found = read_and_split(INTENTS, [], None, test, None, 0)
+    data, found = read_and_split(INTENTS, [], [], test, None, 0)
     assert [row.texts[0] for row in found.test] == ["new", "text 0"] and len(data.rows) == 40
     assert len(found.train) + len(found.validation) == 39
     assert any("text is in the test: 1" in note for note in found.notes), "one test row is a training row"
     with refused("test", "unseen"):
-        read_and_split(INTENTS, [], None, [{"utterance": "new", "intent": "unseen"}], None, 0)
+        read_and_split(INTENTS, [], [], [{"utterance": "new", "intent": "unseen"}], None, 0)
     with refused("text", "utterance"):
-        read_and_split(INTENTS, [], None, [{"text": "new", "intent": "intent 2"}], None, 0)
+        read_and_split(INTENTS, [], [], [{"text": "new", "intent": "intent 2"}], None, 0)
 
 
 def with_splits(names, rows=INTENTS):
@@ -172,7 +273,7 @@ def test_no_text_of_a_test_row_is_trained_on(place):
     if place == "column":
         found = split([{**row, "split": "train"} for row in INTENTS] + [{**row, "split": "test"} for row in LEAKS])
     else:
-        _, found = read_and_split(INTENTS, [], None, LEAKS, None, 0)
+        _, found = read_and_split(INTENTS, [], [], LEAKS, None, 0)
     assert len(found.test) == 4 and len(found.train) + len(found.validation) == 37
     assert trained_texts(found).isdisjoint({"text 0", "text 1", "text 2"})
     assert has_note(found, "in the test: 3", "other labels than there: 1")
@@ -231,10 +332,10 @@ def test_rows_with_texts_of_their_own_are_drawn_as_before_texts_counted():
 
 def test_training_rows_that_are_all_tested_are_refused():
     with refused("test", "training"):
-        read_and_split(INTENTS, [], None, INTENTS, None, 0)
+        read_and_split(INTENTS, [], [], INTENTS, None, 0)
     only_there = [*INTENTS, {"utterance": "alone", "intent": "single"}]
     with refused("test", "also tested"):
-        read_and_split(only_there, [], None, only_there[-1:], None, 0)
+        read_and_split(only_there, [], [], only_there[-1:], None, 0)
 
 
 @pytest.mark.parametrize(
@@ -279,49 +380,49 @@ def test_a_column_without_training_or_test_rows_is_named_and_the_test_drawn(name
 
 def test_the_column_split_counts_where_a_test_file_is_given():
     new = [{"utterance": f"new {number}", "intent": f"intent {number % 4}"} for number in range(40)]
-    _, found = read_and_split(with_splits(["test", "dev", "train"]), [], None, new, None, 0)
+    _, found = read_and_split(with_splits(["test", "dev", "train"]), [], [], new, None, 0)
     assert (len(found.train), len(found.validation), len(found.test)) == (20, 10, 40)
     assert has_note(found, "10 rows", "left out")
-    _, found = read_and_split(INTENTS, [], None, with_splits(["Test", "dev", "train"], new), None, 0)
+    _, found = read_and_split(INTENTS, [], [], with_splits(["Test", "dev", "train"], new), None, 0)
     assert texts_of(found.test) == {f"new {number}" for number in range(10)} and has_note(found, "30 rows", "test file")
-    _, found = read_and_split(with_splits(["test"] * 3), [], None, new, None, 0)
+    _, found = read_and_split(with_splits(["test"] * 3), [], [], new, None, 0)
     assert len(found.train) + len(found.validation) == 40 and has_note(found, "no training rows")
 
 
 def test_no_other_column_of_parquet_is_read(tmp_path, columns_read):
     path = tmp_path / "intents.parquet"
     pandas.DataFrame([{**row, "Split": "train", "vector": [0.5]} for row in INTENTS]).to_parquet(path)
-    data = read_labelled(path, [], None)
+    data = read_labelled(path, [], [])
     assert [(*row.texts, *row.labels, row.split) for row in data.rows] == [(*row.values(), "train") for row in INTENTS]
     assert columns_read == {"utterance", "intent", "Split"}
 
 
 def test_what_cannot_be_read_is_refused(tmp_path):
     with refused("file", "nope.csv"):
-        read_labelled(tmp_path / "nope.csv", [], None)
+        read_labelled(tmp_path / "nope.csv", [], [])
     with refused("file"):
-        read_labelled([], [], None)
+        read_labelled([], [], [])
     with refused("file", "list"):
-        read_labelled([["a", "b"]], [], None)
+        read_labelled([["a", "b"]], [], [])
     with refused("text", "'utterance'"):
-        read_labelled(INTENTS, ["uterance"], None)
+        read_labelled(INTENTS, ["uterance"], [])
     with refused("label", "intent"):
-        read_labelled(INTENTS, ["utterance"], "class")
+        read_labelled(INTENTS, ["utterance"], ["class"])
     with refused("label", "words"):
-        read_labelled([{"text": "a", "words": "b"}], [], None)
+        read_labelled([{"text": "a", "words": "b"}], [], [])
     with refused("text", "words"):
-        read_labelled([{"words": "a", "label": "b"}], [], None)
+        read_labelled([{"words": "a", "label": "b"}], [], [])
     with refused("text", "3 columns"):
-        read_labelled(INTENTS, ["a", "b", "c"], None)
+        read_labelled(INTENTS, ["a", "b", "c"], [])
     with refused("label", "row 2"):
-        read_labelled([{"text": "a", "label": "b"}, {"text": "a", "label": ""}], [], None)
+        read_labelled([{"text": "a", "label": "b"}, {"text": "a", "label": ""}], [], [])
     with refused("label", "row 2"):
-        read_labelled([{"text": "a", "label": ["b"]}, {"text": "a", "label": "b"}], [], None)
+        read_labelled([{"text": "a", "label": ["b"]}, {"text": "a", "label": "b"}], [], [])
     with refused("label", "lists"):
-        read_labelled([{"text1": "a", "text2": "b", "label": ["c"]}], [], None)
+        read_labelled([{"text1": "a", "text2": "b", "label": ["c"]}], [], [])
     with refused("label", "only"):
         split([{"text": f"{number}", "label": "only"} for number in range(10)])
     with refused("file"):
         split([{"text": f"{number}", "label": f"{number}"} for number in range(10)])
     with refused("test_size", "2"):
-        read_and_split(INTENTS, [], None, None, 2.0, 0)
+        read_and_split(INTENTS, [], [], None, 2.0, 0)

@@ -725,6 +725,21 @@ def test_a_cache_folder_that_cannot_be_written_is_named_by_its_variable(table, t
         score_models(tiny_model, teacher=table)
 
 
+@pytest.mark.parametrize("fault", ["a text", "rows"])
+def test_a_plan_refuses_what_the_run_would(fault, table, tiny_model, vectors, tmp_path, capsys):
+    """A text that the table lacks; rows of one text whose vectors differ."""
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS[:100] + NEW[:1] * (fault == "a text")))
+    if fault == "rows":
+        columns = {"content": [*TEXTS, TEXTS[0]], "vector": [*vectors, vectors[1]]}
+        pq.write_table(pa.table(columns), table)
+    messages = []
+    for words in (["--dry-run"], []):
+        line = ["distill", str(table), str(tmp_path / "texts.txt"), "--student", str(tiny_model), *words]
+        assert run_command([*line, "--out", str(tmp_path / "run"), "train.max_steps=2"]) == 2
+        messages.append(capsys.readouterr().err.strip().splitlines()[-1])
+    assert messages[0] == messages[1] and (NEW[0][:20] in messages[0] or TEXTS[0][:20] in messages[0])
+
+
 def test_a_plan_says_what_the_model_of_an_index_embeds(table, tiny_model, near_teacher, tmp_path, capsys):
     (tmp_path / "queries.txt").write_text("\n".join(QUERIES))
     words = ["distill", str(table), "--queries", str(tmp_path / "queries.txt"), "--made-by", str(tiny_model)]

@@ -1,4 +1,5 @@
 """The layout of `--help`: verbs in groups, summaries in full, an example for each verb; colours on a terminal alone.
+The classes of commands that show it, which refuse an option given twice.
 
 Typer's own groups of verbs need its rich output, which takes longer to import than everything else in `--help`.
 """
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from distilvec.cli.colour import BOLD, CYAN, coloured
 
@@ -123,7 +124,27 @@ class ColouredContext(_Context):
     formatter_class = ColouredFormatter
 
 
-class Listed(TyperGroup):
+class OptionsOnce:
+    """Refuses an option given twice: of an option with one value, typer would take the last."""
+
+    def parse_args(self: Any, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line."""
+        stated: set[str] = set()
+        _, _, parameters = self.make_parser(ctx).parse_args(args=list(args))
+        for parameter in parameters:
+            is_repeated = parameter.name in stated and parameter.param_type_name == "option"
+            if is_repeated and not parameter.multiple and not ctx.resilient_parsing:  # resilient: completes a word
+                ctx.fail(f"Option '{parameter.opts[0]}' is given twice. Give it once.")
+            stated.add(parameter.name)
+        arguments: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
+        return arguments
+
+
+class Command(OptionsOnce, TyperCommand):
+    """A verb."""
+
+
+class Listed(OptionsOnce, TyperGroup):
     """A group of verbs whose help lists them with whole summaries."""
 
     groups: dict[str, dict[str, str]] = {}  # noqa: RUF012 - a constant of the class

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
+from distilvec.cli.layout import Command
 from distilvec.cli.output import STANDARD_OUTPUT
 from distilvec.core.errors import TEXT_COLUMN, DistilvecError
 from distilvec.core.files import check_output_file, existing_paths
@@ -31,7 +32,7 @@ class App(typer.Typer):
 
     def command(self, *names: Any, **more: Any) -> Callable[[Verb], Verb]:
         """Register a command."""
-        register = super().command(*names, **more)
+        register = super().command(*names, cls=Command, **more)
         return lambda verb: register(_with_home(verb))
 
     def callback(self, *names: Any, **more: Any) -> Callable[[Verb], Verb]:

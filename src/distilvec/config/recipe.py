@@ -115,15 +115,32 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 
 def read_overrides(overrides: Sequence[str], section: type[Section] = Recipe) -> dict[str, Any]:
-    """`key=value` texts as values by dotted key, each read as YAML; relative paths start at the current folder."""
-    changes = {}
+    """`key=value` texts as values by dotted key, each read as YAML; relative paths start at the current folder.
+
+    A section may be given first, and further keys of it after that. Errors: DistilvecError for a key that is set twice,
+    by itself or with the section around it: one would be lost.
+    """
+    changes: dict[str, Any] = {}
     for text in overrides:
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key:
             raise DistilvecError("override", f"{excerpt(text)} is not key=value. An example: train.epochs=3.")
+        for earlier, earlier_value in changes.items():
+            if _is_within(earlier, key) or (_is_within(key, earlier) and _has_key(earlier_value, key, earlier)):
+                raise DistilvecError(key_text(key), f"is set twice, also by {excerpt(earlier)}.", "Set it once.")
         changes[key] = resolve_key(key, load_yaml(value, key_text(key), f"value {excerpt(value)}"), Path.cwd(), section)
     return changes
+
+
+def _has_key(value: Any, key: str, section: str) -> bool:
+    """Whether the value of a section states a dotted key inside it."""
+    try:
+        for name in key[len(section) + 1 :].split("."):
+            value = value[_index(name) if isinstance(value, list) else name]
+    except (LookupError, TypeError, ValueError):
+        return False
+    return value is not None
 
 
 def stated_sizes(changes: Mapping[str, Any]) -> list[str]:

@@ -30,7 +30,7 @@ from distilvec.config.presets import PRESETS, Preset, PresetName, find_preset
 from distilvec.config.student import Pooling, StudentSection
 from distilvec.config.sweep import SweepSection
 from distilvec.config.training import StageSection, TrainSection
-from distilvec.core.addresses import sets_secret
+from distilvec.core.addresses import sets_secret, unknown_setting
 from distilvec.core.similarity import Similarity
 
 Role = Literal["query", "document"]
@@ -134,9 +134,11 @@ class TeacherSection(Section):
     @field_validator("vectors")
     @classmethod
     def check_vectors(cls, address: Path | str | None) -> Path | str | None:
-        """Refuse libpq's form of an address with a password: host=... password=..., without quoting it."""
+        """Refuse settings that may be secrets, and libpq's form host=... password=..., without quoting them."""
         if address is not None and sets_secret(str(address)) and not Path(address).exists():
             raise ValueError("holds a password, which would end up in recipes and logs. Set PGPASSWORD instead")
+        if setting := unknown_setting(str(address)):
+            raise ValueError(f"the address has {setting}, which is not known. Correct it")
         return address
 
     @field_validator("made_by")
@@ -260,7 +262,8 @@ class TaskSection(Section):
     """A labelled task to train and test on: its training rows are the corpus, a head is trained with the student.
 
     Columns are those of evaluation suites: text, label | sentence1, sentence2, label | sentence1, sentence2, score.
-    A file with other names needs `columns`, such as {text: utterance, label: intent}.
+    A file with other names needs `columns`, such as {text: utterance, label: intent}. `label: [toxic, insult]` names
+    columns of 0 and 1, one for each class of a multilabel task.
     """
 
     type: Literal["classification", "multilabel", "pair", "sts"] = key(
@@ -268,8 +271,8 @@ class TaskSection(Section):
     )
     path: Path = key(..., "a file with a column split, or a folder with one file a split")
     name: Name | None = key(None, "short name used in reports; the file's by default")
-    columns: dict[Literal["text", "label", "sentence1", "sentence2", "score"], str] = key(
-        {}, "its names of the columns"
+    columns: dict[Literal["text", "label", "sentence1", "sentence2", "score"], str | list[str]] = key(
+        {}, "its names of the columns; of a multilabel task also several for label, one a class"
     )
     train_split: str = key("train", "the split that is trained on")
     validation_split: str | None = key(None, "by default a tenth of the training rows, by seed")
@@ -279,6 +282,15 @@ class TaskSection(Section):
     labels: int | None = key(None, "use n training labels; in a pass as many other examples help distillation", gt=1)
     role: Role = key("document", "the prompt that the texts get")
     seed: Seed = key(0, "of the limit and of the validation rows")
+
+    @model_validator(mode="after")
+    def check_columns(self) -> TaskSection:
+        """Refuse several columns for what has one."""
+        for name, column in self.columns.items():
+            is_class_each = name == "label" and self.type == "multilabel" and column
+            if isinstance(column, list) and not is_class_each:
+                raise refused("columns", f"'{name}' has one column; several are for the label of a multilabel task")
+        return self
 
     @property
     def label(self) -> str:

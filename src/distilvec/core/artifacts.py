@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.core.errors import UNREADABLE, DistilvecError, creating, explained, first_line
+from distilvec.core.errors import DistilvecError, creating, explained, first_line
 from distilvec.core.files import (
     full_disk_explained,
     is_scratch,
@@ -162,7 +162,9 @@ def _opened(folder: Path, fingerprint: str, what: str, load: Callable[[Path], Co
             if checksum_once(folder / name) != expected:
                 raise ValueError(f"{name} does not match its checksum")
         return load(folder)
-    except UNREADABLE as error:
+    except (DistilvecError, MemoryError):
+        raise
+    except Exception as error:  # libraries raise any kind
         if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
             with explained(KEY, folder):
                 raise

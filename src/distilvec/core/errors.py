@@ -6,13 +6,12 @@ import copy
 import difflib
 import errno
 import os
-import pickle
 import signal
-import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+ABOUT = "distilvec_about"  # attribute of a library's error: the key and the file that it is about
 _LONGEST_LINE = 200
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FIXES = {
@@ -148,7 +147,10 @@ def explain(error: BaseException, key: str | None = None, path: Path | None = No
 
 @contextmanager
 def explained(key: str, path: Path | None = None) -> Iterator[None]:
-    """Expected failures inside become a DistilvecError with this key; see `explain`."""
+    """Expected failures inside become a DistilvecError with this key; see `explain`.
+
+    Others are noted to be about `path`, so that the command line names the file (cli/boundary.py).
+    """
     try:
         yield
     except DistilvecError:
@@ -156,6 +158,7 @@ def explained(key: str, path: Path | None = None) -> Iterator[None]:
     except Exception as error:
         explanation = explain(error, key, path)
         if explanation is None:
+            error.__dict__.setdefault(ABOUT, (key, path))
             raise
         raise explanation from error
 
@@ -184,10 +187,3 @@ def _missing_certificates(error: BaseException) -> str | None:
 def disk_is_full(error: BaseException) -> bool:
     """Return whether an error of the system or of a library (safetensors, pyarrow) is about a full disk."""
     return (isinstance(error, OSError) and error.errno in _FULL) or "No space left" in str(error)
-
-
-# Errors of libraries for model files that are damaged, missing, or of another kind than their name.
-UNREADABLE = (
-    OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError, RuntimeError, EOFError,
-    RecursionError, pickle.UnpicklingError, zipfile.BadZipFile,
-)  # fmt: skip

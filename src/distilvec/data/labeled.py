@@ -31,8 +31,8 @@ from distilvec.core.task_head import PAIRS, TaskInfo
 from distilvec.data.corpus import LONGEST_TEXT, SEPARATOR, Corpus, describe, text_key
 from distilvec.data.corpus_files import Rows, TextWriter, as_keys, clean_text, write_columns
 from distilvec.data.origins import draw_origins, origin_numbers
-from distilvec.data.readers import check_readable
-from distilvec.data.task_rows import TableOptions, load_labelled, some_of, split_file
+from distilvec.data.readers import check_readable, saved_files
+from distilvec.data.task_rows import TableOptions, load_labelled, shown_value, some_of, split_file
 
 FORMAT = 2
 VALIDATION = 10  # one training row in ten is for validation if the task has no validation split
@@ -146,7 +146,7 @@ def _write(section: TaskSection, prompts: Mapping[Role, str], name: str, folder:
     texts, targets = _read(section, section.train_split)
     classes = _classes(section, targets)
     scale = (min(targets), max(targets)) if section.type == "sts" else None
-    _check(section, texts, classes, scale)
+    _check(section, texts, targets, classes, scale)
     labels = _numbers(section, section.train_split, targets, classes, scale)
 
     train, validation = _draw(section, texts)
@@ -217,20 +217,19 @@ def _write_corpus(
     (folder / META).write_text(json.dumps(meta, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
-def _check(section: TaskSection, texts: list[tuple[str, ...]], classes: list[str], scale: Scale) -> None:
+def _check(
+    section: TaskSection, texts: list[tuple[str, ...]], targets: Targets, classes: list[str], scale: Scale
+) -> None:
     """DistilvecError for a task on which nothing can be learnt or measured."""
     key = "task.path"
     split = f"{section.path}: split '{section.train_split}'"
     if len(texts) < 2:
         raise DistilvecError(key, f"{split} has {len(texts)} row.", "Give at least 2.")
-    if section.type == "multilabel" and not classes:
-        raise DistilvecError(key, f"{split} has no label on any row.", "Give rows with labels.")
-    if section.type != "multilabel" and len(classes) == 1:
-        raise DistilvecError(key, f"{split} has one label only, '{classes[0]}'.", "Give rows of two.")
-    if scale is not None and scale[0] == scale[1]:
-        raise DistilvecError(key, f"{split}: all scores are {scale[0]:g}.", "Give scores that differ.")
-    test, targets = _read(section, section.test_split)
-    _numbers(section, section.test_split, targets, classes, scale)
+    if len(set(targets)) == 1:
+        what = "score" if scale is not None else "label"
+        raise DistilvecError(key, f"{split}: every row has the same {what}, {shown_value(targets[0])}.", "Give others.")
+    test, test_targets = _read(section, section.test_split)
+    _numbers(section, section.test_split, test_targets, classes, scale)
     if section.test_split == section.train_split or test == texts:
         problem = f"{section.path}: training and test rows are the same"
         fix = "Add a column split (train, test), or name a folder with the files train and test, such as train.csv."
@@ -245,7 +244,7 @@ def _check(section: TaskSection, texts: list[tuple[str, ...]], classes: list[str
 
 
 def _read(section: TaskSection, split: str) -> tuple[list[tuple[str, ...]], Targets]:
-    return load_labelled(section.path, section.type, split, section.columns)
+    return load_labelled(section.path, section.type, split, section.columns, section.train_split)
 
 
 def _draw(section: TaskSection, texts: Sequence[tuple[str, ...]]) -> tuple[Rows, Rows]:
@@ -317,4 +316,8 @@ def _files(section: TaskSection) -> list[Path]:
     splits = [section.train_split, section.test_split]
     if section.validation_split is not None:
         splits.append(section.validation_split)
-    return sorted({split_file(section.path, TableOptions(split, key="task.path")) for split in splits})
+    files: set[Path] = set()
+    for split in splits:
+        file = split_file(section.path, TableOptions(split, key="task.path"))
+        files |= {saved for _, saved in saved_files(file)} if file.is_dir() else {file}
+    return sorted(files)

@@ -1,8 +1,9 @@
 """Reads files and Hugging Face datasets row by row, each row with its location for messages.
 
-Formats: .txt, .jsonl, .csv and .tsv (each also as .gz), and .parquet. Nothing is read whole: lines stream, Parquet is
-read by record batch. A .json that is named, not found in a folder, is an array of rows, or maps words to lists of
-texts; it is read whole.
+Formats: .txt, .jsonl, .csv and .tsv (each also as .gz), .parquet, and folders of `save_to_disk` of datasets. Nothing is
+read whole: lines stream, Parquet and Arrow are read by record batch. A .json that is named, not found in a folder, is
+an array of rows, or maps words to lists of texts; it is read whole.
+Where datasets has written the names of classes beside their numbers (ClassLabel), the rows have the names.
 Every problem is a DistilvecError with the key of the file, and with the line: "[key] FILE, line N: problem. Fix."
 """
 
@@ -23,6 +24,7 @@ from distilvec.core.extras import require_extra
 from distilvec.data.public.table import how_to_get
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
 
@@ -31,6 +33,13 @@ class Location(NamedTuple):
 
     key: str
     place: str
+
+
+class ClassName(str):
+    """The name of a class by which a row has its number, in data that states both."""
+
+    __slots__ = ("number",)
+    number: int
 
 
 Row = Mapping[str, Any]
@@ -60,6 +69,8 @@ def read_rows(path: Path, key: str, choose: Choose | None = None) -> Rows:
 
     `choose` gives the columns to read, for formats that can leave columns out. Errors: DistilvecError with `key`.
     """
+    if is_saved_dataset(path):
+        return _saved_rows(path, key, choose)
     check_readable(path, key)
     ending = extension(path)
     if ending == MAPPING:
@@ -286,21 +297,21 @@ def _json_file_rows(path: Path, key: str) -> Rows:
 @contextmanager
 def open_parquet(path: Path, key: str) -> Iterator[ParquetFile]:
     """A Parquet file to read inside the block; DistilvecError with `key` if it is damaged or not a Parquet file."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         # without a buffer and with pre_buffer all of the file comes into memory
         with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
             yield file
-    except (pa.ArrowException, OSError, UnicodeError) as error:
+    except (DistilvecError, MemoryError):
+        raise
+    except Exception as error:  # of Arrow, and of Python for values that it does not have, such as years after 9999
         system_error = explain(error, key, path) if isinstance(error, OSError) else None
         problem = f"{path}: not a readable Parquet file ({first_line(error)})."
         raise (system_error or DistilvecError(key, problem, "Download it again.")) from None
 
 
 def _parquet_rows(path: Path, key: str, choose: Choose | None) -> Rows:
-    number = 0
     with open_parquet(path, key) as file:
         names = file.schema_arrow.names
         repeated = _repeated(names)
@@ -308,10 +319,53 @@ def _parquet_rows(path: Path, key: str, choose: Choose | None) -> Rows:
             problem = f"{path}: column '{repeated}' occurs twice."
             raise DistilvecError(key, problem, "Rename or remove one.")
         columns = sorted(choose(names)) if choose else None
-        for batch in file.iter_batches(_PARQUET_ROWS, columns=columns):
-            for row in batch.to_pylist():
-                number += 1
-                yield Location(key, f"{path}, row {number}"), row
+        yield from _arrow_rows(file.iter_batches(_PARQUET_ROWS, columns=columns), file.schema_arrow, path, key)
+
+
+def _arrow_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path, key: str) -> Rows:
+    classes = class_names(_features(schema))
+    number = 0
+    for batch in batches:
+        for row in batch.to_pylist():
+            number += 1
+            yield Location(key, f"{path}, row {number}"), with_class_names(row, classes) if classes else row
+
+
+def _features(schema: pa.Schema) -> Any:
+    """What datasets has written about the columns into the schema of a file; None in files of others."""
+    try:
+        return json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return None
+
+
+def class_names(features: Any) -> dict[str, list[str]]:
+    """The names of classes by column, from a description of columns by datasets: ClassLabel, or lists of it."""
+    names = {}
+    for column, feature in features.items() if isinstance(features, dict) else ():
+        while isinstance(feature, dict) and "feature" in feature:  # a list
+            feature = feature["feature"]
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names"):
+            names[column] = feature["names"]
+    return names
+
+
+def with_class_names(row: Row, classes: Mapping[str, list[str]]) -> Row:
+    """The row with names of classes in the place of their numbers."""
+    return {**row, **{column: _named(row[column], names) for column, names in classes.items() if column in row}}
+
+
+def _named(value: Any, names: list[str]) -> Any:
+    """The name of a number, or of each in a list; None for -1, by which datasets marks rows without a label."""
+    if isinstance(value, list):
+        return [_named(item, names) for item in value]
+    if not isinstance(value, int) or value >= len(names):
+        return value
+    if value < 0:
+        return None
+    name = ClassName(names[value])
+    name.number = value
+    return name
 
 
 # -- Hugging Face datasets -------------------------------------------------------------------------------------------
@@ -354,6 +408,36 @@ def _typed_line(error: Exception) -> str:
 def is_saved_dataset(folder: Path) -> bool:
     """Whether save_to_disk wrote a folder."""
     return (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file()
+
+
+def saved_files(folder: Path) -> list[tuple[str | None, Path]]:
+    """The Arrow files that save_to_disk wrote, in order, each with its split; None where it saved one split alone."""
+    files: list[tuple[str | None, Path]] = []
+    if (folder / "state.json").is_file():
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        return [(None, folder / file["filename"]) for file in state["_data_files"]]
+    for split in json.loads((folder / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]:
+        files += [(split, file) for _, file in saved_files(folder / split)]
+    return files
+
+
+def _saved_rows(folder: Path, key: str, choose: Choose | None) -> Rows:
+    """The rows of all splits, which are named in the column `split`."""
+    import pyarrow as pa
+
+    try:
+        for split, path in saved_files(folder):
+            with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as stream:
+                names = stream.schema.names if split is None else [*stream.schema.names, "split"]
+                columns = [name for name in choose(names) if name in stream.schema.names] if choose else None
+                batches = (batch if columns is None else batch.select(columns) for batch in stream)
+                for where, row in _arrow_rows(batches, stream.schema, path, key):
+                    yield where, row if split is None else {"split": split, **row}
+    except (DistilvecError, MemoryError):
+        raise
+    except Exception as error:
+        problem = f"{folder}: not readable as a folder of save_to_disk ({first_line(error)})."
+        raise DistilvecError(key, problem, "Save it again.") from None
 
 
 def _load_dataset(source: SourceSection, key: str) -> Any:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
 from distilvec.core.errors import DistilvecError, explained
-from distilvec.data.readers import MAPPING, TABLES, Location, Row, extension, read_rows
+from distilvec.data.readers import MAPPING, TABLES, Location, Row, extension, is_saved_dataset, read_rows
 
 TRAIN: Final = "train"
 VALIDATION: Final = "validation"
@@ -32,6 +32,8 @@ SPLIT_USES = {
     "train": TRAIN,
     "training": TRAIN,
 }
+# How 0 and 1 are written for a class that a text has not, or has, by formats and by pandas
+_MARKS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 
 
 @dataclass(frozen=True)
@@ -100,10 +102,14 @@ def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list
 def split_file(path: Path, options: TableOptions) -> Path:
     """The file with the rows of a split: `path` itself, or the split's file or the only table of a folder.
 
+    A folder of save_to_disk counts as a file.
+
     Errors: DistilvecError if a folder has no such file.
     """
+    if is_saved_dataset(path / options.split):
+        return path / options.split
     with explained(options.key, path):
-        return _split_file(path, options) if path.is_dir() else path
+        return _split_file(path, options) if path.is_dir() and not is_saved_dataset(path) else path
 
 
 def split_use(name: str) -> str | None:
@@ -112,28 +118,40 @@ def split_use(name: str) -> str | None:
 
 
 def load_labelled(
-    path: Path, kind: str, split: str, renamed: Mapping[Any, str] | None = None
+    path: Path, kind: str, split: str, renamed: Mapping[Any, str | list[str]] | None = None, train_split: str = TRAIN
 ) -> tuple[list[tuple[str, ...]], list[Any]]:
     """The rows of one split of a recipe's task: texts (one, or two for pair and sts), and labels, or scores for sts.
 
-    The label of a multilabel row is a sorted tuple of classes.
-    `renamed`: the file's names of the columns, as in `TableOptions.columns`.
+    The label of a multilabel row is a sorted tuple of classes. The rows of `train_split` decide how lists are read.
+    `renamed`: the file's names of the columns, as in `TableOptions.columns`; for `label` it may have several columns,
+    each with 0 or 1 for one class.
     """
+    names = dict(renamed or {})
+    label_columns = names.pop("label", "label")
     text_columns = ("sentence1", "sentence2") if kind in ("pair", "sts") else ("text",)
-    target_column = "score" if kind == "sts" else "label"
-    options = TableOptions(split, columns=renamed, key="task.path")
-    rows = table_rows(path, options, (*text_columns, target_column))
-    texts = []
-    targets: list[Any] = []
-    for where, row in rows:
-        texts.append(tuple(text_of(row[column], where, column) for column in text_columns))
-        if kind == "sts":
-            targets.append(number_of(row["score"], where, "score"))
-        elif kind == "multilabel":
-            targets.append(labels_of(row["label"], where))
-        else:
-            targets.append(label_of(row["label"], where))
-    return texts, targets
+    target_columns = ["score"] if kind == "sts" else ["label"]
+    if isinstance(label_columns, list):
+        target_columns = label_columns
+    elif kind != "sts":
+        names["label"] = label_columns
+    options = TableOptions(split, columns=cast(dict[str, str], names), key="task.path")
+    rows = table_rows(path, options, (*text_columns, *target_columns))
+    texts = [tuple(text_of(row[column], where, column) for column in text_columns) for where, row in rows]
+    if kind == "sts":
+        return texts, [number_of(row["score"], where, "score") for where, row in rows]
+    if kind != "multilabel":
+        return texts, [label_of(row["label"], where) for where, row in rows]
+
+    if isinstance(label_columns, list):
+        marks = [[row[column] for column in label_columns] for _, row in rows]
+        return texts, [marked_classes(cell, where, label_columns) for cell, (where, _) in zip(marks, rows, strict=True)]
+    cells = [(where, row["label"]) for where, row in rows]
+    trained = cells
+    if split != train_split:
+        training_rows = table_rows(path, replace(options, split=train_split), ("label",))
+        trained = [(where, row["label"]) for where, row in training_rows]
+    classes = classes_of_marks(trained)
+    return texts, [labels_of(cell, where, classes) for where, cell in cells]
 
 
 def need_columns(row: Row, needed: Sequence[str], where: Location, fix: str = "Rename the file's columns.") -> None:
@@ -214,8 +232,55 @@ def label_of(value: Any, where: Location) -> str:
     return text_of(str(value), where, "label")
 
 
-def labels_of(value: Any, where: Location) -> tuple[str, ...]:
-    """The classes of a text, sorted: a list, or a text that is a JSON list, as in CSV; it may be empty."""
+def labels_of(value: Any, where: Location, classes: Sequence[str] | None = None) -> tuple[str, ...]:
+    """The classes of a text, sorted: a list, or a text that is a JSON list, as in CSV; it may be empty.
+
+    `classes`: those of lists that have 0 or 1 for each of them; see `classes_of_marks`.
+    """
+    labels = _label_list(value, where)
+    if classes is not None:
+        return marked_classes(labels, where, classes)
+    return tuple(sorted({label_of(label, where) for label in labels}))
+
+
+def classes_of_marks(cells: Iterable[tuple[Location, Any]]) -> list[str] | None:
+    """The classes "0" to "n-1" where every row has a list of n zeros and ones; None for lists of labels.
+
+    Numbers of classes are such lists as well where all of them are 0 and 1. They are told apart by what a list of
+    labels cannot be: [0, 1, 0] would repeat a label, and [0, 1] on every row would be one class.
+    Errors: DistilvecError for lists that could be both.
+    """
+    lengths = set()
+    is_repeated = False
+    is_boolean = False
+    where = None
+    for where, cell in cells:
+        labels = _label_list(cell, where)
+        if any(not isinstance(label, (bool, int, float)) or label not in (0, 1) for label in labels):
+            return None
+        lengths.add(len(labels))
+        is_repeated = is_repeated or len({*labels}) < len(labels)
+        is_boolean = is_boolean or any(isinstance(label, (bool, float)) for label in labels)
+    if where is None or lengths == {0}:
+        return None
+    may_be_marks = len(lengths) == 1 and (is_boolean or lengths != {1})
+    if may_be_marks:
+        return [str(number) for number in range(lengths.pop())]
+    if is_repeated or is_boolean or lengths == {1}:
+        problem = f"{where.place}: are the lists of 0 and 1 numbers of classes, or has each class its place?"
+        raise DistilvecError(where.key, problem, 'Write the names of the classes, such as ["billing", "refund"].')
+    return None
+
+
+def marked_classes(marks: Sequence[Any], where: Location, classes: Sequence[str]) -> tuple[str, ...]:
+    """The classes whose mark is 1 or true, sorted. Errors: DistilvecError for other marks than 0, 1, false and true."""
+    values = [_MARKS.get(str(mark).strip().lower()) for mark in marks]
+    if len(values) != len(classes) or None in values:
+        raise _unexpected(marks, where, "label", f"0 or 1 for each of {len(classes)} classes")
+    return tuple(sorted(name for name, value in zip(classes, values, strict=True) if value))
+
+
+def _label_list(value: Any, where: Location) -> list[Any]:
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = json.loads(value)
@@ -224,8 +289,7 @@ def labels_of(value: Any, where: Location) -> tuple[str, ...]:
     value = _python_value(value)
     if not isinstance(value, list):
         raise _unexpected(value, where, "label", "a list of labels")
-    labels = {label_of(label, where) for label in value}
-    return tuple(sorted(labels))
+    return [_python_value(label) for label in value]
 
 
 def shown_value(value: Any) -> str:

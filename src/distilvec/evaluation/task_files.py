@@ -17,7 +17,7 @@ from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, explained
 from distilvec.data.judgements import read_judgements
 from distilvec.data.public.table import how_to_get
-from distilvec.data.readers import TABLES, read_rows
+from distilvec.data.readers import TABLES, ClassName, read_rows
 from distilvec.data.task_rows import (
     TableOptions,
     find_table,
@@ -60,6 +60,10 @@ def load_pairs(
     """Pair task from columns sentence1, sentence2 and label; rows with the label `positive_label` are the matches."""
     rows = table_rows(path, options, ("sentence1", "sentence2", "label"))
     labels = [label_of(row["label"], line) for line, row in rows]
+    for number, (_, row) in enumerate(rows):
+        name = row["label"]
+        if isinstance(name, ClassName) and str(name.number) == str(positive_label):  # 1 means a number by default
+            labels[number] = str(positive_label)
     positive = np.array([label == str(positive_label) for label in labels])
     if positive.all() or not positive.any():
         raise DistilvecError(

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Normalize, Pooling, Router, Transformer
 from sentence_transformers.util import is_sentence_transformer_model
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
-from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
+from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.info import Role
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.similarity import Similarity, read_similarity
@@ -488,7 +487,9 @@ class _SavedExperts(Experts):
         """Read the experts. Errors: DistilvecError for missing or damaged files."""
         try:
             return Experts.load(input_path)
-        except (*UNREADABLE, SafetensorError) as error:
+        except (DistilvecError, MemoryError):
+            raise
+        except Exception as error:  # the libraries raise any kind
             raise DistilvecError(
                 "model",
                 f"{input_path or 'a missing folder'} does not hold the experts that modules.json names: "

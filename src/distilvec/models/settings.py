@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+MODEL_FILES = frozenset({"modules.json", "config.json", "adapter_config.json"})  # a model's folder has one of them
+
 
 @dataclass(frozen=True)
 class PlainSettings:

@@ -13,13 +13,13 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from distilvec.core.errors import UNREADABLE, DistilvecError, explain, explained, first_line
+from distilvec.core.errors import DistilvecError, explain, explained, first_line
 from distilvec.core.files import files_below
 from distilvec.models.limits import max_length
+from distilvec.models.settings import MODEL_FILES
 from distilvec.models.static import is_static, text_tokenizer, tokens_without_row
 
 Kind = Literal["model", "tokenizer", "adapter", "causal language model"]
-_MODEL_FILES = {"modules.json", "config.json", "adapter_config.json"}
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)  # for these the message names the model, not the missing file
 _LONGEST = 1000  # characters of a name
 PROBE = "a text"
@@ -128,7 +128,9 @@ def vector_expected(model: Any, name: str, key: str) -> Iterator[None]:
     """Turn the failures of a model that is run inside, for the text PROBE, into a DistilvecError."""
     try:
         yield
-    except UNREADABLE as error:
+    except DistilvecError:
+        raise
+    except Exception as error:  # the model's modules raise any kind
         kinds = ", ".join(type(module).__name__ for module in model)
         no_vector = DistilvecError(
             key,
@@ -185,9 +187,9 @@ def _no_model(name: str, kind: Kind) -> str | None:
         return f"a name of {len(name):,} characters is too long"
     path = Path(name)
     if path.is_dir():
-        found = kind == "tokenizer" or any(entry.name in _MODEL_FILES for entry in path.iterdir())
+        found = kind == "tokenizer" or any(entry.name in MODEL_FILES for entry in path.iterdir())
         if not found:
-            return f"the folder holds none of {', '.join(sorted(_MODEL_FILES))}"
+            return f"the folder holds none of {', '.join(sorted(MODEL_FILES))}"
         pipes = files_below(path, accept=lambda entry: entry.exists() and not entry.is_file() and not entry.is_dir())
         return f"{pipes[0]} is not a file" if pipes else None
     if path.is_symlink() and not path.exists():

@@ -101,12 +101,20 @@ def open_cache(job: Job, teacher: Teacher) -> TeacherCache:
     return own_cache(job, teacher) if found is None else found
 
 
-def missing_rows(job: Job, teacher: Teacher) -> tuple[Path, int]:
-    """Return the folder of the teacher's cache, or of a superset, and the number of rows that it lacks."""
+def begun_cache(job: Job, teacher: Teacher) -> TeacherCache | None:
+    """Open the teacher's cache, or a complete superset of it; None where nothing is stored yet."""
     folder, cache = folder_of_cache(job, teacher), superset_cache(job, teacher)
     if cache is None and folder.exists() and (folder.is_file() or any(folder.iterdir())):
         cache = open_cache(job, teacher)
-    return (folder, len(teacher.corpus)) if cache is None else (cache.folder, count_missing(cache, teacher.corpus))
+    return cache
+
+
+def missing_rows(job: Job, teacher: Teacher) -> tuple[Path, int]:
+    """Return the folder of the teacher's cache, or of a superset, and the number of rows that it lacks."""
+    cache = begun_cache(job, teacher)
+    if cache is None:
+        return folder_of_cache(job, teacher), len(teacher.corpus)
+    return cache.folder, count_missing(cache, teacher.corpus)
 
 
 def cached_vectors(job: Job, rows: Any) -> Any:

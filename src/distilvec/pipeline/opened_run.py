@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
-from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
+from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.evaluator import Sample, Score
 from distilvec.evaluation.tasks import TaskFailure
@@ -139,7 +138,9 @@ class Run:
                         predicted, gold = (stored[name] for name in names)
                         _check_rows(f"{column}/{task}", predicted, gold)
                         samples[task] = Sample(scores[task].type, scores[task].metric, predicted, gold)
-        except (*UNREADABLE, zlib.error) as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # numpy and zlib raise any kind
             raise DistilvecError(
                 path.name,
                 f"{path} is damaged: {first_line(error)}.",

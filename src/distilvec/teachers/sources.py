@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from distilvec.teachers.indexes.address import is_index
+from distilvec.models.settings import MODEL_FILES
+from distilvec.teachers.indexes.address import is_index, nothing_to_read
 
 Kind = Literal["model", "export", "table", "api"]
 
@@ -32,6 +33,15 @@ def source_kind(source: object) -> Kind:
     if Path(name).suffix in EXPORTS:
         return "export"
     return "model"
+
+
+def check_kind(source: object, key: str) -> None:
+    """DistilvecError for a path to something that vectors do not come from: the files of other stores, texts."""
+    if not isinstance(source, (str, os.PathLike)) or source_kind(source) != "model":
+        return
+    path = Path(source)
+    if path.exists() and not any((path / name).exists() for name in MODEL_FILES):
+        raise nothing_to_read(path, key, "a model, or vectors")
 
 
 def shown(source: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
@@ -132,9 +132,7 @@ class TableEmbedder:
         """
         if not count_missing(cache, corpus):
             return
-        stored = self.table.check_conflicts(cache.signals, refuse=self.section.repeats is None)
-        if self.section.made_by is None or set(cache.signals) != {"embedding"}:
-            self._refuse_missing(cache, corpus, stored)
+        self.check_texts(corpus, cache.signals, cache)
         with cache.writing():
             missing = KeyIndex()
             for _, keys in key_chunks(corpus):
@@ -146,6 +144,15 @@ class TableEmbedder:
                 yield FillStep(done, len(corpus), done)
         if count_missing(cache, corpus):
             yield from self._embed_missing(cache, corpus)
+
+    def check_texts(self, corpus: Corpus, signals: Collection[str], cache: TeacherCache | None) -> None:
+        """DistilvecError for texts that neither the table nor the cache has, and rows of one text that differ.
+
+        What both lack is no error where the model that made the table embeds such texts.
+        """
+        stored = self.table.check_conflicts(signals, refuse=self.section.repeats is None)
+        if self.section.made_by is None or set(signals) != {"embedding"}:
+            self._refuse_missing(cache, corpus, stored)
 
     def _embed_missing(self, cache: TeacherCache, corpus: Corpus) -> FillSteps:
         """Embed the rows that the cache lacks with the model that made the table."""
@@ -323,9 +330,14 @@ class TableEmbedder:
                 break
         return unit > _FEW * measured
 
-    def _refuse_missing(self, cache: TeacherCache, corpus: Corpus, table: KeyIndex) -> None:
+    def _refuse_missing(self, cache: TeacherCache | None, corpus: Corpus, table: KeyIndex) -> None:
         """DistilvecError for texts of the corpus that are neither in the cache nor in the table."""
-        missing = [(cache.positions(keys) < 0) & (table.positions(keys) < 0) for _, keys in key_chunks(corpus)]
+        missing = []
+        for _, keys in key_chunks(corpus):
+            is_missing = table.positions(keys) < 0
+            if cache is not None:
+                is_missing &= cache.positions(keys) < 0
+            missing.append(is_missing)
         rows = np.flatnonzero(np.concatenate(missing))
         if rows.size:
             separate = " With task.encode=separate, pairs are looked up as two texts." if corpus.paired else ""

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from distilvec.core.errors import UNREADABLE, DistilvecError, explained, first_line
+from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.files import SEAL, remove, remove_scratch, scratch, seal, sync_folder
 from distilvec.core.objective import Objective
 from distilvec.core.processes import is_main
@@ -239,7 +239,9 @@ def read_tensors(
                 names = list(file.keys())
                 tensors = {name: file.get_tensor(name) for name in names if name.startswith(prefixes)}
         damage = _damage(metadata, set(names), tensors)
-    except (SafetensorError, *UNREADABLE) as error:
+    except (DistilvecError, MemoryError):
+        raise
+    except Exception as error:  # safetensors and torch raise any kind
         damage = first_line(error)
     if damage:
         raise DistilvecError(key, f"{path} is damaged ({damage}).", fix)

@@ -147,11 +147,20 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             entry = json.loads(line.decode())
         except (ValueError, RecursionError):
             entry = None
-        if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
+        if not isinstance(entry, dict) or not isinstance(entry.get("step"), int) or not _is_line(entry):
             fix = "Put back a copy of the file, or remove that line."
             raise DistilvecError(KEY, f"{path}: line {number} is damaged.", fix)
         entries.append(entry)
     return entries
+
+
+def _is_line(entry: dict[str, Any]) -> bool:
+    """Whether a line has what is written: numbers by name, and the texts of a warning."""
+    for name, value in entry.items():
+        expected = str if name in ("kind", "warning") else (int, float, type(None))
+        if not isinstance(value, expected):
+            return False
+    return True
 
 
 def validation_metric(line: Mapping[str, Any]) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from distilvec.core.addresses import has_password, sets_secret
+from distilvec.core.addresses import has_password, sets_secret, unknown_setting
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import files_below, parquet_files
 
@@ -69,8 +69,11 @@ def read_address(text: str | Path, key: str) -> Address:
     try:
         parts = urlsplit(text)
         _ = parts.port  # parsed only now
+        setting = unknown_setting(text)
     except ValueError:  # without the text, which may hold a password
         raise DistilvecError(key, f"the address with '{scheme}://' is not valid.", f"Give {EXAMPLES}.") from None
+    if setting is not None:
+        raise DistilvecError(key, f"the address with '{scheme}://' has {setting}, which is not known.", "Correct it.")
     if not parts.path.rpartition("/")[2]:
         raise DistilvecError(key, f"{text} names no table or collection.", f"Give {EXAMPLES}.")
     return Address(SCHEMES[scheme], text)
@@ -82,11 +85,25 @@ def _file_address(text: str, key: str) -> Address:
         problem = "this is no address, and it holds a password, which would end up in recipes and logs."
         raise DistilvecError(key, problem, f"Give {EXAMPLES}.")
     kind = ENDINGS.get(path.suffix.lower())
-    if kind is None and path.is_dir():
+    if kind is None and _is_parquet_folder(path):
         kind = "parquet"
+    if kind is None and path.exists():
+        raise nothing_to_read(path, key)
     if kind is None:
         raise DistilvecError(key, f"{text}: no known kind of index.", f"Give {EXAMPLES}.")
     return Address(kind, text, path)
+
+
+def nothing_to_read(path: Path, key: str, expected: str = "vectors") -> DistilvecError:
+    """Return the error for a file or folder of another kind than is expected: it says what is there."""
+    entries = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+    content = ", ".join(entries[:5]) + (f" and {len(entries) - 5} more" if len(entries) > 5 else "")
+    found = "is a file" if path.is_file() else f"holds {content or 'nothing'}"
+    problem = f"{path} {found}; expected {expected} ({', '.join(ENDINGS)})."
+    fix = "Write texts and vectors to a Parquet file with the columns text and embedding."
+    if "chroma.sqlite3" in (*entries, path.name):
+        fix += " Chroma gives them by collection.get(include=['documents', 'embeddings'])."
+    return DistilvecError(key, problem, fix)
 
 
 def _is_parquet_folder(path: Path) -> bool:

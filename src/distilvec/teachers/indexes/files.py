@@ -129,7 +129,9 @@ class ArrowFiles(Reader):
     def _readable(self) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowException, OSError, KeyError, UnicodeError) as error:
+        except (DistilvecError, MemoryError):
+            raise
+        except Exception as error:
             problem = f"cannot be read: {first_line(error)}. Give whole Parquet or Arrow files"
             raise DistilvecError(self.key, f"{self.path} {problem}.") from None
 

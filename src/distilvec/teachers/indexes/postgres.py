@@ -1,7 +1,8 @@
 """A table of PostgreSQL with pgvector: postgresql://USER@HOST:PORT/DATABASE/TABLE (or SCHEMA.TABLE).
 
 Further settings of libpq follow a question mark: ?host=/run/postgresql&sslmode=require. The password comes from
-DISTILVEC_INDEX_PASSWORD, PGPASSWORD or ~/.pgpass.
+DISTILVEC_INDEX_PASSWORD, PGPASSWORD or ~/.pgpass. Another machine gets it as plain text through TLS alone, which
+sslmode=require demands, or where PGREQUIREAUTH allows it: the address may be that of somebody else's recipe.
 """
 
 from __future__ import annotations
@@ -19,6 +20,13 @@ from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_origin
 
 _LOCK_SECONDS = 30  # to wait for a table that another session has locked
 _BLOCKS = 16  # of 8 KB, read together; vectors of more than 2 KB are stored outside of them
+_FIXES = {  # by words of the error
+    "lock timeout": "Wait until the other session has ended.",
+    "requested a cleartext password": "Demand TLS with ?sslmode=require, or allow it with PGREQUIREAUTH=password.",
+    "cannot cast type": "Name a column of the type vector, halfvec, sparsevec or real[].",
+    "invalid byte sequence": "The database has no encoding, and texts that are not UTF-8: convert them.",
+}
+_LOCAL = ("localhost", "127.0.0.1", "::1", "")
 # operator classes of the indexes on a column, such as vector_cosine_ops and halfvec_l2_ops
 _OPERATORS = """
     SELECT DISTINCT split_part(opclass.opcname, '_', 2)
@@ -34,7 +42,7 @@ _VERSION = "SELECT count(*), coalesce(sum(hashtextextended(ctid::text || ' ' || 
 class PostgresTable(Reader):
     """A table, read by ranges of its blocks in one snapshot of the database; the cursor is the next block.
 
-    vector, halfvec and arrays of real or double precision are read. The connection is read-only.
+    vector, halfvec, sparsevec and arrays of real or double precision are read. The connection is read-only.
     """
 
     def __init__(self, address: str, columns: Mapping[Part, str] | None, key: str) -> None:
@@ -51,10 +59,13 @@ class PostgresTable(Reader):
             raise DistilvecError(key, f"{address} names no table.", "Give postgresql://user@host/DATABASE/TABLE.")
         password = os.environ.get("DISTILVEC_INDEX_PASSWORD")
         uri = parts._replace(scheme="postgresql", path=f"/{database}").geturl()
+        settings: dict[str, Any] = {"client_encoding": "utf8"}  # of a database in SQL_ASCII, strings come as bytes
+        if _may_be_overheard(uri):
+            settings["require_auth"] = os.environ.get("PGREQUIREAUTH", "!password")
         self.table = sql.Identifier(*table.split(".", 1))
         with ExitStack() as failure:
             with self._readable():
-                self.connection = psycopg.connect(uri, password=password)
+                self.connection = psycopg.connect(uri, password=password, **settings)
                 failure.callback(self.connection.close)
                 self.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
                 self.connection.read_only = True
@@ -104,7 +115,7 @@ class PostgresTable(Reader):
         parts = {
             "id": sql.Identifier(self.columns["id"]) if "id" in self.columns else sql.SQL("ctid"),
             "text": self._text_expression(),
-            "embedding": sql.Identifier(self.columns["embedding"]),
+            "embedding": self._vector_expression(),
             "role": self._role_expression(),
             "origin": self._origin_expression(),
             "table": self.table,
@@ -125,7 +136,7 @@ class PostgresTable(Reader):
         try:
             yield
         except self.error as error:
-            fix = "Wait until the other session has ended." if "lock timeout" in str(error) else ""
+            fix = next((fix for words, fix in _FIXES.items() if words in str(error)), "")
             raise DistilvecError(self.key, f"{self.address} cannot be read: {first_line(error)}.", fix) from None
 
     def _names(self, columns: Mapping[Part, str] | None) -> list[str]:
@@ -136,6 +147,14 @@ class PostgresTable(Reader):
             if choice not in names and self.types.get(choice.partition(".")[0], "").startswith("json"):
                 names.append(choice)
         return names
+
+    def _vector_expression(self) -> Any:
+        """The SQL of the vectors; there is no cast from sparsevec to an array."""
+        from psycopg import sql
+
+        name = self.columns["embedding"]
+        column = sql.Identifier(name)
+        return sql.SQL("{}::vector").format(column) if self.types.get(name) == "sparsevec" else column
 
     def _role_expression(self) -> Any:
         """The SQL of the roles, which may have a type of their own (ENUM)."""
@@ -193,3 +212,18 @@ def _field(name: str) -> Any:
 
     column, *fields = name.split(".")
     return sql.SQL("{} #>> {}").format(sql.Identifier(column), sql.Literal(fields))
+
+
+def _may_be_overheard(uri: str) -> bool:
+    """Whether a connection may leave this machine without TLS, by its address and libpq's environment."""
+    from psycopg import conninfo, pq
+
+    settings: dict[str, Any] = {}
+    for option in pq.Conninfo.get_defaults():
+        settings[option.keyword.decode()] = (option.val or b"").decode()
+    settings |= conninfo.conninfo_to_dict(uri)
+    if settings["sslmode"] in ("require", "verify-ca", "verify-full"):
+        return False
+    hosts = f"{settings['host']},{settings['hostaddr']}".split(",")
+    is_local = all(host in _LOCAL or host.startswith(("/", "@")) for host in hosts)  # / and @ begin sockets
+    return not is_local or bool(settings["service"])  # which names a host in a file of its own

@@ -49,13 +49,15 @@ def index_keys(
 
 
 def read_columns(words: Sequence[str]) -> dict[str, str]:
-    """Read PART=NAME of the option --column. Errors: DistilvecError for another form, and for an unknown part."""
-    columns = {}
+    """Read PART=NAME of the option --column. Errors: DistilvecError for another form, unknown parts, repeated ones."""
+    columns: dict[str, str] = {}
     for word in words:
         part, equals, name = word.partition("=")
         if not equals or not name or part not in PARTS:
             raise DistilvecError(
                 "--column", f"{word!r} is not PART=NAME. Parts: {', '.join(PARTS)}; as in text=content."
             )
+        if part in columns:
+            raise DistilvecError("--column", f"{part} is given twice: {columns[part]}, {name}.", "Give it once.")
         columns[part] = name
     return columns

@@ -47,7 +47,9 @@ def classify(
     file: Annotated[Path, argument("Labelled texts: CSV, TSV, JSON Lines or Parquet.", metavar="FILE")],
     overrides: Overrides = None,
     text: Annotated[list[str] | None, option("The column of texts; twice for pairs. Usual names are found.")] = None,
-    label: Annotated[str | None, option("The column of labels; may hold JSON lists.")] = None,
+    label: Annotated[
+        list[str] | None, option("The column of labels or of lists of them; or each column of 0 and 1 for one label.")
+    ] = None,
     teacher: Annotated[
         str | None, option("A model to learn from; all-MiniLM-L6-v2 by default.", metavar="MODEL")
     ] = None,
@@ -105,7 +107,7 @@ def classify(
         check_cut(size, layers)
         if size is not None:
             parse_size(size, "size")
-        data, split = read_and_split(file, text or [], label, test, test_size, seed)
+        data, split = read_and_split(file, text or [], label or [], test, test_size, seed)
         folder = out or Path("runs") / data.name
         check_output_folder(folder, "out")
         labels = describe_labels(data, split, RunFolder(folder).labels)
@@ -150,12 +152,12 @@ def classify(
     if classifier.advice and classifier.larger:
         next_words = ["classify", str(file)]
         next_words += [word for word in overrides or [] if word.partition("=")[0] not in _REPLACED]
-        for column in text or []:
-            next_words += ["--text", column]
+        for name, columns in (("--text", text), ("--label", label)):
+            for column in columns or []:
+                next_words += [name, column]
         # Fewer passes than by default were a first look
         usual_epochs = training(len(split.train), None, STUDENT_STEPS, seed)["epochs"]
         stated = {
-            "--label": label,
             "--test": test,
             "--test-size": test_size,
             "--epochs": None if epochs is None or epochs < usual_epochs else epochs,

@@ -45,7 +45,7 @@ def classify(
     file: Source,
     *,
     text: str | Sequence[str] | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
     teacher: Model | None = None,
     student: Model | None = None,
     size: str | int | None = None,
@@ -68,10 +68,11 @@ def classify(
     on validation rows is kept, which may be the start. Test rows are read at the end only.
 
     Args:
-        file: Rows of texts and labels: a CSV, TSV, JSON Lines or Parquet file, or rows in memory {column: value}. With
-            a column `split` (train, test) those are the training and test rows.
+        file: Rows of texts and labels: a CSV, TSV, JSON Lines or Parquet file, a folder of `save_to_disk`, or rows in
+            memory {column: value}. With a column `split` (train, test) those are the training and test rows.
         text: The column of texts, or two columns whose texts are pairs; usual names are found.
-        label: The column of labels; usual names are found. A list of labels gives a text any number of them.
+        label: The column of labels; usual names are found. A list of labels gives a text any number of them; it may
+            have 0 or 1 for each label instead. So may several columns, which are named then, one for each label.
         teacher: A model that fits on this machine; all-MiniLM-L6-v2 by default. One that has learned the same labels
             is taken as it is.
         student: A smaller model that learns from the teacher; by default some of the teacher's own layers.
@@ -100,7 +101,8 @@ def classify(
     if student is not None:
         cut["model"] = model_name(student, cache_root(), "student")
     columns = [text] if isinstance(text, str) else list(text or ())
-    data, split = read_and_split(file, columns, label, test, test_size, seed)
+    label_columns = [label] if isinstance(label, str) else list(label or ())
+    data, split = read_and_split(file, columns, label_columns, test, test_size, seed)
     folder = Path(output_dir) if output_dir is not None else Path("runs") / data.name
     name = model_name(DEFAULT_TEACHER if teacher is None else teacher, cache_root(), "teacher")
     files = RunFolder(folder)

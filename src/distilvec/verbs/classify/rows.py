@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from distilvec.core.errors import DistilvecError, nearest
-from distilvec.data.readers import Location, Row, read_rows
-from distilvec.data.task_rows import label_of, labels_of, shown_value, some_of, text_of
+from distilvec.data.readers import Location, Row, class_names, read_rows, with_class_names
+from distilvec.data.task_rows import classes_of_marks, label_of, labels_of, shown_value, some_of, text_of
 
 Source: TypeAlias = str | Path | Iterable[Mapping[str, Any]]
 
@@ -22,15 +23,21 @@ Source: TypeAlias = str | Path | Iterable[Mapping[str, Any]]
 TEXT_NAMES = ("text", "sentence", "utterance", "query", "question", "content", "message", "review", "document")
 LABEL_NAMES = ("label", "labels", "intent", "category", "class", "sentiment", "topic", "target")
 PAIR_NAMES = (("sentence1", "sentence2"), ("text1", "text2"), ("premise", "hypothesis"), ("question1", "question2"))
+_ARRAY = re.compile(r"\[[\d.\s]*\]")  # [0 1 0]
 SPLIT = "split"  # a column that says which rows are for training and which for the test
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that are read: one of texts, or two of pairs, and one of labels."""
+    """The columns that are read: one of texts, or two of pairs, and one of labels, or one of 0 and 1 for each label."""
 
     texts: tuple[str, ...]
-    label: str
+    labels: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """The columns of labels in words."""
+        return some_of(self.labels)
 
 
 @dataclass(frozen=True)
@@ -44,21 +51,26 @@ class LabelledText:
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """All rows of a file. `several`: labels are lists, so that a text may have any number of them."""
+    """All rows of a file. `several`: labels are lists, so that a text may have any number of them.
+
+    `marked`: the classes of lists that have 0 or 1 for each of them; see `classes_of_marks`.
+    """
 
     name: str
     columns: Columns
     several: bool
     rows: list[LabelledText]
+    marked: Sequence[str] | None = None
 
 
 def read_labelled(
-    source: Source, text: Sequence[str], label: str | None, several: bool | None = None, key: str = "file"
+    source: Source, text: Sequence[str], label: Sequence[str], like: LabelledTexts | None = None, key: str = "file"
 ) -> LabelledTexts:
     """Read every row of a file (CSV, TSV, JSON Lines, Parquet), or rows {column: value} in memory.
 
-    `text` names one column, or two whose texts are pairs. Without names the usual ones are looked for. Labels are
-    lists, or texts that are JSON lists as in CSV, where the first row's is one; `several` states what is expected.
+    `text` names one column, or two whose texts are pairs; `label` one, or several with 0 or 1 for a label each. Without
+    names the usual ones are looked for. Labels are lists, or texts that are JSON lists as in CSV, where the first row's
+    is one; with `like` they are read as those of that file were.
     Errors: DistilvecError with `key` for the file, "text" and "label" for columns and their cells.
     """
     name, place = "rows", "the rows"
@@ -66,7 +78,7 @@ def read_labelled(
     def choose(names: list[str]) -> Collection[str]:
         """The columns to read, of a format that can leave others out."""
         columns = choose_columns(dict.fromkeys(names), text, label, place)
-        chosen = {*columns.texts, columns.label, _split_column(names)}
+        chosen = {*columns.texts, *columns.labels, _split_column(names)}
         return chosen & set(names)
 
     if isinstance(source, (str, Path)):
@@ -77,49 +89,63 @@ def read_labelled(
         located = _python_rows(source, key)
 
     columns: Columns | None = None
+    several = None if like is None else like.several
     split = SPLIT
     rows = []
+    cells = []
     for where, row in located:  # one by one: other columns, such as vectors, would fill the memory
         if columns is None:
             columns = choose_columns(row, text, label, place)
             split = _split_column(row)
             if several is None:
-                several = _is_list(row[columns.label])
-        for column_key, column in [*(("text", column) for column in columns.texts), ("label", columns.label)]:
-            if column not in row:
-                raise DistilvecError(column_key, f"{where.place} has no column '{column}'; found {some_of(row)}.")
+                several = len(columns.labels) > 1 or _is_list(row[columns.labels[0]])
+        for column_key, names in (("text", columns.texts), ("label", columns.labels)):
+            for column in names:
+                if column not in row:
+                    raise DistilvecError(column_key, f"{where.place} has no column '{column}'; found {some_of(row)}.")
         at_text, at_label = Location("text", where.place), Location("label", where.place)
         texts = tuple(text_of(row[column], at_text, column) for column in columns.texts)
-        cell = row[columns.label]
-        if not several and _looks_like_list(cell):
+        cell = row[columns.labels[0]]
+        if len(columns.labels) > 1:
+            cell = [row[column] for column in columns.labels]
+        elif not several and _looks_like_list(cell):
             fix = 'Write a JSON list in every row, such as ["billing", "refund"], or one label without brackets.'
             raise DistilvecError(
                 "label", f"{where.place}: {shown_value(cell)} looks like a list of labels, in a text.", fix
             )
-        labels = labels_of(cell, at_label) if several else (label_of(cell, at_label),)
+        labels = () if several else (label_of(cell, at_label),)
         rows.append(LabelledText(texts, labels, _split_of(row.get(split))))
+        if several:
+            cells.append((at_label, cell))
     if columns is None:
         raise DistilvecError(key, f"{place}: no rows.", "Give labelled texts, one a row.")
     if several and len(columns.texts) == 2:
         raise DistilvecError("label", f"{place}: pairs have one label each; found lists.", "Give one label a row.")
-    return LabelledTexts(name, columns, bool(several), rows)
+    marked: Sequence[str] | None = None
+    if len(columns.labels) > 1:
+        marked = columns.labels
+    elif several:
+        marked = classes_of_marks(cells) if like is None else like.marked
+    for number, (where, cell) in enumerate(cells):
+        rows[number] = replace(rows[number], labels=labels_of(cell, where, marked))
+    return LabelledTexts(name, columns, bool(several), rows, marked)
 
 
-def choose_columns(row: Row, text: Sequence[str], label: str | None, place: str) -> Columns:
+def choose_columns(row: Row, text: Sequence[str], label: Sequence[str], place: str) -> Columns:
     """The columns of the stated names, or the first usual names that a row has. DistilvecError if there are none."""
     names = [str(name) for name in row]
     if len(text) > 2:
         problem = f"found {len(text)} columns of texts; a row is one text, or a pair."
         raise DistilvecError("text", problem, "Give one or two columns.")
-    for key, stated in [*(("text", column) for column in text), *([("label", label)] if label is not None else [])]:
+    for key, stated in [*(("text", column) for column in text), *(("label", column) for column in label)]:
         if stated not in names:
             hint = nearest(stated, names) or "."
             raise DistilvecError(key, f"{place} has no column '{stated}'{hint}", f"Found {some_of(names)}.")
     by_lower = {name.lower(): name for name in names}
-    if label is None:
-        label = next((by_lower[usual] for usual in LABEL_NAMES if usual in by_lower), None)
-    if label is None:
-        raise DistilvecError("label", f"{place}: which column has the labels?", f"Found {some_of(names)}.")
+    label = tuple(label) or tuple(by_lower[usual] for usual in LABEL_NAMES if usual in by_lower)[:1]
+    if not label:
+        fix = f"Name it, or all columns of 0 and 1 that stand for a label each. Found {some_of(names)}."
+        raise DistilvecError("label", f"{place}: which column has the labels?", fix)
     if text:
         return Columns(tuple(text), label)
     for pair in PAIR_NAMES:
@@ -135,13 +161,15 @@ def _python_rows(source: Iterable[Any], key: str) -> Iterator[tuple[Location, Ro
     """Rows in memory: mappings, a pandas DataFrame, a datasets.Dataset."""
     frame: Any = source
     rows = frame.to_dict("records") if hasattr(frame, "iterrows") else source
+    features: Any = getattr(frame, "features", None)  # of a datasets.Dataset
+    classes = class_names(features.to_dict() if hasattr(features, "to_dict") else None)
     expected = "expected a file, or rows such as {'text': ..., 'label': ...}"
     if not isinstance(rows, Iterable) or isinstance(rows, Mapping):
         raise DistilvecError(key, f"{expected}; found a {type(source).__name__}.")
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             raise DistilvecError(key, f"{expected}; row {number} is a {type(row).__name__}.")
-        yield Location(key, f"row {number}"), row
+        yield Location(key, f"row {number}"), with_class_names(row, classes)
 
 
 def _split_column(names: Iterable[str]) -> str:
@@ -156,9 +184,11 @@ def _split_of(cell: Any) -> str | None:
 
 
 def _looks_like_list(cell: Any) -> bool:
-    """Whether a text is a list of JSON, or of Python, as pandas writes it into CSV."""
+    """Whether a text is a list of JSON, or of Python or NumPy, as pandas writes it into CSV."""
     if not isinstance(cell, str) or not cell.lstrip().startswith("["):  # hardly any label of millions goes further
         return False
+    if _ARRAY.fullmatch(cell.strip()):
+        return True
     with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
         return isinstance(ast.literal_eval(cell.strip()), list)
     return _is_list(cell)

@@ -54,7 +54,7 @@ class Split:
 
 
 def read_and_split(
-    file: Source, text: Sequence[str], label: str | None, test: Source | None, test_size: float | None, seed: int
+    file: Source, text: Sequence[str], label: Sequence[str], test: Source | None, test_size: float | None, seed: int
 ) -> tuple[LabelledTexts, Split]:
     """Read the rows and split them. Errors: DistilvecError with file, text, label, test or test_size as key."""
     if test is not None and test_size is not None:
@@ -64,7 +64,7 @@ def read_and_split(
     data = read_labelled(file, text, label)
     test_data = None
     if test is not None:
-        test_data = read_labelled(test, data.columns.texts, data.columns.label, data.several, key="test")
+        test_data = read_labelled(test, data.columns.texts, data.columns.labels, data, key="test")
     return data, split_rows(data, test_data, test_size, seed)
 
 
@@ -74,8 +74,8 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
     No text of a test row, nor a part of it, is trained on or chosen on, whatever its labels: stated training rows of
     such an origin (data/origins.py) are left out, and rows of one origin are drawn together. A row that is there twice
     counts once. A label with a single text is trained on and not tested.
-    Errors: DistilvecError if no rows are left, for a single label, for labels of test rows that no training row has,
-    and for a share where the column states the test rows.
+    Errors: DistilvecError if no rows are left, if all have the same labels, for labels of test rows that no training
+    row has, and for a share where the column states the test rows.
     """
     column = _rows_by_use(data)
     notes: list[str] = []
@@ -123,7 +123,7 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
     if not validation:
         train, validation = _draw(train, origins, VALIDATION_SHARE, seed, LEAST_FOR_VALIDATION)
     split = Split(train, validation, test_rows, notes)
-    _check(split, data.several, key, left_out)
+    _check(split, key, left_out)
     return split
 
 
@@ -173,7 +173,7 @@ def refuse_learned_rows(teacher: Path, split: Split) -> None:
     for name in (TRAIN, VALIDATION):
         path = folder / f"{name}.jsonl"
         if path.is_file():
-            rows = read_labelled(path, (), "label", key="teacher").rows
+            rows = read_labelled(path, (), ["label"], key="teacher").rows
             learned.update(_text_key(row) for row in rows)
     tested = sum(_text_key(row) in learned for row in split.test)
     if tested:
@@ -204,7 +204,7 @@ def _rows_by_use(data: LabelledTexts) -> _RowsByUse:
     every = [replace(row, split=None) for row in data.rows]
     by_use: dict[str, list[LabelledText]] = {use: [] for use in SPLIT_USES.values()}
     names: set[str] = set()
-    is_other_column = SPLIT in (data.columns.label, *data.columns.texts)
+    is_other_column = SPLIT in (*data.columns.labels, *data.columns.texts)
     for stated, row in zip(data.rows, every, strict=True):
         if stated.split is None or is_other_column:
             continue
@@ -342,15 +342,16 @@ def _draw(
     return kept_rows, drawn_rows
 
 
-def _check(split: Split, several: bool, key: str, left_out: Sequence[LabelledText]) -> None:
-    """DistilvecError for a single label, and for labels that are to be tested and were not trained on.
+def _check(split: Split, key: str, left_out: Sequence[LabelledText]) -> None:
+    """DistilvecError for rows of the same labels, and for labels that are to be tested and were not trained on.
 
     `left_out`: training rows whose texts are in the test, which may have been a label's only ones.
     """
     classes = split.classes
-    if len(classes) < (1 if several else 2):
-        found = f"one label only, '{classes[0]}'" if classes else "no label on any row"
-        raise DistilvecError("label", f"the training rows have {found}.", "Give rows of two labels.")
+    label_sets = {row.labels for row in split.train}
+    if len(label_sets) == 1:
+        problem = f"every training row has the same labels: {some_of(*label_sets) or 'none'}."
+        raise DistilvecError("label", problem, "Give rows of other labels.")
     labels_left_out = {label for row in left_out for label in row.labels}
     for name, rows in {"validation": split.validation, "test": split.test}.items():
         unknown = sorted({label for row in rows for label in row.labels} - set(classes))

@@ -165,8 +165,9 @@ def read_dims(text: str) -> list[int]:
 
 def check_teacher(name: str) -> None:
     """Refuse a model or an index that is a path and does not exist, and an address of no known kind."""
-    from distilvec.teachers.sources import source_kind
+    from distilvec.teachers.sources import check_kind, source_kind
 
+    check_kind(name, "teacher")
     if source_kind(name) == "table":
         from distilvec.verbs.check.section import index_keys
 

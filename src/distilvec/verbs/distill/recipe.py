@@ -27,7 +27,7 @@ from distilvec.formats.replace import read_record
 from distilvec.pipeline.inputs import Model, Texts, model_name, teacher_keys
 from distilvec.teachers.api_embedder import named_api
 from distilvec.teachers.indexes.address import read_address
-from distilvec.teachers.sources import source_kind
+from distilvec.teachers.sources import check_kind, source_kind
 from distilvec.verbs.check.section import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of
 from distilvec.verbs.distill.small_student import SMALL_MODEL, narrower_model
@@ -154,7 +154,8 @@ def make_recipe(request: Request, root: Path) -> Recipe:
 
 
 def _check(request: Request) -> None:
-    """Refuse arguments that contradict each other."""
+    """Refuse a teacher of no known kind, and arguments that contradict each other."""
+    check_kind(request.teacher, "teacher")
     # A static student has a size as well: that of its table
     if request.size is not None and request.layers not in (None, 0):
         raise DistilvecError("size", "size and layers both say how small the student is.", "Give one of them.")

@@ -23,7 +23,7 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.data.corpus import validation_line
 from distilvec.data.tokens import TokenStore
 from distilvec.models.static import is_static, text_tokenizer
-from distilvec.pipeline.caches import bytes_of_a_text, missing_rows, reads_tokens, token_source
+from distilvec.pipeline.caches import begun_cache, bytes_of_a_text, missing_rows, reads_tokens, token_source
 from distilvec.pipeline.data import ReadyTeacher, training_data
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.judgement import plan_line
@@ -254,6 +254,8 @@ def _plan_teacher(
             tokens = tokenize_for(job, teacher, model)
         cost = _cost_of_a_text(job, teacher, model, tokens, alignment)
         folder, missing = missing_rows(job, teacher)
+        if missing and isinstance(embedder, TableEmbedder):
+            embedder.check_texts(teacher.corpus, teacher.manifest.signals, begun_cache(job, teacher))
         evaluation = None
         if job.tasks and teacher is job.teacher and model is not None:
             evaluation = teacher_evaluation(job, model, None if reads_tokens(teacher) else cost.rate)

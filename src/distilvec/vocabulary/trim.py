@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from distilvec.core.errors import DistilvecError
 from distilvec.vocabulary.edit import alphabet, joined, needed, parts_of, restrict
 from distilvec.vocabulary.pieces import Pieces, Surface
-from distilvec.vocabulary.train import text_letters
+from distilvec.vocabulary.train import train_like
 
 Alphabet = Literal["all", "seen"]
 Counts = npt.NDArray[np.int64]
@@ -211,11 +211,7 @@ def hybrid(
     room = max(0, size - len(fixed))
     target_count = min(share, room)
     training_size = int(MORE * target_count) + len(fixed)
-    if pieces.state["model"]["type"] == "Unigram":  # its trainer refuses fewer tokens than letters
-        alphabet_size = len(text_letters(pieces.tokenizer.backend_tokenizer, texts))
-        training_size = max(training_size, alphabet_size + len(pieces.added) + 1)
-    trained = pieces.tokenizer.train_new_from_iterator(texts(), training_size, show_progress=False)
-    target_pieces = Pieces(trained, "the target's tokenizer")
+    target_pieces = Pieces(train_like(pieces, training_size, texts), "the target's tokenizer")
     target_ranked = _by_count(target.tokens(target_pieces), target_pieces)
     others_ranked = list(_in_turn(pieces, counts))
     refused: set[str] = set()

@@ -31,21 +31,21 @@ _marks: dict[int, str] = {}  # by process: a forked one needs a mark of its own
 _PARQUET = "import pyarrow.parquet as pq; pq.write_table"
 _LOGGED_TABLES = {
     "_delta_log/*": (
-        "Delta table",
+        "a Delta table",
         f"from deltalake import DeltaTable; {_PARQUET}(DeltaTable(FOLDER).to_pyarrow_table(), 'rows.parquet')",
     ),
     "metadata/*.metadata.json": (
-        "Iceberg table",
+        "an Iceberg table",
         "from pyiceberg.table import StaticTable; "
         f"{_PARQUET}(StaticTable.from_metadata(FOLDER).scan().to_arrow(), 'rows.parquet')",
     ),
-    ".hoodie/*": ("Hudi table", "spark.read.format('hudi').load(FOLDER).write.parquet('rows')"),
+    ".hoodie/*": ("a Hudi table", "spark.read.format('hudi').load(FOLDER).write.parquet('rows')"),
     "_versions/*.manifest": (
-        "Lance dataset",
+        "a Lance dataset",
         f"import lance; {_PARQUET}(lance.dataset(FOLDER).to_table(), 'rows.parquet')",
     ),
     "ducklake-*.parquet": (
-        "DuckLake table",
+        "a DuckLake table",
         "import duckdb; duckdb.sql(\"ATTACH 'ducklake:CATALOG' AS lake; COPY lake.TABLE TO 'rows.parquet'\")",
     ),
 }
@@ -157,7 +157,7 @@ def refuse_logged_names(names: Iterable[Path], place: str, key: str) -> None:
                 folder = f"{place.rstrip('/')}/{name.parents[pattern.count('/')].as_posix()}".removesuffix("/.")
                 raise DistilvecError(
                     key,
-                    f"{folder} is a {kind}: its files hold deleted and overwritten rows as well, which only its log "
+                    f"{folder} is {kind}: its files hold deleted and overwritten rows as well, which only its log "
                     "tells apart.",
                     f"Export its rows and name that file: {export.replace('FOLDER', repr(folder))}.",
                 )

@@ -39,6 +39,7 @@ KEY_VARIABLE = "DISTILVEC_API_KEY"  # of a server that is named by its address a
 _REPEATED = (408, 409, 425, 429)  # statuses of requests that are repeated, besides those from 500 on
 _LONGEST_PAUSE = 600.0  # seconds that a server may ask for
 _LONGEST_RETRY = 60.0  # seconds between two tries
+_WRONG_RETRIES = 2  # of an answer that is not as expected: a server that gives it three times gives it always
 _NAME_RETRIES = 2  # where the resolver has no answer for now; a machine without a network says the same
 _UNKNOWN_NAME = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 _ERROR_BYTES = 100_000  # of an answer that is not 200
@@ -259,9 +260,10 @@ class Client:
                 raise self._refusal(response, response.status_code, content)
             try:
                 answer = json.loads(content)
-                if answer.get("error"):
-                    raise self._stated_error(answer["error"], response, content)
-                self.meter.add(**_used(answer.get("usage") or {}, batch, len(content)))
+                about = answer if isinstance(answer, dict) else {}
+                if about.get("error"):
+                    raise self._stated_error(about["error"], response, content)
+                self.meter.add(**_used(about.get("usage") or {}, batch, len(content)))
                 return read(answer)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
                 reason = f"no {error}" if isinstance(error, KeyError) else str(error)
@@ -269,7 +271,7 @@ class Client:
                 beginning = self.shown(_decoded(content))
                 if beginning:
                     problem += f"; it begins with {beginning}"
-                raise _Again(problem, f"Check {self.settings}.") from None
+                raise _Again(problem, f"Check {self.settings}.", _WRONG_RETRIES) from None
 
     def _exchange(
         self, method: str, place: str, asked: dict[str, Any] | None, most_bytes: int

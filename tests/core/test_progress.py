@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from distilvec.cli.terminal import show_table
+from distilvec.core.level import Level, verbosity
 from distilvec.core.log import log, plain_time, progress
 
 
@@ -97,8 +98,7 @@ def test_the_start_of_the_work_is_not_part_of_the_time_left(monkeypatch, capsys)
     """Three seconds until the first of 500 batches, then 100 a second: 5 seconds are left, not 25 minutes."""
     clock = [0.0]
     monkeypatch.setattr("distilvec.core.log.time.monotonic", lambda: clock[0])
-    set_level(Level.VERBOSE)
-    with progress("teacher", 500, "texts") as advance:
+    with verbosity(Level.VERBOSE), progress("teacher", 500, "texts") as advance:
         for number in range(1, 501):
             clock[0] = 3 + number / 100
             advance(number)

@@ -37,14 +37,15 @@ def write_lines(path: Path, *entries: dict) -> None:
 
 def delta(folder: Path) -> None:
     """Write a Delta table of one row, whose other row was overwritten; by year, which the files do not hold."""
+    names: list[str] = []
     for version, (year, text) in enumerate((("2023", "overwritten"), ("2024", "current"))):
         name = f"year={year}/{write_rows(folder / f'year={year}' / f'part-0000{version}-c000.snappy.parquet', text)}"
         add = {"path": name, "partitionValues": {"year": year}, "size": 1, "modificationTime": 1, "dataChange": True}
         entries = [{"commitInfo": {"operation": "WRITE"}}, {"add": add}]
         if version:
-            entries.append({"remove": {"path": before, "deletionTimestamp": 1, "dataChange": True}})
+            entries.append({"remove": {"path": names[-1], "deletionTimestamp": 1, "dataChange": True}})
         write_lines(folder / "_delta_log" / f"{version:020}.json", *entries)
-        before = name
+        names.append(name)
 
 
 def iceberg(folder: Path) -> None:

@@ -36,8 +36,8 @@ class Advance(Protocol):
 class Pace:
     """Items a second, measured from the moment it is made, and the time left.
 
-    Until the first report a model is loaded, texts are tokenized, kernels are compiled: of work of 8 seconds a rate with
-    that in it promises minutes. So the time left follows from what comes after it, and is not told before.
+    Until the first report a model is loaded, texts are tokenized, kernels are compiled: a rate with that in it promises
+    minutes of work that takes seconds. So the time left follows from what comes after it, and is not told before.
     """
 
     def __init__(self, total: int, done: int) -> None:

@@ -248,7 +248,7 @@ class ApiEmbedder:
                         embedded[rows[chosen][part]] = vectors
                         done[rows[chosen][part]] = True
 
-                with closing(self.client.ask_all(planned, work)) as answered:
+                with closing(self.client.ask_all(planned, work, lambda batch, answer: None)) as answered:
                     for batch in answered:
                         chosen = rows[batch.start : batch.end]
                         share = float(tokens[chosen].sum() / max(1, tokens.sum()))
@@ -361,8 +361,9 @@ class ApiEmbedder:
             if isinstance(answer, list) or ("data" not in answer and ("embeddings" in answer or "embedding" in answer)):
                 raise DistilvecError(
                     self.key,
-                    f"{self.api.base_url}/embeddings answers in another form than OpenAI's: with a list, as llama.cpp's "
-                    "own path does, or with 'embeddings', as Ollama's /api/embed and Cohere's own /embed do.",
+                    f"{self.api.base_url}/embeddings answers in another form than OpenAI's: with a list, as "
+                    "llama.cpp's own path does, or with 'embeddings', as Ollama's /api/embed and Cohere's own /embed "
+                    "do.",
                     "Name the path with OpenAI's interface: http://HOST:8080/v1 of llama.cpp, http://HOST:11434/v1 of "
                     "Ollama, https://api.cohere.ai/compatibility/v1 of Cohere.",
                 )
@@ -412,8 +413,8 @@ def named_api(source: str, key: str, stated: Mapping[str, Any] | None = None) ->
     """Return the section of an API that is named by `openai:MODEL`, or by a URL with #MODEL behind it.
 
     A URL without a path gets /v1, and one of the endpoint is that of its server. Without #MODEL the server is asked for
-    its models, by the keys of `teacher.api` that are `stated` elsewhere. Errors: DistilvecError with `key` for what is no address, for a server that does not list its models,
-    and for one that lists several: they are named.
+    its models, with the keys of `teacher.api` that are `stated` beside the address. Errors: DistilvecError with `key`
+    for what is no address, for a server that does not list its models, and for one that lists several: they are named.
     """
     if source.startswith(OPENAI):
         model = source.removeprefix(OPENAI)

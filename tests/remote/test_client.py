@@ -459,11 +459,11 @@ def test_the_own_paths_of_other_servers_are_named(content):
         None,
     ],
 )
-def test_an_answer_that_is_always_wrong_is_asked_for_three_times(content):
+def test_an_answer_that_is_always_wrong_is_asked_for_four_times(content):
     with server_of(lambda body: ok(content)) as (address, bodies), embedder(address, retries=8) as teacher:
         with refused("teacher.api", "not as expected"):
             teacher.info()
-        assert len(bodies) == 3
+        assert len(bodies) == 4
 
 
 def test_an_answer_that_is_wrong_twice_is_asked_for_again():

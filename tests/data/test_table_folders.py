@@ -115,7 +115,7 @@ def test_a_table_with_a_log_is_refused_by_its_name(name, tmp_path):
                 reader(table, None, "teacher.model")
 
 
-def test_what_spark_writes_beside_a_table_is_no_part_of_it(tmp_path):
+def test_what_spark_writes_beside_a_table_is_no_part_of_it(tmp_path, capsys):
     """Files of tasks that failed, marks, checksums, an index of columns; partitions are read, of any name."""
     folder = tmp_path / "out.parquet"
     for name in ("lang=tr/part-0.parquet", "_old=1/part-1.parquet", "lang=__HIVE_DEFAULT_PARTITION__/part-2.PARQUET"):
@@ -126,6 +126,7 @@ def test_what_spark_writes_beside_a_table_is_no_part_of_it(tmp_path):
         (folder / name).write_text("{}")
     rows = ["_old=1/part-1.parquet", "lang=__HIVE_DEFAULT_PARTITION__/part-2.PARQUET", "lang=tr/part-0.parquet"]
     assert texts(folder) == rows
+    assert "2 files whose name or folder begins with _ are passed over" in capsys.readouterr().err
     assert [path.relative_to(folder).as_posix() for path in table_files(folder, is_parquet, KEY)] == rows
     assert ArrowFiles(folder, None, "teacher.model").count() == 3
     assert VectorTable(folder, "teacher.model", {"query": "", "document": ""}).paths == [folder / row for row in rows]

@@ -93,5 +93,16 @@ def test_a_language_added_to_a_wordpiece_model_has_long_words(tmp_path):
     assert len(tokens) > 1 and made.unk_token_id not in tokens
 
 
+@pytest.mark.parametrize("name", ["bert", "xlm_roberta"])
+def test_a_language_added_to_a_model_has_all_its_letters(name, tmp_path):
+    """Also those that its texts have only in frequent words, and once."""
+    pieces = Pieces(load_tokenizer(str(getattr(architectures, name)(tmp_path / name)), "model"), name)
+    texts = ["กขคง จชด กขคง"] * 50 + ["ตถท"]
+    always = len(hybrid(pieces, Words(["a"], pieces), lambda: ["a"], {}, 1, 1).tokenizer)
+    made = hybrid(pieces, Words(texts, pieces), lambda: texts, {}, 60, always + 60).tokenizer
+    for word in ("ทถตดชจ", "งคขก", "ก", "ท"):
+        assert made.unk_token_id not in made(word, add_special_tokens=False)["input_ids"], word
+
+
 if __name__ == "__main__":
     write_all(Path(sys.argv[1]))

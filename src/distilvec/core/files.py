@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.core.errors import Busy, DistilvecError, creating, disk_is_full, explained, first_line
-from distilvec.core.log import log
+from distilvec.core.log import log, log_once
 
 SEAL = "seal"  # the key of a JSON file that holds the checksum of all others
 _SCRATCH = re.compile(r"^\..+\.distilvec-(?P<host>[0-9a-f]{8})-(?P<mark>[0-9a-f]{8})-(?P<process>[0-9]+)$")
@@ -132,7 +132,11 @@ def table_files(path: Path, accept: Callable[[Path], bool], key: str) -> list[Pa
     files = files_below(path, accept=lambda entry: not entry.is_dir())
     names = [file.relative_to(path) for file in files]
     refuse_logged_names(names, str(path), key)
-    return [file for file, name in zip(files, names, strict=True) if accept(file) and not is_aside(name)]
+    readable = [name for name in names if accept(path / name) and not is_hidden(name)]
+    aside = [name for name in readable if is_aside(name)]
+    if aside:  # they may be somebody's own
+        log_once(f"{path}: {len(aside):,} files whose name or folder begins with _ are passed over: {aside[0]}, ...")
+    return [path / name for name in readable if not is_aside(name)]
 
 
 def is_parquet(path: Path) -> bool:

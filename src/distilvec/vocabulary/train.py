@@ -132,7 +132,7 @@ def inner_letters(tokenizer: Tokenizer, texts: Texts, prefix: str, suffix: str =
     A letter that the texts have at the beginning of words alone is one of them: new texts may have it inside.
     """
     splitter = tokenizer.pre_tokenizer
-    written = []
+    written: list[str] = []
     for letter in sorted(text_letters(tokenizer, texts)):
         word = f"a{letter}a"
         if splitter is None or [part for part, _ in splitter.pre_tokenize_str(word)] == [word]:

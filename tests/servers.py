@@ -51,7 +51,8 @@ class FaultyApi(ThreadingHTTPServer):
         self.keys = []  # of GET /models
         self.times, self.bodies, self.lock, self.order = [], [], threading.Lock(), np.random.default_rng(0)
         self.refusal = None
-        self.unwanted = set()  # a request with one of these texts is refused
+        self.unwanted = set()  # a request with one of these texts is refused, with this status
+        self.unwanted_status = 400
         self.models = ["served"]  # of GET /models; None: there is no such path
 
     @property
@@ -161,7 +162,9 @@ class _Handler(BaseHTTPRequestHandler):
         if api.refusal is not None or fault in ("429", "500", "page"):
             return self._refuse(api, fault)
         if api.unwanted.intersection(body.get("input", [])):
-            return self._send(400, b'{"error": {"message": "the input has content that is not allowed"}}')
+            return self._send(
+                api.unwanted_status, b'{"error": {"message": "the input has content that is not allowed"}}'
+            )
         if fault in ("dropped", "slow"):
             time.sleep(api.slow if fault == "slow" else 0)
             self.close_connection = True

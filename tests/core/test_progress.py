@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from distilvec.cli.terminal import show_table
+from distilvec.core.level import Level, verbosity
 from distilvec.core.log import log, plain_time, progress
 
 
@@ -93,10 +94,26 @@ def test_what_was_done_before_is_not_part_of_the_rate(monkeypatch, capsys):
     assert capsys.readouterr().err.splitlines() == ["teacher: 220/300 texts, 5.0/s, 10 s left, note"]
 
 
+def test_the_start_of_the_work_is_not_part_of_the_time_left(monkeypatch, capsys):
+    """Three seconds until the first of 500 batches, then 100 a second: 5 seconds are left, not 25 minutes."""
+    clock = [0.0]
+    monkeypatch.setattr("distilvec.core.log.time.monotonic", lambda: clock[0])
+    with verbosity(Level.VERBOSE), progress("teacher", 500, "texts") as advance:
+        for number in range(1, 501):
+            clock[0] = 3 + number / 100
+            advance(number)
+    lines = [line.partition("teacher: ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert "left" not in lines[0]
+    assert "3 s left" in lines[1] and "1 s left" in lines[2] and "in 8 s" in lines[-1]
+
+
 def test_a_bar_shows_the_same(monkeypatch, capsys):
+    clock = [0.0]
+    monkeypatch.setattr("distilvec.core.log.time.monotonic", lambda: clock[0])
     terminal = Console(stderr=True, force_terminal=True, width=120)
     monkeypatch.setattr("distilvec.core.log.console", lambda: terminal)
     with progress("teacher", 300, "texts") as advance:
+        clock[0] = 10.0
         advance(5, "long ones", work=299.0)
     printed = capsys.readouterr().err
     assert "5/300 texts" in printed and "0 s left" in printed and "long ones" in printed

@@ -39,7 +39,10 @@ def no_network(monkeypatch):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves `files` by path. `faults` by path are what the next answers do instead, in order."""
+    """Serves `files` by path. `faults` by path are what the next answers do instead, in order.
+
+    `etag` gives the ETag of a content, None for none. `compares`: it heeds If-Range.
+    """
 
     daemon_threads = True
 
@@ -47,12 +50,17 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files, self.faults, self.ranges = {}, {}, True
         self.seen = []
+        self.etag = lambda content: f'"{hashlib.md5(content).hexdigest()}"'
+        self.compares = True
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         server, path = self.server, self.path
         begin = int(self.headers.get("Range", "bytes=0-")[6:-1]) if server.ranges else 0
+        etag = server.etag(server.files.get(path, b""))
+        if server.compares and self.headers.get("If-Range", etag) != etag:
+            begin = 0
         server.seen.append((path, begin))
         fault = server.faults.get(path, []).pop(0) if server.faults.get(path) else None
         if isinstance(fault, int):
@@ -67,6 +75,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         self.send_response(206 if begin else 200)
         self.send_header("Content-Length", str(len(content) - begin))
+        if begin:
+            self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
+        if etag is not None:
+            self.send_header("ETag", etag)
         self.end_headers()
         self.wfile.write(content[begin : begin + fault[0]] if fault else content[begin:])  # then the connection ends
 
@@ -131,6 +143,30 @@ def test_a_broken_connection_is_resumed_where_it_broke(server, lines, tmp_path):
     assert len(texts(path)) == 20_000
     first, second, third, fourth = (begin for _, begin in server.seen)
     assert first == 0 and 90_000 < second == third <= 100_000 and 140_000 < fourth <= 150_000, server.seen
+
+
+HOSTS = {
+    "right": {},
+    "without If-Range": {"compares": False},
+    "without ETag": {"etag": lambda content: None},
+    "with weak ETags": {"etag": lambda content: 'W/"same"'},
+    "without ETag, with If-Range": {"etag": lambda content: None, "compares": False},
+}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_another_file_is_not_continued(server, lines, tmp_path, host):
+    """The content changes while the connection is broken: nothing of the first one is in the result."""
+    for name, value in HOSTS[host].items():
+        setattr(server, name, value)
+    path, address = tmp_path / "file", f"{get.RAW}{lines}"
+    server.faults[lines] = [(100_000,), *[500] * download.TRIES]
+    with refused("data", "after 5 tries"):
+        download.download(address, path)
+    server.files[lines] = server.files[lines].upper()
+    download.download(address, path)
+    assert path.read_bytes() == server.files[lines]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
 def test_without_ranges_the_download_begins_again(server, lines, tmp_path):

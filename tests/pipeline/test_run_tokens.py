@@ -194,9 +194,9 @@ def test_a_trimmed_student_keeps_the_tokens_of_every_prompt(tiny_recipe, tmp_pat
     recipe = tiny_recipe(teacher__prompts=prompts, student={"model": "teacher", "vocabulary": vocabulary})
     job = resolve(recipe, tmp_path / "run")
     before = load_tokenizer(str(recipe.teacher.model), "teacher")
-    assert len(job.vocabulary) < len(before)
+    assert len(job.vocabulary.tokenizer) < len(before)
     for prompt in prompts.values():
-        assert job.vocabulary.tokenize(prompt) == before.tokenize(prompt)
+        assert job.vocabulary.tokenizer.tokenize(prompt) == before.tokenize(prompt)
 
 
 def test_plan_tells_the_size_of_the_tokens(emo, tmp_path):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import architectures
 import numpy as np
 import pytest
+from interrupted import interrupt
 from refusals import refused
 from sentence_transformers import SentenceTransformer
 
@@ -124,3 +126,17 @@ def test_a_fresh_backbone_gets_a_vocabulary_of_its_own(recipe, tiny_model, tmp_p
     embeddings = made[0].auto_model.get_input_embeddings().weight
     assert len(made.tokenizer) == len(embeddings) == 290
     assert embeddings.std().item() == pytest.approx(0.02, rel=0.1)  # drawn, not composed of other rows
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
+def test_a_run_goes_on_with_an_empty_cache(recipe, tmp_path, monkeypatch, kind):
+    """As on another machine."""
+    chosen = recipe(student__vocabulary={"kind": kind, "size": 300}, train__epochs=2)
+    job = resolve(chosen, tmp_path / "run")
+    interrupt(job, 3, monkeypatch)
+    begun = (RunFolder(tmp_path / "run").vocabulary / "tokenizer.json").read_bytes()
+    shutil.rmtree(job.store.root)
+    run(chosen, tmp_path / "run")
+    student = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu").tokenizer
+    assert student.get_vocab() == job.vocabulary.tokenizer.get_vocab()
+    assert (RunFolder(tmp_path / "run").vocabulary / "tokenizer.json").read_bytes() == begun

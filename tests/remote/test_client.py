@@ -429,10 +429,47 @@ def test_a_redirect_names_the_address_without_its_password():
     assert "https://other.example:8443/v1/embeddings" in text and "hidden" not in text
 
 
-@pytest.mark.parametrize("content", [{"embeddings": [[1.0]] * 4}, {"id": "x", "embeddings": {"float": [[1.0]] * 4}}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"embeddings": [[1.0]] * 4},
+        {"id": "x", "embeddings": {"float": [[1.0]] * 4}},
+        [{"index": number, "embedding": [[1.0]]} for number in range(4)],  # llama.cpp's
+        [[1.0]] * 4,  # of Text Embeddings Inference
+    ],
+)
 def test_the_own_paths_of_other_servers_are_named(content):
-    text = failing(json.dumps(content).encode())
-    assert "Ollama" in text and "Cohere" in text
+    """At once: another answer is not to be expected."""
+    reply = lambda body: ok(content)  # noqa: E731
+    with server_of(reply) as (address, bodies), embedder(address, retries=8) as teacher:
+        with refused("teacher.api", "llama.cpp") as found:
+            teacher.info()
+        assert len(bodies) == 1 and "Ollama" in str(found.value) and "Cohere" in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        answer(PROBE, usage={"total_tokens": -5}),
+        answer(PROBE[:3]),
+        {"data": [{"index": number, "embedding": [[1.0]]} for number in range(4)]},
+        {"data": None},
+        "text",
+        7,
+        None,
+    ],
+)
+def test_an_answer_that_is_always_wrong_is_asked_for_four_times(content):
+    with server_of(lambda body: ok(content)) as (address, bodies), embedder(address, retries=8) as teacher:
+        with refused("teacher.api", "not as expected"):
+            teacher.info()
+        assert len(bodies) == 4
+
+
+def test_an_answer_that_is_wrong_twice_is_asked_for_again():
+    reply = lambda body: ok(answer(body["input"]) if len(bodies) > 2 else {})  # noqa: E731
+    with server_of(reply) as (address, bodies), embedder(address, retries=8) as teacher:
+        assert teacher.info().dim == 4 and len(bodies) == 3
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,26 @@ def test_a_server_that_stays_broken_ends_the_work_and_what_was_answered_is_kept(
     np.testing.assert_allclose(stored(TeacherCache.open(cache.folder), corpus), rows_of(corpus, table), atol=1e-7)
 
 
+@pytest.mark.parametrize(("status", "faults"), [(413, {}), (400, {}), (413, {5: "dropped"})])
+def test_parts_of_a_request_that_are_answered_are_kept(status, faults, tmp_path):
+    """One text is refused, or the connection breaks, after a part of the request of 121 texts was answered."""
+    texts = TEXTS[:121]
+    table, corpus = table_of(texts), corpus_of(tmp_path / "c", texts)
+    with FaultyApi(table, faults) as server:
+        server.unwanted, server.unwanted_status = {texts[100]}, status
+        with teacher_of(server, batch_texts=121, retries=0) as teacher:
+            cache = cache_of(tmp_path, teacher)
+            with refused("teacher.api"):
+                list(teacher.fill_steps(cache, corpus))
+        answered = sum(server.given.values()) - len(_PROBE)
+        assert 60 <= answered < 121 and len(TeacherCache.open(cache.folder)) == answered
+        server.faults, server.unwanted = {}, set()
+        with teacher_of(server) as teacher:
+            list(teacher.fill_steps(TeacherCache.open(cache.folder), corpus))
+        assert sum(server.given.values()) == 121 + AGAIN + 2 * len(_PROBE)
+    np.testing.assert_allclose(stored(TeacherCache.open(cache.folder), corpus), rows_of(corpus, table), atol=1e-7)
+
+
 def test_interrupted_the_answers_on_their_way_are_kept(tmp_path):
     table, corpus = table_of(TEXTS), corpus_of(tmp_path / "c", TEXTS)
 

@@ -19,6 +19,7 @@ from distilvec.formats.onnx import export_onnx
 from distilvec.teachers.api_embedder import _PROBE
 from distilvec.teachers.open import open_embedder, open_model
 from distilvec.teachers.sources import source_kind
+from distilvec.verbs.distill.recipe import Request, make_recipe
 from distilvec.verbs.evaluate.scores import score_models
 from distilvec.verbs.serve.model import ServedModel
 
@@ -130,6 +131,19 @@ def test_the_key_of_a_server_comes_from_the_environment(api, monkeypatch):
     monkeypatch.setenv("DISTILVEC_API_KEY", "sk-4711")
     open_embedder(api.address)
     assert api.keys == [None, "Bearer sk-4711"]
+
+
+@pytest.mark.parametrize(
+    "stated", [{"teacher.api.key_variable": "MY_KEY"}, {"teacher.api": {"key_variable": "MY_KEY"}}]
+)
+@pytest.mark.usefixtures("loopback")
+def test_a_server_is_asked_for_its_model_with_the_key_that_a_command_states(api, stated, monkeypatch, tmp_path):
+    monkeypatch.setenv("MY_KEY", "sk-4711")
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(TEXTS))
+    recipe = make_recipe(Request(api.address, str(texts), overrides=stated), tmp_path)
+    assert api.keys == ["Bearer sk-4711"]
+    assert (recipe.teacher.model, recipe.teacher.api.key_variable) == ("served", "MY_KEY")
 
 
 @pytest.mark.usefixtures("loopback")

@@ -26,10 +26,15 @@ def make(tiny_model):
 def test_it_is_made_once_and_again_when_damaged(make, tmp_path, capsys):
     folder = tmp_path / "vocabularies" / "0123"
     for _ in range(2):
-        tokenizer, figures = kept_vocabulary(folder, make)
-        assert figures == {**COUNTS, "notes": ["a note"]} and tokenizer.tokenize("river stone") and len(make.calls) == 1
+        stored = kept_vocabulary(folder, "0123", make)
+        tokenizer = stored.tokenizer
+        assert (
+            (stored.figures, stored.notes) == (COUNTS, ("a note",))
+            and tokenizer.tokenize("river stone")
+            and len(make.calls) == 1
+        )
     path = folder / "tokenizer.json"
     before = path.read_bytes()
     path.write_bytes(before + b" ")
-    assert kept_vocabulary(folder, make)[0].get_vocab() == tokenizer.get_vocab()
+    assert kept_vocabulary(folder, "0123", make).tokenizer.get_vocab() == tokenizer.get_vocab()
     assert path.read_bytes() == before and len(make.calls) == 2 and "damaged" in capsys.readouterr().err

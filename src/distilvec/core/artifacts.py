@@ -131,24 +131,26 @@ def open_or_build(
 
     Errors: DistilvecError if the folder is not ours, cannot be made, or the disk is full.
     """
-    opened = _opened(folder, fingerprint, what, load, meta)
-    if opened is not None:
-        return opened
+    content = opened(folder, fingerprint, what, load, meta)
+    if content is not None:
+        return content
     with creating(KEY, folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.with_name(f".{folder.name}.lock"), KEY, f"the {what} {folder}", wait=True):
-        opened = _opened(folder, fingerprint, what, load, meta)  # another process may have built it meanwhile
-        if opened is not None:
-            return opened
+        content = opened(folder, fingerprint, what, load, meta)  # another process may have built it meanwhile
+        if content is not None:
+            return content
         with _new_folder(folder, needed, what, meta) as new:
-            content = {FINGERPRINT: fingerprint, **build(new)}
-            content[CHECKSUMS] = {str(path.relative_to(new)): checksum_once(path) for path in _files(new)}
+            about = {FINGERPRINT: fingerprint, **build(new)}
+            about[CHECKSUMS] = {str(path.relative_to(new)): checksum_once(path) for path in _files(new)}
             sync(new)
-            write_json(new / meta, content, sealed=True, key=KEY)
+            write_json(new / meta, about, sealed=True, key=KEY)
     return load(folder)
 
 
-def _opened(folder: Path, fingerprint: str, what: str, load: Callable[[Path], Content], meta: str) -> Content | None:
+def opened(
+    folder: Path, fingerprint: str, what: str, load: Callable[[Path], Content], meta: str = META
+) -> Content | None:
     """The content of a folder; None if it is absent, of another fingerprint, or damaged (which is logged)."""
     try:
         if not (folder / meta).exists():

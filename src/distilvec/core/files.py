@@ -22,11 +22,33 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.core.errors import Busy, DistilvecError, creating, disk_is_full, explained, first_line
-from distilvec.core.log import log
+from distilvec.core.log import log, log_once
 
 SEAL = "seal"  # the key of a JSON file that holds the checksum of all others
 _SCRATCH = re.compile(r"^\..+\.distilvec-(?P<host>[0-9a-f]{8})-(?P<mark>[0-9a-f]{8})-(?P<process>[0-9]+)$")
 _marks: dict[int, str] = {}  # by process: a forked one needs a mark of its own
+# Tables whose own log says which of their files hold rows: what lies below such a table's folder, and how to export it
+_PARQUET = "import pyarrow.parquet as pq; pq.write_table"
+_LOGGED_TABLES = {
+    "_delta_log/*": (
+        "a Delta table",
+        f"from deltalake import DeltaTable; {_PARQUET}(DeltaTable(FOLDER).to_pyarrow_table(), 'rows.parquet')",
+    ),
+    "metadata/*.metadata.json": (
+        "an Iceberg table",
+        "from pyiceberg.table import StaticTable; "
+        f"{_PARQUET}(StaticTable.from_metadata(FOLDER).scan().to_arrow(), 'rows.parquet')",
+    ),
+    ".hoodie/*": ("a Hudi table", "spark.read.format('hudi').load(FOLDER).write.parquet('rows')"),
+    "_versions/*.manifest": (
+        "a Lance dataset",
+        f"import lance; {_PARQUET}(lance.dataset(FOLDER).to_table(), 'rows.parquet')",
+    ),
+    "ducklake-*.parquet": (
+        "a DuckLake table",
+        "import duckdb; duckdb.sql(\"ATTACH 'ducklake:CATALOG' AS lake; COPY lake.TABLE TO 'rows.parquet'\")",
+    ),
+}
 _WAIT = 0.2  # seconds between two tries to get a lock
 _BRIEF_TRIES, _BRIEF_WAIT = 20, 0.01  # the first tries: locks for one small file are free again by then
 
@@ -91,13 +113,58 @@ def is_hidden(inside: Path) -> bool:
     return any(part.startswith(".") for part in inside.parts)
 
 
-def parquet_files(folder: Path) -> list[Path]:
-    """The Parquet files at any depth, sorted: any case of letters, and no hidden ones."""
-    files = []
-    for path in files_below(folder):
-        if path.suffix.lower() == ".parquet" and not is_hidden(path.relative_to(folder)):
-            files.append(path)
-    return files
+def is_aside(inside: Path) -> bool:
+    """Whether a path, relative to the folder of a table, holds none of its rows: hidden, or as Spark's _temporary/.
+
+    A folder with "=" in its name is a partition.
+    """
+    return is_hidden(inside) or any(part.startswith("_") and "=" not in part for part in inside.parts)
+
+
+def table_files(path: Path, accept: Callable[[Path], bool], key: str) -> list[Path]:
+    """The files of the table at `path`: a file itself, or those of a folder that `accept` takes, at any depth, sorted.
+
+    Files that lie aside are passed over. Errors: DistilvecError for a table whose own log says which files hold rows.
+    """
+    refuse_logged_table(path, key)
+    if not path.is_dir():
+        return [path]  # whatever its name is
+    files = files_below(path, accept=lambda entry: not entry.is_dir())
+    names = [file.relative_to(path) for file in files]
+    refuse_logged_names(names, str(path), key)
+    readable = [name for name in names if accept(path / name) and not is_hidden(name)]
+    aside = [name for name in readable if is_aside(name)]
+    if aside:  # they may be somebody's own
+        log_once(f"{path}: {len(aside):,} files whose name or folder begins with _ are passed over: {aside[0]}, ...")
+    return [path / name for name in readable if not is_aside(name)]
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file's name ends as those of Parquet files."""
+    return path.suffix.lower() == ".parquet"
+
+
+def refuse_logged_table(path: Path, key: str) -> None:
+    """DistilvecError for a file or folder inside of a table with a log: rows in it may be deleted or overwritten."""
+    for folder in path.absolute().parents:
+        for pattern in _LOGGED_TABLES:
+            log_file = next(folder.glob(pattern), None) if "/" in pattern else None
+            if log_file is not None:
+                refuse_logged_names([log_file.relative_to(folder)], str(folder), key)
+
+
+def refuse_logged_names(names: Iterable[Path], place: str, key: str) -> None:
+    """DistilvecError where files of these names, relative to the folder or address `place`, are a table with a log."""
+    for name in names:
+        for pattern, (kind, export) in _LOGGED_TABLES.items():
+            if name.match(pattern):
+                folder = f"{place.rstrip('/')}/{name.parents[pattern.count('/')].as_posix()}".removesuffix("/.")
+                raise DistilvecError(
+                    key,
+                    f"{folder} is {kind}: its files hold deleted and overwritten rows as well, which only its log "
+                    "tells apart.",
+                    f"Export its rows and name that file: {export.replace('FOLDER', repr(folder))}.",
+                )
 
 
 def folder_bytes(folder: Path) -> int:

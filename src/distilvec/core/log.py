@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LINE_SECONDS = {Level.NORMAL: 30.0, Level.VERBOSE: 2.0}  # between two lines of progress
+_SURE = 1.0  # seconds after the first report from which on a rate is measured without the start of the work
+_LONG = 10.0  # seconds until the first report beside which the start of the work counts little
 _phases: tuple[str, ...] = ()  # of the work that goes on
 FIRST_LINE_SECONDS = 2.0  # work that takes longer has a line as soon as its first part is done
 
@@ -32,22 +34,34 @@ class Advance(Protocol):
 
 
 class Pace:
-    """Items a second and the time left, measured from the moment it is made."""
+    """Items a second, measured from the moment it is made, and the time left.
+
+    Until the first report a model is loaded, texts are tokenized, kernels are compiled: a rate with that in it promises
+    minutes of work that takes seconds. So the time left follows from what comes after it, and is not told before.
+    """
 
     def __init__(self, total: int, done: int) -> None:
         self.total = total
         self.start = done
         self.began = time.monotonic()
+        self.first: tuple[float, float] | None = None  # time and work of the first report
 
     def rate(self, work: float, now: float) -> float:
         """Items of average size a second."""
         return (work - self.start) / max(now - self.began, 1e-9)
 
     def time_text(self, done: int, work: float, now: float) -> str:
-        """Return "3 min left", of finished work "in 5 min"; empty while nothing is done."""
+        """Return "3 min left", of finished work "in 5 min"; empty while that is not known. Every report is told."""
         if done >= self.total:
             return f"in {plain_time(now - self.began)}"
-        rate = self.rate(work, now)
+        if self.first is None and work > self.start:
+            self.first = now, work
+        first_time, first_work = self.first or (now, work)
+        rate = 0.0
+        if now - first_time >= _SURE:
+            rate = (work - first_work) / (now - first_time)
+        elif now - self.began >= _LONG:
+            rate = self.rate(work, now)
         return f"{plain_time(max(0.0, self.total - work) / rate)} left" if rate > 0 else ""
 
 
@@ -168,10 +182,11 @@ def _lines(what: str, total: int, unit: str, start: int) -> Advance:
         nonlocal next_line, finished
         now = time.monotonic()
         amount = float(done) if work is None else work
+        left = pace.time_text(done, amount, now)
         if finished or (now < next_line and done < total):
             return
         next_line, finished = now + LINE_SECONDS[level()], done >= total
-        parts = [f"{done:,}/{total:,} {unit}", f"{pace.rate(amount, now):,.1f}/s", pace.time_text(done, amount, now)]
+        parts = [f"{done:,}/{total:,} {unit}", f"{pace.rate(amount, now):,.1f}/s", left]
         line = ", ".join(part for part in [*parts, one_line(note)] if part)
         log(f"{what}: {line}")
 

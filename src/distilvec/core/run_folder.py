@@ -133,6 +133,11 @@ class RunFolder:
         return self.details / "start.safetensors"
 
     @property
+    def vocabulary(self) -> Path:
+        """The tokenizer that was chosen for the student."""
+        return self.details / "vocabulary"
+
+    @property
     def training(self) -> TrainingFolder:
         """The files of the last stage of the training, or of the only one."""
         return TrainingFolder(self.details)

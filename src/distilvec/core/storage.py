@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from distilvec.core.addresses import has_password
 from distilvec.core.errors import DistilvecError, creating, first_line
 from distilvec.core.extras import install_command
-from distilvec.core.files import is_hidden, scratch, sync, user_cache, write_json
+from distilvec.core.files import is_aside, is_hidden, refuse_logged_names, scratch, sync, user_cache, write_json
 from distilvec.core.hashing import checksum_once
 from distilvec.core.log import log
 
@@ -88,10 +88,11 @@ class Remote:
         """
         files = []
         with self._open() as (system, path):
-            for name in sorted(system.find(path)):
-                inside = Path(name.removeprefix(path).strip("/") or Path(name).name)
+            insides = {name: Path(name.removeprefix(path).strip("/") or Path(name).name) for name in system.find(path)}
+            refuse_logged_names(insides.values(), self.address, self.key)
+            for name, inside in sorted(insides.items()):
                 is_the_address = name == path  # a single file, which is read whatever its name is
-                if not is_the_address and (is_hidden(inside) or not accepts(inside)):
+                if not is_the_address and (is_aside(inside) or not accepts(inside)):
                     continue
                 info = system.info(name)
                 version = _web_version(info) if self._is_on_the_web else str(system.ukey(name))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import TEXT_COLUMN, ColumnError, DistilvecError, nearest
-from distilvec.core.files import files_below, is_hidden
+from distilvec.core.files import table_files
 from distilvec.core.hashing import combine, hash_files
 from distilvec.core.log import log
 from distilvec.core.storage import Remote
@@ -129,10 +129,12 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
     Of an address they are local copies, which are fetched here if they are missing or other than the remote files. A
     tokenizer has none: see `source_content`.
 
-    Hidden files and files of other kinds in a folder are passed over. Errors: DistilvecError if there is none.
+    Files of other kinds in a folder, and those that lie aside (core/files.py), are passed over. Errors: DistilvecError
+    if there is none, and for a table whose own log says which files hold rows.
     """
     if source.dataset is not None:
-        return files_below(Path(source.dataset))
+        folder = Path(source.dataset)
+        return table_files(folder, Path.is_file, f"corpus.sources.{position}.dataset") if folder.is_dir() else []
     if source.url is not None:
         remote = Remote(source.url, f"corpus.sources.{position}.url")
         return remote.download(lambda path: extension(path) in READABLE)
@@ -141,14 +143,9 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
 
     path = source.path
     key = f"corpus.sources.{position}.path"
-    if not path.is_dir():
-        readers.check_readable(path, key)
-        return [path]
-    files = []
-    for file in files_below(path, accept=lambda path: not path.is_dir()):
-        if extension(file) in READABLE and not is_hidden(file.relative_to(path)):
-            readers.check_readable(file, key)  # links to nothing and pipes are no texts
-            files.append(file)
+    files = table_files(path, lambda file: extension(file) in READABLE, key)
+    for file in files:
+        readers.check_readable(file, key)  # links to nothing and pipes are no texts
     if not files:
         fix = f"Readable: {', '.join(READABLE)}."
         if readers.is_saved_dataset(path):

@@ -39,6 +39,7 @@ details/      everything else:
   metrics.jsonl       loss and validation, step by step; those of earlier stages are in stages/
   training.json       steps and time of the training; there when the training is finished
   start.safetensors   weights that were fitted to the teacher before the training
+  vocabulary/         the tokenizer that was chosen for the student
   checkpoint/, last/  where an interrupted training goes on; removed at the end (train.keep_checkpoint keeps them)
   data/, teacher/     of `distilvec classify`: the rows of its split, and the run in which the teacher learned them
 """

@@ -22,6 +22,7 @@ from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples
 from distilvec.evaluation.tasks import Task
 from distilvec.pipeline.loaded import LoadedModels
+from distilvec.pipeline.texts import StudentVocabulary
 from distilvec.remote.meter import read_counts
 from distilvec.report.record import ApiRecord, TeacherRecord
 from distilvec.teachers.cache.manifest import Manifest
@@ -111,8 +112,8 @@ class Job:
     """A recipe, resolved: teachers, texts, student, stages and the outputs that the stages require of every teacher.
 
     `recipe` has the indexes of teachers as local tables, `stated` as they were named: it is kept in the run folder.
-    `student` describes the untrained student, `student_length` is its maximum input in tokens. `vocabulary` is the
-    tokenizer of `student.vocabulary`, None if the backbone keeps its own. Without labels `examples` is None. `loaded`
+    `student` describes the untrained student, `student_length` is its maximum input in tokens. `vocabulary` is that of
+    `student.vocabulary`, None if the backbone keeps its own. Without labels `examples` is None. `loaded`
     holds the models that are in memory already. `student_content` hashes the files that the untrained student is made
     from.
     """
@@ -125,7 +126,7 @@ class Job:
     tasks: tuple[Task, ...]
     examples: Examples | None
     corpus: Corpus
-    vocabulary: Any
+    vocabulary: StudentVocabulary | None
     student: StudentInfo
     student_length: int
     teachers: tuple[Teacher, ...]

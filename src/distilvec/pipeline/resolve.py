@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedTokenizerFast, logging
+from transformers import logging
 
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Recipe, TeacherSection
@@ -50,7 +50,14 @@ from distilvec.pipeline.precision import (
     with_earlier_dtypes,
 )
 from distilvec.pipeline.size import size_student
-from distilvec.pipeline.texts import check_domains, load_corpus, load_examples, load_tasks, load_vocabulary
+from distilvec.pipeline.texts import (
+    StudentVocabulary,
+    check_domains,
+    load_corpus,
+    load_examples,
+    load_tasks,
+    load_vocabulary,
+)
 from distilvec.report.model_card import shorter_reading
 from distilvec.report.record import RunRecord, TeacherRecord
 from distilvec.students.task_head import load_head
@@ -101,14 +108,15 @@ def resolve(recipe: Recipe, folder: Path) -> Job:
         recipe = recipe.model_copy(update={"student": sized.section})
         for note in sized.notes:
             log(f"student of {stated.student.size}: {note}")
-    vocabulary = load_vocabulary(recipe.student, teacher, texts.corpus, store)
-    student, length = describe_student(recipe, teacher, in_teacher_space, vocabulary, texts.corpus, store, loaded)
+    vocabulary = load_vocabulary(recipe.student, teacher, texts.corpus, store, RunFolder(folder))
+    tokenizer = None if vocabulary is None else vocabulary.tokenizer
+    student, length = describe_student(recipe, teacher, in_teacher_space, tokenizer, texts.corpus, store, loaded)
     for note in student.notes:
         log(f"student: {note}")
     if shorter := shorter_reading(length, teacher.max_length):
         log(f"student: reads {shorter}")
 
-    content = student_content(recipe.student, teacher, vocabulary)
+    content = student_content(recipe.student, teacher, tokenizer)
     job = _make_job(recipe, stated, folder, store, descriptions, texts, student, length, vocabulary, content, loaded)
     for stage in job.stages:
         if stage.automatic is not None:
@@ -181,7 +189,7 @@ def _describe_recorded(
 
 def _make_job(
     recipe: Recipe, stated: Recipe, folder: Path, store: ArtifactStore, descriptions: Mapping[str, TeacherDescription],
-    texts: _Texts, student: StudentInfo, length: int, vocabulary: PreTrainedTokenizerFast | None, content: str,
+    texts: _Texts, student: StudentInfo, length: int, vocabulary: StudentVocabulary | None, content: str,
     loaded: LoadedModels,
 ) -> Job:  # fmt: skip
     """Decide what the stages require of every teacher, the dropout, and the precision of the teachers."""

@@ -10,7 +10,7 @@ cache root (cache.root), shared by all runs; every folder is named by the finger
 run folder
   README.txt  report.html  recipe.yaml  student/ (best)  students/step-N/
   details/                     everything else (core/run_folder.py)
-    metrics.jsonl  training.json  start.safetensors
+    metrics.jsonl  training.json  start.safetensors  vocabulary/
     checkpoint/  last/         until the run is finished, or with train.keep_checkpoint
     stages/<name>/             metrics.jsonl and checkpoint/ of all stages but the last
     record.json  report.json  samples.npz  figures/
@@ -67,6 +67,8 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
                 log(f"{name:8} {text}")
             if is_main():
                 stack.enter_context(claim_folder(job.files, job.stated, job.fingerprint, restart))
+                if job.vocabulary is not None:
+                    job.vocabulary.keep(job.files)
         if remote is not None and is_main():
             callbacks = [*callbacks, Pusher(remote, folder)]
             stack.callback(remote.push, folder)

@@ -36,9 +36,10 @@ def untrained_student(job: Job, section: StudentSection | None = None, fitted: b
         if isinstance(section.dropout, float | int) and not section.is_static:
             described[0].model = with_dropout(described[0].auto_model, section.dropout)
         return described
+    tokenizer = None if job.vocabulary is None else job.vocabulary.tokenizer
     texts = fitting_texts(job) if fitted and section.reads_texts else ()
     seed, shared = job.recipe.train.seed, any_in_teacher_space(job.stages)
-    return build_student(section, job.teacher.info, seed, shared, job.vocabulary, texts)
+    return build_student(section, job.teacher.info, seed, shared, tokenizer, texts)
 
 
 def trained_student(job: Job, device: str = "cpu") -> SentenceTransformer:
@@ -80,7 +81,7 @@ def student_tokenizer(job: Job) -> PreTrainedTokenizerBase | None:
     if job.required.tokens is None or job.required.tokens.alignment is None:
         return None
     if job.vocabulary is not None:
-        tokenizer: PreTrainedTokenizerBase = job.vocabulary
+        tokenizer: PreTrainedTokenizerBase = job.vocabulary.tokenizer
         return tokenizer
     section = job.recipe.student
     name, revision = source_name(section, job.teacher.info)

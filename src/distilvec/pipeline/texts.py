@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from distilvec.core.artifacts import ArtifactStore, open_or_build
 from distilvec.core.errors import DistilvecError
 from distilvec.core.info import TeacherInfo
 from distilvec.core.log import log
+from distilvec.core.run_folder import RunFolder
 from distilvec.data import docstrings
 from distilvec.data.corpus import (
     Corpus,
@@ -40,12 +42,13 @@ from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.students.build import source_name
 from distilvec.teachers.table_embedder import TableEmbedder
-from distilvec.vocabulary.choose import Texts, choose, kept_vocabulary
+from distilvec.vocabulary.choose import Texts, choose, kept_vocabulary, stored_vocabulary
 from distilvec.vocabulary.edit import fast_tokenizer
 from distilvec.vocabulary.load import read_tokenizer
 from distilvec.vocabulary.pieces import Pieces
+from distilvec.vocabulary.trim import Vocabulary
 
-VOCABULARY_FORMAT = 3  # of a stored vocabulary, raised with every change of the choice of its tokens
+VOCABULARY_FORMAT = 4  # of a stored vocabulary, raised with every change of the choice of its tokens
 _ROWS = 4096  # of a corpus, read together
 _SUITE_BYTES = 2_000_000
 _REPORTED_ROWS = 200_000
@@ -149,10 +152,25 @@ def below_limits(report: dict[str, Any], section: CorpusSection) -> list[str]:
     return lines
 
 
+@dataclass(frozen=True)
+class StudentVocabulary:
+    """The vocabulary of a student: as it is stored under `fingerprint`, and the student's `tokenizer`."""
+
+    fingerprint: str
+    stored: Vocabulary
+    tokenizer: PreTrainedTokenizerFast
+
+    def keep(self, run: RunFolder) -> None:
+        """Store it in the run folder: another version of a library, on another machine, may choose other tokens."""
+        kept_vocabulary(run.vocabulary, self.fingerprint, lambda: self.stored)
+
+
 def load_vocabulary(
-    section: StudentSection, teacher: TeacherInfo, corpus: Corpus, store: ArtifactStore
-) -> PreTrainedTokenizerFast | None:
-    """Choose or train the tokenizer of `student.vocabulary` on the corpus; None if the backbone keeps its own."""
+    section: StudentSection, teacher: TeacherInfo, corpus: Corpus, store: ArtifactStore, run: RunFolder
+) -> StudentVocabulary | None:
+    """Return the tokenizer of `student.vocabulary`: that of the run, a stored one, or one chosen or trained on the
+    corpus; None if the backbone keeps its own.
+    """
     vocabulary = section.vocabulary
     if vocabulary is None:
         return None
@@ -174,14 +192,16 @@ def load_vocabulary(
     if vocabulary.tokenizer is not None:
         template = read_tokenizer(vocabulary.tokenizer, pieces)
         parts.append(tokenizer_hash(template))  # its content counts, not its name alone
-    folder = store.folder("vocabularies", recipes.fingerprint(*parts))
-    stored, counts = kept_vocabulary(folder, lambda: choose(vocabulary, pieces, texts_by_language(corpus)))
-    # It may have been stored for another model with the same tokens
-    made = fast_tokenizer(Pieces(stored).state, template)
-    log(f"vocabulary: {counts['before']:,} -> {counts['tokens']:,} tokens")
-    for note in counts["notes"]:
+    name = recipes.fingerprint(*parts)
+    stored = stored_vocabulary(run.vocabulary, name)
+    if stored is None:
+        folder = store.folder("vocabularies", name)
+        stored = kept_vocabulary(folder, name, lambda: choose(vocabulary, pieces, texts_by_language(corpus)))
+    log(f"vocabulary: {stored.figures['before']:,} -> {stored.figures['tokens']:,} tokens")
+    for note in stored.notes:
         log(f"vocabulary: {note}")
-    return made
+    # It may have been stored for another model with the same tokens
+    return StudentVocabulary(name, stored, fast_tokenizer(Pieces(stored.tokenizer).state, template))
 
 
 def texts_by_language(corpus: Corpus) -> dict[str, Texts]:

@@ -39,6 +39,7 @@ KEY_VARIABLE = "DISTILVEC_API_KEY"  # of a server that is named by its address a
 _REPEATED = (408, 409, 425, 429)  # statuses of requests that are repeated, besides those from 500 on
 _LONGEST_PAUSE = 600.0  # seconds that a server may ask for
 _LONGEST_RETRY = 60.0  # seconds between two tries
+_SAME_ANSWERS = 4  # wrong in the same way, one after the other: a server that gives them gives them always
 _NAME_RETRIES = 2  # where the resolver has no answer for now; a machine without a network says the same
 _UNKNOWN_NAME = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 _ERROR_BYTES = 100_000  # of an answer that is not 200
@@ -61,12 +62,14 @@ class _Again(Exception):
     """A request that may be repeated, as often as the section says or `most_retries` times if that is less.
 
     `fix`: what to change before the same command is run again, as a sentence; empty where waiting may be enough.
+    `wrong`: what is wrong with an answer; empty where there was none.
     """
 
-    def __init__(self, problem: str, fix: str = "", most_retries: int | None = None) -> None:
+    def __init__(self, problem: str, fix: str = "", most_retries: int | None = None, wrong: str = "") -> None:
         super().__init__(problem)
         self.fix = fix
         self.most_retries = most_retries
+        self.wrong = wrong
 
 
 class BatchRefused(DistilvecError):
@@ -168,9 +171,16 @@ class Client:
         import tenacity
 
         stopping = self.meter.stopping
+        wrong: list[str] = []  # of each try
+
+        def is_last(state: tenacity.RetryCallState) -> bool:
+            error = None if state.outcome is None else state.outcome.exception()
+            wrong.append(error.wrong if isinstance(error, _Again) else "")
+            return _is_always_wrong(wrong) or state.attempt_number > self._most_retries(error)
+
         attempts = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(_Again),
-            stop=lambda state: self._is_last(state) or stopping.is_set(),
+            stop=lambda state: is_last(state) or stopping.is_set(),
             wait=tenacity.wait_random_exponential(multiplier=self.section.retry_seconds, max=_LONGEST_RETRY),
             sleep=tenacity.sleep_using_event(stopping),
             before_sleep=lambda state: self.meter.add(retries=1),
@@ -185,7 +195,8 @@ class Client:
             if isinstance(error, DistilvecError):
                 raise
             retries = attempts.statistics["attempt_number"] - 1
-            failed = Ended if retries < self._most_retries(error) else DistilvecError
+            is_early = retries < self._most_retries(error) and not _is_always_wrong(wrong)
+            failed = Ended if is_early else DistilvecError
             raise failed(
                 self.key,
                 f"{self.section.host} has not answered in full after {retries} retries; the last time: {error}. All "
@@ -236,11 +247,6 @@ class Client:
             return min(error.most_retries, self.section.retries)
         return self.section.retries
 
-    def _is_last(self, state: tenacity.RetryCallState) -> bool:
-        """Whether no retry is left after a try."""
-        error = None if state.outcome is None else state.outcome.exception()
-        return state.attempt_number > self._most_retries(error)
-
     def _ask(
         self, path: str, asked: dict[str, Any], batch: Batch, read: Callable[[Any], Answer], most_bytes: int
     ) -> Answer:
@@ -259,9 +265,10 @@ class Client:
                 raise self._refusal(response, response.status_code, content)
             try:
                 answer = json.loads(content)
-                if answer.get("error"):
-                    raise self._stated_error(answer["error"], response, content)
-                self.meter.add(**_used(answer.get("usage") or {}, batch, len(content)))
+                about = answer if isinstance(answer, dict) else {}
+                if about.get("error"):
+                    raise self._stated_error(about["error"], response, content)
+                self.meter.add(**_used(about.get("usage") or {}, batch, len(content)))
                 return read(answer)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
                 reason = f"no {error}" if isinstance(error, KeyError) else str(error)
@@ -269,7 +276,7 @@ class Client:
                 beginning = self.shown(_decoded(content))
                 if beginning:
                     problem += f"; it begins with {beginning}"
-                raise _Again(problem, f"Check {self.settings}.") from None
+                raise _Again(problem, f"Check {self.settings}.", wrong=reason) from None
 
     def _exchange(
         self, method: str, place: str, asked: dict[str, Any] | None, most_bytes: int
@@ -373,6 +380,12 @@ class Client:
             hidden = hidden[: -_MOST_SPELLED * len(self._secret) or None]
         text = one_line(hidden)
         return text if len(text) <= 200 else text[:200] + "…"
+
+
+def _is_always_wrong(wrong: list[str]) -> bool:
+    """Whether the last answers to a request were wrong in the same way: `wrong` of each try."""
+    last = wrong[-_SAME_ANSWERS:]
+    return len(last) == _SAME_ANSWERS and last[0] != "" and len(set(last)) == 1
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, partial
@@ -231,10 +232,6 @@ class ApiEmbedder:
         done = np.zeros(len(texts), dtype=bool)
         tokens = np.array(self.count(texts))
 
-        def keep(batch: Batch, vectors: Array, rows: Any) -> None:
-            embedded[rows[batch.start : batch.end]] = vectors
-            done[rows[batch.start : batch.end]] = True
-
         try:
             for role, rows in self._rows_by_role(texts):
                 asked = [self._sent(texts[row], role) for row in rows]
@@ -242,12 +239,16 @@ class ApiEmbedder:
                 planned = make_batches(asked, counts, self.section.batch_tokens or BATCH_TOKENS, self.api.batch_texts)
 
                 def work(
-                    batch: Batch, asked: list[str] = asked, counts: list[int] = counts, role: Role = role
-                ) -> Array:
+                    batch: Batch, rows: Any = rows, asked: list[str] = asked, counts: list[int] = counts,
+                    role: Role = role,
+                ) -> None:  # fmt: skip
                     chosen = slice(batch.start, batch.end)
-                    return self._in_parts(asked[chosen], counts[chosen], full, role)
+                    for part, vectors in self._in_parts(asked[chosen], counts[chosen], full, role):
+                        # At once: what is answered is kept even if a later part is refused
+                        embedded[rows[chosen][part]] = vectors
+                        done[rows[chosen][part]] = True
 
-                with closing(self.client.ask_all(planned, work, partial(keep, rows=rows))) as answered:
+                with closing(self.client.ask_all(planned, work, lambda batch, answer: None)) as answered:
                     for batch in answered:
                         chosen = rows[batch.start : batch.end]
                         share = float(tokens[chosen].sum() / max(1, tokens.sum()))
@@ -282,7 +283,8 @@ class ApiEmbedder:
         except BatchRefused as error:
             if not error.is_limit:
                 raise
-            vectors = self._in_parts(list(_PROBE), counts, self.api.dimensions, "document")
+            parts = self._in_parts(list(_PROBE), counts, self.api.dimensions, "document")
+            vectors = np.concatenate([vectors for _, vectors in parts])
         full = vectors.shape[1]
         asked = self.section.truncate_dim
         if asked is not None and asked > full:
@@ -294,34 +296,47 @@ class ApiEmbedder:
         signature = [(int(place), bool(vectors[row, place] > 0)) for row, place in enumerate(largest)]
         return _Measured(full, normalized, signature)
 
-    def _in_parts(self, texts: list[str], counts: list[int], dims: int | None, role: Role) -> Array:
-        """float32 [n, dims] of texts that were meant for one request; `counts` are their estimated tokens.
+    def _in_parts(
+        self, texts: list[str], counts: list[int], dims: int | None, role: Role
+    ) -> Iterator[tuple[slice, Array]]:
+        """Yield which texts are answered and their vectors, float32 [part, dims], in order; `counts` are their tokens.
 
-        A request that the server refuses is halved. Where it says that there are too many texts, later requests are
-        as small. Errors: DistilvecError with the text that is refused alone.
+        The texts were meant for one request. One that the server refuses is halved. Where it says that there are too
+        many texts, later requests are as small. Errors: DistilvecError with the text that is refused alone.
         """
-        if len(texts) > self._most_texts:
+        waiting = deque([slice(0, len(texts))])
+        while waiting:
+            part = waiting.popleft()
             size = self._most_texts  # another thread may make it smaller meanwhile
-            parts = [slice(start, start + size) for start in range(0, len(texts), size)]
-            return np.concatenate([self._in_parts(texts[part], counts[part], dims, role) for part in parts])
-        try:
-            return self._vectors(texts, one_batch(texts, counts), dims, role)
-        except BatchRefused as error:
-            if len(texts) == 1:
-                self.meter.stopping.set()  # before this thread takes another batch
-                raise DistilvecError(
-                    error.key,
-                    f"{error.problem.rstrip('.')}. The request had one text, of {len(texts[0]):,} characters: "
-                    f"{one_line(texts[0])[:80]!r}.",
-                    f"Shorten it, {self._leaving_out(texts[0])}or check {_settings(self.key)}.",
-                ) from None
-            half = (len(texts) + 1) // 2
-            if error.is_limit and half < self._most_texts:
-                self._most_texts = half
-                log(f"{self.api.host} refuses {len(texts)} texts in a request; from now on at most {half} "
-                    f"({self.key}.batch_texts)")  # fmt: skip
-            first = self._in_parts(texts[:half], counts[:half], dims, role)
-            return np.concatenate([first, self._in_parts(texts[half:], counts[half:], dims, role)])
+            if part.stop - part.start > size:
+                starts = range(part.start, part.stop, size)
+                waiting.extendleft(slice(start, min(start + size, part.stop)) for start in reversed(starts))
+                continue
+            try:
+                vectors = self._vectors(texts[part], one_batch(texts[part], counts[part]), dims, role)
+            except BatchRefused as error:
+                waiting.extendleft(reversed(self._halves(texts, part, error)))
+                continue
+            yield part, vectors
+
+    def _halves(self, texts: list[str], part: slice, error: BatchRefused) -> list[slice]:
+        """Return the halves of a request that was refused. Errors: DistilvecError for one of a single text."""
+        count = part.stop - part.start
+        if count == 1:
+            text = texts[part.start]
+            self.meter.stopping.set()  # before this thread takes another batch
+            raise DistilvecError(
+                error.key,
+                f"{error.problem.rstrip('.')}. The request had one text, of {len(text):,} characters: "
+                f"{one_line(text)[:80]!r}.",
+                f"Shorten it, {self._leaving_out(text)}or check {_settings(self.key)}.",
+            ) from None
+        half = (count + 1) // 2
+        if error.is_limit and half < self._most_texts:
+            self._most_texts = half
+            log(f"{self.api.host} refuses {count} texts in a request; from now on at most {half} "
+                f"({self.key}.batch_texts)")  # fmt: skip
+        return [slice(part.start, part.start + half), slice(part.start + half, part.stop)]
 
     def _leaving_out(self, sent: str) -> str:
         """Return how a recipe leaves out a text that was sent; "" for a text of an evaluation or a labelled task."""
@@ -342,14 +357,15 @@ class ApiEmbedder:
             asked["dimensions"] = self.api.dimensions
         most_bytes = MOST_BYTES + len(texts) * (dims or _MOST_DIMS) * _NUMBER_BYTES
 
-        def read(answer: dict[str, Any]) -> Array:
-            if "data" not in answer and ("embeddings" in answer or "embedding" in answer):
+        def read(answer: Any) -> Array:
+            if isinstance(answer, list) or ("data" not in answer and ("embeddings" in answer or "embedding" in answer)):
                 raise DistilvecError(
                     self.key,
-                    f"{self.api.base_url}/embeddings answers in another form than OpenAI's: with 'embeddings', as "
-                    "Ollama's /api/embed and Cohere's own /embed do.",
-                    "Name the path with OpenAI's interface: http://HOST:11434/v1 of Ollama, "
-                    "https://api.cohere.ai/compatibility/v1 of Cohere.",
+                    f"{self.api.base_url}/embeddings answers in another form than OpenAI's: with a list, as "
+                    "llama.cpp's own path does, or with 'embeddings', as Ollama's /api/embed and Cohere's own /embed "
+                    "do.",
+                    "Name the path with OpenAI's interface: http://HOST:8080/v1 of llama.cpp, http://HOST:11434/v1 of "
+                    "Ollama, https://api.cohere.ai/compatibility/v1 of Cohere.",
                 )
             return _read(answer["data"], len(texts), dims)
 
@@ -393,12 +409,12 @@ class ApiEmbedder:
             )
 
 
-def named_api(source: str, key: str) -> TeacherSection:
+def named_api(source: str, key: str, stated: Mapping[str, Any] | None = None) -> TeacherSection:
     """Return the section of an API that is named by `openai:MODEL`, or by a URL with #MODEL behind it.
 
     A URL without a path gets /v1, and one of the endpoint is that of its server. Without #MODEL the server is asked for
-    its models. Errors: DistilvecError with `key` for what is no address, for a server that does not list its models,
-    and for one that lists several: they are named.
+    its models, with the keys of `teacher.api` that are `stated` beside the address. Errors: DistilvecError with `key`
+    for what is no address, for a server that does not list its models, and for one that lists several: they are named.
     """
     if source.startswith(OPENAI):
         model = source.removeprefix(OPENAI)
@@ -415,7 +431,7 @@ def named_api(source: str, key: str) -> TeacherSection:
     if os.environ.get(TRUSTED, "") not in ("", "0"):
         api["trusted"] = True
     if not model:
-        model = _only_model(section_of(ApiSection, "teacher.api", api), key)
+        model = _only_model(section_of(ApiSection, "teacher.api", {**api, **(stated or {})}), key)
     return section_of(TeacherSection, "teacher", {"model": model, "api": api})
 
 

@@ -8,10 +8,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from distilvec.config.student import VocabularySection
-from distilvec.core.artifacts import CHECKSUMS, FINGERPRINT, open_or_build
+from distilvec.core.artifacts import CHECKSUMS, FINGERPRINT, open_or_build, opened
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.files import SEAL
 from distilvec.vocabulary.load import read_tokenizer
@@ -61,17 +61,24 @@ def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts
     return hybrid(pieces, words.pop(target), texts[target], words, share, size, section.letters)
 
 
-def kept_vocabulary(folder: Path, make: Callable[[], Vocabulary]) -> tuple[PreTrainedTokenizerFast, dict[str, Any]]:
-    """Return the tokenizer stored in `folder`, its counts and its "notes". `make` makes a missing or damaged one."""
+def kept_vocabulary(folder: Path, fingerprint: str, make: Callable[[], Vocabulary]) -> Vocabulary:
+    """Return the vocabulary stored in `folder` under `fingerprint`. `make` makes a missing or damaged one."""
 
     def build(target: Path) -> dict[str, Any]:
         vocabulary = make()
         vocabulary.tokenizer.save_pretrained(target)
         return {**vocabulary.figures, "notes": list(vocabulary.notes)}
 
-    def load(folder: Path) -> tuple[PreTrainedTokenizerFast, dict[str, Any]]:
-        content = json.loads((folder / FIGURES).read_text(encoding="utf-8"))
-        counts = {name: value for name, value in content.items() if name not in (FINGERPRINT, CHECKSUMS, SEAL)}
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False), counts
+    return open_or_build(folder, fingerprint, "vocabulary", _NEEDED, build, _load, FIGURES)
 
-    return open_or_build(folder, folder.name, "vocabulary", _NEEDED, build, load, FIGURES)
+
+def stored_vocabulary(folder: Path, fingerprint: str) -> Vocabulary | None:
+    """Return the vocabulary that `kept_vocabulary` stored in `folder`; None if there is none, or another one."""
+    return opened(folder, fingerprint, "vocabulary", _load, FIGURES)
+
+
+def _load(folder: Path) -> Vocabulary:
+    content = json.loads((folder / FIGURES).read_text(encoding="utf-8"))
+    notes = tuple(content.pop("notes"))
+    counts = {name: value for name, value in content.items() if name not in (FINGERPRINT, CHECKSUMS, SEAL)}
+    return Vocabulary(AutoTokenizer.from_pretrained(folder, trust_remote_code=False), counts, notes)

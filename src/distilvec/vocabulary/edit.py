@@ -13,8 +13,9 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from distilvec.vocabulary.pieces import Pieces, State
+from distilvec.vocabulary.pieces import Pieces, State, components
 
+LONGEST_WORD = 200  # letters that WordPiece reads as one word: its time grows with the third power of them
 _SETTINGS = (  # that a new tokenizer takes over
     "padding_side",
     "truncation_side",
@@ -65,7 +66,20 @@ def joined(pieces: Pieces, keep: Iterable[int], other: Pieces, more: Iterable[st
     if model["type"] == "BPE":
         merges = [*other_model["merges"], *pieces.state["model"]["merges"]]
         model["merges"] = _possible(merges, model, pieces.prefix)
-    return fast_tokenizer(state, pieces.tokenizer)
+    return fast_tokenizer(with_long_words(state), pieces.tokenizer)
+
+
+def with_long_words(state: State) -> State:
+    """Return tokenizer.json that reads words of any length; of a WordPiece model alone it is another one.
+
+    WordPiece makes one unknown token of a word of more than 100 letters, as Thai, Khmer, addresses and base64 have.
+    """
+    if state["model"]["type"] != "WordPiece":
+        return state
+    cut = {"type": "Split", "pattern": {"Regex": f".{{{LONGEST_WORD}}}"}, "behavior": "Isolated", "invert": False}
+    splitter = {"type": "Sequence", "pretokenizers": [*components(state["pre_tokenizer"]), cut]}
+    model = {**state["model"], "max_input_chars_per_word": LONGEST_WORD}
+    return {**state, "pre_tokenizer": splitter, "model": model}
 
 
 def needed(pieces: Pieces, keep: Iterable[int], letters: Iterable[int] | None = None) -> set[int]:

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from distilvec.core.errors import DistilvecError
 from distilvec.vocabulary.edit import alphabet, joined, needed, parts_of, restrict
 from distilvec.vocabulary.pieces import Pieces, Surface
-from distilvec.vocabulary.train import text_letters
+from distilvec.vocabulary.train import train_like
 
 Alphabet = Literal["all", "seen"]
 Counts = npt.NDArray[np.int64]
@@ -196,7 +196,8 @@ def hybrid(
 ) -> Vocabulary:
     """Keep `share` tokens of a tokenizer trained on the target language's `texts`, and old tokens of `others`.
 
-    The result has `size` tokens. The new ones are of the old tokenizer's kind, the most frequent in the target's texts.
+    The result has `size` tokens. The new ones are of the old tokenizer's kind, the most frequent in the target's texts;
+    before them the letters of these texts, which no new text then loses, if they are at most half of the share.
     Old tokens are taken in turn by language, and for each by length in characters, the most frequent first. Tokens that
     can no longer be made of their text are replaced by the next ones. Numbers outside of what tokenizer and texts allow
     are raised or lowered, with a note.
@@ -211,12 +212,11 @@ def hybrid(
     room = max(0, size - len(fixed))
     target_count = min(share, room)
     training_size = int(MORE * target_count) + len(fixed)
-    if pieces.state["model"]["type"] == "Unigram":  # its trainer refuses fewer tokens than letters
-        alphabet_size = len(text_letters(pieces.tokenizer.backend_tokenizer, texts))
-        training_size = max(training_size, alphabet_size + len(pieces.added) + 1)
-    trained = pieces.tokenizer.train_new_from_iterator(texts(), training_size, show_progress=False)
-    target_pieces = Pieces(trained, "the target's tokenizer")
+    target_pieces = Pieces(train_like(pieces, training_size, texts), "the target's tokenizer")
     target_ranked = _by_count(target.tokens(target_pieces), target_pieces)
+    letters_of_target = _new_letters(target_pieces, always)
+    if 2 * len(letters_of_target) <= target_count:
+        target_ranked = list(dict.fromkeys([*letters_of_target, *target_ranked]))
     others_ranked = list(_in_turn(pieces, counts))
     refused: set[str] = set()
     for _ in range(_ROUNDS):
@@ -332,6 +332,14 @@ def _letters(pieces: Pieces, used: set[int], letters: Alphabet) -> set[int]:
     for number in used:
         seen.update(pieces.tokens[number] or "")
     return {number for number, letter in letters_by_number.items() if len(letter) != 1 or letter in seen}
+
+
+def _new_letters(pieces: Pieces, present: set[str]) -> list[int]:
+    """Return the letters of a tokenizer that are not `present`; none where bytes write every letter."""
+    letters = alphabet(pieces)
+    if pieces.kind == "byte_level" or any(letter.startswith("<0x") for letter in letters.values()):
+        return []
+    return [number for number in letters if number not in pieces.special and pieces.tokens[number] not in present]
 
 
 def _by_count(counts: Counts, pieces: Pieces) -> list[int]:

@@ -32,8 +32,9 @@ class _TransientFailure(Exception):
 def download(url: str, path: Path, max_bytes: int = MAX_BYTES) -> None:
     """Write what `url` holds to `path`.
 
-    Bytes arrive in `path` with `.part` at the end, which a later call continues. Broken connections, missing bytes and
-    busy hosts are tried again, with growing pauses.
+    Bytes arrive in `path` with `.part` at the end, which a later call continues if the host says that it still has the
+    same file: by the ETag of the first bytes. Broken connections, missing bytes and busy hosts are tried again, with
+    growing pauses.
     Errors: DistilvecError for a host that cannot be reached, an answer such as 404, and more than `max_bytes` bytes.
     """
     part = path.with_name(f"{path.name}.part")
@@ -44,9 +45,10 @@ def download(url: str, path: Path, max_bytes: int = MAX_BYTES) -> None:
             with explained("data", part):
                 _fetch(url, part, max_bytes)
             part.replace(path)
+            _forget(part)
             return
         except _RefusedDownload as error:
-            part.unlink(missing_ok=True)
+            _forget(part)
             raise DistilvecError("data", f"{url}: {error}.") from None
         except _TransientFailure as error:
             failures += 1
@@ -62,30 +64,50 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
+def _etag_file(part: Path) -> Path:
+    """The file with the ETag of the bytes in `part`."""
+    return part.with_name(f"{part.name}.etag")
+
+
+def _forget(part: Path) -> None:
+    part.unlink(missing_ok=True)
+    _etag_file(part).unlink(missing_ok=True)
+
+
 def _fetch(url: str, part: Path, max_bytes: int) -> None:
     """Append the missing bytes of `url` to `part`. Errors: _RefusedDownload, _TransientFailure."""
     import httpx2
 
     from distilvec.remote.connect import http_client
 
-    done = _size(part)
+    etag = _etag_file(part).read_text(encoding="latin-1") if _etag_file(part).exists() else ""
+    done = _size(part) if etag else 0
     headers = {"Accept-Encoding": "identity"}  # or the bytes of Content-Length and Range are not those of the file
     if done:
-        headers["Range"] = f"bytes={done}-"
+        headers |= {"Range": f"bytes={done}-", "If-Range": etag}
     try:
         with (
             http_client("data", connections=1, timeout=TIMEOUT, follow_redirects=True) as client,
             client.stream("GET", url, headers=headers) as answer,
         ):
             if answer.status_code == 416:  # the file has no byte after `done`: the part is of another file
-                part.unlink()
+                _forget(part)
                 raise _TransientFailure("the part of an earlier download does not fit")
             if answer.status_code in _TRANSIENT:
                 raise _TransientFailure(f"status {answer.status_code}")
             if not answer.is_success:
                 raise _RefusedDownload(f"status {answer.status_code} ({answer.reason_phrase})")
-            if answer.status_code != 206:  # the host ignores Range and sends the whole file
+            new_etag = answer.headers.get("ETag", "")
+            if answer.status_code == 206:
+                is_rest = answer.headers.get("Content-Range", "").startswith(f"bytes {done}-")
+                if not is_rest or new_etag not in (etag, ""):  # the host ignores If-Range
+                    _forget(part)
+                    raise _TransientFailure("the host has another file now")
+            else:  # the whole file: another one, or the host knows no ranges
                 done = 0
+                _forget(part)
+                if new_etag and not new_etag.startswith("W/"):  # a weak one may stand for other bytes
+                    _etag_file(part).write_text(new_etag, encoding="latin-1")
             length = answer.headers.get("Content-Length", "")
             total = done + int(length) if length.isdecimal() else None
             if total is not None and total > max_bytes:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, first_line
-from distilvec.core.files import full_disk_explained, parquet_files, remove, scratch
+from distilvec.core.files import full_disk_explained, is_parquet, remove, scratch, table_files
 from distilvec.core.log import log_once
 from distilvec.data.corpus import LONGEST_TEXT, Corpus, text_key
 from distilvec.data.corpus_files import as_keys, clean_text
@@ -88,7 +88,7 @@ class VectorTable:
         self.is_one_key_for_both = prompts["query"] == prompts["document"]
         if self.is_one_key_for_both:
             self.roles = self.roles[:1]
-        self.paths = parquet_files(path) if path.is_dir() else [path]
+        self.paths = table_files(path, is_parquet, key)
         if not self.paths or not self.paths[0].is_file():
             raise DistilvecError(key, f"no Parquet file at {path}.", "Give a .parquet file or a folder of them.")
         with self._readable(self.paths[0]):

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from distilvec.core.addresses import has_password, sets_secret, unknown_setting
 from distilvec.core.errors import DistilvecError
-from distilvec.core.files import files_below, parquet_files
+from distilvec.core.files import files_below, is_aside, is_parquet
 
 ENDINGS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".npy": "npy", ".faiss": "faiss",
            ".index": "faiss", ".lance": "lancedb"}  # fmt: skip
@@ -110,4 +110,4 @@ def _is_parquet_folder(path: Path) -> bool:
     """Whether a folder holds Parquet files and is not that of a model, which may have such files next to it."""
     if not path.is_dir() or (path / "modules.json").exists():
         return False
-    return bool(parquet_files(path))
+    return any(is_parquet(file) and not is_aside(file.relative_to(path)) for file in files_below(path))

@@ -28,11 +28,12 @@ from distilvec.core.errors import DistilvecError, creating, first_line
 from distilvec.core.files import (
     files_below,
     full_disk_explained,
+    is_parquet,
     locked,
-    parquet_files,
     remove,
     remove_scratch,
     scratch,
+    table_files,
     write_json,
 )
 from distilvec.core.hashing import checksum_once, has_checksum, hash_files
@@ -429,7 +430,7 @@ def _content(section: TeacherSection, address: Address) -> str:
     if address.path is None:
         paths += address.embedded_files()
     elif address.path.is_dir():
-        paths += parquet_files(address.path) if address.kind == "parquet" else files_below(address.path)
+        paths += table_files(address.path, is_parquet, KEY) if address.kind == "parquet" else files_below(address.path)
     else:
         paths.append(_regular_file(address.path, KEY))
     return hash_files(paths, key=KEY)

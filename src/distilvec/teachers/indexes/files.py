@@ -14,7 +14,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from distilvec.core.errors import DistilvecError, first_line
-from distilvec.core.files import parquet_files
+from distilvec.core.files import is_parquet, table_files
 from distilvec.teachers.cache.columns import Part, find_columns
 from distilvec.teachers.indexes.reader import (
     ROWS,
@@ -46,7 +46,7 @@ class ArrowFiles(Reader):
     def __init__(self, path: Path, columns: Mapping[Part, str] | None, key: str) -> None:
         self.path = path
         self.key = key
-        self.paths = parquet_files(path) if path.is_dir() else [path]
+        self.paths = table_files(path, is_parquet, key)
         if not self.paths or not self.paths[0].is_file():
             raise DistilvecError(key, f"no file at {path}.", "Give a file, or a folder of Parquet files.")
         self.is_parquet = path.is_dir() or path.suffix.lower() == ".parquet"

@@ -217,7 +217,7 @@ def _teacher(request: Request, root: Path) -> dict[str, Any]:
     """Return the recipe's teacher section."""
     index = request.index
     if request.kind == "api":
-        section = _api_teacher(str(request.teacher), request.api_model)
+        section = _api_teacher(request)
     elif request.kind == "table":
         section = _index_teacher(request)
     else:
@@ -277,10 +277,13 @@ def has_texts_elsewhere(request: Request) -> bool:
     return request.kind == "table" and read_address(str(request.teacher), "teacher").kind in ("npy", "faiss")
 
 
-def _api_teacher(name: str, model: str | None) -> dict[str, Any]:
+def _api_teacher(request: Request) -> dict[str, Any]:
     """Return the section of a model behind an API: the named one, else the only one that the server lists."""
-    address = name if model is None else f"{name}#{model}"
-    return named_api(address, "teacher").model_dump(mode="json", exclude_unset=True)
+    address = str(request.teacher) if request.api_model is None else f"{request.teacher}#{request.api_model}"
+    # The server is asked with the key, or the limits, that the command states
+    stated = _stated_section(TeacherSection, "teacher", {"model": "unknown", "api": {}}, request.overrides).api
+    api_keys = {} if stated is None else stated.model_dump(mode="json", exclude_unset=True)
+    return named_api(address, "teacher", api_keys).model_dump(mode="json", exclude_unset=True)
 
 
 def _student(request: Request, root: Path) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from distilvec.data.origins import origin_numbers
 
 from benchmarks.markdown import markdown_table
 from benchmarks.results import earlier_results
@@ -75,14 +74,35 @@ class Counted:
 # -- how rows were drawn -----------------------------------------------------------------------------------------------
 
 
+class Whole:
+    """The texts of some sources, without limits: the number of the source and of the origin of each, int64 [texts]."""
+
+    def __init__(self, section: CorpusSection, folder: Path) -> None:
+        unlimited = [source.model_copy(update={"limit": None}) for source in section.sources]
+        corpus = build_corpus(CorpusSection(sources=unlimited), {}, folder)
+        self.sources = np.array(corpus.sources)
+        self.origins = np.array(corpus.origins)
+
+
+_wholes: dict[str, Whole] = {}  # by their sources: many results share them, and origins take minutes
+
+
 def drawn_by_rows(section: CorpusSection, folder: Path) -> Part:
-    """Build a corpus, and draw its validation rows as it was done before origins: each row equally likely."""
-    corpus = build_corpus(section, {}, folder)
-    rows = len(corpus)
-    count = section.validation_rows or min(max(rows // 20, 10), 4096, rows // 2)
+    """Draw the texts of each source and the validation rows as it was done before origins: each row equally likely."""
+    name = str([source.model_dump(exclude={"limit", "name"}) for source in section.sources])
+    if name not in _wholes:
+        _wholes[name] = Whole(section, folder)
+    whole = _wholes[name]
+    is_in_corpus = np.ones(len(whole.sources), dtype=np.bool_)
+    for position, source in enumerate(section.sources):
+        first, end = np.searchsorted(whole.sources, [position, position + 1])
+        count = min(source.limit or end - first, end - first)
+        thin(is_in_corpus[first:end], count, np.random.Generator(np.random.PCG64([section.seed, position])))
+    rows = int(np.count_nonzero(is_in_corpus))
     is_held_out = np.ones(rows, dtype=np.bool_)
+    count = section.validation_rows or min(max(rows // 20, 10), 4096, rows // 2)
     thin(is_held_out, count, np.random.Generator(np.random.PCG64(section.seed)))
-    return Part(np.array(corpus.origins), is_held_out)
+    return Part(whole.origins[is_in_corpus], is_held_out)
 
 
 def of_recipe(name: str, variant: str | None, limit: int | None, folder: Path) -> Part:
@@ -120,12 +140,16 @@ def of_training(folder: Path) -> Part:
 
 def of_linear_layer(folder: Path) -> Part:
     """The texts of experiments/linear_layer.py, whose last ones are the queries."""
+    from distilvec.data.origins import origin_numbers
+
     texts = english_texts(TEXTS)
     return Part(origin_numbers(texts), np.arange(len(texts)) >= len(texts) - LAYER_QUERIES)
 
 
 def of_time_to_quality(folder: Path) -> Part:
     """The texts of benchmarks/time_to_quality.py; its first candidates are the queries."""
+    from distilvec.data.origins import origin_numbers
+
     write_texts(folder, 10_000, 3000)
     trained = training_texts(folder)
     queries = sample_texts(10_000 - int(QUERY_SHARE * 10_000) + 3000)[0][:QUERIES]
@@ -192,15 +216,11 @@ def main() -> None:
 
 
 def count_all(names: Sequence[str]) -> Iterator[Counted]:
-    """Count the rows of the results of these names; results of one corpus are counted once."""
-    parts: dict[Draw, Part | None] = {}
-    for name, runs, draw in RESULTS:
-        if name not in names:
-            continue
-        if draw not in parts:
-            with tempfile.TemporaryDirectory() as folder:
-                parts[draw] = part_of(draw, Path(folder))
-        part = parts[draw]
+    """Count the rows of the results of these names, in their order."""
+    chosen = sorted((result for result in RESULTS if result[0] in names), key=lambda result: names.index(result[0]))
+    for name, runs, draw in chosen:
+        with tempfile.TemporaryDirectory() as folder:
+            part = part_of(draw, Path(folder))
         if part is None:
             yield Counted(name, runs)
             continue
@@ -224,7 +244,7 @@ def origins_table(content: Mapping[str, Any]) -> str:
     for row in content["rows"]:
         cells = [f"`{row['result']}.json`", row["runs"]]
         if row["share"] is None:
-            cells += ["", "", "texts are not public any more"]
+            cells += ["", "", "not counted: texts are missing here"]
         else:
             share = f"{100 * row['share']:.1f}%"
             share = f"**{share}**" if row["share"] > MOST else share

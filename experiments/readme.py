@@ -42,6 +42,7 @@ from experiments.distillmoe_tables import (
 )
 from experiments.hardware import hardware_table
 from experiments.headlines import headlines_table
+from experiments.held_out_origins import origins_table
 from experiments.intents import intents_table
 from experiments.levers import levers_table
 from experiments.linear_layer import layers_table
@@ -139,6 +140,7 @@ def pages() -> dict[str, dict[str, str]]:
             "gpu": tables(("gpu", gpu_table)),
             "quality": tables(("time_to_quality", partial(quality_table, untouched=rival()))),
         },
+        "docs/reproduce.md": {"origins": tables(("held_out_origins", origins_table))},
         "docs/levers.md": {"levers": tables(("levers", levers_table))},
         "docs/language.md": {
             "turkish": tables(("real_teachers_turkish", partial(teachers_table, names=TURKISH))),

@@ -480,19 +480,20 @@ def training_rows(training: dict[str, Any]) -> list[list[str]]:
         part = training.get(precision)
         if part is None:
             continue
-        rates, distances = part["texts_per_second"], part["held_out_distance"]
-        title = (
-            f"training, {precision}, texts/s (distance at the end {distances['ours']:.3f}, peer {distances['peer']:.3f}"
+        rates, distances, texts = (
+            part[name] for name in ("texts_per_second", "held_out_distance", "texts_to_the_distance")
         )
-        if "learning_rate" in part:
-            title += f"; both at a rate of {part['learning_rate']:g}"
-        title += f"; {100 * part['share_of_matmul_rate']:.0f}% of the measured matrix-product rate)"
+        title = (
+            f"training, {precision}, texts/s; the ratio is of the time to one distance ({distances['ours']:.3f} after "
+            f"{texts['ours']:,} texts, peer {distances['peer']:.3f} after {texts['peer']:,}; both at a rate of "
+            f"{part['learning_rate']:g}; {100 * part['share_of_matmul_rate']:.0f}% of the measured matrix-product rate)"
+        )
         ratio = f"**{training[f'ratio_{precision}']:.1f}**"
         rows.append([title, f"{rates['ours']:.0f}", f"{rates['peer']:.0f}", ratio, command])
-        seconds = part["processor_seconds"]
-        title = f"the same, seconds of the processor for {part['texts_a_round']:,} texts"
+        milliseconds = {side: 1000 * seconds for side, seconds in part["processor_seconds_a_text"].items()}
         ratio = f"**{training[f'processor_ratio_{precision}']:.1f}**"
-        rows.append([title, f"{seconds['ours']:.1f}", f"{seconds['peer']:.1f}", ratio, command])
+        cells = ["the same, milliseconds of the processor a text", f"{milliseconds['ours']:.1f}"]
+        rows.append([*cells, f"{milliseconds['peer']:.1f}", ratio, command])
     return rows
 
 

@@ -10,8 +10,8 @@ of the median round. Each side forms its own batches. Ours are of texts of simil
 far in so short a training (over 600 steps by 0.6%: `last-layers` and `window-1` in results/levers.json). So our side
 goes on, on further texts, until it is as near to the teacher on held-out texts as the peer, and the ratio is that of
 the time to this distance. Where the distances differ by more than 1.5% then, the sides have not done the same work, and
-the command ends with status 1 and writes nothing. The peer is `SentenceTransformerTrainer` with `EmbedDistillLoss("l2")`
-and precomputed labels. Neither side validates or saves. bf16 is measured where the processor has it. A precision that
+the command ends with status 1 and writes nothing. The peer is `SentenceTransformerTrainer` with precomputed labels and
+`EmbedDistillLoss("l2")`. Neither side validates or saves. bf16 is measured where the processor has it. A precision that
 is not measured keeps its figures in FILE, each with the machine they were taken on.
 
     ratio_PRECISION            the peer's time to the distance over ours: texts over texts a second

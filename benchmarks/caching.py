@@ -10,6 +10,7 @@ has it. Figures are medians; in the JSON:
     ratio_bf16          ours in bf16 over the peer as it is called by default, in fp32
     ratio_bf16_vs_bf16  ours in bf16 over the peer with its weights in bf16
     processor_ratio_*   the same of processor time: on a busy machine compare this
+    load_before         load average when the command began; a run on a busy machine says so
     minimum_cosine      of each side's vectors to the peer's in fp32 (float32, before they are stored)
 """
 
@@ -18,9 +19,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ import torch
 import transformers
 from sentence_transformers import SentenceTransformer
 
+from benchmarks.stopwatch import busy_note, spent
 from benchmarks.texts import sample_texts
 from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
 from distilvec.core.device import fast_bf16
@@ -50,6 +52,7 @@ Vectors = npt.NDArray[np.float32]
 
 
 def main() -> None:
+    load = os.getloadavg()[0]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--texts", type=int, default=4096)
@@ -62,8 +65,11 @@ def main() -> None:
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
         report = measure(arguments.texts, arguments.repeats, arguments.batch_sizes, arguments.data, Path(folder))
+    report |= {"load_before": round(load, 2), "cores": os.cpu_count()}
     write_json(arguments.json, report)
     print(json.dumps(report, indent=1))
+    if note := busy_note(load):
+        print(note)
 
 
 def measure(count: int, repeats: int, sizes: list[int], data: Path | None, folder: Path) -> dict[str, Any]:
@@ -95,9 +101,9 @@ def measure(count: int, repeats: int, sizes: list[int], data: Path | None, folde
                 f"ours_{name}": partial(fill_cache, cache, corpus, teachers[name]),
             }
             for side, job in jobs.items():
-                began = time.process_time()
-                seconds[side].append(_time(job))
-                processor[side].append(time.process_time() - began)
+                work = spent(job)
+                seconds[side].append(work.seconds)
+                processor[side].append(work.processor_seconds)
 
     rates = {side: len(texts) / statistics.median(values) for side, values in seconds.items()}
     work = {side: statistics.median(values) for side, values in processor.items()}
@@ -164,13 +170,7 @@ def _encode(model: SentenceTransformer, texts: list[str], size: int) -> Vectors:
 def _try_sizes(model: SentenceTransformer, texts: list[str], sizes: list[int]) -> dict[int, float]:
     """Texts a second by batch size, after one batch to warm up."""
     _encode(model, texts[:32], 32)
-    return {size: len(texts) / _time(partial(_encode, model, texts, size)) for size in sizes}
-
-
-def _time(job: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    job()
-    return time.perf_counter() - began
+    return {size: len(texts) / spent(partial(_encode, model, texts, size)).seconds for size in sizes}
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@
 
 Caching: ours is everything that filling a cache does (tokenizing, the model, checks, float16 shards); the peer is
 `SentenceTransformer.encode` at its best batch size, tried first, with its weights in the same precision. Training: the
-un-squared L2 distance to the cached vectors on both sides, the same weights, texts and batches (benchmarks/training.py
-has both sides). Sides alternate; figures are medians. bf16 on both sides where the device has it. The peer needs
-sentence-transformers 6.2: the data collator of 6.0 takes one number as the label of a text. In the JSON, by size:
+un-squared L2 distance to the cached vectors on both sides, the same weights, texts, size of batches and rate
+(benchmarks/training.py has both sides). Sides alternate; figures are medians. bf16 on both sides where the device has
+it. The peer needs sentence-transformers 6.2: the data collator of 6.0 takes one number as the label of a text. In the
+JSON, by size:
 
     caching, training       texts a second of each side, their ratio, peak GPU megabytes
     share_of_peak           of the rate of a large bf16 matrix product, measured first (6 x parameters x tokens a text
@@ -62,6 +63,7 @@ SIZES = {  # layers, dims, heads, vocabulary; base and large have BERT's own
     "large": (24, 1024, 16, 30522),
 }
 BATCH_SIZES = (32, 128, 512)  # tried for the peer's encode
+LEARNING_RATE = 1e-4  # of both sides
 
 
 def main() -> None:
@@ -170,7 +172,7 @@ def measure_caching(
 def measure_training(job: Job, cache: TeacherCache, precision: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Texts a second of both training loops, from the same weights on the same texts."""
     device, student = arguments.device, untrained_student(job)
-    settings = (precision, device, arguments.batch_size)
+    settings = (precision, LEARNING_RATE, device, arguments.batch_size)
     ours = Ours(job, cache, copy.deepcopy(student), *settings)
     peer = Peer(job, cache, student, *settings)
     rounds = np.array_split(job.corpus.train_rows[: arguments.texts * arguments.repeats], arguments.repeats)
@@ -181,7 +183,7 @@ def measure_training(job: Job, cache: TeacherCache, precision: str, arguments: a
         for name, side in (("ours", ours), ("peer", peer)):
             with sampled_use(device, busy if name == "ours" and number else []):
                 seconds: list[float] = []  # the loop's own: what a side prepares before it does not count
-                _, megabytes = clock(lambda: seconds.append(side.train(rows)), device)  # noqa: B023
+                _, megabytes = clock(lambda: seconds.append(side.train(rows).seconds), device)  # noqa: B023
             if number:
                 rates[name].append(len(rows) / seconds[0])
                 memory[name].append(megabytes)

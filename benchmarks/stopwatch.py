@@ -1,10 +1,13 @@
-"""The training loop with a clock around its steps, and the memory in use."""
+"""What work takes: clocks of the wall and of the processor, the training loop with a clock, the memory in use."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +17,37 @@ from distilvec.core.objective import LossTerms
 from distilvec.data.sampler import Batches
 from distilvec.train.trainer import Trainer
 from distilvec.train.update import Gradients, Update
+
+QUIET = 0.25  # load a core that the start of Python itself gives; more is other work
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of the clock, and of the processor: all threads and the child processes that have ended."""
+
+    seconds: float
+    processor_seconds: float
+
+
+def spent(work: Callable[[], Any]) -> Spent:
+    """Do some work; return what it took."""
+    processor, began = processor_time(), time.perf_counter()
+    work()
+    return Spent(time.perf_counter() - began, processor_time() - processor)
+
+
+def processor_time() -> float:
+    """Return the seconds of the processor that this process and its children have used."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def busy_note(load: float) -> str:
+    """Say that other work ran when a measurement began, by the load average of then; "" on a quiet machine."""
+    cores = os.cpu_count() or 1
+    if load <= QUIET * cores:
+        return ""
+    return f"busy machine: a load of {load:.1f} on {cores} cores before the start. Compare the processor's time."
 
 
 class Stopwatch:
@@ -45,8 +79,18 @@ class Stopwatch:
         return timed
 
 
-class Timed(Trainer):
-    """The loop with a clock around every step; nothing is validated or saved."""
+class Bare(Trainer):
+    """The loop alone: nothing is validated or saved, and no student goes back to its start."""
+
+    def _validate(self) -> dict[str, float]:
+        return {}
+
+    def _checkpoint(self) -> None:
+        """Nothing."""
+
+
+class Timed(Bare):
+    """The loop with a clock around every step."""
 
     def __init__(self, *values: Any) -> None:
         super().__init__(*values)
@@ -58,12 +102,6 @@ class Timed(Trainer):
         norms = super()._step(batches, index)
         self.seconds.append(now(self.device.type) - began)
         return norms
-
-    def _validate(self) -> dict[str, float]:
-        return {}
-
-    def _checkpoint(self) -> None:
-        """Nothing."""
 
 
 def now(device: str) -> float:

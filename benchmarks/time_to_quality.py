@@ -2,7 +2,7 @@
 
     pip install --no-deps --target M2V model2vec 'skeletoken>=0.6,<0.7'
     python -m benchmarks.time_to_quality WORKSPACE --teacher all-mpnet-base-v2 --job 5M --minutes 60 --model2vec M2V \\
-        --json results/time_to_quality.json [--sides distilvec sentence-transformers model2vec]
+        --json results/time_to_quality.json [--sides distilvec sentence-transformers fitted model2vec]
     python -m benchmarks.time_to_quality WORKSPACE --job minilm ...          the second job, into the same file
 
 `python -m experiments.readme` makes the table and the picture of docs/speed.md.
@@ -23,6 +23,8 @@ usual way:
 - sentence-transformers: the two ways of its example model_distillation.py, in bf16 where the hardware has it. minilm:
   MSELoss to the teacher's vectors, which PCA cuts to the student's width. 5M: the teacher with four of its layers;
   there is no way to a smaller vocabulary, so that this student is larger. static: nothing.
+- fitted: the same trainer and loss for minilm, but behind distilvec's start: a linear layer to the teacher's whole
+  vectors, fitted by ridge regression. What differs from distilvec then is the loop. An hour or more on a core.
 - model2vec: static vectors of the same teacher, 256 dims; it reads no texts, and has one point.
 
 The file keeps what other jobs and sides have left there.
@@ -46,6 +48,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.results import earlier_results
+from benchmarks.stopwatch import busy_note
 from benchmarks.texts import SHARED, sample_texts
 
 ROOT = Path(__file__).parents[1]
@@ -91,6 +94,8 @@ def main() -> None:
     for side in arguments.sides:
         if side == "sentence-transformers" and arguments.job in ("static", "5M-minilm"):
             continue  # it has no way of its own to such a student
+        if side == "fitted" and arguments.job != "minilm":
+            continue  # only there the student is narrower than the teacher's vectors
         if side == "model2vec" and arguments.job != "static":
             continue  # its students are static
         if side == "model2vec" and arguments.model2vec is None:
@@ -187,6 +192,8 @@ def run_side(side: str, arguments: argparse.Namespace, workspace: Path) -> dict[
         "load_before": round(load, 1),
         "points": [],
     }
+    if note := busy_note(load):
+        print(note)
     for student in saved_students(folder):
         saved = max(file.stat().st_mtime for file in student.rglob("*.safetensors"))
         point, result["parameters"] = quality(student, workspace, arguments.suite)
@@ -254,7 +261,9 @@ def run_sentence_transformers(arguments: argparse.Namespace, workspace: Path, fo
     else:
         student = SentenceTransformer(resolve_model(arguments.student))
         width = student.get_embedding_dimension() or 0
-        if labels.shape[1] > width:
+        if arguments.side == "fitted":
+            student = with_fitted_layer(student, texts, labels)
+        elif labels.shape[1] > width:
             labels = (labels @ PCA(n_components=width).fit(labels).components_.T).astype(np.float32)
 
     steps = max(1, arguments.epochs * len(texts) // batch)
@@ -287,6 +296,23 @@ def pruned(model: Any, layers: list[int]) -> Any:
     return model
 
 
+def with_fitted_layer(student: Any, texts: list[str], labels: Vectors) -> Any:
+    """Put a linear layer to the labels behind a student of unit vectors, fitted as distilvec fits its own."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize
+
+    from distilvec.pipeline.start import RIDGE_TEXTS
+    from distilvec.students.ridge import ridge
+
+    count = RIDGE_TEXTS[0]
+    inputs = torch.from_numpy(embed(student, texts[:count]))
+    weight = ridge(inputs, torch.from_numpy(labels[:count])).weight.float()
+    rows, columns = weight.shape
+    layer = Dense(columns, rows, bias=False, activation_function=torch.nn.Identity(), init_weight=weight)
+    return SentenceTransformer(modules=[*student, layer, Normalize()], device="cpu")
+
+
 def run_model2vec(arguments: argparse.Namespace, workspace: Path, folder: Path) -> None:
     """Distil static vectors with model2vec's defaults."""
     sys.path.append(str(arguments.model2vec))
@@ -302,6 +328,7 @@ def run_model2vec(arguments: argparse.Namespace, workspace: Path, folder: Path) 
 SIDES: dict[str, Callable[[argparse.Namespace, Path, Path], None]] = {
     "distilvec": run_distilvec,
     "sentence-transformers": run_sentence_transformers,
+    "fitted": run_sentence_transformers,
     "model2vec": run_model2vec,
 }
 

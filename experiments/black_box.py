@@ -27,6 +27,7 @@ from distilvec.core.files import write_json
 from distilvec.models.load import load_model
 from distilvec.pipeline.opened_run import Run
 from experiments.linear_layer import english_texts
+from experiments.untouched import TITLE, Untouched, beside
 
 SUITE = Path(__file__).parents[1] / "recipes" / "suites" / "retrieval.yaml"
 STUDENT = "all-MiniLM-L6-v2"
@@ -107,8 +108,8 @@ def row_of(run: Run, teacher: str) -> dict[str, Any]:
     }
 
 
-def table(report: Mapping[str, Any]) -> str:
-    """Return a line for each way to the teacher."""
+def table(report: Mapping[str, Any], untouched: Untouched) -> str:
+    """Return a line for each way to the teacher; then the rival of all."""
     lines = []
     for row in report["rows"]:
         found = row["retrieval"]
@@ -120,6 +121,8 @@ def table(report: Mapping[str, Any]) -> str:
             f"{found['asymmetric']:.1f}",
         ]
         lines.append(cells)
+    rival = beside(untouched.averages["retrieval"], [row["retrieval"]["student"] for row in report["rows"]])
+    lines.append([TITLE, "", "", rival, ""])
     ways = markdown_table(["the teacher is", "steps", "distance", "retrieval", "asymmetric"], lines)
     teacher = report["rows"][0]["retrieval"]["teacher"]
     told = (

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.markdown import markdown_table
 from experiments.site.figures import BLUE, ORANGE, svg, text
+from experiments.untouched import SIZE, TITLE, Untouched, beside
 
 JOBS = {
     "minilm": "mpnet → all of MiniLM",
@@ -18,6 +19,10 @@ JOBS = {
 COLOURS = {"minilm": BLUE, "5M": ORANGE, "5M-minilm": "#3f9b5f", "static": "#9467bd"}
 MEASURES = {"neighbors": ("neighbours", 2), "cranfield": ("Cranfield", 1), "xquad-en": ("XQuAD", 1)}
 
+WAYS = {
+    "sentence-transformers": "sentence-transformers, its example script",
+    "fitted": "the same trainer, behind our fitted layer",
+}
 TITLES = {
     "neighbors": "neighbours found",
     "cranfield": "Cranfield, nDCG@10",
@@ -30,10 +35,11 @@ PANEL, FIRST_LEFT, APART = 225, 45, 280
 TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100)  # minutes
 
 
-def quality_table(found: Mapping[str, Any]) -> str:
-    """Return the last student of each side, and when distilvec reaches the best of the others."""
+def quality_table(found: Mapping[str, Any], untouched: Untouched) -> str:
+    """Return the last student of each side, their rival, and when distilvec reaches the best of the others."""
     head = ["job", "way", "parameters", "minutes", *(title for title, _ in MEASURES.values())]
     rows = []
+    students = []
     sentences = []
     for name, job in found.items():
         title = JOBS[name]
@@ -42,10 +48,14 @@ def quality_table(found: Mapping[str, Any]) -> str:
                 continue
             last = result["points"][-1]
             size = f"{result['parameters'] / 1e6:.1f} M"
-            rows.append([title, side, size, f"{last['minutes']:.1f}", *_values(last)])
+            rows.append([title, WAYS.get(side, side), size, f"{last['minutes']:.1f}", *_values(last)])
             title = ""
+            students.append(last)
         sentences += _reached(name, job["sides"])
     first = next(iter(found.values()))
+    tasks = ("cranfield", "xquad-en")
+    scores = [beside(untouched.scores[task], [student[task] for student in students]) for task in tasks]
+    rows.append([TITLE, "", SIZE, "", "", *scores])
     rows.append(["teacher", "", "", "", *_values(first["teacher"])])
     setting = (
         f"Every side has the same {first['texts']:,} texts, {first['epochs']} passes and one CPU thread. Its clock "
@@ -75,7 +85,7 @@ def _reached(name: str, sides: Mapping[str, Any]) -> list[str]:
             reached = next((point["minutes"] for point in own if point[key] >= best[key]), None)
             told = "not reached" if reached is None else f"reached after {reached:.1f}"
             parts.append(f"{title} {best[key]:.{digits}f} after {best['minutes']:.1f} minutes, {told}")
-        sentences.append(f"{JOBS[name]}, the best of {side}: {'; '.join(parts)}.")
+        sentences.append(f"{JOBS[name]}, the best of {WAYS.get(side, side)}: {'; '.join(parts)}.")
     return sentences
 
 
@@ -103,6 +113,8 @@ def draw_quality(found: Mapping[str, Any]) -> str:
         parts.append(_dot(x, LEGEND, colour, is_filled=True))
         parts.append(text(x + 12, LEGEND + 4, JOBS[job], "start", font_size="12"))
     others = "hollow: sentence-transformers' trainer (blue) and model2vec (violet)"
+    if any("fitted" in job["sides"] for job in found.values()):
+        others += "; dashed: behind our fitted layer"
     parts.append(text(FIRST_LEFT - 5, LEGEND + 26, f"filled: distilvec; {others}", "start", font_size="12"))
     return svg(WIDTH, HEIGHT, *parts)
 
@@ -127,7 +139,8 @@ def _panel(found: Mapping[str, Any], measure: str, left: int) -> list[str]:
             points = [(_across(point["minutes"], left), _up(point[measure] / teacher)) for point in result["points"]]
             if points:
                 line = " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-                parts.append(f'<path d="M{line}" fill="none" stroke="{COLOURS[job]}" stroke-width="1.5"/>')
+                dashes = ' stroke-dasharray="5 3"' if side == "fitted" else ""
+                parts.append(f'<path d="M{line}" fill="none" stroke="{COLOURS[job]}" stroke-width="1.5"{dashes}/>')
             parts += [_dot(x, y, COLOURS[job], is_filled=side == "distilvec") for x, y in points]
     return parts
 

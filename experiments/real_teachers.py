@@ -26,6 +26,7 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.opened_run import Run
 from distilvec.verbs.runs.function import runs_below
 from experiments.shootout import difference
+from experiments.untouched import SIZE, TITLE, Untouched, beside
 
 STARTS = {  # the variants of real_teachers.yaml, and what the student is before its training
     "mpnet-ridge": "mpnet, fitted layer",
@@ -90,10 +91,10 @@ def row_of(folder: Path) -> dict[str, Any]:
     }
 
 
-def table(report: Mapping[str, Any], names: Mapping[str, str]) -> str:
+def table(report: Mapping[str, Any], names: Mapping[str, str], untouched: Untouched | None = None) -> str:
     """Return a line for each run: distance and neighbours found, and scores, before training and after it.
 
-    Runs with several seeds have means, and their number.
+    Runs with several seeds have means, and their number. The rival comes last.
     """
     seeds: dict[str, list[Mapping[str, Any]]] = {}
     for row in report["rows"]:
@@ -110,6 +111,12 @@ def table(report: Mapping[str, Any], names: Mapping[str, str]) -> str:
         if name in rows:
             several = f" ({len(seeds[name])} seeds)" if len(seeds[name]) > 1 else ""
             lines.append(cells_of(rows[name], title + several, tasks, with_documents))
+    if untouched is not None:
+        cells = [TITLE, SIZE, "", "", "", ""]
+        cells += [
+            beside(untouched.scores[task], [score_of(row, "student", task) for row in rows.values()]) for task in tasks
+        ]
+        lines.append(cells + [""] * (len(columns) - len(cells)))
     return markdown_table(columns, lines)
 
 

@@ -24,6 +24,7 @@ from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL
 from distilvec.pipeline.opened_run import Run
 from distilvec.verbs.runs.function import runs_below
 from experiments.alternatives import latencies
+from experiments.untouched import SIZE, TITLE, Untouched, beside
 
 TITLES = {  # the variants of students.yaml
     "english-5m": "English, 5M",
@@ -103,8 +104,8 @@ def row_of(run: Run) -> dict[str, Any]:
     }
 
 
-def students_table(found: Mapping[str, Any]) -> str:
-    """Return a line for each student: what it keeps, its size and its speed."""
+def students_table(found: Mapping[str, Any], untouched: Untouched | None = None) -> str:
+    """Return a line for each student: what it keeps, its size and its speed; behind those of mpnet their rival."""
     head = [
         "student", "teacher", "parameters", "neighbours", "average, %", "retrieval, %", "asymmetric, %", "int8, MB",
         "int8, ms", "teacher, ms",
@@ -125,11 +126,32 @@ def students_table(found: Mapping[str, Any]) -> str:
             f"{row['milliseconds']['teacher']:.0f}",
         ]
         lines.append(cells)
+    of_mpnet = rows_of_mpnet(found)
+    if untouched is not None and of_mpnet:
+        average, retrieval = untouched_shares(of_mpnet, untouched)
+        lines.insert(len(of_mpnet), [TITLE, "", SIZE, "", average, retrieval, "", "", "", ""])
     return markdown_table(head, lines, columns="ll" + "r" * 8)
 
 
-def distances_table(found: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return a line for each of some students: distance and neighbours before and after training, and retrieval."""
+def rows_of_mpnet(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the rows of the students of all-mpnet-base-v2, which are the first ones."""
+    return [row for row in found["rows"] if row["teacher"] == "mpnet"]
+
+
+def untouched_shares(rows: Sequence[Mapping[str, Any]], untouched: Untouched) -> list[str]:
+    """Return the rival's average and its retrieval in % of the teacher of these students, bold where it wins."""
+    rival = {"averages": {"teacher": rows[0]["averages"]["teacher"], "untouched": untouched.averages}}
+    shares = []
+    for average in (AVERAGE, RETRIEVAL):
+        students = [share_of(row, "student", average) for row in rows]
+        shares.append(beside(share_of(rival, "untouched", average), students))
+    return shares
+
+
+def distances_table(found: Mapping[str, Any], names: Sequence[str], untouched: Untouched | None = None) -> str:
+    """Return a line for each of some students: distance and neighbours before and after training, and retrieval; then
+    their rival.
+    """
     head = [
         "student", "parameters", "distance", "neighbours alone", "among the teacher's", "average, %", "retrieval, %",
         "asymmetric, %",
@@ -148,33 +170,45 @@ def distances_table(found: Mapping[str, Any], names: Sequence[str]) -> str:
                 kept(row, "asymmetric", RETRIEVAL),
             ]
             lines.append(cells)
+    if untouched is not None and lines:
+        shares = untouched_shares(rows_of_mpnet(found), untouched)
+        lines.append([TITLE, SIZE, "", "", "", *shares, ""])
     return markdown_table(head, lines) if lines else ""
 
 
 def kept(row: Mapping[str, Any], column: str, average: str) -> str:
-    """Return an average of a column as a share of the teacher's, in per cent.
+    """Return an average of a column as a share of the teacher's, in per cent."""
+    return f"{share_of(row, column, average):.1f}"
+
+
+def share_of(row: Mapping[str, Any], column: str, average: str) -> float:
+    """Return an average of a column in % of the teacher's.
 
     Where every task is retrieval, that average is the one over all tasks.
     """
     averages, key = row["averages"], AVERAGES[average]
     if key not in averages["teacher"]:
         key = AVERAGES[AVERAGE]
-    return f"{100 * averages[column][key] / averages['teacher'][key]:.1f}"
+    return 100 * float(averages[column][key]) / float(averages["teacher"][key])
 
 
-def tasks_table(found: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the scores of some students of one teacher by task, beside the teacher's."""
+def tasks_table(found: Mapping[str, Any], names: Sequence[str], untouched: Untouched | None = None) -> str:
+    """Return the scores of some students of one teacher by task, beside the teacher's and their rival's."""
     rows = [row for row in found["rows"] if row["name"] in names]
     if not rows:
         return ""
     head = ["task", "teacher"]
     for row in rows:
         head += [TITLES[row["name"]], "asymmetric"]
+    if untouched is not None:
+        head.append(TITLE)
     lines = []
     for task, score in rows[0]["scores"]["teacher"].items():
         cells = [task, f"{score:.1f}"]
         for row in rows:
             cells += [f"{row['scores'][column][task]:.1f}" for column in ("student", "asymmetric")]
+        if untouched is not None:
+            cells.append(beside(untouched.scores[task], [row["scores"]["student"][task] for row in rows]))
         lines.append(cells)
     return markdown_table(head, lines)
 

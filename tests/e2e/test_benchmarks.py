@@ -13,6 +13,7 @@ import pytest
 from samples import make_texts
 
 from benchmarks.texts import QUANTILES, WORDS_AT, sample_texts
+from benchmarks.training import check_agreement
 from distilvec.core.device import fast_bf16
 from experiments.readme import marks, pages
 
@@ -31,9 +32,24 @@ def test_ratios_are_written(name, measured, tmp_path):
         file.writelines(json.dumps({"text": text}) + "\n" for text in make_texts(200))
     _, written = measured(name, "--data", str(data), *SMALL[name])
     precisions = ["fp32", *(["bf16"] if fast_bf16("cpu") else [])]
-    assert all(written[f"ratio_{precision}"] > 0 for precision in precisions)
+    for precision in precisions:
+        assert written[f"ratio_{precision}"] > 0 and written[f"processor_ratio_{precision}"] > 0
+        if name == "training":
+            part = written[precision]
+            assert f"{part['learning_rate']:g}" == min(
+                part["peer_distance_by_rate"], key=part["peer_distance_by_rate"].get
+            )
     origin = written["fp32"]["texts"] if name == "training" else written["text_origin"]
     assert origin == "a sample of short.jsonl.gz"
+
+
+def test_sides_at_unequal_distances_end_the_training_benchmark_with_both_numbers():
+    check_agreement({"ours": 0.6, "peer": 0.608}, "fp32")
+    with pytest.raises(SystemExit, match=r"0\.6000 .* 0\.6160") as caught:
+        check_agreement({"ours": 0.6, "peer": 0.616}, "fp32")
+    assert isinstance(caught.value.code, str), "Python prints a text and ends with status 1"
+    with pytest.raises(SystemExit):
+        check_agreement({"ours": 0.616, "peer": 0.6}, "fp32")
 
 
 @pytest.mark.slow

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from commands import Command
 
+from benchmarks.printed import blocks_of, commands
+
 ROOT = Path(__file__).parents[2]
 LESS = ("corpus.sources.0.limit=60 train.batch_size=8 train.max_steps=2 evaluation={}").split()
 
@@ -47,5 +49,12 @@ def test_every_file_the_readme_names_exists():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for name in re.findall(r"recipes/[a-z_]+\.yaml", text):
         assert (ROOT / name).exists(), name
-    for folder in re.findall(r"^  ([a-z]+)/ ", text, flags=re.MULTILINE):
-        assert (ROOT / "src" / "distilvec" / folder).is_dir(), folder
+
+
+def test_the_readme_begins_with_two_commands_for_a_fresh_clone():
+    first = blocks_of(ROOT / "README.md")[0]  # every later one needs an installed package
+    assert commands(first.code) == [["make", "quickstart"], ["make", "test"]]
+    assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in ("quickstart", "test"):
+        assert f"\n{target}: $(VENV)/" in makefile, f"make {target} sets up its environment"

@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks import time_to_quality
 from benchmarks.time_to_quality import nearest, saved_students, wait
 from experiments.quality_over_time import draw_quality, first_better, quality_table
+from experiments.untouched import TITLE, Untouched
 
 
 def test_a_process_that_is_late_is_ended():
@@ -52,9 +53,10 @@ def test_the_table_says_when_each_best_is_reached_and_leaves_out_sides_without_s
         "model2vec": {"points": []},
     }
     job = {"teacher": point(0, 1.0, 60), "sides": sides, "texts": 10_000, "epochs": 3}
-    table = quality_table({"5M": job})
+    table = quality_table({"5M": job}, Untouched({"cranfield": 51.3, "xquad-en": 80.0}, {}))
     assert "| distilvec | 4.8 M | 2.0 | 0.50 | 35.0 | 80.0 |" in table
     assert "model2vec" not in table
+    assert f"| {TITLE} |  | 22.7 M |  |  | **51.3** | 80.0 |" in table, "the rival is bold where it wins"
     assert "neighbours 0.45 after 5.0 minutes, reached after 2.0" in table
     assert "Cranfield 41.0 after 5.0 minutes, not reached" in table
     assert draw_quality({"5M": job}).count("<circle") == 3 * 4 + 4, "four students in three panels, four jobs"

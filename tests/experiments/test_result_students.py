@@ -8,6 +8,7 @@ import pytest
 
 from distilvec.verbs.run.sweep import expand
 from experiments.result_students import TITLES, distances_table, students_table, tasks_table
+from experiments.untouched import TITLE, Untouched
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "students.yaml"
 
@@ -65,6 +66,15 @@ def test_tasks_of_some_students_stand_beside_their_teacher():
     lines = [cells(line) for line in tasks_table(found, ("english-5m", "english-10m")).splitlines()]
     assert lines[2:] == [["stsb", "80.0", "70.0", "69.0", "75.0", "74.0"]]
     assert {len(line) for line in lines} == {6}
+
+
+def test_the_untouched_small_model_stands_beside_students_of_mpnet_and_is_bold_where_it_wins():
+    rival = Untouched({"cranfield": 51.0, "stsb": 69.0}, {"all": 71.0, "retrieval": 49.0})
+    found = {"rows": [row("english-5m", cranfield=40.0, stsb=70.0), row("turkish-20m", "e5", tquad=60.0)]}
+    lines = [cells(line) for line in students_table(found, rival).splitlines()]
+    assert lines[3] == [TITLE, "", "22.7 M", "", "88.8", "**98.0**", "", "", "", ""]
+    by_task = {line[0]: line[-1] for line in map(cells, tasks_table(found, ("english-5m",), rival).splitlines())}
+    assert (by_task["task"], by_task["cranfield"], by_task["stsb"]) == (TITLE, "**51.0**", "69.0")
 
 
 def test_distance_and_neighbours_are_shown_before_and_after():

@@ -114,7 +114,7 @@ def draw_origins(order: Rows, sizes: Rows, rows: int, origins: int, most: int) -
     return is_drawn
 
 
-def spread_rows(rows: Rows, origins: Rows, count: int) -> Rows:
+def spread_over_origins(rows: Rows, origins: Rows, count: int) -> Rows:
     """At most `count` of the rows, in their order: first one of each origin, then a second one, and so on.
 
     `origins` [rows] are those of the rows.

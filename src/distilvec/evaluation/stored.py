@@ -16,7 +16,7 @@ import numpy as np
 
 from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import text_key
-from distilvec.data.origins import spread_rows
+from distilvec.data.origins import spread_over_origins
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS, RetrievalTask, StoredTask, Task, make_retrieval
 from distilvec.teachers.table_embedder import TableEmbedder
@@ -72,7 +72,7 @@ def draw_stored(texts: Sequence[str], origins: Array, count: int, path: str) -> 
         raise DistilvecError("evaluation.stored", f"{path} has texts of one document only.", "Give others, too.")
     asked = distinct[np.argsort(first)][: max(1, min(count, len(distinct) // LARGEST_SHARE))]
     asked_rows = order[np.isin(origins[order], asked)]
-    chosen = spread_rows(asked_rows, origins[asked_rows], min(count, len(texts) // LARGEST_SHARE))
+    chosen = spread_over_origins(asked_rows, origins[asked_rows], min(count, len(texts) // LARGEST_SHARE))
     return chosen, np.flatnonzero(~np.isin(origins, asked))
 
 

@@ -22,7 +22,7 @@ from distilvec.core.duration import duration
 from distilvec.core.log import log, progress
 from distilvec.core.outputs import OutputSpec
 from distilvec.data.corpus import Corpus
-from distilvec.data.origins import spread_rows
+from distilvec.data.origins import spread_over_origins
 from distilvec.data.tokens import TokenStore
 from distilvec.evaluation.evaluator import check_vectors
 from distilvec.evaluation.neighbors import (
@@ -175,7 +175,7 @@ def draw_rows(job: Job, tokens: TokenStore) -> JudgedRows | None:
 def _drawn(corpus: Corpus, rows: Rows, count: int, generator: np.random.Generator) -> Rows:
     """Return `count` of the rows, drawn at random, spread over their origins."""
     rows = generator.permutation(rows)
-    return spread_rows(rows, corpus.origins[rows], count)
+    return spread_over_origins(rows, corpus.origins[rows], count)
 
 
 def plan_line(job: Job, tokens: TokenStore, model: SentenceTransformer) -> list[str] | None:

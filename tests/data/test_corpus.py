@@ -326,6 +326,9 @@ def test_texts_of_one_document_alone_are_validated_with_a_word_on_it(tmp_path):
     chunks = [" ".join(words[start : start + 60]) for start in range(0, len(words) - 60, 30)]
     built = build(tmp_path, source(tmp_path, "handbook", chunks), validation_rows=None)
     assert len(built.holdout_rows) >= 10 and "All texts are of one document" in validation_line(built.report)
+    tested = {"stored texts": chunks[:20]}
+    built = build(tmp_path, source(tmp_path, "handbook", chunks), validation_rows=None, excluded=tested)
+    assert everything(built) == chunks[20:], "what is tested is left out, text by text"
 
 
 def test_an_origin_that_is_too_large_is_trained_on(tmp_path):

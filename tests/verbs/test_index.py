@@ -251,6 +251,24 @@ def test_no_chunk_of_a_searched_article_is_trained_on_or_its_neighbour(kind, col
     assert not asked & (parts[0] | parts[1]) and not parts[0] & parts[1] and len(parts[1]) == 16
 
 
+def test_an_index_of_few_documents_is_searched_where_they_are(tmp_path):
+    """One handbook in chunks that overlap is judged chunk by chunk; of three unequal ones the smallest is asked."""
+    words = [f"w{number}" for number in range(9000)]
+
+    def handbook(first, count):
+        return [" ".join(words[first + 20 * n : first + 20 * n + 60]) for n in range(count)]
+
+    for name, texts, queries, others in (
+        ("one", handbook(0, 100), 20, 80),
+        ("three", [*handbook(0, 60), *handbook(3000, 40), *handbook(6000, 50)], 30, 110),
+    ):
+        vectors = np.random.default_rng(0).normal(size=(len(texts), 6)).astype(np.float32)
+        pq.write_table(pa.table({"text": texts, "vector": list(vectors)}), tmp_path / f"{name}.parquet")
+        neighbors = stored_tasks(TableEmbedder(TeacherSection(vectors=tmp_path / f"{name}.parquet")), 50)[0]
+        assert (len(neighbors.queries), len(neighbors.documents)) == (queries, others)
+    assert all(60 <= texts.index(query) < 100 for query in neighbors.queries)
+
+
 def test_the_teacher_itself_overlaps_fully_and_another_model_does_not(table, tiny_model, near_teacher):
     section = TeacherSection(vectors=table)
     same = check_index(tiny_model, section, sample=50)

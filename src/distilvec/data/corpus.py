@@ -42,7 +42,16 @@ from distilvec.data.corpus_files import (
     write_columns,
     write_rows,
 )
-from distilvec.data.origins import COLUMN, FEWEST_DOCUMENTS, SHARED, RunWriter, document_key, draw_origins, find_origins
+from distilvec.data.origins import (
+    COLUMN,
+    FEWEST_DOCUMENTS,
+    SHARED,
+    Origins,
+    RunWriter,
+    document_key,
+    draw_origins,
+    find_origins,
+)
 from distilvec.data.pieces import pieces
 from distilvec.data.sources import SourceText, read_texts, source_content, source_files
 from distilvec.data.task_rows import loose_text
@@ -236,10 +245,10 @@ def build_corpus(
         for kind in kinds:
             totals["excluded_as"][kind] = sum(count[kind] for count in counts)
         origins = np.unique(found.numbers[keep], return_inverse=True)[1]
-        totals["origins"] = int(origins.max(initial=-1)) + 1
+        totals["origins"] = 1 if found.is_single else int(origins.max(initial=-1)) + 1
         _check_rows(section, totals)
         drawn = _draw_validation(section, origins, found.is_common[keep])
-        if not drawn.any():  # all texts are of one document
+        if not drawn.any():  # one document has more than half of the texts, and what others have is common
             totals["origins"] = 1
             origins = np.arange(len(origins))
             drawn = _draw_validation(section, origins, np.zeros(len(origins), dtype=np.bool_))
@@ -307,10 +316,7 @@ def _draw_validation(section: CorpusSection, origins: Rows, is_common: Mask) -> 
         fewest_origins = min(VALIDATION_ORIGINS, len(sizes) // ORIGIN_SHARE)
     generator = np.random.Generator(np.random.PCG64(section.seed))
     order = generator.permutation(np.unique(origins[~is_common]))
-    is_drawn = draw_origins(order, sizes, wanted, fewest_origins, most)
-    if not is_drawn.any():
-        is_drawn = draw_origins(order[np.argsort(sizes[order], kind="stable")], sizes, 1, 1, len(origins) // 2)
-    return is_drawn[origins]
+    return draw_origins(order, sizes, wanted, fewest_origins, most)[origins]
 
 
 def excluded_line(report: Mapping[str, Any]) -> str:
@@ -392,13 +398,15 @@ class _Ingested:
 class _FoundOrigins:
     """The raw rows' `numbers` int64 and `is_common` as in `Origins`; `kinds`: what their origin is in the evaluation.
 
-    A kind is a number from 1 on, 0 for none. `columns` are those that name documents.
+    A kind is a number from 1 on, 0 for none. `columns` are those that name documents. `is_single`: all texts are of one
+    document, and have the numbers of their copies instead.
     """
 
     numbers: Rows
     is_common: Mask
     kinds: npt.NDArray[np.uint8]
     columns: list[str]
+    is_single: bool
 
 
 def _ingest(
@@ -527,6 +535,10 @@ def _find_origins(
             keys[rows] = documents[rows]
             columns.update(dict.fromkeys(sorted(read.columns)))
     origins = find_origins(raw, keys, progress)
+    is_single = len(keys) > 1 and not origins.numbers.any()
+    if is_single:
+        copies = np.unique(open_column(raw / "wholes.npy"), return_inverse=True)[1]
+        origins = Origins(copies.astype(np.int64), origins.is_common)
 
     kinds = open_column(raw / "kinds.npy")
     kinds_of_origins = np.zeros(int(origins.numbers.max(initial=-1)) + 1, dtype=np.uint8)
@@ -534,7 +546,7 @@ def _find_origins(
     kinds_of_origins[origins.numbers[excluded]] = kinds[excluded]
     raw_rows = np.flatnonzero(kinds == 0)
     numbers = origins.numbers[raw_rows]
-    return _FoundOrigins(numbers, origins.is_common[raw_rows], kinds_of_origins[numbers], list(columns))
+    return _FoundOrigins(numbers, origins.is_common[raw_rows], kinds_of_origins[numbers], list(columns), is_single)
 
 
 def _exclude(kinds: npt.NDArray[np.uint8], names: Sequence[str], keep: Mask, count: Counter[str]) -> None:

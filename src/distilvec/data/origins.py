@@ -80,7 +80,7 @@ def origin_numbers(texts: Iterable[str], documents: Iterable[object] | None = No
         keys: list[int] = []
         named = zip(texts, repeat(None)) if documents is None else zip(texts, documents, strict=True)
         while batch := list(islice(named, _TEXTS)):
-            keys += [text_key(text) if document is None else document_key(document) for text, document in batch]
+            keys += [copy_key(text) if document is None else document_key(document) for text, document in batch]
             writer.append([text for text, _ in batch])
         stack.close()
         return find_origins(Path(folder), np.array(keys, dtype=np.uint64)).numbers
@@ -92,7 +92,7 @@ def document_key(document: object) -> int:
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
-def text_key(text: str) -> int:
+def copy_key(text: str) -> int:
     """Return 64 bits that name a text, the same whatever its case and white space."""
     return document_key(f"text\0{loose_text(text)}")
 
@@ -100,7 +100,8 @@ def text_key(text: str) -> int:
 def draw_origins(order: Rows, sizes: Rows, rows: int, origins: int, most: int) -> Mask:
     """Which origins are drawn, bool [origins]: in this order, until there are so many rows and so many origins.
 
-    One whose rows, of `sizes`, would make them more than `most` is passed over.
+    One whose rows, of `sizes`, would make them more than `most` is passed over. If all are too large, it is the
+    smallest one, unless it has more than half of the rows: then none is drawn.
     """
     is_drawn = np.zeros(len(sizes), dtype=np.bool_)
     drawn_rows = drawn_origins = 0
@@ -111,6 +112,9 @@ def draw_origins(order: Rows, sizes: Rows, rows: int, origins: int, most: int) -
             is_drawn[origin] = True
             drawn_rows += int(sizes[origin])
             drawn_origins += 1
+    if not drawn_origins and len(order):
+        smallest = order[np.argmin(sizes[order])]
+        is_drawn[smallest] = 2 * sizes[smallest] <= sizes.sum()
     return is_drawn
 
 

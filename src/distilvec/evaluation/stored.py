@@ -16,7 +16,7 @@ import numpy as np
 
 from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import text_key
-from distilvec.data.origins import spread_over_origins
+from distilvec.data.origins import draw_origins, spread_over_origins
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS, RetrievalTask, StoredTask, Task, make_retrieval
 from distilvec.teachers.table_embedder import TableEmbedder
@@ -58,7 +58,7 @@ def draw_stored(texts: Sequence[str], origins: Array, count: int, path: str) -> 
     """Return the numbers of `count` texts that are searched for, and of all that have other origins than these.
 
     At most a fifth of the texts and of the `origins` [texts] are searched for, those with the smallest hashes: they are
-    the same whatever the order of the table. Errors: DistilvecError for fewer than 50 texts, and for a single origin.
+    the same whatever the order of the table. Errors: DistilvecError for fewer than 50 texts.
     """
     if len(texts) < FEWEST:
         raise DistilvecError(
@@ -67,13 +67,15 @@ def draw_stored(texts: Sequence[str], origins: Array, count: int, path: str) -> 
             "Give more, or remove the key.",
         )
     order = np.array(sorted(range(len(texts)), key=lambda row: text_key("stored", texts[row])))
+    if not origins.any():  # a single document: a text has neighbours there alone
+        origins = np.arange(len(texts))
     distinct, first = np.unique(origins[order], return_index=True)
-    if len(distinct) < 2:
-        raise DistilvecError("evaluation.stored", f"{path} has texts of one document only.", "Give others, too.")
-    asked = distinct[np.argsort(first)][: max(1, min(count, len(distinct) // LARGEST_SHARE))]
-    asked_rows = order[np.isin(origins[order], asked)]
-    chosen = spread_over_origins(asked_rows, origins[asked_rows], min(count, len(texts) // LARGEST_SHARE))
-    return chosen, np.flatnonzero(~np.isin(origins, asked))
+    wanted = max(1, min(count, len(distinct) // LARGEST_SHARE))
+    largest = len(texts) // LARGEST_SHARE
+    is_asked = draw_origins(distinct[np.argsort(first)], np.bincount(origins), 0, wanted, largest)
+    asked_rows = order[is_asked[origins[order]]]
+    chosen = spread_over_origins(asked_rows, origins[asked_rows], min(count, largest))
+    return chosen, np.flatnonzero(~is_asked[origins])
 
 
 def tasks_in_table(tasks: Sequence[Task], table: TableEmbedder) -> list[Task]:

@@ -165,22 +165,22 @@ def _reading_lines(pooling: str | None, prompts: Mapping[Any, str], length: str)
 
 
 def _layers_text(job: Job, student: SentenceTransformer) -> str:
-    """Describe the layers after the student's pooling, where they come from, and their parameters; empty without."""
+    """Describe the layers of its model that a student keeps after its pooling, and their parameters; empty without."""
+    if job.recipe.student.dense not in ("keep", "fold"):
+        return ""
     layers = [module for module in student if type(module).__name__ in ("Dense", "LayerNorm")]
     names = []
     for layer in layers:
-        kind = type(layer).__name__
-        if kind == "Dense":
-            activation = type(layer.activation_function).__name__
-            kind = f"Dense {layer.in_features} → {layer.out_features}"
-            kind += "" if activation == "Identity" else f" with {activation}"
-        names.append(kind)
-    if not names:
-        return ""
-    is_kept = job.recipe.student.dense in ("keep", "fold")
+        if type(layer).__name__ == "LayerNorm":
+            names.append("LayerNorm")
+            continue
+        activation = type(layer.activation_function).__name__
+        names.append(f"Dense {layer.in_features} → {layer.out_features}")
+        if activation != "Identity":
+            names[-1] += f" with {activation}"
     owner = "the teacher's own" if job.recipe.student.model == "teacher" else "its model's own"
     parameters = sum(weight.numel() for layer in layers for weight in layer.parameters())
-    return f"{', '.join(names)} ({owner if is_kept else 'new'}, {parameters:,} parameters)"
+    return f"{', '.join(names)} ({owner}, {parameters:,} parameters)"
 
 
 def _size_text(job: Job, student: SentenceTransformer) -> str:

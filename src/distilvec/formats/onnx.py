@@ -228,7 +228,8 @@ def parity(
         with evaluating(model):
             features = model({name: values.to(model.device) for name, values in tokens.items()})
         vectors = truncate_embeddings(features["sentence_embedding"], model.truncate_dim)  # as `encode` ends
-        expected, outputs = [vectors.float().cpu().numpy()], OUTPUTS[:1]
+        expected = [vectors.float().cpu().numpy()]
+        outputs: tuple[str, ...] = OUTPUTS[:1]
         if head is not None:
             expected += Graph(model, head).eval().run(tokens, [LOGITS])
             outputs = (*outputs, LOGITS)

@@ -37,7 +37,7 @@ def save_router(
     sentence-transformers could not load below a Router.
     """
     towers: dict[Role, SentenceTransformer] = {"query": query, "document": document}
-    prompts = {role: (tower.prompts or {}).get(role, "") for role, tower in towers.items()}
+    prompts: dict[str, str] = {role: (tower.prompts or {}).get(role, "") for role, tower in towers.items()}
 
     def write(new: Path) -> None:
         for role, tower in towers.items():

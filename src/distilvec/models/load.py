@@ -189,10 +189,10 @@ def read_modules(source: str, revision: str | None) -> list[dict[str, Any]]:
     """
     entries = []
     for entry in _module_entries(source, revision):
-        router = _read_json(source, f"{entry.get('path')}/router_config.json".lstrip("/"), revision)
-        if not _is_router(entry) or not isinstance(router, dict):
+        if not _is_router(entry):
             entries.append(entry)
             continue
+        router = _read_json(source, f"{entry['path']}/router_config.json".lstrip("/"), revision)
         structure = router["structure"]
         default = (router.get("parameters") or {}).get("default_route") or next(iter(structure))
         for path in structure["document" if "document" in structure else default]:

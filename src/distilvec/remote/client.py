@@ -306,7 +306,7 @@ class Client:
                 if response.status_code != 200 and len(content) > _ERROR_BYTES:
                     break
                 if len(content) > most_bytes:
-                    raise _Again(f"the answer is not as expected (more than {most_bytes:,} bytes)")
+                    raise _Again(f"the answer is not as expected (more than {most_bytes:,} bytes)", wrong="too long")
                 if time.monotonic() > deadline and not _is_whole(response):
                     problem = f"timed out: the answer has no end after {self.section.timeout:g} seconds"
                     raise _Again(problem, self.slow_fix)

@@ -18,7 +18,7 @@ from distilvec.core.device import fast_bf16
 from experiments.readme import marks, pages
 
 SMALL = {
-    "training": ["--texts", "32", "--repeats", "1", "--held-out", "1"],
+    "training": ["--texts", "32", "--repeats", "1", "--held-out", "1", "--agreement", "9"],
     "caching": ["--texts", "64", "--repeats", "1", "--batch-sizes", "32"],
 }
 

@@ -101,9 +101,9 @@ def measure(count: int, repeats: int, sizes: list[int], data: Path | None, folde
                 f"ours_{name}": partial(fill_cache, cache, corpus, teachers[name]),
             }
             for side, job in jobs.items():
-                work = spent(job)
-                seconds[side].append(work.seconds)
-                processor[side].append(work.processor_seconds)
+                embedding = spent(job)
+                seconds[side].append(embedding.seconds)
+                processor[side].append(embedding.processor_seconds)
 
     rates = {side: len(texts) / statistics.median(values) for side, values in seconds.items()}
     work = {side: statistics.median(values) for side, values in processor.items()}

@@ -34,6 +34,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.data.corpus import build_corpus
 from distilvec.data.corpus_files import thin
+from distilvec.data.origins import origin_numbers
 from experiments.black_box import COUNT
 from experiments.linear_layer import QUERIES as LAYER_QUERIES
 from experiments.linear_layer import TEXTS, english_texts
@@ -140,16 +141,12 @@ def of_training(folder: Path) -> Part:
 
 def of_linear_layer(folder: Path) -> Part:
     """The texts of experiments/linear_layer.py, whose last ones are the queries."""
-    from distilvec.data.origins import origin_numbers
-
     texts = english_texts(TEXTS)
     return Part(origin_numbers(texts), np.arange(len(texts)) >= len(texts) - LAYER_QUERIES)
 
 
 def of_time_to_quality(folder: Path) -> Part:
     """The texts of benchmarks/time_to_quality.py; its first candidates are the queries."""
-    from distilvec.data.origins import origin_numbers
-
     write_texts(folder, 10_000, 3000)
     trained = training_texts(folder)
     queries = sample_texts(10_000 - int(QUERY_SHARE * 10_000) + 3000)[0][:QUERIES]

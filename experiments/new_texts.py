@@ -17,19 +17,19 @@ import json
 import os
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import lancedb
 import numpy as np
-from distilvec.data.origins import origin_numbers
 
 import distilvec
 from benchmarks.markdown import markdown_table
 from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
 from distilvec.data.docstrings import docstrings
+from distilvec.data.origins import origin_numbers
 from distilvec.data.pieces import pieces
 from distilvec.evaluation.neighbors import DEPTH, QueryShares, find_neighbors, nearest
 from distilvec.evaluation.stored import draw_stored
@@ -169,11 +169,10 @@ def measure_texts(source: Input, teacher: str, folder: Path) -> dict[str, Any]:
     assert rows is not None and candidates is not None
 
     texts, documents = pieces_of(source.new)
-    with open_embedder(teacher) as model:
-        queries = model.embed(texts, "document")
-    with open_embedder(str(run.student_folder)) as student:
-        student_queries = student.embed(texts, "document")
-        student_candidates = embed_rows(job.corpus, rows.candidates, student)
+    queries = open_embedder(teacher).embed(texts, "document")
+    student = open_embedder(str(run.student_folder))
+    student_queries = student.embed(texts, "document")
+    student_candidates = embed_rows(job.corpus, rows.candidates, student)
     expected = nearest(queries, candidates, DEPTH)
     numbers = np.array(documents)
     shares = find_neighbors(expected, candidates, "cosine", student_queries, student_candidates, True, numbers)
@@ -195,10 +194,8 @@ def measure_index(source: Input, teacher: str, folder: Path) -> dict[str, Any]:
     candidates = vectors[searched]
 
     texts, documents = chunks_of(source.new)
-    with open_embedder(teacher) as model:
-        queries = model.embed(texts, "document")
-    with open_embedder(str(run.student_folder)) as student:
-        student_queries = student.embed(texts, "document")
+    queries = open_embedder(teacher).embed(texts, "document")
+    student_queries = open_embedder(str(run.student_folder)).embed(texts, "document")
     expected = nearest(queries, candidates, DEPTH)
     shares = find_neighbors(expected, candidates, "cosine", student_queries, None, True, np.array(documents))
     return row_of(source, run, shares)
@@ -207,8 +204,7 @@ def measure_index(source: Input, teacher: str, folder: Path) -> dict[str, Any]:
 def make_index(folder: Path, articles: Sequence[str], teacher: str) -> None:
     """Write a LanceDB table of the articles' chunks and their vectors, as a program that fills one does."""
     texts, numbers = chunks_of(articles)
-    with open_embedder(teacher) as model:
-        vectors = model.embed(texts, "document")
+    vectors = open_embedder(teacher).embed(texts, "document")
     rows = []
     for row, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
         rows.append({"id": row, "text": text, "vector": vector, "doc_id": f"article-{numbers[row]}"})
@@ -233,8 +229,10 @@ def row_of(source: Input, run: Run, new_shares: QueryShares) -> dict[str, Any]:
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
     """Return a line for each input: the run's overlap@10 and that of new texts, among the teacher's vectors."""
-    head = ["input", "validation texts", "of documents", "the run's overlap@10", "half of its interval", "new documents",
-            "overlap@10 of new texts", "within the run's interval"]  # fmt: skip
+    head = [
+        "input", "validation texts", "of documents", "the run's overlap@10", "half of its interval", "new documents",
+        "overlap@10 of new texts", "within the run's interval",
+    ]  # fmt: skip
     lines = []
     for row in rows.values():
         told, new = row["run"]["among"], row["new"]["among"]

@@ -1,9 +1,9 @@
-"""The vectors of a teacher for the 12,000 Turkish texts of the surgery runs, bare and behind a prompt, as two Parquet tables.
+"""A teacher's vectors of the 12,000 Turkish texts of the surgery runs, bare and behind a prompt: two Parquet tables.
 
     python -m experiments.turkish_tables TEACHER FOLDER --prompt STS
 
-TEACHER is a sentence-transformers folder. FOLDER gets `bare.parquet` and `STS.parquet`, with the columns text and embedding
-(float32). The same command resumes: texts that are embedded are not embedded again. The texts are those of
+TEACHER is a sentence-transformers folder. FOLDER gets `bare.parquet` and `STS.parquet`, with the columns text and
+embedding (float32). The same command resumes: texts that are embedded are not embedded again. The texts are those of
 recipes/sweeps/real_teachers_turkish.yaml, which leaves TQuAD out; $DISTILVEC_DATA has them.
 """
 
@@ -45,6 +45,7 @@ def main() -> None:
 def turkish_corpus(folder: Path) -> Corpus:
     """Return the corpus of the recipe, built in `folder`."""
     recipe = distilvec.load_recipe(RECIPE, "trim-12")
+    assert recipe.corpus is not None
     folder.parent.mkdir(parents=True, exist_ok=True)
     return build_corpus(recipe.corpus, {}, folder)
 

@@ -44,13 +44,13 @@ from distilvec.data.corpus_files import (
 )
 from distilvec.data.origins import (
     COLUMN,
-    FEWEST_DOCUMENTS,
     SHARED,
     Origins,
     RunWriter,
     document_key,
     draw_origins,
     find_origins,
+    names_documents,
 )
 from distilvec.data.pieces import pieces
 from distilvec.data.sources import SourceText, read_texts, source_content, source_files
@@ -521,7 +521,7 @@ def _find_origins(
 ) -> _FoundOrigins:
     """Find the origins of the raw rows, and what they are in the evaluation.
 
-    A column that the recipe does not name, with a few values, says where texts are from rather than of which document.
+    A column that the recipe does not name has to name documents (`names_documents`).
     """
     keys = np.array(open_column(raw / "wholes.npy"))
     documents = open_column(raw / "documents.npy")
@@ -531,7 +531,7 @@ def _find_origins(
         rows = start + np.flatnonzero(documents[start : read.end])  # excluded texts before the first source have none
         start = read.end
         is_certain = source.origin is not None or not read.columns.isdisjoint((COLUMN, DOCSTRING))
-        if is_certain or len(np.unique(documents[rows])) >= FEWEST_DOCUMENTS:
+        if is_certain or names_documents(len(np.unique(documents[rows])), len(rows)):
             keys[rows] = documents[rows]
             columns.update(dict.fromkeys(sorted(read.columns)))
     origins = find_origins(raw, keys, progress)

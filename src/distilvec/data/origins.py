@@ -37,7 +37,7 @@ Hashes = npt.NDArray[np.uint64]
 SHARED = 20  # words in a row that make two texts one origin
 NEIGHBOURS = 5  # of so many runs one is stored
 COMMON_SHARE, FEWEST_COMMON, MOST_COMMON = 100, 10, 1000  # a run of more origins than one in a hundred says nothing
-FEWEST_DOCUMENTS = 10  # a column that is found by its name, and has fewer values, says where a text is from
+FEWEST_DOCUMENTS, TEXTS_A_DOCUMENT = 10, 100  # of a column that is found by its name: more texts a value are data sets
 COLUMN = "text_origin"  # of our own tables
 # Columns of tables that name the document of a row: LlamaIndex, LangChain, Haystack, readers of files
 COLUMNS = (COLUMN, "doc_id", "document_id", "ref_doc_id", "parent_id", "source", "file_path", "url")
@@ -84,6 +84,15 @@ def origin_numbers(texts: Iterable[str], documents: Iterable[object] | None = No
             writer.append([text for text, _ in batch])
         stack.close()
         return find_origins(Path(folder), np.array(keys, dtype=np.uint64)).numbers
+
+
+def names_documents(values: int, texts: int) -> bool:
+    """Whether a column that is found by its name has the documents of so many texts, by its number of values.
+
+    A column such as `source` of few values says from which data set a text is: as documents they would be a handful of
+    origins, and the validation part one data set.
+    """
+    return values >= max(FEWEST_DOCUMENTS, texts / TEXTS_A_DOCUMENT)
 
 
 def document_key(document: object) -> int:

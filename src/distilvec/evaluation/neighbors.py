@@ -161,19 +161,29 @@ def neighbors_kept(
     student_candidates: Array,
     similarity: Similarity = "cosine",
     student_similarity: Similarity = "cosine",
+    own: Array | None = None,
 ) -> Array:
     """Share of the teacher's DEPTH nearest candidates of each query among the student's, float64 [queries].
 
-    Candidates are in the same order, without the queries. With the teacher's vectors as `student_candidates` the
-    student searches among these, by their similarity.
+    Candidates are in the same order. With the teacher's vectors as `student_candidates` the student searches among
+    these, by their similarity. `own` [queries] are the candidates' rows that are the queries themselves, and never
+    their neighbours, -1 for none; by default none is.
     """
-    expected = nearest(teacher_queries, teacher_candidates, DEPTH, similarity)
-    return shares(expected, nearest(student_queries, student_candidates, DEPTH, student_similarity))
+    expected = nearest(teacher_queries, teacher_candidates, DEPTH, similarity, own)
+    return shares(expected, nearest(student_queries, student_candidates, DEPTH, student_similarity, own))
 
 
-def nearest(queries: Array, candidates: Array, count: int, similarity: Similarity = "cosine") -> Array:
-    """Rows of each query's `count` nearest candidates, best first: int64 [queries, count]."""
-    return top_k(queries, candidates, count, similarity=similarity)[0]
+def nearest(
+    queries: Array, candidates: Array, count: int, similarity: Similarity = "cosine", own: Array | None = None
+) -> Array:
+    """Rows of each query's `count` nearest candidates, best first, without its `own` row: int64 [queries, count]."""
+    if own is None:
+        return top_k(queries, candidates, count, similarity=similarity)[0]
+    rows = top_k(queries, candidates, count + 1, similarity=similarity)[0]
+    dropped = rows == own[:, None]
+    # by inner product a text need not be among its own nearest: then the last row is the one too many
+    dropped[~dropped.any(axis=1), -1] = True
+    return np.asarray(rows[~dropped].reshape(len(rows), -1))
 
 
 def shares(expected: Array, rows: Array) -> Array:

@@ -118,9 +118,9 @@ def measure_parity(graph: Graph, exported: Runnable, task: RetrievalTask, megaby
         expected_candidates,
         np.concatenate([queries, candidates[ranked]]),
         candidates,
+        export.similarity,
+        export.similarity,
         np.array([*own, *ranked]),
-        export.similarity,
-        export.similarity,
     )
 
     pytorch_score, pytorch_sample = score_task(task, pytorch, pytorch, memo)

@@ -20,7 +20,7 @@ from distilvec.core.similarity import Similarity
 from distilvec.core.spread import evenly_spread
 from distilvec.data.corpus import LONGEST_TEXT, Corpus, text_key
 from distilvec.data.corpus_files import as_keys, clean_text
-from distilvec.data.origins import COLUMN, FEWEST_DOCUMENTS, origin_numbers
+from distilvec.data.origins import COLUMN, names_documents, origin_numbers
 from distilvec.teachers.cache.fill import FillStep, FillSteps, compute_vectors, count_missing, fill_steps, key_chunks
 from distilvec.teachers.cache.index import KeyIndex
 from distilvec.teachers.cache.manifest import Manifest, hash_named
@@ -259,7 +259,7 @@ class TableEmbedder:
             texts += rows.texts.tolist()
             documents += rows.origins.tolist()
         is_stated = "origin" in (self.section.columns or {}) or self.table.names.get("origin") == COLUMN
-        if not is_stated and len({str(document) for document in documents}) < FEWEST_DOCUMENTS:
+        if not is_stated and not names_documents(len({str(document) for document in documents}), len(documents)):
             return origin_numbers(texts)
         return origin_numbers(texts, documents)
 

@@ -28,7 +28,7 @@ NEW = 500
 
 
 def measured(search: Any, ours: Any, theirs: Any) -> tuple[float, float, float]:
-    """Overlap of both top 10 in the index's own search: (mean, low, high)."""
+    """overlap@10 in the index's own search: (mean, low, high)."""
     pairs = zip(search(ours, 10), search(theirs, 10), strict=True)
     return mean_interval(np.array([len(set(one) & set(other)) / 10 for one, other in pairs]))
 

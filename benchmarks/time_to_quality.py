@@ -11,7 +11,7 @@ Every side gets the same teacher and the same texts and runs in a process of its
 done or its minutes are over. The clock starts before Python does, so that imports, the teacher's vectors and every
 other preparation count. Students are saved on the way, and scored when the clock no longer runs:
 
-- neighbours: the share of the teacher's ten nearest neighbours that the student finds, for held-out texts
+- overlap@10: the share of the teacher's ten nearest neighbours that the student finds, for held-out texts
 - nDCG@10 of each task of the suite, times 100
 
 Jobs: "minilm" trains all layers of --student; "5M" makes a student of about five million parameters, of the teacher's
@@ -151,7 +151,7 @@ def teacher_quality(workspace: Path, teacher: str, suite: Path) -> dict[str, Any
         np.save(workspace / "teacher.npy", vectors)
         path.write_text(json.dumps(suite_scores(teacher, suite)), encoding="utf-8")
     scores: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
-    return {"neighbors": 1.0, **scores}
+    return {"overlap": 1.0, **scores}
 
 
 def held_out_texts(workspace: Path) -> list[str]:
@@ -344,7 +344,7 @@ def quality(student: Path, workspace: Path, suite: Path) -> tuple[dict[str, floa
     pairs = zip(nearest(teacher), nearest(vectors), strict=True)
     shares = [len(set(expected) & set(found)) / DEPTH for expected, found in pairs]
     parameters = sum(weight.numel() for weight in model.parameters())
-    return {"neighbors": round(float(np.mean(shares)), 4), **suite_scores(str(student), suite)}, parameters
+    return {"overlap": round(float(np.mean(shares)), 4), **suite_scores(str(student), suite)}, parameters
 
 
 def load_model(name: str) -> Any:

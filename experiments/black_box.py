@@ -94,15 +94,15 @@ def write_table(teacher: str, texts: list[str], path: Path) -> None:
 
 
 def row_of(run: Run, teacher: str) -> dict[str, Any]:
-    """Return the figures of a student: neighbours of held-out texts, and its retrieval beside the teacher's."""
-    neighbors, training = run.record.neighbors, run.record.training
-    assert neighbors is not None and training is not None
+    """Return the figures of a student: overlap@10 of held-out texts, and its retrieval beside the teacher's."""
+    overlap, training = run.record.overlap, run.record.training
+    assert overlap is not None and training is not None
     scores = distilvec.evaluate(str(run.student_folder), SUITE, teacher=teacher)
     averages = scores.averages()
     return {
         "steps": training.steps,
         "distance": run.validation["distance"],
-        "neighbors": neighbors.to_json(),
+        "overlap": overlap.to_json(),
         "retrieval": {column: averages[column]["all"] for column in ("teacher", "student", "asymmetric")},
         "tasks": {name: {score.task: score.value for score in column} for name, column in scores.columns.items()},
     }

@@ -30,7 +30,7 @@ def browser_table(found: Mapping[str, Any]) -> str:
 
 
 def databases_table(found: Sequence[Mapping[str, Any]]) -> str:
-    """Expected and measured overlap of the top 10, database by database."""
+    """Expected and measured overlap@10, database by database."""
 
     def cell(interval: Sequence[float]) -> str:
         return "{:.3f} [{:.3f}, {:.3f}]".format(*interval)

@@ -22,8 +22,9 @@ now.
 `--split layers7` is neither: 7 layers, half of the neurons, every token and rows as long as fit; `layers7-tokens9000`
 has so many tokens. Such splits show where the best ones lie.
 
-The share of the teacher's neighbours that a student finds is measured on held-out texts. Each call trains one student
-and adds its row to the file, or goes on with one that was stopped; a row that is there is not trained again.
+The share of the teacher's ten nearest texts that a student finds (overlap@10) is measured on held-out texts. Each call
+trains one student and adds its row to the file, or goes on with one that was stopped; a row that is there is not
+trained again.
 """
 
 from __future__ import annotations
@@ -219,8 +220,8 @@ def measured(run: Run) -> dict[str, Any]:
     """Return what a finished run says of its student, and of its start."""
     student, training = run.record.student, run.record.training
     assert student is not None and training is not None
-    neighbors = {} if run.record.neighbors is None else run.record.neighbors.to_json()
-    after, before = neighbors.get("student") or {}, neighbors.get("start") or {}
+    overlap = {} if run.record.overlap is None else run.record.overlap.to_json()
+    after, before = overlap.get("student") or {}, overlap.get("start") or {}
     return {
         "parameters": student.parameters,
         "among": after.get("among"),
@@ -280,7 +281,7 @@ def table(content: dict[str, Any]) -> str:
             ]
             lines.append(cells)
             title = ""
-    head = ["teacher, texts, size", "split", "layers", "neurons", "tokens", "rank", "neighbours"]
+    head = ["teacher, texts, size", "split", "layers", "neurons", "tokens", "rank", "overlap@10"]
     return markdown_table(head, lines, columns="llrrrrr")
 
 

@@ -122,7 +122,7 @@ def equal_scores(rows: int, generator: np.random.Generator) -> Pair:
     return of_search(generator.beta(2, 1, rows)), of_search(generator.beta(2, 1, rows))
 
 
-def neighbors(rows: int, generator: np.random.Generator) -> Pair:
+def overlap(rows: int, generator: np.random.Generator) -> Pair:
     """Shares of ten neighbours, of a student and of its start."""
     difficulty = generator.beta(6, 2, rows)
     shares = generator.binomial(10, difficulty) / 10, generator.binomial(10, 0.85 * difficulty) / 10
@@ -164,7 +164,7 @@ def matches(rows: int, generator: np.random.Generator) -> Pair:
 
 CASES: tuple[tuple[str, tuple[int, ...], Draw], ...] = (
     ("nDCG@10", (10, 20, 50, 200), search),
-    ("overlap@10", (10, 20, 60), neighbors),
+    ("overlap@10", (10, 20, 60), overlap),
     ("accuracy, 5% of the rows differ", (200, 1000), labels),
     ("macro F1", (200,), labels_by_class),
     ("Spearman", (50, 200), graded),

@@ -21,7 +21,7 @@ import torch
 from benchmarks.markdown import markdown_table
 from distilvec.core.files import write_json
 from distilvec.data.readers import read_rows
-from distilvec.evaluation.neighbors import neighbors_kept
+from distilvec.evaluation.overlap import overlap_by_query
 from distilvec.evaluation.significance import mean_interval
 from distilvec.models.load import load_model
 from distilvec.students.ridge import mean_distance, ridge
@@ -75,10 +75,10 @@ def measure(student: torch.Tensor, teacher: torch.Tensor) -> Iterator[dict[str, 
 
 
 def shares(student: torch.Tensor, teacher: torch.Tensor, known: slice, queries: slice) -> dict[str, Any]:
-    """Return distance and neighbours of the queries."""
+    """Return distance and overlap@10 of the queries."""
     theirs, ours = teacher.numpy(), student.numpy()
-    alone = neighbors_kept(theirs[queries], theirs[known], ours[queries], ours[known])
-    among = neighbors_kept(theirs[queries], theirs[known], ours[queries], theirs[known])
+    alone = overlap_by_query(theirs[queries], theirs[known], ours[queries], ours[known])
+    among = overlap_by_query(theirs[queries], theirs[known], ours[queries], theirs[known])
     return {
         "distance": mean_distance(student[queries], teacher[queries]),
         "alone": mean_interval(alone),
@@ -90,8 +90,8 @@ LAYERS = {"none": "no layer, as it is", "random": "random layer", "ridge": "fitt
 
 
 def layers_table(report: Mapping[str, Any]) -> str:
-    """Return a line for each teacher and layer: distance, and shares of neighbours."""
-    head = ["teacher", "all-MiniLM-L6-v2 before training", "distance", "neighbours alone", "among the teacher's"]
+    """Return a line for each teacher and layer: distance, and overlap@10."""
+    head = ["teacher", "all-MiniLM-L6-v2 before training", "distance", "overlap@10 alone", "among the teacher's"]
     lines = []
     for row in report["rows"]:
         layer = LAYERS[row["layer"]].format(**row)

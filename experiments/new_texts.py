@@ -31,7 +31,7 @@ from distilvec.core.files import write_json
 from distilvec.data.docstrings import docstrings
 from distilvec.data.origins import origin_numbers
 from distilvec.data.pieces import pieces
-from distilvec.evaluation.neighbors import DEPTH, QueryShares, find_neighbors, nearest
+from distilvec.evaluation.overlap import DEPTH, QueryOverlaps, find_overlap, nearest
 from distilvec.evaluation.stored import draw_stored
 from distilvec.pipeline.caches import cached_vectors
 from distilvec.pipeline.judgement import draw_rows, embed_rows
@@ -175,7 +175,7 @@ def measure_texts(source: Input, teacher: str, folder: Path) -> dict[str, Any]:
     student_candidates = embed_rows(job.corpus, rows.candidates, student)
     expected = nearest(queries, candidates, DEPTH)
     numbers = np.array(documents)
-    shares = find_neighbors(expected, candidates, "cosine", student_queries, student_candidates, True, numbers)
+    shares = find_overlap(expected, candidates, "cosine", student_queries, student_candidates, True, numbers)
     return row_of(source, run, shares)
 
 
@@ -197,7 +197,7 @@ def measure_index(source: Input, teacher: str, folder: Path) -> dict[str, Any]:
     queries = open_embedder(teacher).embed(texts, "document")
     student_queries = open_embedder(str(run.student_folder)).embed(texts, "document")
     expected = nearest(queries, candidates, DEPTH)
-    shares = find_neighbors(expected, candidates, "cosine", student_queries, None, True, np.array(documents))
+    shares = find_overlap(expected, candidates, "cosine", student_queries, None, True, np.array(documents))
     return row_of(source, run, shares)
 
 
@@ -211,9 +211,9 @@ def make_index(folder: Path, articles: Sequence[str], teacher: str) -> None:
     lancedb.connect(folder).create_table("chunks", rows)
 
 
-def row_of(source: Input, run: Run, new_shares: QueryShares) -> dict[str, Any]:
+def row_of(source: Input, run: Run, new_shares: QueryOverlaps) -> dict[str, Any]:
     """Return the run's own overlap@10 and that of new texts, among the same candidates."""
-    judgement = run.record.neighbors
+    judgement = run.record.overlap
     assert judgement is not None
     return {
         "title": source.title,

@@ -17,14 +17,14 @@ JOBS = {
     "static": "mpnet → static vectors",
 }
 COLOURS = {"minilm": BLUE, "5M": ORANGE, "5M-minilm": "#3f9b5f", "static": "#9467bd"}
-MEASURES = {"neighbors": ("neighbours", 2), "cranfield": ("Cranfield", 1), "xquad-en": ("XQuAD", 1)}
+MEASURES = {"overlap": ("overlap@10", 2), "cranfield": ("Cranfield", 1), "xquad-en": ("XQuAD", 1)}
 
 WAYS = {
     "sentence-transformers": "sentence-transformers, its example script",
     "fitted": "the same trainer, behind our fitted layer",
 }
 TITLES = {
-    "neighbors": "neighbours found",
+    "overlap": "overlap@10",
     "cranfield": "Cranfield, nDCG@10",
     "xquad-en": "XQuAD, nDCG@10",
 }
@@ -59,7 +59,7 @@ def quality_table(found: Mapping[str, Any], untouched: Untouched) -> str:
     rows.append(["teacher", "", "", "", *_values(first["teacher"])])
     setting = (
         f"Every side has the same {first['texts']:,} texts, {first['epochs']} passes and one CPU thread. Its clock "
-        "begins with its first command, so that the teacher's vectors count. Neighbours: of the teacher's ten "
+        "begins with its first command, so that the teacher's vectors count. overlap@10: of the teacher's ten "
         "nearest, the share that the student finds among its own vectors. Cranfield and XQuAD: nDCG@10, times 100."
     )
     parts = [markdown_table(head, rows, columns="llrrrrr"), setting]
@@ -131,7 +131,7 @@ def _panel(found: Mapping[str, Any], measure: str, left: int) -> list[str]:
     ]
     parts += [text(_across(tick, left), BOTTOM + 18, f"{tick:g}") for tick in TICKS]
     for share in (0.25, 0.5, 0.75, 1.0):
-        value = f"{share:.2f}" if measure == "neighbors" else f"{share * teacher:.0f}"
+        value = f"{share:.2f}" if measure == "overlap" else f"{share * teacher:.0f}"
         parts.append(text(left - 6, _up(share) + 4, value, "end", font_size="11"))
         parts.append(f'<path d="M{left} {_up(share):.1f} H{left + PANEL}" stroke="currentColor" opacity=".12"/>')
     for job, row in found.items():

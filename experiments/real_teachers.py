@@ -72,7 +72,7 @@ def row_of(folder: Path) -> dict[str, Any]:
     run = Run.open(folder)
     teacher, student, training = run.record.teacher, run.record.student, run.record.training
     assert teacher is not None and student is not None and training is not None
-    neighbors = {} if run.record.neighbors is None else run.record.neighbors.to_json()
+    overlap = {} if run.record.overlap is None else run.record.overlap.to_json()
     return {
         "run": folder.name.split(",")[0],
         "seed": training.seed,
@@ -83,7 +83,7 @@ def row_of(folder: Path) -> dict[str, Any]:
         "learning_rate": training.learning_rate,
         "shipped": training.shipped,
         "distance": {"start": run.validation["untrained_distance"], "student": run.validation["distance"]},
-        "neighbors": {name: neighbors.get(name) for name in ("start", "student", "gain")},
+        "overlap": {name: overlap.get(name) for name in ("start", "student", "gain")},
         "scores": {
             column: {score.task: round(score.value, 3) for score in scores} for column, scores in run.scores.items()
         },
@@ -92,7 +92,7 @@ def row_of(folder: Path) -> dict[str, Any]:
 
 
 def table(report: Mapping[str, Any], names: Mapping[str, str], untouched: Untouched | None = None) -> str:
-    """Return a line for each run: distance and neighbours found, and scores, before training and after it.
+    """Return a line for each run: distance and overlap@10 found, and scores, before training and after it.
 
     Runs with several seeds have means, and their number. The rival comes last.
     """
@@ -102,7 +102,7 @@ def table(report: Mapping[str, Any], names: Mapping[str, str], untouched: Untouc
     rows = {name: mean_of(of_seeds) for name, of_seeds in seeds.items()}
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row["scores"]["student"]))
     with_documents = any("asymmetric" in row["scores"] for row in rows.values())
-    columns = ["student", "parameters", "steps", "distance", "neighbours alone", "among the teacher's"]
+    columns = ["student", "parameters", "steps", "distance", "overlap@10 alone", "among the teacher's"]
     columns += tasks
     if with_documents:
         columns += [f"{task}, asymmetric" for task in tasks]
@@ -121,20 +121,20 @@ def table(report: Mapping[str, Any], names: Mapping[str, str], untouched: Untouc
 
 
 def surgery_table(report: Mapping[str, Any]) -> str:
-    """Return a line for each Turkish student: neighbours and scores before and after training, and less the teacher's.
+    """Return a line for each Turkish student: overlap@10 and scores before and after training, and less the teacher's.
 
     Means over seeds; the differences are paired by seed.
     """
-    head = ["student", "parameters", "seeds", "neighbours", "STSb-TR", "against e5", "TQuAD", "against e5"]
+    head = ["student", "parameters", "seeds", "overlap@10", "STSb-TR", "against e5", "TQuAD", "against e5"]
     lines = []
     for name, title in TURKISH.items():
         rows = [row for row in report["rows"] if row["run"] == name]
         if not rows:
             continue
         merged = mean_of(rows)
-        neighbors = merged["neighbors"]
+        overlap = merged["overlap"]
         cells = [title, f"{merged['parameters'] / 1e6:.1f} M", str(len(rows))]
-        cells.append(change(neighbors["start"], neighbors["student"], "among"))
+        cells.append(change(overlap["start"], overlap["student"], "among"))
         for task in ("stsb_tr", "tquad"):
             student, teacher = (
                 {row["seed"]: score_of(row, column, task) for row in rows} for column in ("student", "teacher")
@@ -166,8 +166,8 @@ def contrast_line(report: Mapping[str, Any]) -> str:
         return ""
     tasks = [*fitted[both[0]]["scores"]["student"]]
     figures: dict[str, Callable[[Mapping[str, Any]], float]] = {
-        "neighbours among the teacher's": lambda row: 100 * row["neighbors"]["student"]["among"]["mean"],
-        "neighbours alone": lambda row: 100 * row["neighbors"]["student"]["alone"]["mean"],
+        "overlap@10 among the teacher's": lambda row: 100 * row["overlap"]["student"]["among"]["mean"],
+        "overlap@10 alone": lambda row: 100 * row["overlap"]["student"]["alone"]["mean"],
         **{task: partial(score_of, column="student", task=task) for task in tasks},
         **{f"{task}, asymmetric": partial(score_of, column="asymmetric", task=task) for task in tasks},
     }
@@ -177,7 +177,7 @@ def contrast_line(report: Mapping[str, Any]) -> str:
         parts.append(f"{name} {difference(ours, theirs)}")
     return (
         f"mpnet, fitted against random layer after training, paired by seed ({len(both)} seeds, 95% intervals by "
-        f"Student's t; neighbours in percent): {'; '.join(parts)}."
+        f"Student's t; overlap@10 in percent): {'; '.join(parts)}."
     )
 
 
@@ -188,7 +188,7 @@ def score_of(row: Mapping[str, Any], column: str, task: str) -> float:
 
 def cells_of(row: Mapping[str, Any], title: str, tasks: list[str], with_documents: bool) -> list[str]:
     """Return the cells of a run's line; "before → after"."""
-    start, student = row["neighbors"]["start"], row["neighbors"]["student"]
+    start, student = row["overlap"]["start"], row["overlap"]["student"]
     cells = [
         title,
         f"{row['parameters'] / 1e6:.1f} M",
@@ -204,7 +204,7 @@ def cells_of(row: Mapping[str, Any], title: str, tasks: list[str], with_document
 
 
 def change(start: Mapping[str, Any] | None, student: Mapping[str, Any] | None, kind: str) -> str:
-    """Return a share of neighbours before and after training."""
+    """Return a overlap@10 before and after training."""
     shares = [part[kind] if part else None for part in (start, student)]
     return " → ".join("-" if share is None else f"{share['mean']:.3f}" for share in shares)
 

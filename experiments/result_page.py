@@ -65,7 +65,7 @@ def main() -> None:
 def published(report: Report) -> Report:
     """Return the report without texts and projections."""
     return replace(
-        report, mistakes=None, neighbors=None, supervised=None, projections=None, experts=None, tokens=[],
+        report, mistakes=None, overlap=None, supervised=None, projections=None, experts=None, tokens=[],
         vocabulary=None, texts=None, changes={}, warnings=[], exports={}, record=None, recipe="", measured=[],
     )  # fmt: skip
 

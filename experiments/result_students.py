@@ -74,13 +74,13 @@ def name_of(run: Run) -> str:
 
 def row_of(run: Run) -> dict[str, Any]:
     """Return what a finished run says of its student."""
-    teacher, student, training, neighbors = (
+    teacher, student, training, overlap = (
         run.record.teacher,
         run.record.student,
         run.record.training,
-        run.record.neighbors,
+        run.record.overlap,
     )
-    assert teacher is not None and student is not None and training is not None and neighbors is not None
+    assert teacher is not None and student is not None and training is not None and overlap is not None
     assert run.record.data is not None
     return {
         "name": name_of(run),
@@ -93,7 +93,7 @@ def row_of(run: Run) -> dict[str, Any]:
         "steps": training.steps,
         "minutes": training.minutes,
         "distance": {"start": run.validation["untrained_distance"], "student": run.validation["distance"]},
-        "neighbors": {name: neighbors.to_json()[name] for name in ("start", "student")},
+        "overlap": {name: overlap.to_json()[name] for name in ("start", "student")},
         "scores": {
             column: {score.task: round(score.value, 2) for score in scores} for column, scores in run.scores.items()
         },
@@ -107,12 +107,12 @@ def row_of(run: Run) -> dict[str, Any]:
 def students_table(found: Mapping[str, Any], untouched: Untouched | None = None) -> str:
     """Return a line for each student: what it keeps, its size and its speed; behind those of mpnet their rival."""
     head = [
-        "student", "teacher", "parameters", "neighbours", "average, %", "retrieval, %", "asymmetric, %", "int8, MB",
+        "student", "teacher", "parameters", "overlap@10", "average, %", "retrieval, %", "asymmetric, %", "int8, MB",
         "int8, ms", "teacher, ms",
     ]  # fmt: skip
     lines = []
     for row in found["rows"]:
-        among = row["neighbors"]["student"]["among"]
+        among = row["overlap"]["student"]["among"]
         cells = [
             TITLES[row["name"]],
             f"{row['teacher']}, {row['teacher_parameters'] / 1e6:.0f} M",
@@ -149,17 +149,17 @@ def untouched_shares(rows: Sequence[Mapping[str, Any]], untouched: Untouched) ->
 
 
 def distances_table(found: Mapping[str, Any], names: Sequence[str], untouched: Untouched | None = None) -> str:
-    """Return a line for each of some students: distance and neighbours before and after training, and retrieval; then
+    """Return a line for each of some students: distance and overlap@10 before and after training, and retrieval; then
     their rival.
     """
     head = [
-        "student", "parameters", "distance", "neighbours alone", "among the teacher's", "average, %", "retrieval, %",
+        "student", "parameters", "distance", "overlap@10 alone", "among the teacher's", "average, %", "retrieval, %",
         "asymmetric, %",
     ]  # fmt: skip
     lines = []
     for row in found["rows"]:
         if row["name"] in names:
-            start, student = (row["neighbors"][name] for name in ("start", "student"))
+            start, student = (row["overlap"][name] for name in ("start", "student"))
             cells = [
                 TITLES[row["name"]],
                 f"{row['parameters'] / 1e6:.1f} M",

@@ -1,4 +1,4 @@
-"""The picture of docs/sizes.md: what students find of their teacher's neighbours, by megabytes and by milliseconds.
+"""The picture of docs/sizes.md: what students keep of overlap@10 with their teacher, by megabytes and by milliseconds.
 
     python -m experiments.size_figure RUN [RUN ...] --json results/sizes.json
 
@@ -51,7 +51,7 @@ def main() -> None:
     for name, model in teachers.items():
         size = parameters(model)
         milliseconds = timed["models"][name]["median_ms"]
-        rows.append({"teacher": name, "name": name, "parameters": size, "neighbors": 1.0, "milliseconds": milliseconds})
+        rows.append({"teacher": name, "name": name, "parameters": size, "overlap": 1.0, "milliseconds": milliseconds})
 
     earlier = earlier_results(arguments.json, {"rows": []})
     names = {row["name"] for row in rows}
@@ -64,16 +64,16 @@ def main() -> None:
 def student_row(folder: Path) -> dict[str, Any]:
     """Return what a finished run says of its student."""
     run = distilvec.result(folder)
-    student, neighbors = run.record.student, run.record.neighbors
-    assert student is not None and neighbors is not None
-    assert neighbors.student is not None and neighbors.student.among is not None
+    student, overlap = run.record.student, run.record.overlap
+    assert student is not None and overlap is not None
+    assert overlap.student is not None and overlap.student.among is not None
     teacher = str(run.recipe.teacher.model)
     return {
         "teacher": Path(teacher).name,
         "teacher_model": teacher,
         "name": folder.name,
         "parameters": student.parameters,
-        "neighbors": neighbors.student.among.mean,
+        "overlap": overlap.student.among.mean,
     }
 
 
@@ -83,13 +83,13 @@ def parameters(model: str) -> int:
 
 
 def draw_sizes(found: dict[str, Any]) -> str:
-    """Return the picture: neighbours against both costs, a line for each teacher, kind of texts and layers."""
+    """Return the picture: overlap@10 against both costs, a line for each teacher, kind of texts and layers."""
     parts: list[str] = []
     for axis, (left, right, (first, last)) in PANELS.items():
         parts += plane(axis)
         for group, rows in lines_of(found["rows"]).items():
             colour = COLOURS[group[0]]
-            points = [(across(cost(row, axis), left, right, first, last), up(row["neighbors"])) for row in rows]
+            points = [(across(cost(row, axis), left, right, first, last), up(row["overlap"])) for row in rows]
             line = " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
             parts.append(f'<path d="M{line}" fill="none" stroke="{colour}" stroke-width="1.5" opacity=".55"/>')
             parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>' for x, y in points]
@@ -132,7 +132,7 @@ def plane(axis: str) -> list[str]:
         parts.append(text(left - 8, up(share) + 4, f"{share:.1f}", "end"))
         parts.append(f'<path d="M{left} {up(share):.1f} H{right}" stroke="currentColor" opacity=".12"/>')
     if axis == "megabytes":
-        parts.append(text(10, 14, "share of the teacher's ten nearest neighbours that the student finds", "start"))
+        parts.append(text(10, 14, "overlap@10: share of the teacher's ten nearest that the student finds", "start"))
     return parts
 
 
@@ -147,7 +147,7 @@ def across(value: float, left: float, right: float, first: float, last: float) -
 
 
 def up(share: float) -> float:
-    """Return the y of a share of neighbours, from 0.3 to 1.05."""
+    """Return the y of a overlap@10, from 0.3 to 1.05."""
     return BOTTOM - (BOTTOM - TOP) * (share - 0.3) / 0.75
 
 

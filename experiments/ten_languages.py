@@ -53,9 +53,9 @@ def main() -> None:
     )
     run = distilvec.result(arguments.out)
     student, training = run.record.student, run.record.training
-    assert run.record.neighbors is not None and student is not None and training is not None
-    neighbors = run.record.neighbors.to_json()
-    rows = rows_by_language(neighbors)
+    assert run.record.overlap is not None and student is not None and training is not None
+    overlap = run.record.overlap.to_json()
+    rows = rows_by_language(overlap)
     for row in rows:
         print(row)
     write_json(
@@ -67,14 +67,14 @@ def main() -> None:
             "steps": training.steps,
             "minutes": training.minutes,
             "distance": [run.validation["untrained_distance"], run.validation["distance"]],
-            "all": neighbors,
+            "all": overlap,
             "rows": rows,
         },
     )
 
 
 def table(content: Any) -> str:
-    """Return a line for each language: neighbours that the student finds among the teacher's vectors, and alone."""
+    """Return a line for each language: overlap@10 among the teacher's vectors, and alone."""
     lines = []
     for row in content["rows"]:
         cells = [row["language"], str(row["queries"])]
@@ -119,7 +119,7 @@ def multilingual(name: str) -> Iterator[dict[str, Any]]:
 
 
 def rows_by_language(judgement: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each language: queries, and shares of neighbours of the trained student with their interval."""
+    """Return a row for each language: queries, and overlap@10 of the trained student with their interval."""
     rows = []
     for source in judgement["sources"]:
         shares = source["shares"]

@@ -100,9 +100,10 @@ def test_a_model_and_a_list_of_texts_in_memory(tiny_model, tmp_path):
     assert isinstance(student, SentenceTransformer) and student[0].auto_model.config.num_hidden_layers == 2
     assert any("train/loss" in metrics for _, metrics in seen) and seen[-1][0] == 10
     verdict = result.verdict.text
-    assert verdict.startswith("finds 0.") and "of the teacher's top 10 among the teacher's vectors [0." in verdict
+    assert verdict.startswith("finds 0.")
+    assert "of the teacher's ten nearest among the teacher's vectors (overlap@10) [0." in verdict
     page = (tmp_path / "run" / "report.html").read_text()
-    assert verdict.removeprefix("finds ").partition(" of")[0] in page and "Neighbours found" in page
+    assert verdict.removeprefix("finds ").partition(" of")[0] in page and "overlap@10" in page
     assert distilvec.result("run").verdict == result.verdict
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     assert_same(
@@ -141,7 +142,7 @@ def test_vectors_in_memory_as_the_teacher(tiny_model):
     options = {"student": str(tiny_model), "layers": 2, "out": "run", "overrides": SMALL}
     student = distilvec.distill(vectors, texts, epochs=1, **options).student
     assert student.encode(["river"]).shape == (1, 32)
-    assert "Neighbours found" in Path("run/report.html").read_text()
+    assert "overlap@10" in Path("run/report.html").read_text()
     with pytest.raises(DistilvecError, match=r"^\[teacher\] .*shape \[200, 32\]"):
         distilvec.distill(vectors, texts[:10], **options)
     with refused("texts"):

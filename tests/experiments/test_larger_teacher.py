@@ -55,15 +55,15 @@ def start(run, seed, among, score):
     shares = {"alone": {"mean": 0.5}, "among": {"mean": among}}
     scores = {"student": {"xquad-en": score}, "asymmetric": {"xquad-en": score - 1}}
     row = {"run": run, "seed": seed, "steps": 9, "distance": {"start": 1.0, "student": 0.5}, "shipped": None}
-    return {**row, "neighbors": {"start": shares, "student": shares}, "scores": scores}
+    return {**row, "overlap": {"start": shares, "student": shares}, "scores": scores}
 
 
 def test_seeds_have_means_and_starts_a_paired_difference():
     rows = [start("mpnet-ridge", seed, 0.6 + seed / 100, 90.0 + seed) for seed in range(3)]
     merged = mean_of(rows)
-    assert merged["neighbors"]["student"]["among"]["mean"] == pytest.approx(0.61)
+    assert merged["overlap"]["student"]["among"]["mean"] == pytest.approx(0.61)
     assert merged["scores"]["asymmetric"]["xquad-en"] == pytest.approx(90.0) and merged["steps"] == 9
     drawn = [start("mpnet-random", seed, 0.55 + seed / 100, 88.0 + seed) for seed in range(3)]
     line = contrast_line({"rows": [*rows, *drawn]})
-    assert "neighbours among the teacher's +5.00 [+5.00, +5.00]" in line and "xquad-en +2.00 [+2.00, +2.00]" in line
+    assert "overlap@10 among the teacher's +5.00 [+5.00, +5.00]" in line and "xquad-en +2.00 [+2.00, +2.00]" in line
     assert contrast_line({"rows": [*rows, *drawn[:2]]}) == "", "two seeds have no interval"

@@ -20,7 +20,7 @@ def row(name: str, teacher: str = "mpnet", **scores: float) -> dict[str, object]
         "teacher": teacher,
         "teacher_parameters": 100_000_000,
         "parameters": 4_960_000,
-        "neighbors": {"student": {"among": share}},
+        "overlap": {"student": {"among": share}},
         "scores": {
             "teacher": dict.fromkeys(scores, 80.0),
             "student": scores,
@@ -77,11 +77,11 @@ def test_the_untouched_small_model_stands_beside_students_of_mpnet_and_is_bold_w
     assert (by_task["task"], by_task["cranfield"], by_task["stsb"]) == (TITLE, "**51.0**", "69.0")
 
 
-def test_distance_and_neighbours_are_shown_before_and_after():
+def test_distance_and_overlap_are_shown_before_and_after():
     student = row("english-5m", stsb=70.0)
     student["distance"] = {"start": 0.9, "student": 0.7}
     before, after = {"mean": 0.2}, {"mean": 0.5}
-    student["neighbors"] = {
+    student["overlap"] = {
         "start": {"alone": before, "among": before},
         "student": {"alone": after, "among": after},
     }

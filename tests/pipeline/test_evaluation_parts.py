@@ -47,13 +47,13 @@ def test_what_failed_for_a_minute_is_measured_by_the_same_command(tiny_recipe, s
     with monkeypatch.context() as patched:
         patched.setattr(evaluation, "judge_run", fail)
         patched.setitem(parts.PARTS, "compression", fail)
-        assert failed_parts(run(recipe, tmp_path / "run")) == {"neighbors", "compression"}
+        assert failed_parts(run(recipe, tmp_path / "run")) == {"overlap", "compression"}
         again = run(recipe, tmp_path / "run")
-        assert sorted(problem.task for problem in again.problems) == ["compression", "neighbors"], "each is named once"
+        assert sorted(problem.task for problem in again.problems) == ["compression", "overlap"], "each is named once"
     monkeypatch.setattr("distilvec.pipeline.evaluate.score_columns", lambda *a: pytest.fail("scored again"))
     result = run(recipe, tmp_path / "run")
     assert not result.problems
-    assert result.record.neighbors is not None and result.report.compression is not None
+    assert result.record.overlap is not None and result.report.compression is not None
     monkeypatch.setattr(evaluation, "judge_run", lambda job: pytest.fail("judged again"))
     assert not run(recipe, tmp_path / "run").problems
 
@@ -116,12 +116,12 @@ def test_a_failure_that_an_earlier_version_kept_as_measured_is_measured_again(ti
     run(recipe, tmp_path / "run")
     path = RunFolder(tmp_path / "run").report
     content = json.loads(path.read_text())
-    del content["seal"], content["neighbors"]
-    assert "neighbors" in content["measured"]
-    content["failures"] = [{"task": "neighbors", "message": "[teacher.api] the server does not answer."}]
+    del content["seal"], content["overlap"]
+    assert "overlap" in content["measured"]
+    content["failures"] = [{"task": "overlap", "message": "[teacher.api] the server does not answer."}]
     write_json(path, content, sealed=True)
     result = run(recipe, tmp_path / "run")
-    assert result.report.neighbors is not None and not result.problems
+    assert result.report.overlap is not None and not result.problems
 
 
 def test_a_task_that_cannot_be_scored_is_named_again_and_not_scored_again(

@@ -87,7 +87,7 @@ class World:
         folder = RunFolder(self.root / name)
         run(recipes.validate(json.loads(json.dumps(self.tree, default=str))), folder.path)
         report = json.loads(folder.report.read_text())
-        results = {key: without_times(report.get(key)) for key in ("scores", "neighbors", "supervised", "intervals")}
+        results = {key: without_times(report.get(key)) for key in ("scores", "overlap", "supervised", "intervals")}
         return {"weights": hash((folder.last / "model.safetensors").read_bytes()), **results}
 
 

@@ -14,7 +14,7 @@ from samples import make_texts
 
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.run_folder import RunFolder
-from distilvec.evaluation.neighbors import Judgement, neighbors_kept
+from distilvec.evaluation.overlap import Judgement, overlap_by_query
 from distilvec.models.load import load
 from distilvec.pipeline import judgement
 from distilvec.pipeline.judgement import CANDIDATES, LEAST, TOKENS, draw_rows
@@ -22,12 +22,12 @@ from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.start import read_start
 from distilvec.report.json_values import from_json
-from distilvec.report.neighbors import neighbors_sentence
+from distilvec.report.overlap import overlap_sentence
 from distilvec.verbs.plan.plan import make_plan
 
 
 def judged(result):
-    return result.record.neighbors
+    return result.record.overlap
 
 
 def by_hand(job, model, rows):
@@ -36,7 +36,7 @@ def by_hand(job, model, rows):
     teacher = load(job.teacher.info.model, device="cpu")
     theirs, own = teacher.encode(searched), model.encode(searched)
     vectors = (teacher.encode(asked), theirs, model.encode(asked))
-    return [neighbors_kept(*vectors, candidates).mean() for candidates in (own, theirs)]
+    return [overlap_by_query(*vectors, candidates).mean() for candidates in (own, theirs)]
 
 
 def test_a_run_without_a_suite_ends_with_a_judgement_and_a_page(tiny_recipe, tmp_path, shared_cache):
@@ -45,7 +45,7 @@ def test_a_run_without_a_suite_ends_with_a_judgement_and_a_page(tiny_recipe, tmp
     result = run(job.recipe, job.folder)
     found = judged(result)
     report = json.loads(RunFolder(tmp_path / "run").report.read_text())
-    assert from_json(Judgement, report["neighbors"]) == found and report["verdict"]["text"] == neighbors_sentence(found)
+    assert from_json(Judgement, report["overlap"]) == found and report["verdict"]["text"] == overlap_sentence(found)
     rows = draw_rows(job, SimpleNamespace(lengths=np.full(len(job.corpus), 10)))
     assert (found.queries, found.query_origins, found.candidates, found.texts) == (32, 32, 136, 200)
     assert set(rows.queries) == set(job.corpus.holdout_rows.tolist()) and set(rows.every) == {*range(200)}
@@ -56,8 +56,8 @@ def test_a_run_without_a_suite_ends_with_a_judgement_and_a_page(tiny_recipe, tmp
     assert found.gain.among.mean == pytest.approx(found.student.among.mean - found.start.among.mean)
     assert found.trained.among.mean > 0 and found.sources == () and found.cosine > 0.1
     page, card = result.page.read_text(), (tmp_path / "run" / "student" / "README.md").read_text()
-    first = neighbors_sentence(found).partition(" among")[0]
-    assert first[1:] in page.replace("&#39;", "'") and f"It {neighbors_sentence(found)}. " in card
+    first = overlap_sentence(found).partition(" among")[0]
+    assert first[1:] in page.replace("&#39;", "'") and f"It {overlap_sentence(found)}. " in card
 
 
 def test_a_student_with_a_space_of_its_own_is_judged_alone(tiny_recipe, tmp_path, no_pages, shared_cache):
@@ -93,7 +93,7 @@ def test_a_table_of_any_length_is_searched_by_the_stated_similarity(tiny_recipe,
         rows = draw_rows(job, SimpleNamespace(lengths=np.full(200, 10)))
         asked, searched = job.corpus.stored(rows.queries), job.corpus.stored(rows.candidates)
         queries, known = (vectors[[texts.index(text) for text in some]] for some in (asked, searched))
-        by_loop = neighbors_kept(queries, known, result.student.encode(asked), known, similarity, similarity)
+        by_loop = overlap_by_query(queries, known, result.student.encode(asked), known, similarity, similarity)
         assert found.student.among.mean == pytest.approx(by_loop.mean(), abs=0.02)
         shares[similarity] = found.student.among.mean
     assert abs(shares["dot"] - shares["cosine"]) > 0.02
@@ -181,7 +181,7 @@ def test_a_judgement_that_fails_is_named_and_the_run_is_kept(
 
     monkeypatch.setattr("distilvec.pipeline.evaluate.judge_run", fail)
     result = run(tiny_recipe(train__max_steps=2), tmp_path / "run")
-    assert [problem.task for problem in result.problems] == ["neighbors"] and "down" in result.problems[0].message
+    assert [problem.task for problem in result.problems] == ["overlap"] and "down" in result.problems[0].message
     assert result.verdict.text == "not evaluated" and (tmp_path / "run" / "student").is_dir()
 
 
@@ -204,5 +204,5 @@ def test_a_teacher_with_prompts_and_roles(tiny_recipe, tmp_path, no_pages):
     asked, searched = job.corpus.prompted(rows.queries), job.corpus.prompted(rows.candidates)
     theirs, ours = (model.encode(asked, prompt="") for model in (teacher, result.student))
     candidates = teacher.encode(searched, prompt="")
-    expected = neighbors_kept(theirs, candidates, ours, candidates).mean()
+    expected = overlap_by_query(theirs, candidates, ours, candidates).mean()
     assert judged(result).student.among.mean == pytest.approx(expected, abs=0.02)

@@ -73,7 +73,7 @@ def test_whole_run_with_evaluation_and_a_second_run_does_nothing_again(
     assert own.pop("seal") and "model.safetensors" in record.pop("files") and record == own
     assert record["teacher_compatible"] and record["training"]["steps"] == result.record.training.steps
     card = (tmp_path / "run" / "student" / "README.md").read_text()
-    finds = f"finds {record['neighbors']['student']['among']['mean']:.2f} of the teacher's top 10 among"
+    finds = f"finds {record['overlap']['student']['among']['mean']:.2f} of the teacher's ten nearest among"
     assert "eacher-compatible" in card and finds in card and "asymmetric" in card
     show_result(result)
     printed = capsys.readouterr().out

@@ -71,7 +71,7 @@ def test_a_run_gives_the_local_teacher_s_vectors_and_the_key_is_nowhere(
     assert spent["host"] == "127.0.0.1" and spent["requests"] >= 4 and spent["retries"] == 0
     assert spent["cost"] == pytest.approx(spent["tokens"] * 20e-6) and spent["tokens"] > 200 * 3
     assert {"teacher", "student", "asymmetric"} <= set(record["scores"])
-    assert 0 < record["neighbors"]["student"]["among"]["mean"] <= 1  # among its cached vectors
+    assert 0 < record["overlap"]["student"]["among"]["mean"] <= 1  # among its cached vectors
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) > 20 and not [path for path in files if KEY.encode() in path.read_bytes()]
     assert KEY not in plan + output.out + output.err and "SOME_KEY" in (tmp_path / "run" / "recipe.yaml").read_text()

@@ -60,7 +60,7 @@ def test_a_whole_run_leaves_a_folder_that_loads_without_distilvec(recipe, suite,
     sizes = report.speed.models["student"]
     assert sizes.parameters - sizes.embedding_parameters == 16 * 32  # the linear layer
     assert sizes.largest_batch_under_100_ms["query"] is not None
-    assert result.record.neighbors is not None
+    assert result.record.overlap is not None
 
     folder = tmp_path / "run" / "student"
     record = json.loads((folder / "distillation.json").read_text())["student"]

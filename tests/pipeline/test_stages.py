@@ -272,8 +272,8 @@ def test_a_last_stage_that_does_not_help_ships_the_student_before_it(tiny_recipe
     assert record.metrics["distance"] < 0.7 * record.metrics["untrained_distance"]
     assert [stage.dropped for stage in record.training.stages] == [False, True] and "second" in record.training.shipped
     assert result.verdict.reason is None, "the first stage has trained it"
-    assert record.neighbors.student != record.neighbors.start
-    assert record.neighbors.cosine == pytest.approx(record.metrics["cosine"], abs=0.05)
+    assert record.overlap.student != record.overlap.start
+    assert record.overlap.cosine == pytest.approx(record.metrics["cosine"], abs=0.05)
 
 
 def test_a_stage_that_made_the_student_worse_is_dropped(tiny_recipe, tmp_path, no_pages, capsys):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.evaluation.neighbors import Judgement, NeighborShares, Share, SourceShares
+from distilvec.evaluation.overlap import Judgement, Overlap, Share, SourceOverlap
 from distilvec.report.json_values import from_json
 from distilvec.report.values import Report
 from tests.report.expert_sample import routing_figures, sample_experts, sample_planes
@@ -80,7 +80,7 @@ def _report() -> dict[str, Any]:
         "averages": {column: _averages(column) for column in COLUMNS},
         "intervals": {column: _intervals(column) for column in ("student", "asymmetric")},
         "changes": {"training": _intervals("student"), "documents": _intervals("asymmetric")},
-        "neighbors": sample_judgement().to_json(),
+        "overlap": sample_judgement().to_json(),
         "agreement": {task: _agreement(task) for task in ("cranfield", "patent_mini")},
         "compression": {"widths": list(WIDTHS), "precisions": list(PRECISIONS), "rows": _compression()},
         "margin": _margin(),
@@ -112,8 +112,8 @@ def as_report(content: dict[str, Any]) -> Report:
 def sample_judgement() -> Judgement:
     """A student with two sources, which fits its teacher's vectors in part."""
 
-    def shares(alone: float, among: float, half: float = 0.02) -> NeighborShares:
-        return NeighborShares(*(Share(mean, mean - half, mean + half) for mean in (alone, among)), 0.987)
+    def shares(alone: float, among: float, half: float = 0.02) -> Overlap:
+        return Overlap(*(Share(mean, mean - half, mean + half) for mean in (alone, among)), 0.987)
 
     return Judgement(
         origin="teacher",
@@ -126,8 +126,8 @@ def sample_judgement() -> Judgement:
         gain=shares(0.36, 0.43),
         trained=shares(0.585, 0.715),
         sources=(
-            SourceShares("english_text", 380, shares(0.59, 0.72, 0.03)),
-            SourceShares("english_queries", 120, shares(0.55, 0.68, 0.04)),
+            SourceOverlap("english_text", 380, shares(0.59, 0.72, 0.03)),
+            SourceOverlap("english_queries", 120, shares(0.55, 0.68, 0.04)),
         ),
         cosine=0.91,
     )
@@ -419,5 +419,5 @@ def _record(scores: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         "scores": {name: [{key: s[key] for key in ("task", "type", "metric", "value")} for s in found] for name, found in scores.items()},  # noqa: E501
         "versions": {"distilvec": "0.1.0", "python": "3.11.9", "torch": "2.13.0+cpu", "sentence-transformers": "6.2.0"},
         "teacher_compatible": True,
-        "neighbors": sample_judgement().to_json(),
+        "overlap": sample_judgement().to_json(),
     }  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from distilvec.evaluation.compression import CompressionScore
-from distilvec.evaluation.neighbors import Judgement, NeighborShares, Share
+from distilvec.evaluation.overlap import Judgement, Overlap, Share
 from distilvec.report import advice as rules
 from distilvec.report.advice import index_advice
 from distilvec.report.comparison import pareto
@@ -46,7 +46,7 @@ def shares(alone, among, spread=0.02):
     def share(mean):
         return None if mean is None else Share(mean, mean - spread, mean + spread)
 
-    return NeighborShares(share(alone), share(among), None if among is None else 0.95)
+    return Overlap(share(alone), share(among), None if among is None else 0.95)
 
 
 def judged(student, start=None, trained=None, origin="teacher", cosine=0.9, candidates=9_000, **training):
@@ -56,7 +56,7 @@ def judged(student, start=None, trained=None, origin="teacher", cosine=0.9, cand
         means = [[None if s is None else s.mean for s in (one.alone, one.among)] for one in (student, start)]
         gain = shares(*(None if a is None or b is None else a - b for a, b in zip(*means, strict=True)))
     found = Judgement(origin, 500, candidates, 9_000, "cosine", student, start, gain, trained, (), cosine)
-    return {"neighbors": found.to_json(), "record": {"training": training}}
+    return {"overlap": found.to_json(), "record": {"training": training}}
 
 
 TASK = {"task": "intents", "type": "classification", "rows": 9}
@@ -98,18 +98,18 @@ def test_training_that_lowers_the_scores():
     assert training_lowers({}) == ""
 
 
-def test_training_that_loses_neighbours():
+def test_training_that_lowers_the_overlap():
     text = training_lowers(judged(shares(0.5, 0.6), shares(0.5, 0.7), learning_rate=1e-3))
-    assert "it finds 0.60, before training 0.70" in text and "train.learning_rate=0.0003 instead of 0.001" in text
+    assert "overlap@10 fell from 0.70 to 0.60" in text and "train.learning_rate=0.0003 instead of 0.001" in text
     assert training_lowers(judged(shares(0.5, 0.69), shares(0.5, 0.7))) == ""  # within the interval of the change
-    assert "it finds 0.40, before training 0.50" in training_lowers(judged(shares(0.4, None), shares(0.5, None)))
+    assert "overlap@10 fell from 0.50 to 0.40" in training_lowers(judged(shares(0.4, None), shares(0.5, None)))
     assert training_lowers(judged(shares(0.4, 0.9))) == ""
 
 
 def test_a_student_that_is_not_in_the_teachers_space_yet():
     far = judged(shares(0.46, 0.10), linear_layer="random")
     text = far_from_the_space(far)
-    assert "0.10 of its top 10 instead of 0.46" in text and "student.start=ridge" in text
+    assert "an overlap@10 of 0.10 instead of 0.46" in text and "student.start=ridge" in text
     assert random_layer(far) == ""  # said already
     fitted = far_from_the_space(judged(shares(0.46, 0.10), linear_layer="ridge"))
     assert "train longer" in fitted and "ridge" not in fitted
@@ -124,7 +124,7 @@ def test_a_student_that_is_not_in_the_teachers_space_yet():
     assert "13.6% of its retrieval score" in far_from_the_space(alone)
 
 
-def test_neighbours_are_not_the_aim_of_a_run_on_labels():
+def test_overlap_is_not_the_aim_of_a_run_on_labels():
     found = judged(shares(0.46, 0.10), shares(0.7, 0.7), linear_layer="random")
     assert advice(found) != []
     found["record"]["supervised"] = {"task": "intents", "type": "classification", "rows": 9, "scores": {}}
@@ -152,7 +152,7 @@ def test_texts_that_are_learned_by_heart():
     assert overfits(report(0.62, 0.48, before=0.40)) == text
     assert overfits(report(0.62, 0.48, before=0.48)) == ""  # what was not trained was not learned
     distances = {"texts": {"rows": 9, "mean": 0.5, "trained": {"rows": 9, "mean": 0.4}}}
-    assert more_texts(report(0.50, 0.48) | distances) == ""  # the neighbours, with their interval, decide
+    assert more_texts(report(0.50, 0.48) | distances) == ""  # overlap@10, with its interval, decides
 
 
 @pytest.mark.parametrize(
@@ -161,11 +161,11 @@ def test_texts_that_are_learned_by_heart():
 )
 def test_the_advice_about_an_index_comes_first(low, words):
     found = judged(shares(None, low + 0.02), origin="index")
-    assert words in advice(found)[0] and index_advice(from_json(Judgement, found["neighbors"])) == advice(found)[0]
+    assert words in advice(found)[0] and index_advice(from_json(Judgement, found["overlap"])) == advice(found)[0]
 
 
 def test_texts_of_other_vectors_are_no_reason_to_train_longer():
-    """Models whose cosines are all high have one of 0.84 with any vector: the share of the neighbours tells."""
+    """Models whose cosines are all high have one of 0.84 with any vector: the overlap@10 tells."""
     found = judged(shares(None, 0.05), origin="index", cosine=0.84, candidates=240)
     assert "chance" in advice(found)[0] and "order and ids" in advice(found)[0]
     assert "not close enough" in advice(judged(shares(None, 0.15), origin="index", cosine=0.84, candidates=240))[0]
@@ -227,15 +227,13 @@ def test_the_end_of_the_training(name, values, part):
     assert still_better({"history": history[:2]}) == still_better({}) == ""
 
 
-def test_a_student_that_finds_more_neighbors_was_not_best_before():
+def test_a_student_of_higher_overlap_was_not_best_before():
     distances = [0.7, 0.75, 0.8, 0.85]
     history = [{"step": 10 * step, "eval/distance": distance} for step, distance in enumerate(distances)]
     assert "best at step 10" in still_better({"history": history})
-    with_neighbors = [
-        {**line, "eval/neighbors": share} for line, share in zip(history, (0.1, 0.2, 0.3, 0.5), strict=True)
-    ]
-    assert still_better({"history": with_neighbors}) == ""
-    with_fewer = [{**line, "eval/neighbors": share} for line, share in zip(history, (0.1, 0.5, 0.4, 0.3), strict=True)]
+    with_overlap = [{**line, "eval/overlap": share} for line, share in zip(history, (0.1, 0.2, 0.3, 0.5), strict=True)]
+    assert still_better({"history": with_overlap}) == ""
+    with_fewer = [{**line, "eval/overlap": share} for line, share in zip(history, (0.1, 0.5, 0.4, 0.3), strict=True)]
     assert "best at step 10" in still_better({"history": with_fewer})
 
 

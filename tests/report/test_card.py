@@ -17,7 +17,7 @@ from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config.student import ExpertsSection, StudentSection
-from distilvec.evaluation.neighbors import NeighborShares, Share
+from distilvec.evaluation.overlap import Overlap, Share
 from distilvec.models import limits
 from distilvec.models.load import EXPERTS_FILE
 from distilvec.report import model_card as cards
@@ -25,7 +25,7 @@ from distilvec.report.json_values import to_json
 from distilvec.report.model_card import (
     loading_call,
 )
-from distilvec.report.neighbors import neighbors_sentence
+from distilvec.report.overlap import overlap_sentence
 from distilvec.report.record import RunRecord, describe_student, parse_record
 from distilvec.report.scores import make_verdict
 from distilvec.students.build import TeacherInfo, build_student
@@ -218,8 +218,8 @@ def test_other_widths_are_not_compatible(record: Content) -> None:
     assert "**Teacher-compatible: no.** Compare vectors of this model only" in model_card(record)
 
 
-def shares(among: float | None) -> NeighborShares:
-    return NeighborShares(Share(0.58, 0.56, 0.6), None if among is None else Share(among, among - 0.02, among + 0.02))
+def shares(among: float | None) -> Overlap:
+    return Overlap(Share(0.58, 0.56, 0.6), None if among is None else Share(among, among - 0.02, among + 0.02))
 
 
 @pytest.mark.parametrize(
@@ -233,15 +233,16 @@ def shares(among: float | None) -> NeighborShares:
 def test_compatibility_is_what_was_measured(record: Content, among: float, title: str, words: str) -> None:
     """The card has the sentence of page and terminal, and says from which share on the student fits."""
     judgement = replace(sample_judgement(), student=shares(among), start=None)
-    record["neighbors"] = judgement.to_json()
+    record["overlap"] = judgement.to_json()
     text = model_card(record)
-    assert f"**{title}.** It {neighbors_sentence(judgement)}. " in text and words in text
-    assert neighbors_sentence(judgement) == make_verdict({}, record=parse_record(record)).text
+    assert f"**{title}.** It {overlap_sentence(judgement)}. " in text and words in text
+    assert overlap_sentence(judgement) == make_verdict({}, record=parse_record(record)).text
     record["teacher_compatible"] = False
-    record["neighbors"] = replace(judgement, student=shares(None)).to_json()
+    record["overlap"] = replace(judgement, student=shares(None)).to_json()
     apart = model_card(record)
     assert (
-        "**Teacher-compatible: no.** It finds 0.58 of the teacher's top 10 with its own vectors [0.56, 0.60]" in apart
+        "**Teacher-compatible: no.** It finds 0.58 of the teacher's ten nearest with its own vectors "
+        "(overlap@10) [0.56, 0.60]" in apart
     )
 
 
@@ -314,6 +315,6 @@ def test_limits_and_speed(record: Content) -> None:
     text = model_card(record)
     assert "4.0 ms for one query of 16 tokens, 2.5 times as fast as the teacher (x86, 2 threads)" in text
     assert "what follows the first 64 tokens of a text is not read" in text
-    assert "- Not measured: the share of the teacher's neighbours that it finds, other languages" in text
+    assert "- Not measured: overlap@10 with the teacher, other languages" in text
     del record["speed"], record["scores"]
-    assert "Not measured: scores on tasks, the share" in model_card(record)
+    assert "Not measured: scores on tasks, overlap@10" in model_card(record)

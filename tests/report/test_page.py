@@ -13,7 +13,7 @@ import pytest
 
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.agreement import RankedQueries, RankedQuery
-from distilvec.evaluation.neighbors import NeighborShares, Share
+from distilvec.evaluation.overlap import Overlap, Share
 from distilvec.report.comparison import Comparison, Row, comparison_verdict, render_comparison
 from distilvec.report.html import render_page, tiles
 from distilvec.report.scores import make_verdict, score_table
@@ -109,7 +109,7 @@ def report():
 
 
 TITLES = [
-    "Verdict", "Problems", "Scores", "Neighbours found", "Use the student", "Search results side by side",
+    "Verdict", "Problems", "Scores", "overlap@10", "Use the student", "Search results side by side",
     "Texts where the student is far", "Fewer dimensions, fewer bits", "Robustness margin", "Speed and size",
     "Vocabulary", "Experts", "Training", "Texts and tokens in the plane", "Recipe and provenance",
 ]  # fmt: skip
@@ -140,7 +140,7 @@ def test_any_part_may_be_missing(report, part, empty):
     page = check(render_page(as_report(report), draw))
     gone = {"failures": "Problems", "scores": "Scores", "agreement": "Search results side by side", "verdict": "Verdict",  # noqa: E501
             "compression": "Fewer dimensions, fewer bits", "margin": "Robustness margin", "speed": "Speed and size",
-            "record": "Use the student", "vocabulary": "Vocabulary", "neighbors": "Neighbours found",
+            "record": "Use the student", "vocabulary": "Vocabulary", "overlap": "overlap@10",
             "texts": "Texts where the student is far"}  # fmt: skip
     assert gone.get(part) not in section_titles(page)
     assert len(section_titles(page)) == len(TITLES) - (part in gone)
@@ -206,7 +206,7 @@ def test_the_verdicts_numbers_are_the_reports(report):
 
 
 def test_marks_are_those_of_the_recipe():
-    verdict = Verdict(retention=93.0, retention_interval=(91.0, 95.0), neighbors=0.85, neighbors_interval=(0.7, 0.9))
+    verdict = Verdict(retention=93.0, retention_interval=(91.0, 95.0), overlap=0.85, overlap_interval=(0.7, 0.9))
 
     def marked(marks):
         return {group[0].key: group[0].mark for group in tiles(verdict, marks)}
@@ -215,41 +215,42 @@ def test_marks_are_those_of_the_recipe():
     assert marked(Marks(good=90, fair=70))["retention"] == "good: from 90% on"
     assert marked(Marks(good=99, fair=95))["retention"] == "poor: fair from 95% on"
     # "teacher-compatible" means the same for everyone
-    assert marked(Marks(good=90, fair=70))["neighbors"] == marked(Marks())["neighbors"] != ""
+    assert marked(Marks(good=90, fair=70))["overlap"] == marked(Marks())["overlap"] != ""
 
 
-def test_the_judgement_by_neighbours(report):
+def test_the_judgement_by_overlap(report):
     text = render_page(as_report(report), draw)
-    section = text[text.index('<section id="neighbors"') : text.index('<section id="use"')]
+    section = text[text.index('<section id="overlap"') : text.index('<section id="use"')]
     shown = unescape(re.sub(r"<[^>]*>", "", section))
-    assert "Teacher-compatible: in part. It finds 0.71 of the teacher's top 10 among the teacher's vectors" in shown
+    start = "It finds 0.71 of the teacher's ten nearest among the teacher's vectors"
+    assert f"Teacher-compatible: in part. {start}" in shown
     assert "its first 100 of 10,000 hold 98.7% of the teacher's top 10" in shown
     for words in ("[0.69, 0.73]", "+0.43", "[+0.41, +0.45]", "english_queries (120 queries)", "500 validation texts"):
         assert words in shown
-    index = judgement(report, origin="index", student=NeighborShares(among=Share(0.9, 0.85, 0.95), among_wider=1.0))
+    index = judgement(report, origin="index", student=Overlap(among=Share(0.9, 0.85, 0.95), among_wider=1.0))
     shown = unescape(re.sub(r"<[^>]*>", "", render_page(as_report(index), draw)))
     assert "500 stored texts that were not trained on" in shown and "in the index" in shown
-    assert "Teacher-compatible: yes. It finds 0.90 of the index's top 10 [0.85, 0.95]" in shown
-    alone = judgement(report, student=NeighborShares(alone=Share(0.5, 0.4, 0.6)), sources=(), trained=None)
+    assert "Teacher-compatible: yes. It finds 0.90 of the index's ten nearest (overlap@10) [0.85, 0.95]" in shown
+    alone = judgement(report, student=Overlap(alone=Share(0.5, 0.4, 0.6)), sources=(), trained=None)
     alone["record"]["teacher_compatible"] = False
     shown = unescape(re.sub(r"<[^>]*>", "", render_page(as_report(alone), draw)))
-    assert "It finds 0.50 of the teacher's top 10 with its own vectors [0.40, 0.60]" in shown
+    assert "It finds 0.50 of the teacher's ten nearest with its own vectors (overlap@10) [0.40, 0.60]" in shown
     assert "Among the teacher's vectors" not in shown and "Trained texts" not in shown
 
 
 def judgement(report, **changes):
     """The report with another judgement."""
     found = replace(sample_judgement(), start=None, gain=None, **changes).to_json()
-    return {**report, "neighbors": found, "record": {**report["record"], "neighbors": found}}
+    return {**report, "overlap": found, "record": {**report["record"], "overlap": found}}
 
 
 def test_the_tiles_of_a_run_without_a_suite(report):
     found = tiles(make_verdict({}, record=as_report(report).record), Marks())
     assert [[one.key for one in tile] for tile in found] == [
-        ["neighbors", "neighbors_alone"], ["megabytes", "smaller"],
+        ["overlap", "overlap_alone"], ["megabytes", "smaller"],
     ]  # fmt: skip
     assert (found[0][0].shown, found[0][1].shown) == ("0.71", "0.58")
-    assert found[0][0].label == "of the teacher's top 10 found, among the teacher's vectors"
+    assert found[0][0].label == "overlap@10 among the teacher's vectors"
 
 
 def test_a_run_on_labels_alone_names_no_teacher(report):
@@ -258,7 +259,7 @@ def test_a_run_on_labels_alone_names_no_teacher(report):
     record["teacher"]["unread"] = True
     scores = {"student": {"accuracy": 0.978}}
     record["supervised"] = {"task": "intents", "type": "classification", "rows": 9, "scores": scores}
-    for part in ("scores", "intervals", "speed", "neighbors"):
+    for part in ("scores", "intervals", "speed", "overlap"):
         report.pop(part, None)
         record.pop(part, None)
     shown = as_report({**report, "recipe": ""})

@@ -11,7 +11,7 @@ import pytest
 from axe import violations
 
 from distilvec.core.run_folder import RunFolder
-from distilvec.evaluation.neighbors import NeighborShares, Share
+from distilvec.evaluation.overlap import Overlap, Share
 from distilvec.report.figures import write_figure
 from distilvec.report.html import render_page
 from distilvec.report.scores import make_verdict
@@ -25,7 +25,7 @@ ARGUMENTS = [
     "--disable-component-update", "--disable-sync", "--renderer-process-limit=1",
     "--host-resolver-rules=MAP * ~NOTFOUND",
 ]  # fmt: skip
-JOBS = {"index": "neighbors", "corpus": "neighbors", "labels": "task_score", "transplant": "megabytes"}  # first tile
+JOBS = {"index": "overlap", "corpus": "overlap", "labels": "task_score", "transplant": "megabytes"}  # first tile
 PAGES, WIDTHS, SCHEMES = ("report", "comparison"), (400, 1400), ("light", "dark")
 LOOKS = [(page, *look) for page in PAGES for look in zip(WIDTHS, SCHEMES, strict=True)]  # widths have no colours
 CONTRAST = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
@@ -75,16 +75,16 @@ def folder(tmp_path_factory):
 def jobs():
     """A report of each job but that of a suite, which is `sample_report`."""
     samples = {name: sample_report() for name in JOBS}
-    index = {"origin": "index", "student": NeighborShares(among=Share(0.9, 0.85, 0.95), among_wider=1.0)}
+    index = {"origin": "index", "student": Overlap(among=Share(0.9, 0.85, 0.95), among_wider=1.0)}
     judgement = replace(sample_judgement(), start=None, gain=None, trained=None, sources=(), **index).to_json()
-    samples["index"]["record"]["neighbors"] = samples["index"]["neighbors"] = judgement
+    samples["index"]["record"]["overlap"] = samples["index"]["overlap"] = judgement
     for part in ("scores", "intervals", "agreement", "compression"):
         del samples["corpus"][part]
     scores = {"student": {"accuracy": 0.978}, "teacher": {"accuracy": 0.981}}
     supervised = {"task": "intents", "type": "classification", "rows": 90, "scores": scores}
     samples["labels"]["record"]["supervised"] = supervised
     samples["labels"]["mistakes"] = MISTAKES
-    for part in ("scores", "intervals", "neighbors", "agreement", "compression", "margin"):
+    for part in ("scores", "intervals", "overlap", "agreement", "compression", "margin"):
         samples["labels"].pop(part, None)
         samples["labels"]["record"].pop(part, None)
     samples["transplant"] = {"name": "turkish", "vocabulary": samples["transplant"]["vocabulary"]}
@@ -215,14 +215,14 @@ def test_the_verdicts_numbers_are_report_jsons(opened, folder):
         "document_speedup",
         "smaller",
         "worst_change",
-        "neighbors",
-        "neighbors_alone",
+        "overlap",
+        "overlap_alone",
         "tokens",
         "tokens_before",
     }
     for place, key in enumerate(keys):
         assert float(shown.nth(place).get_attribute("value")) == verdict[key]
-        digits = 2 if key.startswith("neighbors") else 0 if key.startswith("tokens") else 1
+        digits = 2 if key.startswith("overlap") else 0 if key.startswith("tokens") else 1
         assert shown.nth(place).inner_text() == number(verdict[key], digits, sign=key == "worst_change")
     text = verdict["text"]
     assert page.locator("p.verdict").inner_text() == text[0].upper() + text[1:] + "."

@@ -10,7 +10,7 @@ from distilvec.evaluation.aggregate import average, retention
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.memory import ModelSize
-from distilvec.evaluation.neighbors import NeighborShares, Share
+from distilvec.evaluation.overlap import Overlap, Share
 from distilvec.evaluation.speed import Speed
 from distilvec.report.record import RunRecord, StudentRecord, TeacherRecord
 from distilvec.report.scores import complete_averages, make_verdict, score_table
@@ -100,33 +100,37 @@ def test_tasks_that_only_one_was_scored_on_are_left_out():
     assert (verdict.retention, verdict.tasks) == (95.0, 1) and verdict.text.endswith("on 1 of 2 tasks")
 
 
-SENTENCE = "finds 0.71 of the teacher's top 10 among the teacher's vectors [0.69, 0.73], 0.58 alone [0.56, 0.60]; "
+SENTENCE = (
+    "finds 0.71 of the teacher's ten nearest among the teacher's vectors (overlap@10) [0.69, 0.73], "
+    "0.58 alone [0.56, 0.60]; "
+)
 BEFORE = "before training 0.28 and 0.22"
 
 
-def test_without_a_suite_the_neighbours_are_the_verdict():
-    record = replace(RECORD, neighbors=sample_judgement())
+def test_without_a_suite_the_overlap_is_the_verdict():
+    record = replace(RECORD, overlap=sample_judgement())
     verdict = make_verdict({}, record=record)
     assert verdict.text == SENTENCE + BEFORE
-    assert (verdict.neighbors, verdict.neighbors_alone) == (0.71, 0.58) and verdict.retention is None
+    assert (verdict.overlap, verdict.overlap_alone) == (0.71, 0.58) and verdict.retention is None
     with_suite = make_verdict({"teacher": TEACHER, "student": TEACHER}, record=record)
-    assert with_suite.text == "100.0% of the teacher's average on 2 tasks" and with_suite.neighbors == 0.71
+    assert with_suite.text == "100.0% of the teacher's average on 2 tasks" and with_suite.overlap == 0.71
     task = LabelledScores("intents", "classification", 9, {"student": {"accuracy": 0.978}})
     labelled = make_verdict({"student": column(intents=97.8)}, record=replace(record, supervised=task))
-    assert labelled.text == "accuracy 97.8 on intents" and labelled.neighbors is None
-    own = replace(sample_judgement(), student=NeighborShares(alone=Share(0.5, 0.4, 0.6)), start=None)
-    apart = make_verdict({}, record=RunRecord(neighbors=own))
-    assert apart.text == "finds 0.50 of the teacher's top 10 with its own vectors [0.40, 0.60]"
-    assert (apart.neighbors, apart.neighbors_alone) == (0.5, None)
+    assert labelled.text == "accuracy 97.8 on intents" and labelled.overlap is None
+    own = replace(sample_judgement(), student=Overlap(alone=Share(0.5, 0.4, 0.6)), start=None)
+    apart = make_verdict({}, record=RunRecord(overlap=own))
+    assert apart.text == "finds 0.50 of the teacher's ten nearest with its own vectors (overlap@10) [0.40, 0.60]"
+    assert (apart.overlap, apart.overlap_alone) == (0.5, None)
 
 
-def test_an_index_is_judged_by_its_neighbours_and_not_by_averages_of_its_own_texts():
-    found = NeighborShares(among=Share(0.69, 0.67, 0.71), among_wider=0.99)
-    record = RunRecord(neighbors=replace(sample_judgement(), origin="index", student=found, start=None))
+def test_an_index_is_judged_by_overlap_and_not_by_averages_of_its_own_texts():
+    found = Overlap(among=Share(0.69, 0.67, 0.71), among_wider=0.99)
+    record = RunRecord(overlap=replace(sample_judgement(), origin="index", student=found, start=None))
     item = Score("index-known-item", "retrieval", "ndcg@10", 98.9, {"ndcg@10": 98.9, "mrr@10": 98.2})
     mine = Score("mine", "retrieval", "ndcg@10", 60.0)
     verdict = make_verdict({"teacher": [item], "asymmetric": [item]}, record=record)
-    expected = "finds 0.69 of the index's top 10 [0.67, 0.71]; a stored text is found at rank 1 to 10 with MRR 0.98"
+    expected = "finds 0.69 of the index's ten nearest (overlap@10) [0.67, 0.71]; "
+    expected += "a stored text is found at rank 1 to 10 with MRR 0.98"
     assert verdict.text == expected and verdict.asymmetric_retention is None
     assert not score_table({"teacher": [item], "asymmetric": [item]}).foot
     both = score_table({"teacher": [item, mine], "asymmetric": [item, replace(mine, value=30.0)]})

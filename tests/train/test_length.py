@@ -171,13 +171,13 @@ def test_a_flat_validation_ends_the_training_early(tiny_recipe, tmp_path, capsys
     assert f"training ends at step {state.step} instead of 330" in capsys.readouterr().err
 
 
-def test_a_student_that_finds_more_neighbors_is_trained_on(tiny_recipe, tmp_path, monkeypatch):
-    """Its distance stays where it is: the share of the teacher's neighbors decides which student is saved."""
+def test_a_student_of_higher_overlap_is_trained_on(tiny_recipe, tmp_path, monkeypatch):
+    """Its distance stays where it is: the share of the teacher's overlap decides which student is saved."""
     shares = iter(np.arange(0.1, 3, 0.03))
     measure = validation.teacher_distance
 
     def found(*arguments):
-        return {**measure(*arguments), "distance": 0.5, "neighbors": next(shares)}
+        return {**measure(*arguments), "distance": 0.5, "overlap": next(shares)}
 
     monkeypatch.setattr(validation, "teacher_distance", found)
     monkeypatch.setattr("distilvec.train.length.TEXTS_SEEN", 10 * 168)

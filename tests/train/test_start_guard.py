@@ -113,7 +113,7 @@ def shifted(model, texts, folder):
     return str(folder)
 
 
-def test_the_start_ships_where_a_nearer_student_finds_fewer_neighbours(tiny_recipe, tmp_path):
+def test_the_start_ships_where_a_nearer_student_has_a_lower_overlap(tiny_recipe, tmp_path):
     """All vectors come nearer to the teacher's, on average, and lose what sets them apart."""
     method = tmp_path / "towards_the_mean.py"
     method.write_text(TOWARDS_THE_MEAN)
@@ -126,10 +126,10 @@ def test_the_start_ships_where_a_nearer_student_finds_fewer_neighbours(tiny_reci
     result = run(recipe, tmp_path / "run")
     lines = validations(tmp_path / "run")
     first, last = lines[0], lines[-1]
-    assert last["eval/distance"] < first["eval/distance"] and last["eval/neighbors"] < first["eval/neighbors"] - 0.02
+    assert last["eval/distance"] < first["eval/distance"] and last["eval/overlap"] < first["eval/overlap"] - 0.02
     assert result.record.training.best_step == 0
     assert "finds fewer of the teacher's ten nearest" in result.record.training.shipped
-    assert result.record.neighbors.student == result.record.neighbors.start
+    assert result.record.overlap.student == result.record.overlap.start
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_the_start_ships_where_a_nearer_student_finds_fewer_neighbours(tiny_reci
         ((0.5, 0.60), (0.5, 0.60), False),
     ],
 )
-def test_more_neighbours_count_first_and_then_the_distance(ours, theirs, better):
+def test_the_overlap_counts_first_and_then_the_distance(ours, theirs, better):
     assert Standing(*ours).is_better_than(Standing(*theirs)) is better
 
 
@@ -160,7 +160,7 @@ def test_a_student_that_knows_its_texts_is_not_trained(tiny_recipe, tmp_path, ca
     record = result.record
     assert record.training.steps == 0 and record.training.best_step == 0
     assert "nothing to learn" in record.training.shipped and "nothing to learn" in capsys.readouterr().err
-    assert record.neighbors.student == record.neighbors.start and record.neighbors.student.among.mean > 0.9
+    assert record.overlap.student == record.overlap.start and record.overlap.student.among.mean > 0.9
     again = run(tiny_recipe(train__epochs="auto", **trimmed), tmp_path / "run")
     assert again.record.training.steps == 0 and "nothing to learn" not in capsys.readouterr().err
     stated = run(tiny_recipe(train__epochs=1, **trimmed), tmp_path / "stated")

@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.similarity import SIMILARITIES
-from distilvec.evaluation.neighbors import find_neighbors, nearest
+from distilvec.evaluation.overlap import find_overlap, nearest
 from distilvec.pipeline.record import shipped_metrics
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
@@ -21,7 +21,7 @@ from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.accelerator import make_accelerator
 from distilvec.train.metrics import read_metrics, validation_metric
-from distilvec.train.validation import neighbors_found, teacher_distance
+from distilvec.train.validation import overlap_found, teacher_distance
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 
@@ -57,7 +57,7 @@ def test_the_gap_is_that_of_the_cosine_matrices_of_each_batch(parts):
     assert 0 < found["cosine"] < 1
 
 
-def test_neighbors_are_those_that_a_search_by_hand_finds(parts):
+def test_overlap_is_what_a_search_by_hand_finds(parts):
     """The ten nearest other texts of each text, among the teacher's vectors, as sets."""
     _, encoder, data, accelerator = parts
     rows = data.holdout_rows
@@ -69,14 +69,14 @@ def test_neighbors_are_those_that_a_search_by_hand_finds(parts):
         ranked = np.argsort(-(theirs @ vectors[row]), kind="stable")
         return {*ranked[ranked != row][:10].tolist()}
 
-    found = teacher_distance(encoder, data, accelerator, 16)["neighbors"]
+    found = teacher_distance(encoder, data, accelerator, 16)["overlap"]
     shares = [len(nearest(ours, row) & nearest(theirs, row)) / 10 for row in range(len(rows))]
     assert found == pytest.approx(np.mean(shares), abs=1e-6) and 0.1 < found < 1
-    assert neighbors_found(torch.from_numpy(theirs), torch.from_numpy(theirs)) == 1.0
+    assert overlap_found(torch.from_numpy(theirs), torch.from_numpy(theirs)) == 1.0
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
-def test_neighbors_are_searched_by_the_similarity_of_the_teacher(similarity):
+def test_overlap_is_searched_by_the_similarity_of_the_teacher(similarity):
     """Vectors of several lengths, of which each similarity finds others; the same search as of the report."""
     generator = np.random.default_rng(0)
     teacher = (generator.normal(size=(60, 8)) * generator.uniform(0.2, 3, (60, 1))).astype(np.float32)
@@ -86,9 +86,9 @@ def test_neighbors_are_searched_by_the_similarity_of_the_teacher(similarity):
     for row in rows:
         others = teacher[rows != row]
         near = nearest(teacher[row : row + 1], others, 10, similarity)
-        hits.append(find_neighbors(near, others, similarity, student[row : row + 1], None, True).among)
+        hits.append(find_overlap(near, others, similarity, student[row : row + 1], None, True).among)
     share = np.mean(hits)
-    found = {kind: neighbors_found(*map(torch.from_numpy, (student, teacher)), kind) for kind in SIMILARITIES}
+    found = {kind: overlap_found(*map(torch.from_numpy, (student, teacher)), kind) for kind in SIMILARITIES}
     assert found[similarity] == pytest.approx(share, abs=1e-6)
     assert len(set(found.values())) == 3
 
@@ -98,10 +98,10 @@ def test_an_index_of_vectors_of_several_lengths_is_validated_by_its_similarity(t
     assert training_data(job, untrained_student(job)).similarity == "euclidean"
 
 
-def test_too_few_rows_have_no_neighbors(parts):
+def test_too_few_rows_have_no_overlap(parts):
     _, encoder, data, accelerator = parts
     few = replace(data, holdout_rows=data.holdout_rows[:20])
-    assert "neighbors" not in teacher_distance(encoder, few, accelerator, 16)
+    assert "overlap" not in teacher_distance(encoder, few, accelerator, 16)
 
 
 def test_no_distance_between_two_spaces(parts):
@@ -138,7 +138,7 @@ def test_the_student_that_ships(tiny_recipe, tmp_path, monkeypatch, method):
 
     def worse(*arguments):
         found = measure(*arguments)
-        return dict.fromkeys(found.keys() - {"neighbors"}, next(values))
+        return dict.fromkeys(found.keys() - {"overlap"}, next(values))
 
     monkeypatch.setattr(validation, "teacher_distance", worse)
     loop = make_loop(tiny_recipe(method__name=method, train__epochs=3), tmp_path / "run")
@@ -156,7 +156,7 @@ def test_the_student_that_ships(tiny_recipe, tmp_path, monkeypatch, method):
     assert metrics[names[method]] == pytest.approx({"redact": 0.2, "simcse": last}[method])
 
 
-def test_small_losses_of_neighbours_do_not_add_up(tiny_recipe, tmp_path, monkeypatch):
+def test_small_losses_of_overlap_do_not_add_up(tiny_recipe, tmp_path, monkeypatch):
     """Each student is nearer than the one before and finds 1.5 points less, which is within chance of it."""
     from distilvec.train import validation
 
@@ -164,15 +164,15 @@ def test_small_losses_of_neighbours_do_not_add_up(tiny_recipe, tmp_path, monkeyp
     shares = iter(0.60 - 0.015 * np.arange(40))
     measure = validation.teacher_distance
 
-    def nearer_with_fewer_neighbors(*arguments):
-        return {**measure(*arguments), "distance": next(distances), "neighbors": next(shares)}
+    def nearer_with_less_overlap(*arguments):
+        return {**measure(*arguments), "distance": next(distances), "overlap": next(shares)}
 
-    monkeypatch.setattr(validation, "teacher_distance", nearer_with_fewer_neighbors)
+    monkeypatch.setattr(validation, "teacher_distance", nearer_with_less_overlap)
     loop = make_loop(tiny_recipe(train__epochs=4), tmp_path / "run")
     saved: list[int] = []
     loop.hooks = replace(loop.hooks, save=lambda name: saved.append(loop.state.best_step))
     loop.run()
-    lines = [line for line in read_metrics(RunFolder(tmp_path / "run").metrics) if "eval/neighbors" in line]
+    lines = [line for line in read_metrics(RunFolder(tmp_path / "run").metrics) if "eval/overlap" in line]
     assert len(lines) > 3 and saved == [line["step"] for line in lines[:2]], "0.600 and 0.585, not 0.570"
 
 

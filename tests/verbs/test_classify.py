@@ -276,7 +276,7 @@ def test_long_work_of_a_classifier_says_how_far_it_is(rows, tiny_model, tmp_path
     printed = " ".join(capsys.readouterr().err.split())
     for name in ("teacher", "student"):
         assert re.search(rf"test rows of rows by the {name}: 30/30 examples", printed)
-    assert "the test split of rows; neighbours of held-out texts" in printed
+    assert "the test split of rows; overlap@10 of held-out texts" in printed
 
 
 def test_the_command_prints_the_result_last(rows, tiny_model, tmp_path, capsys, monkeypatch):

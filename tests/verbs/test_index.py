@@ -50,7 +50,7 @@ from distilvec.verbs.export.export import parity_task
 from distilvec.verbs.plan.plan import make_plan
 
 TEXTS, NEW = make_texts(300), make_texts(400)[300:]
-LINE = re.compile(r"finds (\d.\d\d) of the index's top 10 \[(\d.\d\d), (\d.\d\d)\]")
+LINE = re.compile(r"finds (\d.\d\d) of the index's ten nearest \(overlap@10\) \[(\d.\d\d), (\d.\d\d)\]")
 
 
 @pytest.fixture(scope="module")
@@ -192,15 +192,15 @@ def write_suite(folder, queries):
 
 def test_tasks_are_made_from_the_table_itself(table, vectors):
     index = TableEmbedder(TeacherSection(vectors=table))
-    neighbors, items = stored_tasks(index, 20)
-    assert (neighbors.name, items.name, len(items.queries), len(items.documents)) == (NEIGHBORS, KNOWN_ITEM, 20, 300)
-    assert not set(neighbors.queries) & set(neighbors.documents) and len(neighbors.documents) == 280
-    chosen = [TEXTS.index(text) for text in neighbors.queries]
+    overlap, items = stored_tasks(index, 20)
+    assert (overlap.name, items.name, len(items.queries), len(items.documents)) == (NEIGHBORS, KNOWN_ITEM, 20, 300)
+    assert not set(overlap.queries) & set(overlap.documents) and len(overlap.documents) == 280
+    chosen = [TEXTS.index(text) for text in overlap.queries]
     rest = [row for row in range(300) if row not in chosen]
     for number, row in enumerate(chosen):
         near = np.argsort(-(vectors[rest] @ vectors[row]))[:10]
-        found = neighbors.judged[neighbors.judged[:, 0] == number, 1]
-        assert {neighbors.documents[one] for one in found} == {TEXTS[rest[one]] for one in near}
+        found = overlap.judged[overlap.judged[:, 0] == number, 1]
+        assert {overlap.documents[one] for one in found} == {TEXTS[rest[one]] for one in near}
     assert len(stored_tasks(index, 1000)[0].queries) == 60  # at most a fifth
 
 
@@ -243,10 +243,10 @@ def test_no_chunk_of_a_searched_article_is_trained_on_or_its_neighbour(kind, col
     def article_of(texts):
         return {text.split()[-1].partition("w")[0] for text in texts}
 
-    neighbors = next(task for task in job.tasks if task.name == NEIGHBORS)
-    asked = article_of(neighbors.queries)
-    assert (len(neighbors.queries), len(asked)) == (60, 20), "a fifth of the articles, with several chunks each"
-    assert not asked & article_of(neighbors.documents) and len(neighbors.documents) == 320
+    overlap = next(task for task in job.tasks if task.name == NEIGHBORS)
+    asked = article_of(overlap.queries)
+    assert (len(overlap.queries), len(asked)) == (60, 20), "a fifth of the articles, with several chunks each"
+    assert not asked & article_of(overlap.documents) and len(overlap.documents) == 320
     parts = [article_of(job.corpus.texts(rows)) for rows in (job.corpus.train_rows, job.corpus.holdout_rows)]
     assert not asked & (parts[0] | parts[1]) and not parts[0] & parts[1] and len(parts[1]) == 16
 
@@ -264,9 +264,9 @@ def test_an_index_of_few_documents_is_searched_where_they_are(tmp_path):
     ):
         vectors = np.random.default_rng(0).normal(size=(len(texts), 6)).astype(np.float32)
         pq.write_table(pa.table({"text": texts, "vector": list(vectors)}), tmp_path / f"{name}.parquet")
-        neighbors = stored_tasks(TableEmbedder(TeacherSection(vectors=tmp_path / f"{name}.parquet")), 50)[0]
-        assert (len(neighbors.queries), len(neighbors.documents)) == (queries, others)
-    assert all(60 <= texts.index(query) < 100 for query in neighbors.queries)
+        overlap = stored_tasks(TableEmbedder(TeacherSection(vectors=tmp_path / f"{name}.parquet")), 50)[0]
+        assert (len(overlap.queries), len(overlap.documents)) == (queries, others)
+    assert all(60 <= texts.index(query) < 100 for query in overlap.queries)
 
 
 def test_the_teacher_itself_overlaps_fully_and_another_model_does_not(table, tiny_model, near_teacher):

@@ -66,7 +66,7 @@ def test_queries_go_to_the_student_and_documents_to_the_teacher(tiny_recipe, tmp
         tower = SentenceTransformer(str(folder / role), device="cpu")
         assert np.abs(tower.encode(texts, prompt_name=role) - expected).max() < 1e-6
     card = ModelCard((folder / "README.md").read_text(encoding="utf-8"))
-    assert card.data.model_name is None and "of the teacher's top 10 among the teacher's vectors" in card.text
+    assert card.data.model_name is None and "of the teacher's ten nearest among the teacher's vectors" in card.text
     assert json.loads((folder / "distillation.json").read_text())["documents"] == "model"
     assert str(tmp_path) not in "".join(
         path.read_text() for path in folder.rglob("*.json") if path.name != "tokenizer.json"

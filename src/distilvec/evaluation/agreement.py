@@ -30,7 +30,7 @@ _SCORES_AT_ONCE = 4_000_000
 
 @dataclass(frozen=True)
 class RankedQuery:
-    """A query with its nDCG@10 and the share of the teacher's top 10, by model.
+    """A query with its nDCG@10 and overlap@10, by model.
 
     found: ids of each model's 10 documents, only of the first queries
     relevant: those that are

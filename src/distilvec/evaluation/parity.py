@@ -19,7 +19,7 @@ from distilvec.core.vectors import cosine_pairs
 from distilvec.evaluation.evaluator import EmbeddingCache, retrieval_vectors, score_task
 from distilvec.evaluation.memory import random_tokens
 from distilvec.evaluation.metrics import unit
-from distilvec.evaluation.neighbors import neighbors_kept
+from distilvec.evaluation.overlap import overlap_by_query
 from distilvec.evaluation.significance import average_interval, share_interval
 from distilvec.evaluation.speed import ROLE_TOKENS, Timing, interleaved
 from distilvec.evaluation.tasks import RetrievalTask, make_retrieval
@@ -113,7 +113,7 @@ def measure_parity(graph: Graph, exported: Runnable, task: RetrievalTask, megaby
     ranked = evenly_spread(len(candidates), RANKED - len(queries))
     candidate_rows = np.cumsum(filled) - 1
     own = [candidate_rows[row] if row >= 0 else -1 for row in task.own or [-1] * len(queries)]
-    kept = neighbors_kept(
+    kept = overlap_by_query(
         np.concatenate([expected_queries, expected_candidates[ranked]]),
         expected_candidates,
         np.concatenate([queries, candidates[ranked]]),

@@ -41,20 +41,20 @@ from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.train.metrics import read_metrics
 
 MEASURED = 6  # changes if the same models would get other scores
-NEIGHBORS = "neighbors"
+OVERLAP = "overlap"
 LABELED_PARTS = ("experts", "tokens", "vocabulary")  # of a run that has a labeled task and no suite
 TEXT_PARTS = ("texts", "vocabulary")  # of a run on texts that has no suite
 
 
 def evaluate(job: Job) -> Report:
-    """Return the report: the judgement by neighbours, scores, and the parts that the recipe names.
+    """Return the report: the judgement by overlap@10, scores, and the parts that the recipe names.
 
     Without a suite there are no scores but on a labeled task, where the part "supervised" has the metrics on its test
     split. Every part is written when it is there, so that a killed evaluation goes on with the next one. A part that
     fails is not measured: its cause may be gone at the next evaluation, such as a network that was down.
     """
     report = stored_report(job)
-    if NEIGHBORS not in report.measured:
+    if OVERLAP not in report.measured:
         _add_judgement(job, report)
         report.write(job.files)
     missing = [name for name in _steps(job) if name not in report.measured]
@@ -195,13 +195,13 @@ def saved_students(job: Job) -> list[SavedStudent]:
 
 
 def _add_judgement(job: Job, report: Report) -> None:
-    """Add the judgement by neighbours, if there is one; one that fails is listed in the failures alone."""
+    """Add the judgement by overlap@10, if there is one; one that fails is listed in the failures alone."""
     try:
-        report.neighbors = judge_run(job)
+        report.overlap = judge_run(job)
     except DistilvecError as error:
-        report.failures.append(TaskFailure(NEIGHBORS, str(error)))
+        report.failures.append(TaskFailure(OVERLAP, str(error)))
         return
-    report.measured.append(NEIGHBORS)
+    report.measured.append(OVERLAP)
 
 
 def _add(job: Job, models: Models, report: Report, name: str) -> None:

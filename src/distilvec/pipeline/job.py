@@ -29,7 +29,7 @@ from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.teacher import OpenTeacher, open_teacher
 from distilvec.train.stages import Stage
 
-TRAINING_FORMAT = 4  # raised when the same recipe and data would train other weights: earlier runs are not continued
+TRAINING_FORMAT = 5  # raised when the same recipe and data would train other weights: earlier runs are not continued
 # Keys of `train` that change no weight
 UNTRACKED = (
     "logging_steps",

@@ -1,6 +1,6 @@
 """The judgement of a run's student without labels, and of any model as the query encoder of an index.
 
-What is compared is in evaluation/neighbors.py. Of a run, queries are validation texts and candidates further texts of
+What is compared is in evaluation/overlap.py. Of a run, queries are validation texts and candidates further texts of
 the corpus, whose teacher vectors are in the cache. Of an index, queries are stored texts that no student is trained on,
 candidates all others, and no document is embedded again. No candidate has one origin with a query: the nearest
 neighbours of a piece are the others of its text.
@@ -25,13 +25,13 @@ from distilvec.data.corpus import Corpus
 from distilvec.data.origins import spread_over_origins
 from distilvec.data.tokens import TokenStore
 from distilvec.evaluation.evaluator import check_vectors
-from distilvec.evaluation.neighbors import (
+from distilvec.evaluation.overlap import (
     DEPTH,
     FEWEST,
     Judgement,
-    QueryShares,
-    SourceShares,
-    find_neighbors,
+    QueryOverlaps,
+    SourceOverlap,
+    find_overlap,
     mean_cosine,
     nearest,
 )
@@ -94,7 +94,7 @@ def judge_run(job: Job) -> Judgement | None:
             return judge_encoder(student, index, job.recipe.evaluation.stored, start)
     rows = draw_rows(job, tokenize(job, job.corpus, trained_student(job)))
     if rows is None:
-        log(f"no judgement by neighbours: it takes validation texts and at least {FEWEST} texts to search")
+        log(f"no overlap@10: it takes validation texts and at least {FEWEST} texts to search")
         return None
     return _judge_students(job, rows)
 
@@ -114,7 +114,7 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
     for name, model in models.items():
         found = model.embed(asked, "document")
         common_space = found.shape[1] == vectors.shape[1]
-        shares[name] = find_neighbors(expected, vectors[others], index.similarity, found, None, common_space, origins)
+        shares[name] = find_overlap(expected, vectors[others], index.similarity, found, None, common_space, origins)
         if name == "student" and common_space:
             agreement = _agreement(model, index, asked, found, vectors[chosen], vectors)
             cosine = agreement.cosine
@@ -209,7 +209,7 @@ def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
     origins, similarity = job.corpus.origins, job.teacher.info.similarity
     teacher, teacher_trained, candidates = rows.parts(_teacher_vectors(job, rows.every))
     expected = nearest(teacher, candidates, DEPTH, similarity)
-    shares, cosine, trained = dict[str, QueryShares](), None, None
+    shares, cosine, trained = dict[str, QueryOverlaps](), None, None
     training = finished_training(job)
     ships_start = training is not None and training.ships_start
     for name in ("start", "student"):
@@ -219,14 +219,14 @@ def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
         asked, asked_trained, own = rows.parts(embed_rows(job.corpus, rows.every, _open_student(job, name)))
         common_space = job.in_teacher_space and own.shape == candidates.shape
         of_queries = origins[rows.queries]
-        shares[name] = find_neighbors(expected, candidates, similarity, asked, own, common_space, of_queries)
+        shares[name] = find_overlap(expected, candidates, similarity, asked, own, common_space, of_queries)
     # The vectors are the trained student's now
     if common_space:
         cosine = mean_cosine(asked, teacher)
     if len(rows.trained):
         seen = nearest(teacher_trained, candidates, DEPTH, similarity)
         of_trained = origins[rows.trained]
-        trained = find_neighbors(seen, candidates, similarity, asked_trained, own, common_space, of_trained)
+        trained = find_overlap(seen, candidates, similarity, asked_trained, own, common_space, of_trained)
     return Judgement(
         origin="teacher",
         queries=len(rows.queries),
@@ -243,7 +243,7 @@ def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
     )
 
 
-def _by_source(corpus: Corpus, queries: Rows, shares: QueryShares) -> tuple[SourceShares, ...]:
+def _by_source(corpus: Corpus, queries: Rows, shares: QueryOverlaps) -> tuple[SourceOverlap, ...]:
     """Return the shares by language, or by source where all have the same; empty for a single group."""
     names = corpus.source_labels
     if len(set(names)) == 1:
@@ -253,7 +253,7 @@ def _by_source(corpus: Corpus, queries: Rows, shares: QueryShares) -> tuple[Sour
     groups = [(name, mask) for name, mask in groups if mask.sum() >= FEWEST_OF_A_SOURCE]
     if len(groups) < 2:
         return ()
-    return tuple(SourceShares(name, int(mask.sum()), shares.summary(mask)) for name, mask in groups)
+    return tuple(SourceOverlap(name, int(mask.sum()), shares.summary(mask)) for name, mask in groups)
 
 
 def _open_student(job: Job, name: str) -> ModelEmbedder:

@@ -110,8 +110,8 @@ def _test(job: Job) -> str:
     of_the_index = [task for task in job.tasks if isinstance(task, StoredTask)]
     if of_the_index:  # with fewer queries than `evaluation.stored` where that is more than a fifth of the index
         parts.append(f"{len(of_the_index[0].queries):,} texts of the index")
-    elif job.required != OutputSpec():  # on labels alone there is no teacher whose neighbours could be found
-        parts.append("neighbours of held-out texts")
+    elif job.required != OutputSpec():  # on labels alone there is no teacher to compare with
+        parts.append("overlap@10 of held-out texts")
     if job.tasks:
         parts.append(", ".join(task.name for task in job.tasks))
     return "; ".join(parts)

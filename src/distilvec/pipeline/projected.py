@@ -85,7 +85,7 @@ def export_projected(student: Path, out: Path | None) -> Path:
         teacher_compatible=record.teacher is not None and about.width == record.teacher.width,
         scores={},  # of the student without its projection, as the next two
         supervised=None,
-        neighbors=None,
+        overlap=None,
     )
     out = out or job.files.projected
     check_form_folder(out, projected.name)

@@ -96,7 +96,7 @@ def run_record(
         versions=versions(),
         teacher_compatible=objective.in_teacher_space and about.width == teachers[0].width,
         supervised=report.supervised,
-        neighbors=report.neighbors,
+        overlap=report.overlap,
         hub={**hub_record(recipe), **hub},
         cuts=cut_scores(recipe.student.dims or (), report),
     )
@@ -184,8 +184,8 @@ def what_was_dropped(state: Progress, labelled: bool, stages: Sequence[StageReco
         )
     measured = f"distance {state.start_distance:.4f} before, {state.last_distance:.4f} after"
     if state.last_distance < state.start_distance:
-        shares = f"{state.start_neighbors:.2f} before, {state.last_neighbors:.2f} after"
-        measured = f"it finds fewer of the teacher's ten nearest validation texts, {shares}; {measured}"
+        shares = f"{state.start_overlap:.2f} before, {state.last_overlap:.2f} after"
+        measured = f"overlap@10 {shares}; {measured}"
     return f"Training brought the student no nearer to its teacher ({measured}): the untrained one is saved. {lower}"
 
 

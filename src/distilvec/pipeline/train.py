@@ -32,7 +32,7 @@ from distilvec.train.stages import stage_progress, take_over
 from distilvec.train.start import BEHIND_LAYER_RATE, HIGHEST_RATE
 from distilvec.train.trainer import Trainer, TrainingHooks
 
-FORMAT = 1  # of training.json
+FORMAT = 2  # of training.json
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Advice on what to try next, from the numbers of a report.json; each rule names the numbers that it follows from.
 
-A rule that compares two scores, or two shares of neighbours, is silent where the interval of their difference holds 0.
+A rule that compares two scores, or two overlap@10, is silent where the interval of their difference holds 0.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Literal
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL, average, without_index_tasks
 from distilvec.evaluation.diagnostics import as_scores
-from distilvec.evaluation.neighbors import Judgement, NeighborShares, Share
-from distilvec.report.neighbors import Reason, index_advice, index_reason
+from distilvec.evaluation.overlap import Judgement, Overlap, Share
+from distilvec.report.overlap import Reason, index_advice, index_reason
 from distilvec.report.record import TrainingRecord
 from distilvec.report.scores import shared
 from distilvec.report.sections.compression import BITS, mean_rows, vectors
 from distilvec.report.sections.training import metric_values
 from distilvec.report.tables import number
 from distilvec.report.values import Report, Verdict
-from distilvec.train.metrics import NEIGHBORS_BY_CHANCE, SCORES, validation_metric
+from distilvec.train.metrics import OVERLAP_BY_CHANCE, SCORES, validation_metric
 
 FALLS = 3.0  # percent of the teacher's score that retrieval keeps less than the average
 HELPS = 1.0  # percent that the teacher's documents add
@@ -66,7 +66,7 @@ def what_was_dropped(report: Report) -> str:
 
 
 def training_lowers(report: Report) -> str:
-    """The student before training had the higher average, or found more of the teacher's neighbours."""
+    """The student before training had the higher average, or had a higher overlap@10."""
     columns = (without_index_tasks(report.scores.get(name, ())) for name in ("student", "untrained"))
     student, untrained = shared(*columns)
     change = report.changes.get("training", {}).get(AVERAGE)
@@ -78,7 +78,7 @@ def training_lowers(report: Report) -> str:
         gain = judgement.gain.among or judgement.gain.alone
         before, after = _first(judgement.start), _first(judgement.student)
         if gain is not None and gain.high < 0 and before is not None and after is not None:
-            lost = f"of the teacher's top 10 it finds {after.mean:.2f}, before training {before.mean:.2f}"
+            lost = f"overlap@10 fell from {before.mean:.2f} to {after.mean:.2f}"
     if not lost:
         return ""
     rate = _training(report).learning_rate
@@ -99,7 +99,7 @@ def far_from_the_space(report: Report) -> str:
     elif judgement is not None and judgement.student.among is not None and judgement.student.alone is not None:
         own, among = judgement.student.alone, judgement.student.among
         if among.high < own.low:
-            kept = f"{among.mean:.2f} of its top 10 instead of {own.mean:.2f}"
+            kept = f"an overlap@10 of {among.mean:.2f} instead of {own.mean:.2f}"
     if not kept:
         return ""
     fix = "train longer (train.epochs)"
@@ -214,10 +214,10 @@ def still_better(report: Report) -> str:
     if len(values) > 2 and best_step == last_step and sign * (before - last) > STILL * abs(before):
         change = f"{number(before, 4)} to {number(last, 4)}"
         return f"The validation {title} still improved at the end ({change}): train longer (train.epochs)."
-    # The student with more of the teacher's neighbors is the better one, and is saved (train/start.py)
-    neighbors = dict(metric_values(lines, "eval/neighbors"))
-    gain = neighbors.get(last_step, 0.0) - neighbors.get(best_step, 0.0)
-    if best_step < 0.7 * last_step and sign * (last - best) > STILL * abs(best) and gain <= NEIGHBORS_BY_CHANCE:
+    # The student with the higher overlap@10 is the better one, and is saved (train/start.py)
+    overlap = dict(metric_values(lines, "eval/overlap"))
+    gain = overlap.get(last_step, 0.0) - overlap.get(best_step, 0.0)
+    if best_step < 0.7 * last_step and sign * (last - best) > STILL * abs(best) and gain <= OVERLAP_BY_CHANCE:
         return (
             f"The validation {title} was best at step {best_step:,} of {last_step:,}: lower train.learning_rate, or "
             f"add {'labelled rows' if name in SCORES else 'texts'}."
@@ -226,7 +226,7 @@ def still_better(report: Report) -> str:
 
 
 def overfits(report: Report) -> str:
-    """The student finds more neighbours of texts that it was trained on than of new ones."""
+    """The student has a higher overlap@10 for texts that it was trained on than for new ones."""
     judgement = _judgement(report)
     if judgement is None or judgement.trained is None or not _every_text_was_seen(report):
         return ""
@@ -237,14 +237,14 @@ def overfits(report: Report) -> str:
     if before is not None and new.mean <= before.mean:
         return ""  # training changed nothing: a start is nearer to its texts where their tokens alone were kept
     return (
-        f"More texts would help: the student finds {seen.mean:.2f} of the teacher's top 10 for texts that it was "
+        f"More texts would help: overlap@10 is {seen.mean:.2f} for texts that the student was "
         f"trained on, {new.mean:.2f} for new ones. Add distinct texts, or the long ones in pieces (corpus.sources: "
         "pieces)."
     )
 
 
 def more_texts(report: Report) -> str:
-    """Texts that were trained on are nearer to the teacher than new ones, where their neighbours were not compared."""
+    """Texts that were trained on are nearer to the teacher than new ones, where their overlap@10 was not measured."""
     judgement = _judgement(report)
     if judgement is not None and judgement.trained is not None:  # `overfits` has intervals
         return ""
@@ -298,10 +298,10 @@ RULES: Sequence[Callable[[Report], str]] = (
 
 
 def _judgement(report: Report) -> Judgement | None:
-    """The judgement by neighbours, but of a run on labels, whose aim is another one."""
+    """The judgement by overlap@10, but of a run on labels, whose aim is another one."""
     if report.record is not None and report.record.supervised is not None:
         return None
-    return report.neighbors
+    return report.overlap
 
 
 def _training(report: Report) -> TrainingRecord:
@@ -321,7 +321,7 @@ def _kept_in_search(report: Report) -> tuple[float | None, float | None]:
     return verdict.retrieval, verdict.asymmetric_retrieval
 
 
-def _first(shares: NeighborShares) -> Share | None:
+def _first(shares: Overlap) -> Share | None:
     """The share that is named first: among the teacher's vectors, else alone."""
     return shares.among or shares.alone
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from distilvec.evaluation.neighbors import DOUBTFUL, FITS
+from distilvec.evaluation.overlap import DOUBTFUL, FITS
 from distilvec.report.record import RunRecord
 from distilvec.report.section import Figure, Section
 from distilvec.report.tables import number, templates
 from distilvec.report.values import Marks, Report, Verdict
 
 ORDER = (
-    "problems", "neighbors", "scores", "use", "mistakes", "queries", "texts", "compression", "margin", "speed",
+    "problems", "overlap", "scores", "use", "mistakes", "queries", "texts", "compression", "margin", "speed",
     "exports", "vocabulary", "experts", "training", "projections", "record",
 )  # fmt: skip
-OF_A_SUITE = ("problems", "scores", "neighbors")  # sections that come first
+OF_A_SUITE = ("problems", "scores", "overlap")  # sections that come first
 OF_LABELS = ("problems", "scores", "mistakes", "use")
 TILES = {  # key of the verdict: what follows the number; the first key of a group is its tile, the others its notes
     "task_score": ("", "{task_metric} on {task}"),
@@ -28,8 +28,8 @@ TILES = {  # key of the verdict: what follows the number; the first key of a gro
     "asymmetric_retention": ("%", "with the teacher's documents"),
     "retrieval": ("%", "of the teacher's retrieval score"),
     "asymmetric_retrieval": ("%", "with the teacher's documents"),
-    "neighbors": ("", "{neighbors_label}"),
-    "neighbors_alone": ("", "with its own vectors"),
+    "overlap": ("", "{overlap_label}"),
+    "overlap_alone": ("", "with its own vectors"),
     "speedup": (" times", "the teacher's speed on queries"),
     "document_speedup": (" times", "on documents"),
     "megabytes": (" MB", "of weights in float32"),
@@ -45,14 +45,14 @@ NOTES = {
     "teacher_score",
     "asymmetric_retention",
     "asymmetric_retrieval",
-    "neighbors_alone",
+    "overlap_alone",
     "document_speedup",
     "smaller",
     "tokens_before",
     "teacher_requests",
 }
 DIGITS = {
-    "teacher_cost": 2, "teacher_tokens": 0, "teacher_requests": 0, "neighbors": 2, "neighbors_alone": 2, "tokens": 0,
+    "teacher_cost": 2, "teacher_tokens": 0, "teacher_requests": 0, "overlap": 2, "overlap_alone": 2, "tokens": 0,
     "tokens_before": 0,
 }  # fmt: skip
 Draw = Callable[[Figure], str]
@@ -108,14 +108,14 @@ def tiles(verdict: Verdict, marks: Marks) -> list[list[Tile]]:
     A note without its tile's number gets a tile of its own.
     """
     thresholds = {
-        "neighbors": Marks(FITS, DOUBTFUL),  # "teacher-compatible" means the same here, on the card and in `check`
+        "overlap": Marks(FITS, DOUBTFUL),  # "teacher-compatible" means the same here, on the card and in `check`
         "retention": marks,
     }
     groups: list[list[Tile]] = []
     has_tile = False  # whether the tile of the next note is there
     keys = list(TILES)
     if verdict.of_index:
-        keys.sort(key=lambda key: not key.startswith("neighbors"))  # what the owner of an index looks for
+        keys.sort(key=lambda key: not key.startswith("overlap"))  # what the owner of an index looks for
     for key in keys:
         unit, label = TILES[key]
         value = getattr(verdict, key)

@@ -12,7 +12,7 @@ from distilvec.core.escape import code_block, code_span, markdown, markdown_cell
 from distilvec.core.info import UNLIMITED
 from distilvec.report.card_data import card_data, eval_results
 from distilvec.report.exports import export_note, export_table
-from distilvec.report.neighbors import compatibility_note
+from distilvec.report.overlap import compatibility_note
 from distilvec.report.record import DataRecord, RunRecord, StudentRecord, TeacherRecord
 from distilvec.report.scores import left_out_text, score_table, task_table
 from distilvec.report.tables import Table, json_text, make_table, to_markdown
@@ -90,7 +90,7 @@ def unmeasured(record: RunRecord) -> list[str]:
     """Return what nothing in the record speaks of."""
     gaps = {
         "scores on tasks": bool(record.scores) or record.supervised is not None,
-        "the share of the teacher's neighbours that it finds": record.neighbors is not None,
+        "overlap@10 with the teacher": record.overlap is not None,
         "speed": record.speed is not None,
     }
     return [*(name for name, is_known in gaps.items() if not is_known), "other languages", "biases of its teacher"]

@@ -19,13 +19,13 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.core.similarity import Similarity
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
-from distilvec.evaluation.neighbors import Judgement
+from distilvec.evaluation.overlap import Judgement
 from distilvec.formats.replace import RECORD
 from distilvec.models.limits import max_length
 from distilvec.models.static import is_static, token_table
 from distilvec.report.json_values import from_json, read_value, to_json
 
-RECORD_FORMAT = 2
+RECORD_FORMAT = 3
 RUN_AGAIN = "Delete it and run the same recipe again: it is made again, training is kept."
 
 
@@ -220,7 +220,7 @@ class RunRecord:
     metrics: numbers on validation texts
     scores: by model (`report.scores.MODELS`), times 100
     teacher_compatible: the vectors were trained into the teacher's space; None: it follows from equal widths
-    neighbors: the judgement without labels
+    overlap: the judgement without labels
     hub: base_model (ids), datasets (ids) and license for the metadata of the model card
     documents: in a router, the teacher that embeds documents
     cut_tasks: the tasks that the scores of `cuts` are averages over
@@ -238,7 +238,7 @@ class RunRecord:
     versions: dict[str, str] = field(default_factory=dict)
     teacher_compatible: bool | None = None
     supervised: LabelledScores | None = None
-    neighbors: Judgement | None = None
+    overlap: Judgement | None = None
     hub: dict[str, Any] = field(default_factory=dict)
     documents: str | None = None
     cuts: list[CutScore] = field(default_factory=list)

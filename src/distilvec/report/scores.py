@@ -20,11 +20,11 @@ from distilvec.evaluation.aggregate import (
 )
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
-from distilvec.evaluation.neighbors import Judgement
+from distilvec.evaluation.overlap import Judgement
 from distilvec.evaluation.significance import share_interval, significance_mark
 from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS, TaskFailure
-from distilvec.report.neighbors import neighbors_sentence
+from distilvec.report.overlap import overlap_sentence
 from distilvec.report.record import RunRecord
 from distilvec.report.tables import Cell, Table, make_table, number, number_cell, to_frame, words
 from distilvec.report.values import ChangeInterval, Changes, Verdict, Vocabulary
@@ -343,7 +343,7 @@ def make_verdict(
             bounds = (100 + 100 * of_average.low / of_teacher, 100 + 100 * of_average.high / of_teacher)
             verdict.retention_interval = bounds
     _add_task_score(verdict, record.supervised)
-    _add_neighbors(verdict, record.neighbors)
+    _add_overlap(verdict, record.overlap)
     _add_sizes(verdict, record, speed)
     _add_api_costs(verdict, record)
     if vocabulary is not None:
@@ -357,7 +357,7 @@ def make_verdict(
 
 
 def _sentences(verdict: Verdict, student: Sequence[Score], searched: Sequence[Score], record: RunRecord) -> list[str]:
-    """Return the parts of the verdict's text, the judgement by neighbours last, of an index first."""
+    """Return the parts of the verdict's text, the judgement by overlap@10 last, of an index first."""
     parts = []
     if verdict.task is not None:
         teacher = "" if verdict.teacher_score is None else f", the teacher's {verdict.teacher_score:.1f}"
@@ -374,13 +374,13 @@ def _sentences(verdict: Verdict, student: Sequence[Score], searched: Sequence[Sc
     elif student and record.supervised is None:
         parts.append(f"{average(student):.1f} on average{verdict.coverage or f' over {verdict.tasks} tasks'}")
 
-    judgement = record.neighbors
+    judgement = record.overlap
     if judgement is None:
         return parts
     if judgement.origin == "index":
-        return [neighbors_sentence(judgement), *index_sentences(searched), *parts]
+        return [overlap_sentence(judgement), *index_sentences(searched), *parts]
     if not student and verdict.task is None:
-        parts.append(neighbors_sentence(judgement))
+        parts.append(overlap_sentence(judgement))
     return parts
 
 
@@ -412,21 +412,21 @@ def _add_task_score(verdict: Verdict, supervised: LabelledScores | None) -> None
             verdict.teacher_score = 100 * teacher
 
 
-def _add_neighbors(verdict: Verdict, judgement: Judgement | None) -> None:
+def _add_overlap(verdict: Verdict, judgement: Judgement | None) -> None:
     if judgement is None or judgement.share is None or verdict.task is not None:  # labels have another aim
         return
     among, alone = judgement.student.among, judgement.student.alone
-    verdict.neighbors = judgement.share.mean
-    verdict.neighbors_interval = (judgement.share.low, judgement.share.high)
+    verdict.overlap = judgement.share.mean
+    verdict.overlap_interval = (judgement.share.low, judgement.share.high)
     if among is not None and alone is not None:
-        verdict.neighbors_alone = alone.mean
+        verdict.overlap_alone = alone.mean
     verdict.of_index = judgement.origin == "index"
     if verdict.of_index:
-        verdict.neighbors_label = "of the index's top 10 found"
+        verdict.overlap_label = "overlap@10 in the index"
     elif among is not None:
-        verdict.neighbors_label = "of the teacher's top 10 found, among the teacher's vectors"
+        verdict.overlap_label = "overlap@10 among the teacher's vectors"
     else:
-        verdict.neighbors_label = "of the teacher's top 10 found, with its own vectors"
+        verdict.overlap_label = "overlap@10 with its own vectors"
 
 
 def _add_sizes(verdict: Verdict, record: RunRecord, speed: Speed | None) -> None:

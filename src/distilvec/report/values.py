@@ -21,7 +21,7 @@ from distilvec.evaluation.diagnostics import Experts, LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.margin import Margin
 from distilvec.evaluation.mistakes import Mistakes
-from distilvec.evaluation.neighbors import Judgement
+from distilvec.evaluation.overlap import Judgement
 from distilvec.evaluation.projection import SentencePlane, SeparatePlanes, TokenPlane
 from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import TaskFailure
@@ -29,7 +29,7 @@ from distilvec.evaluation.text_distances import TextDistances
 from distilvec.report.json_values import from_json, read_value, to_json
 from distilvec.report.record import RUN_AGAIN, RunRecord
 
-REPORT_FORMAT = 4
+REPORT_FORMAT = 5
 Point = tuple[float, float]
 MetricsLine = dict[str, int | float | str | None]  # of metrics.jsonl: step, epoch, and numbers by name
 
@@ -222,10 +222,10 @@ class Verdict:
     """The verdict in one sentence, and its numbers; None where a number is not known.
 
     task_score, task_metric, task: the student on a labelled task, times 100; teacher_score: the teacher
-    neighbors, neighbors_alone: the shares of the teacher's ten nearest neighbours that the student finds among the
-        teacher's vectors and alone; without a common space `neighbors` is the latter. `neighbors_label` says which.
-    of_index: the neighbours are those of an index, and what its owner looks for first
-    task_score_interval, neighbors_interval, retention_interval: of the numbers of these names, at 95%
+    overlap, overlap_alone: the shares of the teacher's ten nearest neighbours that the student finds among the
+        teacher's vectors and alone; without a common space `overlap` is the latter. `overlap_label` says which.
+    of_index: the ten nearest are those of an index, and what its owner looks for first
+    task_score_interval, overlap_interval, retention_interval: of the numbers of these names, at 95%
     retention, asymmetric_retention: percent of the teacher's average, over the tasks that both were scored on
     retrieval, asymmetric_retrieval: the same over the retrieval tasks, if there are others as well
     tasks: their number; coverage: " on 1 of 3 tasks" where they are fewer than were scored for some model
@@ -245,11 +245,11 @@ class Verdict:
     teacher_score: float | None = None
     task_metric: str | None = None
     task: str | None = None
-    neighbors: float | None = None
-    neighbors_alone: float | None = None
-    neighbors_label: str | None = None
+    overlap: float | None = None
+    overlap_alone: float | None = None
+    overlap_label: str | None = None
     of_index: bool = False
-    neighbors_interval: tuple[float, float] | None = None
+    overlap_interval: tuple[float, float] | None = None
     retention_interval: tuple[float, float] | None = None
     retention: float | None = None
     asymmetric_retention: float | None = None
@@ -292,7 +292,7 @@ class Report:
     created: str | None = None
     measured: list[str] = field(default_factory=list)
     failures: list[TaskFailure] = field(default_factory=list)
-    neighbors: Judgement | None = None
+    overlap: Judgement | None = None
     scores: ModelScores = field(default_factory=dict)
     averages: dict[str, dict[str, float]] = field(default_factory=dict)
     intervals: dict[str, Changes] = field(default_factory=dict)

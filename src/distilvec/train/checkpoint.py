@@ -48,9 +48,9 @@ class Progress:
     best_step: int = -1  # 0: the student as it started
     start_distance: float = float("inf")
     last_distance: float = float("inf")
-    best_neighbors: float = 0.0  # the most of a saved student; as all here of validation, 0 where not measured
-    start_neighbors: float = 0.0
-    last_neighbors: float = 0.0
+    best_overlap: float = 0.0  # the most of a saved student; as all here of validation, 0 where not measured
+    start_overlap: float = 0.0
+    last_overlap: float = 0.0
     learning_rate: float = 0.0  # the schedule's highest, known after the first validation
     returns: int = 0  # to the start
     returned_step: int = 0  # of the last return
@@ -58,7 +58,7 @@ class Progress:
     # Of a training that ends early where validation is flat (train/length.py)
     judged_step: int = 0  # of the last validation that counted
     flat_distance: float = float("inf")  # of the last one that improved
-    flat_neighbors: float = 0.0
+    flat_overlap: float = 0.0
     flat_validations: int = 0  # that counted since then
     decay_step: int = -1  # at which the decay began early; -1 before that
     finished: bool = False

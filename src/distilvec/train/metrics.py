@@ -18,7 +18,7 @@ from distilvec.core.errors import DistilvecError, creating, explained, first_lin
 from distilvec.core.files import write_file
 
 KEY = "metrics.jsonl"
-NEIGHBORS_BY_CHANCE = 0.02  # a share of the teacher's neighbours that differs by less is the same
+OVERLAP_BY_CHANCE = 0.02  # an overlap@10 that differs by less is the same
 MONITORED = ("distance", "similarity_gap", "f1", "accuracy", "spearman")  # numbers of validation, the first one counts
 SCORES = ("f1", "accuracy", "spearman")  # on a labelled task: greater is better
 Callback = Callable[[int, dict[str, float]], object]  # (step, metrics by name), called for every line but warnings

@@ -4,7 +4,7 @@ A student may begin as a nearly perfect copy of its teacher (a trimmed vocabular
 weights, another family). The rate that the second one needs destroys the first one within a few steps. So the rate
 follows from the distance at the start, the start itself is a candidate for the student that ships, and a training
 that falls behind its start goes back to it with a lower rate, at most RETURNS times. Where that does not help, the rate
-is not to blame: an objective may lead away from the teacher's vectors before it leads to its neighbours (Jasper's, from
+is not to blame: an objective may lead away from the teacher's vectors before it raises overlap@10 (Jasper's, from
 a small student). Training goes on from the start with the first rate then.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from distilvec.train.metrics import NEIGHBORS_BY_CHANCE
+from distilvec.train.metrics import OVERLAP_BY_CHANCE
 
 UNKNOWN_RATE = 1e-4  # of a student in a space of its own, whose start has no distance to the teacher
 LOWEST_RATE, HIGHEST_RATE = 1e-5, 1e-3
@@ -66,23 +66,23 @@ def validation_steps(total_steps: int, validation_rows: int, rows_a_step: float)
 
 @dataclass(frozen=True)
 class Standing:
-    """What a validation says of a student: its distance from the teacher, and its share of the teacher's neighbours.
+    """What a validation says of a student: its distance from the teacher, and its overlap@10.
 
     The share is 0 where it was not measured; the distance then decides alone. On a task the distance is one minus the
     score.
     """
 
     distance: float
-    neighbors: float
+    overlap: float
 
     def is_better_than(self, other: Standing) -> bool:
-        """Whether this student finds more of the teacher's neighbours, or as many and is nearer.
+        """Whether this student has a higher overlap@10, or as high a one and is nearer.
 
         The distance alone does not tell: in its first steps a student can come nearer to its teacher on average and
-        find fewer of its neighbours.
+        have a lower overlap@10.
         """
-        gain = self.neighbors - other.neighbors
-        if abs(gain) > NEIGHBORS_BY_CHANCE:
+        gain = self.overlap - other.overlap
+        if abs(gain) > OVERLAP_BY_CHANCE:
             return gain > 0
         return self.distance < other.distance
 

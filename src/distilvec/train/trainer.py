@@ -28,7 +28,7 @@ from distilvec.train.checkpoint import Progress, load_checkpoint, save_checkpoin
 from distilvec.train.dataset import TrainingData, TrainingRows
 from distilvec.train.distillation import StepGradients, prepare
 from distilvec.train.length import CLOSEST_JUDGED, FLAT, FLAT_VALIDATIONS, decay_steps
-from distilvec.train.metrics import NEIGHBORS_BY_CHANCE, Callback, MetricsLog, RunningMeans
+from distilvec.train.metrics import OVERLAP_BY_CHANCE, Callback, MetricsLog, RunningMeans
 from distilvec.train.monitors import CollapseMonitor, GateMonitor, Monitor, OptionMonitor
 from distilvec.train.optimizer import (
     build_optimizer,
@@ -365,16 +365,16 @@ class Trainer:
         if monitored is None:
             is_best = state.step > 0
         else:
-            neighbors = metrics.get("neighbors", 0.0)
-            best = Standing(state.best_distance, state.best_neighbors)
-            is_best = is_candidate and Standing(monitored, neighbors).is_better_than(best)
+            overlap = metrics.get("overlap", 0.0)
+            best = Standing(state.best_distance, state.best_overlap)
+            is_best = is_candidate and Standing(monitored, overlap).is_better_than(best)
             if is_best:
                 state.best_distance = monitored
                 # The most that a saved student had: else many small losses, each within chance, would add up
-                state.best_neighbors = max(neighbors, state.best_neighbors)
-            state.last_distance, state.last_neighbors = monitored, neighbors
+                state.best_overlap = max(overlap, state.best_overlap)
+            state.last_distance, state.last_overlap = monitored, overlap
             if state.step == 0:
-                state.start_distance, state.start_neighbors = monitored, neighbors
+                state.start_distance, state.start_overlap = monitored, overlap
         if is_best:
             state.best_step = state.step
             self.hooks.save("student")
@@ -402,8 +402,8 @@ class Trainer:
     def _start_and_last(self) -> tuple[Standing, Standing]:
         """What validation says of the student at its start, and of the student now."""
         state = self.state
-        start = Standing(state.start_distance, state.start_neighbors)
-        return start, Standing(state.last_distance, state.last_neighbors)
+        start = Standing(state.start_distance, state.start_overlap)
+        return start, Standing(state.last_distance, state.last_overlap)
 
     def _return_to_start(self) -> None:
         """Go back to the weights of the start with a lower rate; after RETURNS of them with the first one, for good."""
@@ -413,7 +413,7 @@ class Trainer:
         state.returned_step = state.step
         # The way there begins anew, with another rate
         state.judged_step, state.flat_validations, state.decay_step = state.step, 0, -1
-        state.flat_distance, state.flat_neighbors = float("inf"), 0.0
+        state.flat_distance, state.flat_overlap = float("inf"), 0.0
         self.start_weights.restore(self.module)
         self.optimizer.state.clear()
         text = (
@@ -461,9 +461,9 @@ class Trainer:
 
         state.judged_step = state.step
         is_nearer = state.last_distance < (1 - FLAT) * state.flat_distance
-        finds_more = state.last_neighbors > state.flat_neighbors + NEIGHBORS_BY_CHANCE
+        finds_more = state.last_overlap > state.flat_overlap + OVERLAP_BY_CHANCE
         if is_nearer or finds_more:
-            state.flat_distance, state.flat_neighbors = state.last_distance, state.last_neighbors
+            state.flat_distance, state.flat_overlap = state.last_distance, state.last_overlap
             state.flat_validations = 0
             return
         state.flat_validations += 1
@@ -473,7 +473,7 @@ class Trainer:
             self._set_schedule(state.learning_rate)
             log(
                 f"step {state.step:,}: over {FLAT_VALIDATIONS} validations the distance to the teacher has not fallen "
-                f"by more than {FLAT:.1%}, nor have more of its neighbors been found, so the learning rate falls to "
+                f"by more than {FLAT:.1%}, nor has overlap@10 risen, so the learning rate falls to "
                 f"its end and training ends at step {self.total_steps:,} instead of {self.planned_steps:,}"
             )
 

@@ -88,8 +88,8 @@ def teacher_distance(
     """Means over the validation rows of `distance` and `cosine` to the teacher (REDACT, section 4.3), and of a gap.
 
     `similarity_gap` is the mean absolute difference of the student's and the teacher's cosines within a batch: the only
-    number if student and teacher are not `compatible`, so that their vectors have no common space. `neighbors` is of
-    one row of each origin, and left out where these are too few for it (see `neighbors_found`).
+    number if student and teacher are not `compatible`, so that their vectors have no common space. `overlap` is of
+    one row of each origin, and left out where these are too few for it (see `overlap_found`).
     """
     encoder.eval()
     groups = _groups(data, batch_size)
@@ -122,11 +122,11 @@ def teacher_distance(
     chosen = np.sort(np.unique(data.corpus.origins[rows], return_index=True)[1])
     if vectors is not None and len(chosen) > FEWEST:
         student_vectors, teacher_vectors = processes.total(vectors)[:, torch.from_numpy(chosen).to(vectors.device)]
-        metrics["neighbors"] = neighbors_found(student_vectors, teacher_vectors, data.similarity)
+        metrics["overlap"] = overlap_found(student_vectors, teacher_vectors, data.similarity)
     return metrics
 
 
-def neighbors_found(
+def overlap_found(
     student: Float[Tensor, "rows dim"], teacher: Float[Tensor, "rows dim"], similarity: Similarity = "cosine"
 ) -> float:
     """Share of the teacher's ten nearest texts that the student's vectors find among the teacher's.

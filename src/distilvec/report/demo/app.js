@@ -51,7 +51,7 @@ async function compare(demo) {
   }
   if (most) {
     show("overlap", `${(100 * same / most).toFixed(0)}`);
-    show("overlap-note", `of the teacher's top 10 found, ${demo.about.queries.length} queries`);
+    show("overlap-note", `overlap@10 with the teacher, ${demo.about.queries.length} queries`);
     part("overlap-tile").hidden = false;
   }
 }

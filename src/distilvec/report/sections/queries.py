@@ -15,7 +15,7 @@ from distilvec.report.values import Report
 COLUMNS = {
     "Task": "task",
     "Model": "model",
-    "top 10 shared, %": ("agreement.overlap", 1, 100),
+    "overlap@10, %": ("agreement.overlap", 1, 100),
     "Kendall's τ": ("agreement.kendall_tau", 2),
 }
 LISTED = 50  # queries in all, as many of each task: each adds more than a kilobyte to the page
@@ -53,7 +53,7 @@ def _with_most_lost(queries: RankedQueries, most: int) -> RankedQueries:
 
 
 def query_table(queries: Mapping[str, RankedQueries]) -> Table:
-    """Return one row per query: task, result, nDCG@10 by model, the student's change and its share of the top 10."""
+    """Return one row per query: task, result, nDCG@10 by model, the student's change and its overlap@10."""
     ranked = _worst_first(queries)
     models = list(in_order(dict.fromkeys((model for _, row in ranked for model in row.scores), True)))
     rows = []

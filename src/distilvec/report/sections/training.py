@@ -16,7 +16,7 @@ STAGES = {
     "Stage": "name", "Method": "method", "Trained": "trained", "learning rate": ("learning_rate", None),
     "steps": ("steps", 0), "texts": ("texts", 0), "minutes": ("minutes", 1),
 }  # fmt: skip
-MEASURES = ("distance", "cosine", "neighbors", "similarity_gap", *SCORES, "task_loss")
+MEASURES = ("distance", "cosine", "overlap", "similarity_gap", *SCORES, "task_loss")
 EVALUATIONS = {"Step": ("step", 0), "epoch": ("epoch", 2)} | {
     name.replace("_", " "): (f"eval/{name}", 4) for name in MEASURES
 }

@@ -22,7 +22,7 @@ from distilvec.formats.replace import CHANGED
 from distilvec.models.load import folder_of, resolve_model
 from distilvec.teachers.cache.signals import Signal, TokenSettings
 
-FORMAT = 2
+FORMAT = 3
 # Pages, pictures and weights of other libraries. Every other file counts, since a tokenizer's may have any name
 _IGNORED_SUFFIXES = (".md", ".pdf", ".png", ".jpg", ".svg", ".onnx", ".h5", ".msgpack", ".ot", ".gguf", ".pyc", ".log")
 # written by tools for people, or recorded as fields of their own

@@ -15,14 +15,14 @@ from distilvec.core.files import user_cache
 from distilvec.core.log import log
 from distilvec.core.verbosity import quiet_libraries
 from distilvec.evaluation.evaluator import EmbeddingCache, Score
-from distilvec.evaluation.neighbors import Judgement
+from distilvec.evaluation.overlap import Judgement
 from distilvec.evaluation.stored import stored_tasks, tasks_in_table
 from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline.columns import Columns, score_columns
 from distilvec.pipeline.judgement import judge_encoder
 from distilvec.pipeline.local import log_similarity
-from distilvec.report.neighbors import Reason, index_advice, index_reason
+from distilvec.report.overlap import Reason, index_advice, index_reason
 from distilvec.report.record import RunRecord
 from distilvec.report.scores import make_verdict
 from distilvec.report.sections.use import index_words
@@ -71,7 +71,7 @@ class IndexCheck:
     @property
     def line(self) -> str:
         """The verdict, as on the page of a run with this index."""
-        return make_verdict(self.scores, record=RunRecord(neighbors=self.judgement)).text
+        return make_verdict(self.scores, record=RunRecord(overlap=self.judgement)).text
 
     def to_json(self) -> dict[str, Any]:
         """All metrics as plain data."""

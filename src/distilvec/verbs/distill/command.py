@@ -53,7 +53,7 @@ def distill(
     minutes: Annotated[float | None, option("Train for about n minutes on this machine.", min=0.1)] = None,
     epochs: Annotated[int | None, option("Passes over the texts; by default by their number.", min=1)] = None,
     test: Annotated[
-        Path | None, option("A labelled file, a folder or a suite to test on, besides neighbours of held-out texts.")
+        Path | None, option("A labelled file, a folder or a suite to test on, besides overlap@10 of held-out texts.")
     ] = None,
     queries: Annotated[
         list[str] | None, option("Query texts to train on as well: a file or folder. May be repeated.")
@@ -86,8 +86,8 @@ def distill(
 ) -> None:
     """Distil a teacher into a small student on your texts.
 
-    The same command again resumes. It ends with the share of the teacher's ten nearest neighbours that the student
-    finds, and with a page.
+    The same command again resumes. It ends with overlap@10, the share of the teacher's ten nearest texts that the
+    student finds, and with a page.
     """
     from distilvec.core.method_file import check_method_name
     from distilvec.students.design import parse_size

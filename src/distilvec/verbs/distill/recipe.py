@@ -362,7 +362,7 @@ def _training(request: Request) -> dict[str, Any]:
 
 
 def _evaluation(request: Request, root: Path) -> dict[str, Any]:
-    """Return the recipe's evaluation section; neighbours of held-out texts are judged in every run."""
+    """Return the recipe's evaluation section; overlap@10 of held-out texts is measured in every run."""
     section: dict[str, Any] = {}
     if request.kind == "table":
         section = {"stored": INDEX_QUERIES, "columns": ["teacher", "asymmetric"], "parts": ["agreement"]}

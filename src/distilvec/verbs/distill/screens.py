@@ -35,12 +35,12 @@ def show_end(run: Run) -> None:
 
 
 def numbers(run: Run) -> list[str]:
-    """Return the numbers of the last screen: neighbours, size, speed and distance, as far as they are known."""
+    """Return the numbers of the last screen: overlap@10, size, speed and distance, as far as they are known."""
     shown = []
-    judgement = run.record.neighbors
+    judgement = run.record.overlap
     if judgement is not None and judgement.share is not None:
         share = judgement.share
-        shown.append(f"{share.mean:.2f} of the neighbours [{share.low:.2f}, {share.high:.2f}]")
+        shown.append(f"overlap@10 {share.mean:.2f} [{share.low:.2f}, {share.high:.2f}]")
     verdict = run.verdict
     if verdict.smaller is not None:
         shown.append(f"{verdict.smaller:.1f}x smaller")

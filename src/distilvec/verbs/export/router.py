@@ -50,7 +50,7 @@ def export_router(student: Path, out: Path | None) -> Path:
         name=f"{record.name}-router",
         teacher_compatible=True,
         documents=job.teacher.info.name,
-        neighbors=record.neighbors if compatible else None,  # judged was the student without its projection
+        overlap=record.overlap if compatible else None,  # judged was the student without its projection
     )
     check_form_folder(out, routed.name)
     with load_teacher(section.model_copy(update={"dtype": "float32"}), "cpu") as teacher:

@@ -28,7 +28,7 @@ class RunInfo:
 
     `step` of `steps` is the last logged one; None before training, `steps` also where they are not known. `changed` is
     when the run last wrote a result. `score` is the student's average over the tasks times 100, `retention` that as per
-    cent of the teacher's, `neighbors` the share of the teacher's ten nearest neighbours that the student finds; None
+    cent of the teacher's, `overlap` the share of the teacher's ten nearest neighbours that the student finds; None
     where the run did not measure it. `problem` says why the state is "damaged" or
     "unreadable".
     """
@@ -43,7 +43,7 @@ class RunInfo:
     parameters: int | None = None
     score: float | None = None
     retention: float | None = None
-    neighbors: float | None = None
+    overlap: float | None = None
     problem: str = ""
 
     @property
@@ -129,7 +129,7 @@ def read_run(folder: Path) -> RunInfo:
         parameters=None if record.student is None else record.student.parameters,
         score=report.averages.get("student", {}).get(AVERAGE),
         retention=None if verdict.coverage else verdict.retention,
-        neighbors=verdict.neighbors,
+        overlap=verdict.overlap,
     )
 
 

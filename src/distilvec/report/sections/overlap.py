@@ -1,40 +1,41 @@
-"""The teacher's nearest neighbours of held-out texts that the student finds: before and after training, by source."""
+"""overlap@10 of held-out texts: before and after training, by source."""
 
 from __future__ import annotations
 
-from distilvec.evaluation.neighbors import DEPTH, Judgement, NeighborShares, Share
-from distilvec.report.neighbors import compatibility_note, wider_text
+from distilvec.evaluation.overlap import DEPTH, Judgement, Overlap, Share
+from distilvec.report.overlap import compatibility_note, wider_text
 from distilvec.report.section import Section, make_section, notes
 from distilvec.report.tables import Cell, Table, number_cell, words
 from distilvec.report.values import Report
 
 INDEX = (
     "{queries:,} stored texts that were not trained on are searched for among the {candidates:,} others: with the "
-    "index's vector of the text, and with the student's. Shown is the share of equal texts among both top {depth}; "
+    "index's vector of the text, and with the student's. overlap@10 is the share of equal texts among both "
+    "top {depth}; "
     "{wider}."
 )
 TEACHER = (
     "{queries:,} validation texts are searched for among {candidates:,} texts of the corpus (of {texts:,}), by the "
-    "teacher and by the student. Shown is the share of the teacher's {depth} nearest texts among the student's; the "
-    "text itself does not count."
+    "teacher and by the student. overlap@10 is the share of the teacher's {depth} nearest texts among the student's; "
+    "the text itself does not count."
 )
 COLUMNS = (
     " Alone: the student's vectors on both sides. Among the teacher's vectors: the student embeds the text that is "
     "searched for, the others have the teacher's vectors."
 )
-TRAINED = " Trained texts: texts of the training as queries; where many more of their neighbours are found, texts lack."
+TRAINED = " Trained texts: texts of the training as queries; where it is much higher, texts lack."
 
 
 def section(report: Report) -> Section | None:
     """Return the shares with their intervals, and what they mean for a search among the teacher's vectors."""
-    judgement = report.neighbors
+    judgement = report.overlap
     if judgement is None:
         return None
     note = None if report.record is None else compatibility_note(report.record)
     return make_section(
-        "Neighbours found",
+        "overlap@10",
         "" if note is None else f"{note.title}. {note.text}",
-        neighbors_table(judgement),
+        overlap_table(judgement),
         notes(describe(judgement)),
         source_table(judgement),
     )
@@ -55,7 +56,7 @@ def describe(judgement: Judgement) -> str:
     return shown + (TRAINED if judgement.trained is not None else "")
 
 
-def neighbors_table(judgement: Judgement) -> Table:
+def overlap_table(judgement: Judgement) -> Table:
     """Return a row each for the student, the student before training, the gain, and texts that were trained on."""
     rows = {
         "before training": judgement.start,
@@ -64,7 +65,7 @@ def neighbors_table(judgement: Judgement) -> Table:
         "student, trained texts": judgement.trained,
     }
     measured = {name: shares for name, shares in rows.items() if shares is not None}
-    return _table("neighbors-table", f"Share of the top {DEPTH} that is found", "Model", judgement, measured)
+    return _table("overlap-table", "overlap@10", "Model", judgement, measured)
 
 
 def source_table(judgement: Judgement) -> Table | None:
@@ -72,10 +73,10 @@ def source_table(judgement: Judgement) -> Table | None:
     if not judgement.sources:
         return None
     rows = {f"{source.name} ({source.queries:,} queries)": source.shares for source in judgement.sources}
-    return _table("neighbors-sources", "The student by source", "Source", judgement, rows)
+    return _table("overlap-sources", "The student by source", "Source", judgement, rows)
 
 
-def _table(name: str, caption: str, title: str, judgement: Judgement, rows: dict[str, NeighborShares]) -> Table:
+def _table(name: str, caption: str, title: str, judgement: Judgement, rows: dict[str, Overlap]) -> Table:
     columns = {}
     if judgement.student.among is not None:
         where = "in the index" if judgement.origin == "index" else "among the teacher's vectors"

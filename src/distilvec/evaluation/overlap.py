@@ -1,4 +1,4 @@
-"""A judgement without labels: the share of the teacher's ten nearest neighbours that a model finds.
+"""A judgement without labels: overlap@10, the share of the teacher's ten nearest neighbours that a model finds.
 
 Each query is a text that was not trained on. Its neighbours are searched among texts of other origins, once with the
 teacher's vectors and once with the model's:
@@ -25,7 +25,7 @@ Compatibility = Literal["yes", "in part", "not yet"]
 
 DEPTH = 10  # neighbours of a query
 WIDER = 100  # the model's candidates that would be ranked again
-FITS, DOUBTFUL = 0.8, 0.5  # shares of the neighbours, among the teacher's vectors
+FITS, DOUBTFUL = 0.8, 0.5  # overlap@10, among the teacher's vectors
 FEWEST = 20  # candidates: among fewer, ten neighbours say nothing
 
 
@@ -44,8 +44,8 @@ class Share:
 
 
 @dataclass(frozen=True)
-class NeighborShares:
-    """What one model finds of the teacher's neighbours. None where it was not, or cannot be, measured.
+class Overlap:
+    """overlap@10 of one model. None where it was not, or cannot be, measured.
 
     `among_wider`: the mean share that is in the model's first WIDER, among the teacher's vectors.
     """
@@ -56,17 +56,17 @@ class NeighborShares:
 
 
 @dataclass(frozen=True)
-class SourceShares:
+class SourceOverlap:
     """The queries of one source of the corpus."""
 
     name: str
     queries: int
-    shares: NeighborShares
+    shares: Overlap
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The judgement of a student: report.json's "neighbors".
+    """The judgement of a student: report.json's "overlap".
 
     `origin`: whose vectors the student is compared with. The `queries` are texts of `query_origins` documents, over
     whose means the intervals are; None in reports of earlier versions. `candidates` of the `texts` were searched.
@@ -81,11 +81,11 @@ class Judgement:
     candidates: int
     texts: int
     similarity: Similarity
-    student: NeighborShares
-    start: NeighborShares | None = None
-    gain: NeighborShares | None = None
-    trained: NeighborShares | None = None
-    sources: tuple[SourceShares, ...] = ()
+    student: Overlap
+    start: Overlap | None = None
+    gain: Overlap | None = None
+    trained: Overlap | None = None
+    sources: tuple[SourceOverlap, ...] = ()
     cosine: float | None = None
     query_origins: int | None = None
     agreement: Agreement | None = None
@@ -97,7 +97,7 @@ class Judgement:
 
     @property
     def by_chance(self) -> float:
-        """The share of the nearest neighbours that a random choice among the candidates finds."""
+        """The overlap@10 that a random choice among the candidates has."""
         return min(1.0, DEPTH / max(self.candidates, 1))
 
     @property
@@ -116,8 +116,8 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class QueryShares:
-    """The shares of one model by query, float64 [queries]; see `NeighborShares`.
+class QueryOverlaps:
+    """The shares of one model by query, float64 [queries]; see `Overlap`.
 
     `origins` int64 [queries]: queries of one origin are not independent, so they count as one, with their mean. By
     default each query has its own.
@@ -128,20 +128,20 @@ class QueryShares:
     among_wider: Array | None = None
     origins: Array | None = None
 
-    def summary(self, chosen: Array | None = None) -> NeighborShares:
+    def summary(self, chosen: Array | None = None) -> Overlap:
         """Means and intervals over the origins of all queries, or of those in a mask."""
         wider = self._means(self.among_wider, chosen)
-        return NeighborShares(
+        return Overlap(
             _share(self._means(self.alone, chosen)),
             _share(self._means(self.among, chosen)),
             None if wider is None else float(wider.mean()),
         )
 
-    def less(self, other: QueryShares) -> NeighborShares:
+    def less(self, other: QueryOverlaps) -> Overlap:
         """Means and intervals of the differences, query by query."""
         alone = None if self.alone is None or other.alone is None else self.alone - other.alone
         among = None if self.among is None or other.among is None else self.among - other.among
-        return NeighborShares(_gain(self._means(alone)), _gain(self._means(among)))
+        return Overlap(_gain(self._means(alone)), _gain(self._means(among)))
 
     def _means(self, values: Array | None, chosen: Array | None = None) -> Array | None:
         """The mean of each origin, of all queries or of those in a mask."""
@@ -154,7 +154,7 @@ class QueryShares:
         return np.asarray(np.bincount(numbers, weights=values) / np.bincount(numbers))
 
 
-def neighbors_kept(
+def overlap_by_query(
     teacher_queries: Array,
     teacher_candidates: Array,
     student_queries: Array,
@@ -191,7 +191,7 @@ def shares(expected: Array, rows: Array) -> Array:
     return np.asarray((expected[:, :, None] == rows[:, None, :]).any(axis=2).mean(axis=1))
 
 
-def find_neighbors(
+def find_overlap(
     expected: Array,
     teacher_candidates: Array,
     similarity: Similarity,
@@ -199,7 +199,7 @@ def find_neighbors(
     student_candidates: Array | None,
     common_space: bool,
     origins: Array | None = None,
-) -> QueryShares:
+) -> QueryOverlaps:
     """What a student finds of the teacher's `expected` neighbours [queries, DEPTH].
 
     `similarity` is the teacher's; a student in the teacher's space is trained for it. One with a space of its own is
@@ -212,7 +212,7 @@ def find_neighbors(
     if common_space:
         rows = nearest(student_queries, teacher_candidates, WIDER, similarity)
         among, wider = shares(expected, rows[:, :DEPTH]), shares(expected, rows)
-    return QueryShares(alone, among, wider, origins)
+    return QueryOverlaps(alone, among, wider, origins)
 
 
 def mean_cosine(first: Array, second: Array) -> float:

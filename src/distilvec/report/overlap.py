@@ -1,4 +1,4 @@
-"""The judgement by neighbours in words: one sentence for terminal, page and card, and what it means for a search.
+"""The judgement by overlap@10 in words: one sentence for terminal, page and card, and what it means for a search.
 
 `index_reason` decides from the numbers alone whether a model fits an index, and if not, why; `index_advice` words it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distilvec.evaluation.neighbors import DEPTH, DOUBTFUL, FITS, WIDER, Judgement
+from distilvec.evaluation.overlap import DEPTH, DOUBTFUL, FITS, WIDER, Judgement
 from distilvec.report.record import RunRecord
 from distilvec.report.tables import number
 from distilvec.teachers.agreement import Disagreement
@@ -26,19 +26,20 @@ class CompatibilityNote:
     text: str
 
 
-def neighbors_sentence(judgement: Judgement) -> str:
+def overlap_sentence(judgement: Judgement) -> str:
     """Return the sentence that every report of the student begins with, without a full stop."""
     student, start = judgement.student, judgement.start
     whose = "the index's" if judgement.origin == "index" else "the teacher's"
     parts, before = [], []
     if student.among is not None:
         where = "" if judgement.origin == "index" else " among the teacher's vectors"
-        parts.append(f"finds {student.among.mean:.2f} of {whose} top 10{where} {student.among.text}")
+        parts.append(f"finds {student.among.mean:.2f} of {whose} ten nearest{where} (overlap@10) {student.among.text}")
         if start is not None and start.among is not None:
             before.append(f"{start.among.mean:.2f}")
     if student.alone is not None:
         alone = f"{student.alone.mean:.2f}"
-        first = f"finds {alone} of {whose} top 10 with its own vectors" if not parts else f"{alone} alone"
+        where = "ten nearest with its own vectors (overlap@10)"
+        first = f"finds {alone} of {whose} {where}" if not parts else f"{alone} alone"
         parts.append(f"{first} {student.alone.text}")
         if start is not None and start.alone is not None:
             before.append(f"{start.alone.mean:.2f}")
@@ -48,10 +49,10 @@ def neighbors_sentence(judgement: Judgement) -> str:
 
 def compatibility_note(record: RunRecord) -> CompatibilityNote | None:
     """Return what a student's record says of a search among the teacher's vectors; None without a teacher."""
-    teacher, judgement = record.teacher, record.neighbors
+    teacher, judgement = record.teacher, record.overlap
     if teacher is None or teacher.unread:
         return None
-    measured = "" if judgement is None else f"It {neighbors_sentence(judgement)}. "
+    measured = "" if judgement is None else f"It {overlap_sentence(judgement)}. "
     if not record.in_teacher_space:
         width = None if record.student is None else record.student.width
         widths = ""
@@ -63,7 +64,7 @@ def compatibility_note(record: RunRecord) -> CompatibilityNote | None:
     if judgement is None or judgement.compatibility is None:
         return CompatibilityNote(
             "Teacher-compatible: not measured",
-            f"It was trained into the teacher's space. {measured}Measure how many of the teacher's neighbours it finds "
+            f"It was trained into the teacher's space. {measured}Measure its overlap@10 "
             "before it searches the teacher's vectors.",
         )
     if judgement.origin == "index":
@@ -89,7 +90,7 @@ def compatibility_note(record: RunRecord) -> CompatibilityNote | None:
 
 
 def wider_text(judgement: Judgement) -> str:
-    """Return the share of the neighbours that the student has in its first 100, in words."""
+    """Return the overlap@10 that the student has in its first 100, in words."""
     share = judgement.student.among_wider or 0.0
     whose = "the index's" if judgement.origin == "index" else "the teacher's"
     return f"its first {WIDER} of {judgement.candidates:,} hold {number(100 * share, 1)}% of {whose} top {DEPTH}"

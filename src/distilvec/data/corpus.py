@@ -297,7 +297,7 @@ def validation_line(report: Mapping[str, Any]) -> str:
         )
     told = [f"the column {name} names a text's document" for name in report["origins_by"] if name != DOCSTRING]
     told += ["a passage belongs to its docstring"] if DOCSTRING in report["origins_by"] else []
-    told += ["a piece belongs to its text", f"texts that share {SHARED} words in a row belong together"]
+    told += ["a piece belongs to its text", f"texts that share {SHARED} words in a row, which few have, belong together"]
     drawn = f"{report['holdout']:,} texts of {report['holdout_origins']:,} of {report['origins']:,} documents"
     return f"{drawn} ({'; '.join(told)})"
 

@@ -373,6 +373,9 @@ def test_excluded_texts_are_counted_by_what_they_are(tmp_path):
     assert built.report["excluded"] == 4 and built.report["excluded_as"] == {"queries": 2, "documents": 2}
     expected = "4 in the evaluation suite (queries: 2, documents: 2; corpus.exclude_evaluation)"
     assert excluded_line(built.report) == expected
+    same = {"queries": ["query one", "a"], "documents": ["A"]}
+    again = build(tmp_path, source(tmp_path, "a", texts), excluded=same)
+    assert everything(again) == [*"bcdefgh"] and again.report["excluded_as"] == {"queries": 3}
 
 
 @pytest.mark.parametrize(

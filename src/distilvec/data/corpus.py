@@ -230,19 +230,20 @@ def build_corpus(
         counts = [read.count for read in ingested]
         keep = corpus_files.first_occurrences(open_column(raw / "keys.npy"), progress)
         found = _find_origins(section, ingested, raw, progress)
-        kinds = list(dict.fromkeys(excluded_kinds.values()))
         ends = list(accumulate(count["candidates"] for count in counts))
         for position, (source, count) in enumerate(zip(section.sources, counts, strict=True)):
             rows = slice(ends[position] - count["candidates"], ends[position])
             count["duplicates"] = int(np.count_nonzero(~keep[rows] & (found.kinds[rows] == 0)))
-            _exclude(found.kinds[rows], kinds, keep[rows], count)  # a view: what is left out there, is in `keep`
+            _exclude(
+                found.kinds[rows], list(excluded), keep[rows], count
+            )  # a view: what is left out there, is in `keep`
             seed = np.random.PCG64([section.seed, position])
             _apply_limit(source, keep[rows], count, np.random.Generator(seed))
         totals: dict[str, Any] = {}
         for outcome in _REPORTED:
             totals[outcome] = sum(count[outcome] for count in counts)
         totals["excluded_as"] = {}
-        for kind in kinds:
+        for kind in dict.fromkeys(excluded_kinds.values()):
             totals["excluded_as"][kind] = sum(count[kind] for count in counts)
         origins = np.unique(found.numbers[keep], return_inverse=True)[1]
         totals["origins"] = 1 if found.is_single else int(origins.max(initial=-1)) + 1
@@ -297,7 +298,10 @@ def validation_line(report: Mapping[str, Any]) -> str:
         )
     told = [f"the column {name} names a text's document" for name in report["origins_by"] if name != DOCSTRING]
     told += ["a passage belongs to its docstring"] if DOCSTRING in report["origins_by"] else []
-    told += ["a piece belongs to its text", f"texts that share {SHARED} words in a row belong together"]
+    told += [
+        "a piece belongs to its text",
+        f"texts that share {SHARED} words in a row, which few have, belong together",
+    ]
     drawn = f"{report['holdout']:,} texts of {report['holdout_origins']:,} of {report['origins']:,} documents"
     return f"{drawn} ({'; '.join(told)})"
 
@@ -423,7 +427,7 @@ def _ingest(
     """
     raw.mkdir()
     ingested = []
-    kind_numbers = {kind: number for number, kind in enumerate(dict.fromkeys(excluded_kinds.values()), 1)}
+    kind_numbers = {kind: number for number, kind in enumerate(excluded, 1)}
     with contextlib.ExitStack() as stack:
         out = corpus_files.TextWriter(raw, stack)
         runs = RunWriter(raw, stack)

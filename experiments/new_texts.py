@@ -79,13 +79,14 @@ def named_twice() -> Input:
 
 def turkish_paragraphs() -> Input:
     known, new = divided(texts_of("turkish_text/paragraphs.jsonl.gz"), 800)
-    return Input("800 Turkish paragraphs", "e5", known, new, options={"language": "tr", "epochs": 3})
+    return Input("800 Turkish paragraphs", "e5", known, new, options={"language": "tr", "epochs": 2})
 
 
 def article_chunks() -> Input:
     """Long reviews stand for articles: no other open text at hand is as long."""
     known, new = divided((text for text in texts_of("imdb/imdb.jsonl.gz") if len(text.split()) > 250), 600)
-    return Input("a LanceDB index of overlapping chunks of 600 articles", "minilm", known, new)
+    title = "a LanceDB index of overlapping chunks of 600 articles"
+    return Input(title, "minilm", known, new, options={"epochs": 2})
 
 
 INPUTS = {

@@ -29,6 +29,12 @@ LISTED = 5  # pairs named in words
 PAIRED = "Brackets: 95% confidence interval of the mean difference, paired by seed (Student's t), where three seeds or more are there."  # noqa: E501
 
 
+def last_values(overrides: Sequence[str]) -> list[str]:
+    """Return texts key=value with the last one of each key: what is said for one member wins over what all have."""
+    values = {text.partition("=")[0]: text for text in overrides}
+    return list(values.values())
+
+
 def run_members(
     members: Sequence[Member], out: Path, path: Path, info: dict[str, Any], rows_of: Callable[[Recipe, Run], Rows]
 ) -> Any:

@@ -35,7 +35,7 @@ from distilvec.pipeline.run import run
 from distilvec.train.metrics import read_metrics
 from distilvec.verbs.run.sweep import Member, expand
 from experiments.cross_tokenizer import distillmoe_tables, emo_tables, one_input_table
-from experiments.shootout import Rows, run_members
+from experiments.shootout import Rows, last_values, run_members
 from experiments.testbed_student import DATA, make_student
 
 ROOT = Path(__file__).parents[1]
@@ -163,7 +163,7 @@ def plan(task: str, section: dict[str, Any], start: Path, teacher: Path, chosen:
     }
     if chosen.quick or task in JOINT:
         changes |= {"sweep.seeds": [0]}
-    texts = [*(f"{key}={json.dumps(value)}" for key, value in changes.items()), *chosen.overrides]
+    texts = last_values([*(f"{key}={json.dumps(value)}" for key, value in changes.items()), *chosen.overrides])
     found = []
     for recipe in (SWEEPS[name] for name in chosen.sweeps):
         for member in expand(recipe, texts):
@@ -176,10 +176,10 @@ def plan(task: str, section: dict[str, Any], start: Path, teacher: Path, chosen:
                 more = ["method.options={on: hidden}"]
             if more:
                 only = [*texts, f"sweep.seeds=[{member.recipe.train.seed}]", *more]
-                (member,) = expand(recipe, only, member.group)
+                (member,) = expand(recipe, last_values(only), member.group)
             found.append(member)
     if task in JOINT and "cross_tokenizer" in chosen.sweeps:
-        found += expand(SWEEPS["cross_tokenizer"], [*texts, "student.model=all-MiniLM-L6-v2"], TRAINED)
+        found += expand(SWEEPS["cross_tokenizer"], last_values([*texts, "student.model=all-MiniLM-L6-v2"]), TRAINED)
     return [replace(member, name=f"{task}-{member.name}") for member in found]
 
 

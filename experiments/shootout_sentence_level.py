@@ -28,7 +28,7 @@ from distilvec.evaluation.aggregate import averages, with_protocol
 from distilvec.pipeline.opened_run import Run
 from distilvec.verbs.run.sweep import Member, expand
 from experiments.sentence_level import shootout_tables
-from experiments.shootout import run_members
+from experiments.shootout import last_values, run_members
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "recipes" / "sweeps" / "sentence_level.yaml"
@@ -78,9 +78,9 @@ def plan(recipe: Path, quick: bool, overrides: list[str]) -> list[Member]:
     tree = recipes.read_tree(recipe)
     methods, seeds = tree["sweep"]["variants"], tree["sweep"]["seeds"]
     if quick:
-        return expand(recipe, [*QUICK, *overrides, f"sweep.seeds={seeds[:1]}"])
+        return expand(recipe, last_values([*QUICK, *overrides, f"sweep.seeds={seeds[:1]}"]))
     names = json.dumps([*methods, *(name for name in tree["variants"] if name not in methods)])
-    members = expand(recipe, [f"sweep.variants={names}", *overrides])
+    members = expand(recipe, last_values([f"sweep.variants={names}", *overrides]))
     return sorted(members, key=lambda member: member.recipe.train.seed)
 
 

@@ -29,9 +29,9 @@ def step(causal_recipe, tmp_path):
     """Call with a method: its terms on six texts, the objective, and what each text's models give without padding."""
 
     def make(name: str, *changes: str):
-        recipe = causal_recipe(
-            f"method.name={name}", "method.options={distillation_weight: 0.75}", "student.experts=null", *changes
-        )
+        changed = {change.partition("=")[0] for change in changes}
+        options = [] if "method.options" in changed else ["method.options={distillation_weight: 0.75}"]
+        recipe = causal_recipe(f"method.name={name}", *options, "student.experts=null", *changes)
         loop = build_trainer(recipe, tmp_path / "run", "mark")
         encoder, objective, data = loop.module.encoder.eval(), loop.module.objective, loop.data
         batch = data.batch(np.arange(len(ROWS)))

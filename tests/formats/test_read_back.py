@@ -117,6 +117,6 @@ def test_a_run_with_a_student_that_a_stranger_reads_otherwise_does_not_finish(
             run(recipe, files.path)
     assert not files.record.exists() and not files.training_result.exists()
     assert files.student.exists() == (not first)
-    result = run(recipe, files.path)
+    result = run(recipe, files.path, restart=not first)
     strange = SentenceTransformer(str(files.student), device="cpu")
     np.testing.assert_allclose(result.student.encode(TEXTS), strange.encode(TEXTS), atol=1e-6)

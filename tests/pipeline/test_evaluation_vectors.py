@@ -83,7 +83,7 @@ def test_an_evaluation_shows_its_first_batch(tiny_recipe, tiny_model, suite, tmp
     monkeypatch.setattr("distilvec.core.log.FIRST_LINE_SECONDS", -1.0)
     score_models(str(tiny_model), suite)
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("embedding with")]
-    done, total = map(int, re.search(r"(\d+)/(\d+) texts, .*/s, .* left", lines[0]).groups())
+    done, total = map(int, re.search(r"(\d+)/(\d+) texts, .*/s", lines[0]).groups())
     assert 0 < done < total == DOCUMENTS + QUERIES and f"{total}/{total} texts" in lines[-1]
 
 

@@ -75,10 +75,10 @@ def test_a_stored_vocabulary_takes_no_length_from_another_model(recipe, tiny_mod
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_a_new_tokenizer_is_trained_put_in_and_distilled(recipe, tmp_path, kind, shared_cache):
-    chosen = recipe(student__vocabulary={"kind": kind, "size": 350}, method={"name": "offline_cosine"}, train__epochs=2)
+    chosen = recipe(student__vocabulary={"kind": kind, "size": 340}, method={"name": "offline_cosine"}, train__epochs=2)
     run(chosen, tmp_path / "run")
     student = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
-    assert len(student.tokenizer) == student[0].auto_model.get_input_embeddings().num_embeddings == 350
+    assert len(student.tokenizer) == student[0].auto_model.get_input_embeddings().num_embeddings == 340
     losses = [line["train/loss"] for line in read_metrics(RunFolder(tmp_path / "run").metrics) if "train/loss" in line]
     assert losses[-1] < losses[0]
     assert json.loads((tmp_path / "run" / "student" / "distillation.json").read_text())["name"] == chosen.name

@@ -233,7 +233,8 @@ def test_wrong_options_are_refused_before_torch_is_imported():
     cases = {"--size": ["--size", "five"], "--method": ["--method", "redakt"], "TEXTS": ["absent.txt"]}
     code = (
         "import json, sys\nfrom distilvec.__main__ import run_command\n"
-        "found = [run_command(['distill', './', 'texts.txt', *words]) for words in json.loads(sys.argv[1])]\n"
+        "commands = [['distill', 'all-MiniLM-L6-v2', 'texts.txt', *words] for words in json.loads(sys.argv[1])]\n"
+        "found = [run_command(command) for command in commands]\n"
         "print(found, 'torch' in sys.modules)"
     )
     command = [sys.executable, "-c", code, json.dumps(list(cases.values()))]

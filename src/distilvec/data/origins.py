@@ -24,8 +24,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from distilvec.core.artifacts import open_column
 from distilvec.data import corpus_files
@@ -161,6 +159,10 @@ def find_origins(folder: Path, keys: Hashes, progress: Progress = lambda stage, 
     `keys` uint64 [texts] are equal for texts that are known to have one origin. Runs are compared part by part, so that
     a part at a time is in memory.
     """
+    # a wrong argument is refused before scipy is imported
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
     runs: Hashes = open_column(folder / "runs.npy")
     run_rows: Rows = open_column(folder / "run_rows.npy")
     run_words: Rows = open_column(folder / "run_words.npy")

@@ -61,8 +61,8 @@ def load_pairs(
     rows = table_rows(path, options, ("sentence1", "sentence2", "label"))
     labels = [label_of(row["label"], line) for line, row in rows]
     for number, (_, row) in enumerate(rows):
-        name = row["label"]
-        if isinstance(name, ClassName) and str(name.number) == str(positive_label):  # 1 means a number by default
+        label = row["label"]
+        if isinstance(label, ClassName) and str(label.number) == str(positive_label):  # 1 means a number by default
             labels[number] = str(positive_label)
     positive = np.array([label == str(positive_label) for label in labels])
     if positive.all() or not positive.any():

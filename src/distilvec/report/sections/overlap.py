@@ -65,7 +65,7 @@ def overlap_table(judgement: Judgement) -> Table:
         "student, trained texts": judgement.trained,
     }
     measured = {name: shares for name, shares in rows.items() if shares is not None}
-    return _table("overlap-table", "overlap@10", "Model", judgement, measured)
+    return _table("overlap-table", "overlap@10 of the models", "Model", judgement, measured)
 
 
 def source_table(judgement: Judgement) -> Table | None:

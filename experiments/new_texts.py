@@ -16,7 +16,7 @@ import gzip
 import json
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ def main() -> None:
         row = measure(source, teacher, folder)
         rows = earlier_results(arguments.json, {"rows": {}})["rows"] | {name: row}
         write_json(arguments.json, {"rows": {key: rows[key] for key in INPUTS if key in rows}})
-    print(table(earlier_results(arguments.json, {"rows": {}})["rows"]))
+    print(table(earlier_results(arguments.json, {"rows": {}})))
 
 
 def texts_of(file: str, source: str | None = None) -> Iterable[str]:
@@ -228,14 +228,14 @@ def row_of(source: Input, run: Run, new_shares: QueryOverlaps) -> dict[str, Any]
     }
 
 
-def table(rows: dict[str, dict[str, Any]]) -> str:
+def table(content: Mapping[str, Any]) -> str:
     """Return a line for each input: the run's overlap@10 and that of new texts, among the teacher's vectors."""
     head = [
         "input", "validation texts", "of documents", "the run's overlap@10", "half of its interval", "new documents",
         "overlap@10 of new texts", "within the run's interval",
     ]  # fmt: skip
     lines = []
-    for row in rows.values():
+    for row in content["rows"].values():
         told, new = row["run"]["among"], row["new"]["among"]
         lines.append(
             [

@@ -47,6 +47,7 @@ from experiments.intents import intents_table
 from experiments.interval_coverage import coverage_table
 from experiments.levers import levers_table
 from experiments.linear_layer import layers_table
+from experiments.new_texts import table as new_texts_table
 from experiments.quality_over_time import draw_quality, first_better, quality_table
 from experiments.real_teachers import STARTS, TURKISH, contrast_line, surgery_table
 from experiments.real_teachers import table as teachers_table
@@ -150,7 +151,10 @@ def pages() -> dict[str, dict[str, str]]:
         "docs/api_teachers.md": {"ways": tables(("black_box", partial(ways_table, untouched=rival())))},
         "docs/clients.md": {"clients": tables(("clients", clients_table))},
         "docs/demo.md": {"browser": tables(("browser", browser_table))},
-        "docs/evaluate.md": {"intervals": tables(("interval_coverage", coverage_table))},
+        "docs/evaluate.md": {
+            "intervals": tables(("interval_coverage", coverage_table)),
+            "new_texts": tables(("new_texts", new_texts_table)),
+        },
         "docs/export.md": {
             "exports": tables(("exports", exports_table)),
             "int8": tables(("int8_scores", int8_table)),

@@ -25,6 +25,7 @@ from distilvec.data.corpus import SEPARATOR, text_key
 from distilvec.data.labeled import build_examples, examples_fingerprint, read_split
 from distilvec.data.tokens import build_tokens
 from distilvec.methods.base.terms import task_term
+from distilvec.models.tokenizers import separate_pairs
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.teacher import load_teacher
 from distilvec.train.dataset import TrainingData
@@ -250,6 +251,7 @@ def test_pairs_get_the_tokens_and_vectors_of_sentence_transformers(architecture,
     _, examples = make(tmp_path, rows, "pair")
     model = SentenceTransformer(str(folder), device="cpu")
     model.max_seq_length = 40
+    separate_pairs(model.tokenizer)  # as every load does
     typed = architecture == "bert"
     store = build_tokens(examples.corpus, model.tokenizer, 40, tmp_path / "tokens", token_types=typed)
     stored = examples.corpus.texts(range(len(examples.corpus)))

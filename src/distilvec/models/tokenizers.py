@@ -103,7 +103,12 @@ def separate_pairs(tokenizer: Any) -> None:
 
 def has_boundary(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether a tokenizer puts a token between the two texts of a pair."""
-    return tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add(pair=False)
+    if not tokenizer.is_fast:
+        return tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add(pair=False)
+    parts = tokenizer("a", "a").sequence_ids()  # 0 and 1 for tokens of the texts, None for special ones
+    if 0 not in parts or 1 not in parts:
+        return None in parts
+    return parts.index(1) > len(parts) - parts[::-1].index(0)
 
 
 def expect_boundary(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -123,7 +123,8 @@ def worst_difference(loop, hand) -> float:
 def relative_difference(loop, hand, before) -> float:
     """The norm of all differences over that of all movements.
 
-    Over many steps AdamW makes whole steps of gradients that are rounding, so that a few weights go their own ways.
+    The worst weight depends on which texts are trained on: with other seeds of the corpus it differs by up to 0.7% of
+    the largest movement, while the norms differ by less than 0.02%. Why so much is not known.
     """
     trained = loop.module.encoder.model[0].auto_model.state_dict()
     by_hand = hand.model.state_dict()

@@ -111,7 +111,9 @@ def _half_again(shape: ModelShape, rule: Split) -> int:
     layers = rule.layers + max(1, rule.layers // 2)
     if layers > shape.layers:
         raise DistilvecError(
-            "--split", f"the rule keeps {rule.layers} of {shape.layers} layers; there are not {layers}.", "Give less."
+            f"the rule keeps {rule.layers} of {shape.layers} layers; there are not {layers}.",
+            "Give less.",
+            key="--split",
         )
     return layers
 
@@ -203,7 +205,7 @@ def choose_split(name: str, shape: ModelShape, parameters: int, used: TokensUsed
     if name not in RIVALS:
         if not re.fullmatch(r"layers\d+(-tokens\d+)?", name):
             known = ", ".join(RIVALS)
-            raise DistilvecError("--split", f"found '{name}'.", f"Give rule, {known}, or layers5-tokens9000.")
+            raise DistilvecError(f"found '{name}'.", f"Give rule, {known}, or layers5-tokens9000.", key="--split")
         layers, _, number = name.removeprefix("layers").partition("-tokens")
         if number:
             available = replace(available, number=int(number))
@@ -212,7 +214,9 @@ def choose_split(name: str, shape: ModelShape, parameters: int, used: TokensUsed
     else:
         split = RIVALS[name](shape, parameters, available, rule)
     if split is None or split == rule:
-        raise DistilvecError("--split", f"{name} does not fit into {parameters:,} parameters.", "Give another size.")
+        raise DistilvecError(
+            f"{name} does not fit into {parameters:,} parameters.", "Give another size.", key="--split"
+        )
     return split
 
 

@@ -82,7 +82,7 @@ def read_rows(path: Path) -> dict[str, Any]:
     written = read_json(path, fix, sealed=False)
     rows = written.get("rows")
     if not isinstance(rows, list) or not all(isinstance(row, dict) and {"mark", "run"} <= row.keys() for row in rows):
-        raise DistilvecError(path.name, f"{path} holds no list of rows with run and mark.", fix)
+        raise DistilvecError(f"{path} holds no list of rows with run and mark.", fix, key=path.name)
     return written
 
 

@@ -98,7 +98,7 @@ def rows_of(recipe: Recipe, result: Run) -> list[dict[str, Any]]:
     """
     if result.problems:
         listed = "; ".join(f"{problem.task}: {problem.message}" for problem in result.problems)
-        raise DistilvecError("run folder", f"{result.folder}: not every task could be scored ({listed}).")
+        raise DistilvecError(f"{result.folder}: not every task could be scored ({listed}).", key="run folder")
     training = result.record.training
     assert training is not None
     found = []

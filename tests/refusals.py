@@ -4,17 +4,20 @@ from contextlib import contextmanager
 
 import pytest
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, user_error
 
 
 @contextmanager
 def refused(key, word=""):
-    """The block raises a DistilvecError with this key, or with one such problem among several.
+    """The block raises what the user can fix (`user_error`) with this key, or one such problem of several.
 
     The printed text has the word: the name of a file, a number.
     """
-    with pytest.raises(DistilvecError) as caught:
+    with pytest.raises(Exception) as caught:
         yield caught
-    problems = getattr(caught.value, "problems", ())
-    assert key in [caught.value.key, *(problem.key for problem in problems if isinstance(problem, DistilvecError))]
-    assert word in str(caught.value)
+    error = user_error(caught.value)
+    if error is None:
+        raise caught.value
+    problems = getattr(error, "problems", ())
+    assert key in [error.key, *(problem.key for problem in problems if isinstance(problem, DistilvecError))]
+    assert word in str(error)

@@ -59,9 +59,9 @@ def answer(
     longest = max(map(len, encoded)) + section.max_new_tokens
     if positions is not None and longest > positions:
         raise DistilvecError(
-            "generation.max_new_tokens",
             f"the longest prompt and answer have {longest} tokens, the model {positions} positions.",
             "Lower generation.max_new_tokens or data.max_prompt.",
+            key="generation.max_new_tokens",
         )
     answers = [""] * len(prompts)
     order = sorted(range(len(prompts)), key=lambda row: len(encoded[row]))

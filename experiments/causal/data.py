@@ -43,7 +43,7 @@ def read_pairs(
     """
     pairs = [_pair(row, where, section) for where, row in read_rows(path, key)]
     if not pairs:
-        raise DistilvecError(key, f"{path} has no rows. Expected rows with an instruction and a response.")
+        raise DistilvecError(f"{path} has no rows. Expected rows with an instruction and a response.", key=key)
     texts = [pair.prompt for pair in pairs]
     lengths = np.array([[len(ids) for ids in prompt_ids(texts, tokenizer)] for tokenizer in tokenizers] or [[0]]).max(0)
     fits = np.broadcast_to(lengths <= section.max_prompt, len(pairs))
@@ -54,7 +54,7 @@ def read_pairs(
         problem = f"the prompt has {lengths[first]} tokens, at most {section.max_prompt} are allowed"
         where = pairs[first].where
         fix = "Raise data.max_prompt, or set data.long_prompts: drop."
-        raise DistilvecError(where.key, f"{where.place}: {problem}.", fix)
+        raise DistilvecError(f"{where.place}: {problem}.", fix, key=where.key)
     return [pair for pair, fit in zip(pairs, fits, strict=True) if fit], int((~fits).sum())
 
 
@@ -62,7 +62,7 @@ def _pair(row: Row, where: Location, section: CausalDataSection) -> Pair:
     instruction, context = _field(row, "instruction", where), _field(row, "input", where)
     responses = _field(row, "response", where)
     if len(instruction) > 1:
-        raise DistilvecError(where.key, f"{where.place}: several instructions.", "Keep one of them.")
+        raise DistilvecError(f"{where.place}: several instructions.", "Keep one of them.", key=where.key)
     values = {"{instruction}": instruction[0], "{input}": "".join(context)}
     template = section.template_with_input if context else section.template
     prompt = re.sub("|".join(map(re.escape, values)), lambda found: values[found[0]], template)  # not in the texts
@@ -80,7 +80,7 @@ def _field(row: Row, name: str, where: Location) -> tuple[str, ...]:
         return ()
     problem = f"the {name} is empty" if texts else f"no {name} in the columns {some_of(row)}"
     expected = f"Expected a text in {' or '.join(FIELDS[name])}."
-    raise DistilvecError(where.key, f"{where.place}: {problem}. {expected}")
+    raise DistilvecError(f"{where.place}: {problem}. {expected}", key=where.key)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def tokenise(pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase, max_leng
     if end is None:
         problem = f"{tokenizer.name_or_path} has no end-of-text token"
         raise DistilvecError(
-            "tokenizer", f"{problem}.", "Take another model, or set eos_token in its tokenizer_config.json."
+            f"{problem}.", "Take another model, or set eos_token in its tokenizer_config.json.", key="tokenizer"
         )
     prompts = prompt_ids([pair.prompt for pair in pairs], tokenizer)
     responses = tokenizer([pair.responses[0] for pair in pairs], add_special_tokens=False)["input_ids"]

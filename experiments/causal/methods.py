@@ -107,7 +107,7 @@ class Mined(NextTokenKD):
         assert isinstance(context, CausalContext)
         if not context.common[0]:
             raise DistilvecError(
-                "method.name", "mined needs tokens that both vocabularies have; found none.", "Take uld or dskd."
+                "mined needs tokens that both vocabularies have; found none.", "Take uld or dskd.", key="method.name"
             )
         for name, ids in zip(("ours", "theirs"), context.common, strict=True):
             self.register_buffer(name, torch.tensor(ids), persistent=False)

@@ -75,7 +75,7 @@ class CausalEncoder(Encoder):
         """One pass over prompts and responses; `batch.tokens` has `labels`, which are -100 but at the response."""
         if asked := [name for name in _UNANSWERED if getattr(required, name)]:
             raise DistilvecError(
-                "method.name", f"a causal language model has no {', '.join(asked)}.", "Use another method."
+                f"a causal language model has no {', '.join(asked)}.", "Use another method.", key="method.name"
             )
         tokens = dict(batch.tokens)
         labels = tokens.pop("labels")

@@ -61,7 +61,7 @@ def run_causal(recipe: CausalRecipe, folder: Path, restart: bool = False) -> dic
     refuse_foreign(run)
     check_training(recipe.train)
     if recipe.train.shard:
-        raise DistilvecError("train.shard", "next-token models cannot be sharded.", "Remove the key.")
+        raise DistilvecError("next-token models cannot be sharded.", "Remove the key.", key="train.shard")
     if recipe.data.tests:
         check_rouge()
     join(recipe.train.device)
@@ -79,9 +79,9 @@ def check_rouge() -> None:
     """DistilvecError if the package that scores answers is missing."""
     if importlib.util.find_spec("rouge_score") is None:
         raise DistilvecError(
-            "data.tests",
             "needs the package rouge-score, which scores answers.",
             "Install it (pip install rouge-score).",
+            key="data.tests",
         )
 
 
@@ -101,7 +101,9 @@ def build_trainer(recipe: CausalRecipe, folder: Path, fingerprint: str) -> Train
     encoder, objective = _modules(recipe, student, teacher, common)
     if objective.needs_fixed_batch and train.max_tokens:
         raise DistilvecError(
-            "train.max_tokens", f"{recipe.method.name} compares texts within a batch.", "Set train.batch_size instead."
+            f"{recipe.method.name} compares texts within a batch.",
+            "Set train.batch_size instead.",
+            key="train.max_tokens",
         )
     tokens = tokenise(pairs, tokenizer, section.max_length)
     if tokens.cut:
@@ -202,7 +204,7 @@ def _build_student(recipe: CausalRecipe) -> Loaded:
             return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False), tokenizer
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, ZeroDivisionError) as error:
         reason = first_line(error).rstrip(".")
-        raise DistilvecError("student.config", f"no causal language model: {reason}.", "Check its keys.") from None
+        raise DistilvecError(f"no causal language model: {reason}.", "Check its keys.", key="student.config") from None
 
 
 def _check_fit(key: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
@@ -210,10 +212,10 @@ def _check_fit(key: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerB
     config = model.config.get_text_config()
     if len(tokenizer) > config.vocab_size:
         problem = f"the tokenizer has {len(tokenizer):,} tokens, the model {config.vocab_size:,}"
-        raise DistilvecError(key, f"{problem}. They do not belong together.")
+        raise DistilvecError(f"{problem}. They do not belong together.", key=key)
     if max_length > (getattr(config, "max_position_embeddings", None) or max_length):
         problem = f"{max_length} tokens; the {key} has {config.max_position_embeddings} positions"
-        raise DistilvecError("data.max_length", f"{problem}.", "Lower data.max_length.")
+        raise DistilvecError(f"{problem}.", "Lower data.max_length.", key="data.max_length")
 
 
 def _rows(recipe: CausalRecipe, tokenizers: list[PreTrainedTokenizerBase]) -> tuple[list[Pair], np.ndarray, np.ndarray]:
@@ -226,7 +228,7 @@ def _rows(recipe: CausalRecipe, tokenizers: list[PreTrainedTokenizerBase]) -> tu
         more, _ = read_pairs(section.holdout, "data.holdout", section, tokenizers)
         return pairs + more, np.arange(len(pairs)), np.arange(len(pairs), len(pairs) + len(more))
     if len(pairs) < 2:
-        raise DistilvecError("data.train", "found a single row.", "Give at least two: one is for validation.")
+        raise DistilvecError("found a single row.", "Give at least two: one is for validation.", key="data.train")
     count = validation_size(section.holdout_rows, len(pairs), "data.holdout_rows")
     drawn = np.random.Generator(np.random.PCG64(section.seed)).permutation(len(pairs))
     return pairs, np.sort(drawn[count:]), np.sort(drawn[:count])

@@ -115,9 +115,9 @@ class Landscapes:
         self.texts, self.seed, self.dropout = texts, seed, dropout
         if not run.files.last.exists():
             raise DistilvecError(
-                "train.keep_checkpoint",
                 f"{run.folder} has not kept the last weights of its training.",
                 "Run the recipe in another folder with train.keep_checkpoint=true.",
+                key="train.keep_checkpoint",
             )
         self.job = reopen(run.recipe, run.folder, run.record)
         self.recipe = self.job.stages[-1].recipe
@@ -136,7 +136,7 @@ class Landscapes:
         folder, train = self.students[step], self.recipe.train
         if not (folder / "modules.json").exists():
             raise DistilvecError(
-                "run folder", f"{folder} is missing.", "Run the recipe again (--restart) to save checkpoints."
+                f"{folder} is missing.", "Run the recipe again (--restart) to save checkpoints.", key="run folder"
             )
         keep_memory()
         device = torch.device(pick_device(train.device))
@@ -184,9 +184,9 @@ class Measurement:
         known = sorted(self.landscapes.students)
         if absent := [step for step in steps or () if step not in known]:
             raise DistilvecError(
-                "--steps",
                 f"{self.folder} has no checkpoint of step {absent[0]}; it has {', '.join(map(str, known))}.",
                 "Choose one of these; train.keep_students in the recipe saves more.",
+                key="--steps",
             )
         return known if steps is None else sorted(set(steps))
 
@@ -245,7 +245,7 @@ def measure_curvature(landscape: Landscape, settings: Settings, report: Report) 
     loss = curvature.loss_value(parts)
     if not math.isfinite(loss):
         raise DistilvecError(
-            "run folder", f"the loss at this checkpoint is {loss}: no curvature.", "Leave its step out (--steps)."
+            f"the loss at this checkpoint is {loss}: no curvature.", "Leave its step out (--steps).", key="run folder"
         )
     size = sum(parameter.numel() for parameter in parameters)
     start = torch.randn(size, generator=torch.Generator().manual_seed(settings.seed)).to(parameters[0])

@@ -59,7 +59,7 @@ def run(
     if not isinstance(recipe, Recipe):
         loaded = load_recipe(recipe, variant, overrides)
     elif variant is not None:
-        raise DistilvecError("variant", "a Recipe has no variants: it is one of them.", "Give it to load_recipe.")
+        raise DistilvecError("a Recipe has no variants: it is one of them.", "Give it to load_recipe.", key="variant")
     elif overrides:
         loaded = recipes.recipe_from(recipe.model_dump(mode="json"), overrides, "distilvec.run")
     else:
@@ -98,7 +98,7 @@ def cache_teacher(
     every step; with the key for a model, texts or an override that cannot be used.
     """
     if isinstance(teacher, np.ndarray):
-        raise DistilvecError("teacher", "an array of vectors is a cache already.", "Give a model.")
+        raise DistilvecError("an array of vectors is a cache already.", "Give a model.", key="teacher")
     tree = {**recipe_keys(teacher, texts, "teacher"), "name": "cache", "method": {"name": "redact"}}
     job = resolve(recipes.recipe_from(tree, overrides, "distilvec.cache_teacher"), Path())
     return fill_cache(job, cached_teachers(job)[0])

@@ -11,7 +11,17 @@ from refusals import refused
 
 from distilvec.config.messages import Problems
 from distilvec.core.artifacts import open_or_build, store_json
-from distilvec.core.errors import ColumnError, DistilvecError, Stopped, creating, explain, explained, first_line
+from distilvec.core.errors import (
+    ColumnError,
+    DistilvecError,
+    Stopped,
+    about,
+    creating,
+    explain,
+    explained,
+    first_line,
+    user_error,
+)
 from distilvec.core.files import check_output_file, check_output_folder, make_parents
 
 
@@ -24,19 +34,23 @@ def build_below(path, key):
 
 
 def test_the_line_has_key_problem_and_fix():
-    error = DistilvecError("teacher.model", "found 3.", "Give a name.")
+    error = DistilvecError("found 3.", "Give a name.", key="teacher.model")
     assert str(error) == "[teacher.model] found 3. Give a name."
-    assert str(DistilvecError("suite", "there is no task.")) == "[suite] there is no task."
+    assert str(DistilvecError("there is no task.", key="suite")) == "[suite] there is no task."
     assert (error.key, error.problem, error.fix) == ("teacher.model", "found 3.", "Give a name.")
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        DistilvecError("--out", "is full.", fix="Free space."),
-        Stopped("train", "stopped at step 3.", "Run it again.", 15),
-        ColumnError("corpus.sources.0.column", "has no text.", "Set 'column'.", "Give --column."),
-        Problems("recipe", "a.yaml", [DistilvecError("name", "is missing."), DistilvecError("train", "is missing.")]),
+        DistilvecError("is full.", fix="Free space.", key="--out"),
+        Stopped("stopped at step 3.", "Run it again.", key="train", number=15),
+        ColumnError("has no text.", "Set 'column'.", "Give --column.", key="corpus.sources.0.column"),
+        Problems(
+            "a.yaml",
+            [DistilvecError("is missing.", key="name"), DistilvecError("is missing.", key="train")],
+            key="recipe",
+        ),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -94,4 +108,31 @@ def test_what_is_not_expected_stays_as_it_is():
     with pytest.raises(KeyError), explained("--out"):
         raise KeyError("x")
     with refused("mine"), explained("--out"):
-        raise DistilvecError("mine", "stays.")
+        raise DistilvecError("stays.", key="mine")
+
+
+def test_the_innermost_note_stays_and_a_relative_key_is_added_to_its_section():
+    with refused("teacher.api.base_url"), about("teacher"), about(".api"):
+        raise DistilvecError("is not an address.", key=".base_url")
+    with refused("--test"), about("teacher"):
+        raise DistilvecError("is missing.", key="--test")
+    with refused("student", "weights.bin"), about("teacher", "other"), about("student", "weights.bin"):
+        raise ValueError("the weights are damaged")
+
+
+def test_a_note_does_not_change_an_exception_and_crosses_processes():
+    with pytest.raises(ValueError, match="^damaged$") as caught, about("teacher", "weights.bin"):
+        raise ValueError("damaged")
+    assert caught.type is ValueError
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert str(user_error(error)) == "[teacher] cannot use weights.bin: ValueError: damaged."
+
+
+def test_a_mistake_of_our_own_code_is_not_called_the_users():
+    with pytest.raises(AttributeError) as caught, about("teacher"):
+        check_output_file(None, "--out")
+    assert user_error(caught.value) is None
+
+
+def test_what_has_no_note_is_a_bug():
+    assert user_error(ValueError("damaged")) is None

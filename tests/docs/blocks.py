@@ -105,10 +105,10 @@ def check_verb(words: list[str], folder: Path) -> None:
     if given.get("mteb") or given.get("benchmark"):
         find_tasks(given["mteb"].split(",") if given["mteb"] else None, given["benchmark"])
     if "protocol" in given and given["protocol"] not in PROTOCOLS:
-        raise DistilvecError("--protocol", f"no protocol {given['protocol']}.")
+        raise DistilvecError(f"no protocol {given['protocol']}.", key="--protocol")
     for suite in [given.get("suite")]:
         if suite is not None and str(suite).startswith("recipes/") and not (ROOT / suite).exists():
-            raise DistilvecError("--suite", f"no file {suite}.")
+            raise DistilvecError(f"no file {suite}.", key="--suite")
     if found.name == "finetune":
         kind, encode = given["kind"], given["encode"]
         tree = finetune_recipe(given["model"], given["task"], kind, encode, {} if given["lora"] else None)
@@ -125,7 +125,7 @@ def check_recipe(given: dict[str, Any], folder: Path) -> None:
     """Load the recipe of a command with its variants and changes, a sweep with all its runs."""
     name, variant, overrides = str(given["recipe"]), given.get("variant"), given.get("overrides")
     if name.endswith(".yaml") and not (folder / name).exists() and not (ROOT / name).exists():
-        raise DistilvecError("recipe", f"no file {name}.")
+        raise DistilvecError(f"no file {name}.", key="recipe")
     path = name if not (ROOT / name).exists() else str(ROOT / name)
     load_runs(recipe_file(path), overrides or [], combined(variant))
 

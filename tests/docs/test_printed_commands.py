@@ -164,7 +164,7 @@ def test_a_sweep_names_the_command_that_compares_its_other_runs(tiny_recipe, fol
 
     def runner(recipe, place):
         if recipe.train.seed == 1:
-            raise DistilvecError("train", "failed.")
+            raise DistilvecError("failed.", key="train")
 
     with refused("sweep") as caught:
         run_sweep(members, Path("my sweep"), runner)

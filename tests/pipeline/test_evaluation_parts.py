@@ -35,7 +35,7 @@ def suite(tmp_path):
 
 
 def fail(*args, **kwargs):
-    raise DistilvecError("teacher.api", "the server does not answer.", "Run the same command again.")
+    raise DistilvecError("the server does not answer.", "Run the same command again.", key="teacher.api")
 
 
 def failed_parts(result):

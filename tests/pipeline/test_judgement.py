@@ -177,7 +177,7 @@ def test_a_judgement_that_fails_is_named_and_the_run_is_kept(
     from distilvec.core.errors import DistilvecError
 
     def fail(job):
-        raise DistilvecError("teacher.api", "the server is down.", "Try again.")
+        raise DistilvecError("the server is down.", "Try again.", key="teacher.api")
 
     monkeypatch.setattr("distilvec.pipeline.evaluate.judge_run", fail)
     result = run(tiny_recipe(train__max_steps=2), tmp_path / "run")

@@ -204,7 +204,7 @@ def test_a_copy_that_was_killed_goes_on_and_ends_alike(kind, tmp_path, monkeypat
 
 
 def refuse(*_):
-    raise DistilvecError("teacher.vectors", "the server is down.")
+    raise DistilvecError("the server is down.", key="teacher.vectors")
 
 
 def test_a_copy_is_used_again_until_the_file_changes_or_a_refresh(tmp_path, monkeypatch):

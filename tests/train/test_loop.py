@@ -200,7 +200,7 @@ def test_trackers_end_with_a_training_that_fails(tiny_recipe, tmp_path, monkeypa
     monkeypatch.setattr(tracker, "finish", lambda: finished.append("tensorboard"))
 
     def fail(batches, index):
-        raise DistilvecError("train", "the loss is not finite.")
+        raise DistilvecError("the loss is not finite.", key="train")
 
     monkeypatch.setattr(loop, "_step", fail)
     with refused("train", "not finite"):

@@ -57,7 +57,7 @@ def test_an_error_is_raised_where_its_result_is_taken_and_nothing_further_begins
     def make(number):
         begun.append(number)
         if number == 2:
-            raise DistilvecError("cache", "row 7 is damaged.", "Fill the cache again.")
+            raise DistilvecError("row 7 is damaged.", "Fill the cache again.", key="cache")
         return number
 
     taken = []
@@ -112,7 +112,7 @@ def test_a_reader_that_fails_stops_the_run_with_its_own_error(tiny_recipe, tmp_p
 
     def failing(self, batch):
         if threading.current_thread() is not threading.main_thread() and loop.state.step == 3:
-            raise DistilvecError("cache", "shard 0 is gone.", "Fill the cache again.")
+            raise DistilvecError("shard 0 is gone.", "Fill the cache again.", key="cache")
         return read(self, batch)
 
     monkeypatch.setattr(CachedTeacher, "read", failing)

@@ -31,7 +31,7 @@ def measure_mapping(
         count += len(chunk)
         advance(count)
     if count == 0:
-        raise DistilvecError("--texts", "there is no text to align.", "Look at --texts and --column.")
+        raise DistilvecError("there is no text to align.", "Look at --texts and --column.", key="--texts")
     return {"texts": count, "texts_per_second": count / seconds, **mapping_rates(report), **report}
 
 
@@ -42,9 +42,9 @@ def unicode_texts(texts: Iterable[str], source: SourceSection) -> Iterator[str]:
             text.encode()
         except UnicodeEncodeError as error:
             raise DistilvecError(
-                "--texts",
                 f"{source.label}, text {number}: character {error.start + 1} is half of a surrogate pair "
                 f"(\\u{ord(text[error.start]):04x}), which is not valid Unicode.",
                 "Remove it or convert the file.",
+                key="--texts",
             ) from None
         yield text

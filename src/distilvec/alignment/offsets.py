@@ -120,9 +120,9 @@ class SpanReader:
         special = self._tokenizer.num_special_tokens_to_add(paired)
         if max_length <= special:
             raise DistilvecError(
-                f"{key}.max_length",
                 f"{max_length} leaves no room for text: the tokenizer adds {special} tokens.",
                 f"Give at least {special + 1}.",
+                key=f"{key}.max_length",
             )
         self._around = special_around(self._tokenizer)
         self.pieces = plain_pieces(pieces)
@@ -229,7 +229,7 @@ def special_around(tokenizer: Tokenizer) -> tuple[int, int]:
         if 0 in mask:
             return mask.index(0), mask[::-1].index(0)
     raise DistilvecError(
-        "student.tokenizer", "a tokenizer gives no token for any text.", "Take a model whose tokenizer works."
+        "a tokenizer gives no token for any text.", "Take a model whose tokenizer works.", key="student.tokenizer"
     )
 
 

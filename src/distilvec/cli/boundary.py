@@ -3,7 +3,7 @@
 | event                                           | standard error                          | exit status |
 |---|---|---|
 | DistilvecError, full disk, no permission, ...   | distilvec: [key] problem. Fix.          | 2           |
-| any error while a file that the user named is read | [key] FILE cannot be used | 2         |
+| an error of another library inside `about`      | distilvec: [key] cannot use NAME: ...   | 2           |
 | wrong use of the command line                   | typer's own message                     | 2           |
 | Ctrl-C, SIGTERM; of a running server: 0         | the same command goes on                | 130, 143    |
 | the end of another process of the same run      | a short message                         | 3           |
@@ -30,7 +30,7 @@ import typer
 from distilvec.cli.colour import RED, coloured
 from distilvec.cli.layout import EVERYWHERE
 from distilvec.cli.output import json_alone
-from distilvec.core.errors import ABOUT, DistilvecError, Interrupted, ProcessLost, Stopped, explain, first_line
+from distilvec.core.errors import DistilvecError, Interrupted, ProcessLost, Stopped, first_line, user_error
 from distilvec.core.escape import visible
 from distilvec.core.files import user_cache
 from distilvec.core.level import Level, verbosity
@@ -77,7 +77,7 @@ def take_options(arguments: Sequence[str]) -> tuple[list[str], frozenset[str]]:
 
 def _level(given: frozenset[str]) -> Level:
     if {"--quiet", "--verbose"} <= given:
-        raise DistilvecError("--quiet", "--quiet and --verbose cannot be combined.")
+        raise DistilvecError("--quiet and --verbose cannot be combined.", key="--quiet")
     if "--quiet" in given:
         return Level.QUIET
     return Level.VERBOSE if "--verbose" in given else Level.NORMAL
@@ -132,20 +132,16 @@ def _failed(error: Exception, arguments: Sequence[str], debug: bool) -> int:
     if isinstance(error, BrokenPipeError):  # the reader of our output, such as `head`, has ended
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - nothing is printed at exit
         return 128 + signal.SIGPIPE
-    problem = error if isinstance(error, DistilvecError) else explain(error)
+    problem = user_error(error)
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     if problem is not None:
+        if not isinstance(error, DistilvecError):
+            _write_log(error, arguments)
         _print_error(str(problem))
         if isinstance(error, Stopped):
             return 128 + error.number
         return LOST if isinstance(error, ProcessLost) else 2
-    key, path = getattr(error, ABOUT, (None, None))
-    if path is not None:
-        cause = f"{type(error).__name__}: {first_line(error)}"
-        log = _write_log(error, arguments)
-        _print_error(f"[{key}] {path} cannot be used: {cause}. If it is right, please report this bug with {log}.")
-        return 2
     _print_error(
         f"[internal] unexpected {type(error).__name__}: {first_line(error)}. Finished work is kept. Please report this "
         f"bug in distilvec with the log {_write_log(error, arguments)} (--debug shows it at once)."

@@ -138,13 +138,13 @@ def check_model_path(name: str, key: str) -> None:
     is_address = "://" in name or name.startswith("openai:")
     looks_like_a_path = name.startswith((".", "~", os.sep)) or name.count("/") > 1 or name.endswith("/")
     if looks_like_a_path and not is_address and not Path(name).exists():
-        raise DistilvecError(key, f"{name} does not exist.", "Check the path.")
+        raise DistilvecError(f"{name} does not exist.", "Check the path.", key=key)
 
 
 def check_input(path: Path | None, key: str) -> None:
     """DistilvecError for a file or folder that does not exist; None is fine."""
     if path is not None and not path.exists():
-        raise DistilvecError(key, f"{path} does not exist.", "Check the path.")
+        raise DistilvecError(f"{path} does not exist.", "Check the path.", key=key)
 
 
 def check_outputs(files: Sequence[tuple[str, Path | None]], inputs: Iterable[str | Path | None] = ()) -> None:
@@ -161,13 +161,15 @@ def check_outputs(files: Sequence[tuple[str, Path | None]], inputs: Iterable[str
         check_output_file(path, key)
         file = path.resolve()
         if file in options:
-            raise DistilvecError(key, f"{path} is written by {options[file]} as well.", "Choose two different files.")
+            raise DistilvecError(
+                f"{path} is written by {options[file]} as well.", "Choose two different files.", key=key
+            )
         link = path.parent.resolve() / path.name  # a link itself would be replaced, not the file that it leads to
         if not input_paths.isdisjoint({file, link}) or _is_file_of_a_run(link):
-            raise DistilvecError(key, f"{path} is read here, and would be lost.", "Choose another path.")
+            raise DistilvecError(f"{path} is read here, and would be lost.", "Choose another path.", key=key)
         folder = next((parent for parent in (*file.parents, *link.parents) if parent in input_paths), None)
         if folder is not None:
-            raise DistilvecError(key, f"{path} is in {folder}, which is read here.", "Choose another folder.")
+            raise DistilvecError(f"{path} is in {folder}, which is read here.", "Choose another folder.", key=key)
         options[file] = key
 
 
@@ -186,7 +188,9 @@ def _is_file_of_a_run(file: Path) -> bool:
 def check_dry_run(dry_run: bool, json_file: Path | None) -> None:
     """DistilvecError for --json with --dry-run, which has no result to write."""
     if dry_run and json_file is not None:
-        raise DistilvecError("--json", "writes the result, which a dry run does not have.", "Leave out one of the two.")
+        raise DistilvecError(
+            "writes the result, which a dry run does not have.", "Leave out one of the two.", key="--json"
+        )
 
 
 def recipe_files(recipes: Iterable[Recipe]) -> set[Path]:
@@ -209,4 +213,4 @@ def changed_files(changes: Mapping[str, Any]) -> set[Path]:
 def check_positive(value: float, key: str) -> None:
     """DistilvecError for a number that is not above 0, or not finite."""
     if not (math.isfinite(value) and value > 0):
-        raise DistilvecError(key, f"found {value:g}.", "Give a number above 0.")
+        raise DistilvecError(f"found {value:g}.", "Give a number above 0.", key=key)

@@ -51,11 +51,11 @@ def recipe_file(name: str) -> Path:
             return known[name]
         recipe_of_run = RunFolder(path).recipe
         if recipe_of_run.is_file():
-            raise DistilvecError("recipe", f"{excerpt(name)} is a run folder.", f"Name its recipe: {recipe_of_run}")
+            raise DistilvecError(f"{excerpt(name)} is a run folder.", f"Name its recipe: {recipe_of_run}", key="recipe")
         if path.is_dir():
-            raise DistilvecError("recipe", f"{excerpt(name)} is a folder.", "Name a recipe file in it.")
+            raise DistilvecError(f"{excerpt(name)} is a folder.", "Name a recipe file in it.", key="recipe")
     fix = "Give one of these, or a path ending in .yaml."
-    raise DistilvecError("recipe", f"no recipe {excerpt(name)}{unknown(name, known)}", fix)
+    raise DistilvecError(f"no recipe {excerpt(name)}{unknown(name, known)}", fix, key="recipe")
 
 
 def moved_text(path: Path) -> str:

@@ -21,12 +21,12 @@ class Problems(DistilvecError):
     """All problems of a file or section: "[key] ORIGIN: 2 problems.", then each on its own line.
 
     Args:
-        key: the file's or the section's
         origin: the file, for the message
         problems: errors, each with its own key, or lines of text
+        key: the file's or the section's
     """
 
-    def __init__(self, key: str, origin: str, problems: Sequence[DistilvecError | str]) -> None:
+    def __init__(self, origin: str, problems: Sequence[DistilvecError | str], key: str = "") -> None:
         lines: list[str] = []
         for problem in problems:
             if sum(map(len, lines)) > _LONGEST_LIST - _LONGEST:
@@ -34,7 +34,7 @@ class Problems(DistilvecError):
                 break
             lines.append(_short(str(problem), _LONGEST))
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-        super().__init__(key, "\n  ".join([f"{_short(origin, _LONGEST_PATH)}: {count}.", *lines]))
+        super().__init__("\n  ".join([f"{_short(origin, _LONGEST_PATH)}: {count}.", *lines]), key=key)
         self.origin = origin
         self.problems = tuple(problems)
 
@@ -46,27 +46,27 @@ def with_keys(error: DistilvecError, rename: Callable[[str], str], text_column: 
     """
     key = rename(error.key)
     if isinstance(error, ColumnError) and text_column is not None:
-        return DistilvecError(key, error.problem, error.option_fix.replace(TEXT_COLUMN, text_column))
+        return DistilvecError(error.problem, error.option_fix.replace(TEXT_COLUMN, text_column), key=key)
     if isinstance(error, Problems):
         problems: list[DistilvecError | str] = []
         for problem in error.problems:
             if not isinstance(problem, str):
                 problem = with_keys(problem, rename, text_column)
             problems.append(problem)
-        return Problems(key, error.origin, problems)
+        return Problems(error.origin, problems, key)
     return error.renamed(key)
 
 
 def invalid(key: str, origin: str | None, problems: Sequence[DistilvecError]) -> DistilvecError:
     """The error for a recipe or section: its one problem under the problem's own key, or a list of them under `key`."""
     if len(problems) > 1:
-        return Problems(key, origin or "the recipe", problems)
+        return Problems(origin or "the recipe", problems, key)
     error = problems[0]
     room = _LONGEST - len(f"[{error.key}] ")
     problem = _short(f"{error.problem} {error.fix}".rstrip(), room)
     if origin:
         problem += f" In {_short(origin, _LONGEST_PATH)}."
-    return DistilvecError(error.key, problem)
+    return DistilvecError(problem, key=error.key)
 
 
 def explain(error: ValidationError, section: type[Section], before: str = "") -> list[DistilvecError]:
@@ -80,7 +80,7 @@ def explain(error: ValidationError, section: type[Section], before: str = "") ->
             earlier, found, value = problems[key].rpartition("; found ")
             problems[key] = f"{earlier}, or {problem['msg'].removeprefix('Input should be ')}{found}{value}"
     inside = {key for key in problems if any(other.startswith(f"{key}.") for other in problems)}  # of another type
-    return [DistilvecError(key, problem) for key, problem in problems.items() if key not in inside]
+    return [DistilvecError(problem, key=key) for key, problem in problems.items() if key not in inside]
 
 
 def unknown(name: Any, known: Iterable[str]) -> str:

@@ -51,13 +51,13 @@ def input_names(values: Mapping[str, Any], section: type[Section]) -> Iterator[s
 def absolute(text: str, folder: Path, key: str) -> str:
     """A path below `folder`; DistilvecError for an empty one, and for one that the system does not allow."""
     if not text.strip():
-        raise DistilvecError(key, "the path is empty.", "Give a file or a folder, or leave the key out.")
+        raise DistilvecError("the path is empty.", "Give a file or a folder, or leave the key out.", key=key)
     try:
         if text.split("/")[0] == DATA:
             return str(absolute_path(data_path(text[len(DATA) + 1 :])))
         return str(absolute_path(folder / Path(text).expanduser()))
     except (OSError, RuntimeError, ValueError) as error:
-        raise DistilvecError(key, f"{excerpt(text)} is not a valid path: {first_line(error)}.") from None
+        raise DistilvecError(f"{excerpt(text)} is not a valid path: {first_line(error)}.", key=key) from None
 
 
 def data_folders() -> list[Path]:

@@ -88,10 +88,10 @@ def take_variants(tree: dict[str, Any], origin: str) -> dict[str, dict[str, Any]
     variants_tree = tree.pop("variants", None) or {}
     expected = f"a mapping of dotted keys to values. In {origin}."
     if not isinstance(variants_tree, dict):
-        raise DistilvecError("variants", f"found {excerpt(variants_tree)}; expected names, each with {expected}")
+        raise DistilvecError(f"found {excerpt(variants_tree)}; expected names, each with {expected}", key="variants")
     for name, changes in variants_tree.items():
         if not isinstance(changes or {}, dict) or any(not isinstance(key, str) for key in changes or {}):
-            raise DistilvecError(f"variants.{key_text(name)}", f"found {excerpt(changes)}; expected {expected}")
+            raise DistilvecError(f"found {excerpt(changes)}; expected {expected}", key=f"variants.{key_text(name)}")
     return {str(name): changes or {} for name, changes in variants_tree.items()}
 
 
@@ -100,7 +100,7 @@ def find_variant(known: Mapping[str, dict[str, Any]], name: str, key: str, origi
     changes: dict[str, Any] = {}
     for part in [name] if name in known else name.split("+"):
         if part not in known:
-            raise DistilvecError(key, f"no variant {excerpt(part)}{unknown(part, known)} In {origin}.")
+            raise DistilvecError(f"no variant {excerpt(part)}{unknown(part, known)} In {origin}.", key=key)
         changes = {old: value for old, value in changes.items() if old not in known[part]} | known[part]
     return changes
 
@@ -110,7 +110,7 @@ def read_tree(path: Path) -> dict[str, Any]:
     tree = read_yaml(path, "recipe", "A recipe is a YAML file; `distilvec recipes` lists the built-in ones.")
     if not isinstance(tree, dict):
         keys = ", ".join(Recipe.model_fields)
-        raise DistilvecError("recipe", f"{path}: expected a mapping with keys {keys}; found {type(tree).__name__}.")
+        raise DistilvecError(f"{path}: expected a mapping with keys {keys}; found {type(tree).__name__}.", key="recipe")
     return tree
 
 
@@ -125,10 +125,10 @@ def read_overrides(overrides: Sequence[str], section: type[Section] = Recipe) ->
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise DistilvecError("override", f"{excerpt(text)} is not key=value. An example: train.epochs=3.")
+            raise DistilvecError(f"{excerpt(text)} is not key=value. An example: train.epochs=3.", key="override")
         for earlier, earlier_value in changes.items():
             if _is_within(earlier, key) or (_is_within(key, earlier) and _has_key(earlier_value, key, earlier)):
-                raise DistilvecError(key_text(key), f"is set twice, also by {excerpt(earlier)}.", "Set it once.")
+                raise DistilvecError(f"is set twice, also by {excerpt(earlier)}.", "Set it once.", key=key_text(key))
         changes[key] = resolve_key(key, load_yaml(value, key_text(key), f"value {excerpt(value)}"), Path.cwd(), section)
     return changes
 
@@ -162,7 +162,7 @@ def check_stated_once(arguments: Mapping[str, tuple[str, Any]], changes: Mapping
     for key, (name, value) in arguments.items():
         for change in changes:
             if value is not None and _is_within(key, change):
-                raise DistilvecError(name, f"{key_text(change)} is set as well.", "Give one of the two.")
+                raise DistilvecError(f"{key_text(change)} is set as well.", "Give one of the two.", key=name)
 
 
 def _is_within(key: str, section: str) -> bool:
@@ -270,11 +270,11 @@ def set_key(tree: dict[str, Any], dotted: str, value: Any) -> None:
             parent = parent[_index(name)] if isinstance(parent, list) else parent[name]
             if not isinstance(parent, (dict, list)):
                 key = key_text(dotted)
-                raise DistilvecError(key, f"cannot be set: '{key_text(name)}' holds a value, not a section.")
+                raise DistilvecError(f"cannot be set: '{key_text(name)}' holds a value, not a section.", key=key)
         parent[_index(last) if isinstance(parent, list) else last] = value
     except (IndexError, ValueError):
         problem = "cannot be set: items of a list are addressed by a number within it, from 0."
-        raise DistilvecError(key_text(dotted), problem) from None
+        raise DistilvecError(problem, key=key_text(dotted)) from None
 
 
 def _index(text: str) -> int:
@@ -301,7 +301,7 @@ def _try_stage(recipe: Recipe, stage: StageSection) -> tuple[Recipe | None, list
     problems = []
     for key, value in stage.set.items():
         if refusal := _refuse_in_stage(key, last):
-            problems.append(DistilvecError(f"{before}{key_text(key)}", refusal))
+            problems.append(DistilvecError(refusal, key=f"{before}{key_text(key)}"))
             continue
         try:
             set_key(tree, key, copy.deepcopy(value))

@@ -93,16 +93,16 @@ def read_yaml(path: Path, key: str, fix: str) -> Any:
     """The content of a YAML file; DistilvecError with `key` for a file that cannot be read or is not UTF-8 or YAML."""
     with explained(key, path):
         if not path.exists() and not path.is_symlink():
-            raise DistilvecError(key, f"{key} not found: {path}.", fix)
+            raise DistilvecError(f"{key} not found: {path}.", fix, key=key)
         if path.exists() and not path.is_file():
-            raise DistilvecError(key, f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}.", fix)
+            raise DistilvecError(f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}.", fix, key=key)
         if path.stat().st_size > MOST_BYTES:
-            raise DistilvecError(key, f"{path} has more than {MOST_BYTES:,} bytes.", fix)
+            raise DistilvecError(f"{path} has more than {MOST_BYTES:,} bytes.", fix, key=key)
         content = path.read_bytes()
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DistilvecError(key, f"{path} is not a UTF-8 text file: {first_line(error)}.", fix) from None
+        raise DistilvecError(f"{path} is not a UTF-8 text file: {first_line(error)}.", fix, key=key) from None
     return load_yaml(text, key, str(path))
 
 
@@ -121,7 +121,7 @@ def load_yaml(text: str, key: str, origin: str) -> Any:
         problem = first_line(error)
     except UnicodeEncodeError as error:
         problem = f"text that is not valid Unicode at character {error.start}"
-    raise DistilvecError(key, f"{origin} is not valid YAML: {line}{problem.rstrip('.')}.")
+    raise DistilvecError(f"{origin} is not valid YAML: {line}{problem.rstrip('.')}.", key=key)
 
 
 def dump_yaml(content: Any) -> str:

@@ -179,9 +179,9 @@ def _new_folder(folder: Path, needed: int, what: str, meta: str) -> Iterator[Pat
     """A scratch folder to fill, whose files replace those of `folder` at the end. The caller holds the lock."""
     if folder.exists() and not (folder / meta).is_file() and (not folder.is_dir() or any(folder.iterdir())):
         raise DistilvecError(
-            KEY,
             f"{folder} exists and is not a {what} folder: it has no {meta}.",
             "Move it away or choose another folder.",
+            key=KEY,
         )
     for path in folder.parent.iterdir():  # of killed processes: whoever builds this folder holds the lock
         if is_scratch(path) and path.name.startswith(f".{folder.name}.distilvec-"):

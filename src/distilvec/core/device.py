@@ -23,9 +23,9 @@ def pick_device(name: str) -> str:
         return "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         problem = f"is {name}, but torch finds no GPU. Use auto or cpu, or a CUDA build of torch"
-        raise DistilvecError("train.device", f"{problem}.")
+        raise DistilvecError(f"{problem}.", key="train.device")
     if name == "mps" and not has_mps:
-        raise DistilvecError("train.device", "is mps, but this machine has none.", "Use auto or cpu.")
+        raise DistilvecError("is mps, but this machine has none.", "Use auto or cpu.", key="train.device")
     return name
 
 

@@ -7,11 +7,15 @@ import difflib
 import errno
 import os
 import signal
+import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-ABOUT = "distilvec_about"  # attribute of a library's error: the key and the file that it is about
+_KEY = "distilvec_key"  # attributes of another library's error: the key that it is about, and what the key names
+_NAME = "distilvec_name"
+_PACKAGE = Path(__file__).parents[1]
+_MISTAKES = (TypeError, AttributeError, NameError, LookupError, AssertionError, ArithmeticError, NotImplementedError)
 _LONGEST_LINE = 200
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FIXES = {
@@ -36,27 +40,106 @@ class DistilvecError(Exception):
     The command line prints that line without a traceback and exits with status 2. Bugs raise other exceptions.
 
     Args:
-        key: the recipe key, option or argument that is wrong: "teacher.model", "--suite"
         problem: one sentence or several, with the value that was found and the one that was expected
         fix: what to do about it; may be empty
+        key: the recipe key, option or argument that is wrong: "teacher.model", "--suite". A relative key (".column")
+            is added to the key of the next `about` around; without a key the error takes the key of that `about`.
     """
 
-    def __init__(self, key: str, problem: str, fix: str = "") -> None:
+    def __init__(self, problem: str, fix: str = "", key: str | None = None) -> None:
         # Exception.__init__ is not called: it would replace `args`, with which pickle calls a subclass again.
-        self.key = key
         self.problem = problem
         self.fix = fix
+        self.key = key or ""
 
     def __str__(self) -> str:
-        line = f"[{self.key}] {self.problem}"
+        line = f"[{self.key}] {self.problem}" if self.key else self.problem
         return f"{line} {self.fix}" if self.fix else line
 
     def renamed(self, key: str) -> DistilvecError:
         """Return the same error for another key, such as the option that set it."""
         error = copy.copy(self)
         error.key = key
-        error.args = (key, *self.args[1:])
         return error
+
+
+@contextmanager
+def about(key: str, name: str | Path = "") -> Iterator[None]:
+    """Note on an exception that leaves the block which key it is about, and raise it again as it is.
+
+    The innermost note stays: an error that has a key keeps it, a relative key (".column") is added to this one. `name`
+    is what the key names, a file or a model, for the sentence about an exception of another library (`user_error`).
+    It stands where a section, an option or an argument is read: in the generator, thread or process that reads, never
+    around a `yield`. The note is an attribute, so it survives pickling.
+    """
+    try:
+        yield
+    except Exception as error:
+        noted = noted_key(error)
+        if not noted:
+            _note(error, key)
+        elif noted.startswith("."):
+            _note(error, key + noted)
+        if name and not hasattr(error, _NAME):
+            _set(error, _NAME, str(name))
+        raise
+
+
+def noted_key(error: BaseException) -> str:
+    """Return the key that an error is about: its own, or that of the innermost `about`; empty where there is none."""
+    return error.key if isinstance(error, DistilvecError) else getattr(error, _KEY, "")
+
+
+def _note(error: Exception, key: str) -> None:
+    if isinstance(error, DistilvecError):
+        error.key = key
+    else:
+        _set(error, _KEY, key)
+
+
+def _set(error: Exception, attribute: str, value: str) -> None:
+    with suppress(AttributeError, TypeError):  # a class of another library with slots
+        setattr(error, attribute, value)
+
+
+def user_error(error: BaseException) -> DistilvecError | None:
+    """Return an error as a problem that the user can fix, for the boundary; None for a bug.
+
+    A full disk, too little memory and text that is not Unicode are the user's everywhere. An error of another library
+    is the user's inside `about`: the key names what was read. A mistake of our own code is a bug anywhere.
+    """
+    if isinstance(error, DistilvecError):
+        return error
+    key = noted_key(error)
+    name = getattr(error, _NAME, "")
+    system_error = explain(error, key or None, Path(name) if name else None)
+    if system_error is not None:
+        return system_error
+    if not key or _is_our_bug(error):
+        return None
+    return DistilvecError(f"cannot use {name or 'this'}: {type(error).__name__}: {first_line(error)}.", key=key)
+
+
+def _is_our_bug(error: BaseException) -> bool:
+    """Whether a mistake of a program, not of its input, was made in this package: the last call is one of ours."""
+    if not isinstance(error, _MISTAKES) or error.__traceback__ is None:
+        return False
+    *_, last = traceback.walk_tb(error.__traceback__)
+    return Path(last[0].f_code.co_filename).is_relative_to(_PACKAGE)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """The boundary of the Python API, as a decorator: what the user can fix is raised as a DistilvecError."""
+    try:
+        yield
+    except DistilvecError:
+        raise
+    except Exception as error:
+        problem = user_error(error)
+        if problem is None:
+            raise
+        raise problem from error
 
 
 TEXT_COLUMN = "--column NAME"  # in the fix of a ColumnError; config/messages.py puts a verb's own option in its place
@@ -69,16 +152,16 @@ class ColumnError(DistilvecError):
     that read an index take `--column text=NAME`, so that the fix has TEXT_COLUMN for the column of texts.
     """
 
-    def __init__(self, key: str, problem: str, fix: str, option_fix: str) -> None:
-        super().__init__(key, problem, fix)
+    def __init__(self, problem: str, fix: str, option_fix: str, key: str | None = None) -> None:
+        super().__init__(problem, fix, key)
         self.option_fix = option_fix
 
 
 class Stopped(DistilvecError):
     """Work that a signal (Ctrl-C, SIGTERM) ended; the text says what was saved. The exit status is 128 + `number`."""
 
-    def __init__(self, key: str, problem: str, fix: str = "", number: int = signal.SIGINT) -> None:
-        super().__init__(key, problem, fix)
+    def __init__(self, problem: str, fix: str = "", key: str | None = None, number: int = signal.SIGINT) -> None:
+        super().__init__(problem, fix, key)
         self.number = int(number)
 
 
@@ -126,22 +209,22 @@ def explain(error: BaseException, key: str | None = None, path: Path | None = No
     if disk_is_full(error):
         place = f" for {path}" if path is not None else ""
         fix = "Free space and run the same command again, or choose another path."
-        return DistilvecError(key or "disk", f"no space left on the disk{place}.", fix)
+        return DistilvecError(f"no space left on the disk{place}.", fix, key=key or "disk")
     certificates = _missing_certificates(error)
     if path is None and certificates is not None:
         problem = f"the file of certificates {certificates} (SSL_CERT_FILE) does not exist."
-        return DistilvecError(key or "SSL_CERT_FILE", problem, "Correct SSL_CERT_FILE, or remove it.")
+        return DistilvecError(problem, "Correct SSL_CERT_FILE, or remove it.", key=key or "SSL_CERT_FILE")
     if isinstance(error, OSError) and error.errno is not None:
         default = (f"cannot be used: {error.strerror or first_line(error)}", "Check the path.")
         problem, fix = _FIXES.get(error.errno, default)
-        return DistilvecError(key or "path", f"{path if path is not None else 'a file'} {problem}.", fix)
+        return DistilvecError(f"{path if path is not None else 'a file'} {problem}.", fix, key=key or "path")
     if isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error):
         fix = "Lower batch sizes or the length of texts, or free memory."
-        return DistilvecError(key or "memory", f"not enough memory: {first_line(error)}.", fix)
+        return DistilvecError(f"not enough memory: {first_line(error)}.", fix, key=key or "memory")
     if isinstance(error, UnicodeError):
         place = f"{path}: " if path is not None else ""
         problem = f"{place}text that is not valid Unicode: {first_line(error)}."
-        return DistilvecError(key or "text", problem, "Convert it to UTF-8.")
+        return DistilvecError(problem, "Convert it to UTF-8.", key=key or "text")
     return None
 
 
@@ -158,8 +241,8 @@ def explained(key: str, path: Path | None = None) -> Iterator[None]:
     except Exception as error:
         explanation = explain(error, key, path)
         if explanation is None:
-            error.__dict__.setdefault(ABOUT, (key, path))
-            raise
+            with about(key, path or ""):
+                raise
         raise explanation from error
 
 
@@ -173,7 +256,7 @@ def creating(key: str, path: Path) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
-            raise DistilvecError(key, f"{path} cannot be created.", "Choose another path.") from error
+            raise DistilvecError(f"{path} cannot be created.", "Choose another path.", key=key) from error
 
 
 def _missing_certificates(error: BaseException) -> str | None:

@@ -38,7 +38,7 @@ def require_extra(extra: str, what: str) -> None:
     if missing:
         names = ", ".join(missing)
         raise DistilvecError(
-            what, f"needs the package{'s' * (len(missing) > 1)} {names}.", f"Install it ({install_command(extra)})."
+            f"needs the package{'s' * (len(missing) > 1)} {names}.", f"Install it ({install_command(extra)}).", key=what
         )
 
 

@@ -63,7 +63,7 @@ def user_cache() -> Path:
         return Path(folder).expanduser() if folder else Path.home() / ".cache" / "distilvec"
     except RuntimeError:
         problem = "this user has no home folder (HOME is not set)."
-        raise DistilvecError("cache.root", problem, "Set DISTILVEC_CACHE to a folder for stored work.") from None
+        raise DistilvecError(problem, "Set DISTILVEC_CACHE to a folder for stored work.", key="cache.root") from None
 
 
 def absolute_path(path: Path) -> Path:
@@ -160,10 +160,10 @@ def refuse_logged_names(names: Iterable[Path], place: str, key: str) -> None:
             if name.match(pattern):
                 folder = f"{place.rstrip('/')}/{name.parents[pattern.count('/')].as_posix()}".removesuffix("/.")
                 raise DistilvecError(
-                    key,
                     f"{folder} is {kind}: its files hold deleted and overwritten rows as well, which only its log "
                     "tells apart.",
                     f"Export its rows and name that file: {export.replace('FOLDER', repr(folder))}.",
+                    key=key,
                 )
 
 
@@ -266,7 +266,7 @@ def full_disk_explained(key: str, path: Path, needed: int, kept: str) -> Iterato
             raise
         free = shutil.disk_usage(next(parent for parent in path.absolute().parents if parent.exists())).free
         room = f"About {needed / 1e6:,.1f} MB were needed, {free / 1e6:,.1f} MB were free at the end."
-        raise DistilvecError(error.key, error.problem, f"{error.fix} {room} {kept}".lstrip()) from error.__cause__
+        raise DistilvecError(error.problem, f"{error.fix} {room} {kept}".lstrip(), key=error.key) from error.__cause__
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
@@ -292,11 +292,11 @@ def read_json(path: Path, fix: str, key: str | None = None, sealed: bool = True)
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DistilvecError(key, f"{path} is damaged: {error}.", fix) from None
+        raise DistilvecError(f"{path} is damaged: {error}.", fix, key=key) from None
     if not isinstance(content, dict):
-        raise DistilvecError(key, f"{path} holds a JSON {type(content).__name__}; expected a mapping.", fix)
+        raise DistilvecError(f"{path} holds a JSON {type(content).__name__}; expected a mapping.", fix, key=key)
     if sealed and not is_sealed(content):
-        raise DistilvecError(key, f"{path} was changed after distilvec wrote it.", fix)
+        raise DistilvecError(f"{path} was changed after distilvec wrote it.", fix, key=key)
     return content
 
 
@@ -338,12 +338,12 @@ def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
                 holder = f"process {file.read().decode(errors='replace').strip() or 'unknown'}"
             except OSError as error:
                 raise DistilvecError(
-                    key,
                     f"{path} cannot be locked ({first_line(error)}): its drive keeps no locks.",
                     "Choose a folder on another drive.",
+                    key=key,
                 ) from error
             if not wait:
-                raise Busy(key, f"{holder} is writing {what}.", "Wait for its end, then run the command again.")
+                raise Busy(f"{holder} is writing {what}.", "Wait for its end, then run the command again.", key=key)
             if attempt == _BRIEF_TRIES:
                 log(f"waiting for {holder}, which is writing {what}")
             time.sleep(_BRIEF_WAIT if attempt < _BRIEF_TRIES else _WAIT)
@@ -382,7 +382,7 @@ def check_output_file(path: Path | None, key: str) -> None:
     with creating(key, path):
         if path.exists() and not path.is_file():
             what = "a folder" if path.is_dir() else "not a file"
-            raise DistilvecError(key, f"{path} is {what}.", "Give a file.")
+            raise DistilvecError(f"{path} is {what}.", "Give a file.", key=key)
         _try_to_write(path, _existing(path.absolute().parent), key)
         if path.exists():
             path.open("ab").close()
@@ -410,7 +410,7 @@ def _try_to_write(path: Path, folder: Path, key: str) -> None:
     if path.is_symlink():
         path.stat()
     if not folder.is_dir():
-        raise DistilvecError(key, f"{folder} is not a folder.", "Choose another path.")
+        raise DistilvecError(f"{folder} is not a folder.", "Choose another path.", key=key)
     trial = scratch(folder / "trial")
     try:
         trial.touch()

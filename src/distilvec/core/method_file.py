@@ -44,7 +44,7 @@ def check_method_name(name: str) -> None:
         is_here = f"{name}.py" in [path.name for path in Path.cwd().glob("*.py")]
         hint = f"; did you mean the file ./{name}.py?" if is_here else nearest(name, names) or "."
         problem = f"no method '{name}'{hint} Known: {', '.join(names)}, or a path to a .py file."
-        raise DistilvecError("method.name", problem)
+        raise DistilvecError(problem, key="method.name")
 
 
 def is_file(name: str) -> bool:
@@ -67,7 +67,7 @@ def method_path(name: str) -> Path:
     """Return the file that method.name leads to; DistilvecError if there is none."""
     path = Path(name).expanduser().absolute()
     if not path.is_file():
-        raise DistilvecError("method.name", f"no such file: {path}.", _RELATIVE)
+        raise DistilvecError(f"no such file: {path}.", _RELATIVE, key="method.name")
     return path
 
 
@@ -189,8 +189,8 @@ def attribute_errors_to(path: Path | None = None) -> Iterator[None]:
             fix = "Declare it in student_outputs or teacher_outputs."
             if any(name.endswith(".logits") for name in absent):
                 fix += _LOGITS
-            raise DistilvecError("method.name", problem, fix) from error
-        raise DistilvecError("method.name", problem, "Correct that file.") from error
+            raise DistilvecError(problem, fix, key="method.name") from error
+        raise DistilvecError(problem, "Correct that file.", key="method.name") from error
 
 
 def _absent_outputs(error: BaseException) -> list[str]:

@@ -92,21 +92,21 @@ class Objective(nn.Module):
         teachers = len(context.teachers)
         if self.max_teachers is not None and teachers > self.max_teachers:
             raise DistilvecError(
-                "more_teachers",
                 f"{name} learns from {self.max_teachers} teacher; found {teachers}.",
                 "Remove more_teachers, or take redact, offline_cosine or distillmoe.",
+                key="more_teachers",
             )
         self.terms_vary = defaults is not None  # with the options: forward may offer terms that have no weight here
         defaults = self.default_weights if defaults is None else defaults
         if not defaults:
-            raise DistilvecError("method.name", f"{name} has no loss terms.", "Give the class default_weights.")
+            raise DistilvecError(f"{name} has no loss terms.", "Give the class default_weights.", key="method.name")
         refuse_unknown(weights, defaults, "method.weights", f"{name} has no term")
         self.weights = {**defaults, **weights}
         if not any(self.weights.values()):
             raise DistilvecError(
-                "method.weights",
                 f"every term of {name} has weight 0: {', '.join(defaults)}.",
                 "Give one of them a weight.",
+                key="method.weights",
             )
 
     def add_task_head(self) -> None:
@@ -118,7 +118,7 @@ class Objective(nn.Module):
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
         """Return named, unweighted terms, one value per example (or per text); only terms of weight 0 are left out."""
         raise DistilvecError(
-            "method.name", f"{type(self).__name__} does not implement forward.", "Add it to the method's file."
+            f"{type(self).__name__} does not implement forward.", "Add it to the method's file.", key="method.name"
         )
 
     def weighted_terms(self, **terms: Callable[[], Tensor]) -> LossTerms:
@@ -189,7 +189,7 @@ def _file_error(objective: Objective, problem: str, fix: str = "Correct that fil
     """Return the error for a mistake in a method's forward, with its class and file."""
     method = type(objective)
     place = f"{method.forward.__code__.co_filename}: {method.__name__}"
-    return DistilvecError("method.name", f"{place}: {problem}", fix)
+    return DistilvecError(f"{place}: {problem}", fix, key="method.name")
 
 
 def _terms_fit(objective: Objective, terms: Any, lengths: set[int]) -> bool:

@@ -37,7 +37,7 @@ def check_options(name: str, constructor: Callable[..., None], options: dict[str
         required = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
         if required and option not in options:
             raise DistilvecError(
-                f"method.options.{option}", f"is missing, and {name} has no default for it.", "Set it."
+                f"is missing, and {name} has no default for it.", "Set it.", key=f"method.options.{option}"
             )
     hints = get_type_hints(constructor, include_extras=True)
     for option, value in options.items():
@@ -51,7 +51,9 @@ def check_options(name: str, constructor: Callable[..., None], options: dict[str
 
 def option_error(option: str, found: Any, expected: str) -> DistilvecError:
     """Return the error for a value of `method.options` outside of its range."""
-    return DistilvecError(f"method.options.{option}", f"found {found!r}; expected {expected}.", "Correct the option.")
+    return DistilvecError(
+        f"found {found!r}; expected {expected}.", "Correct the option.", key=f"method.options.{option}"
+    )
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str], key: str, problem: str) -> None:
@@ -60,7 +62,7 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], key: str, problem
     for name in given:
         if name not in known:
             hint = nearest(name, known) or "."
-            raise DistilvecError(f"{key}.{name}", f"{problem} '{name}'{hint} Known: {', '.join(known) or 'none'}.")
+            raise DistilvecError(f"{problem} '{name}'{hint} Known: {', '.join(known) or 'none'}.", key=f"{key}.{name}")
 
 
 def in_words(kind: Any) -> str:

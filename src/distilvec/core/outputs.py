@@ -65,15 +65,15 @@ class OutputSpec:
         kinds = {required.layer_pooling for required in (self, other) if required.pooled_layers}
         if len(kinds) > 1:
             raise DistilvecError(
-                "method.options.layer_pooling",
                 f"layers are pooled in one way; found {sorted(kinds)}.",
                 "Give one of them.",
+                key="method.options.layer_pooling",
             )
         if self.tokens and other.tokens and self.tokens != other.tokens:
             raise DistilvecError(
-                "stages",
                 f"all stages need the same outputs of teacher tokens; found {self.tokens} and {other.tokens}.",
                 "Take methods, or options, that need the same.",
+                key="stages",
             )
 
         def union(name: str) -> Any:

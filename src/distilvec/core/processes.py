@@ -47,13 +47,17 @@ def join(device: str) -> None:
     name = pick_device(device)
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if several and name == "mps":
-        raise DistilvecError("train.device", "mps serves one process.", "Set train.device=cpu, or start one process.")
+        raise DistilvecError(
+            "mps serves one process.", "Set train.device=cpu, or start one process.", key="train.device"
+        )
     if several and name == "cuda":
         processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         gpus = torch.cuda.device_count()
         if processes_here > gpus:
             raise DistilvecError(
-                "processes", f"{processes_here} on a machine with {gpus} GPUs.", "Start at most one process per GPU."
+                f"{processes_here} on a machine with {gpus} GPUs.",
+                "Start at most one process per GPU.",
+                key="processes",
             )
     with exchange():
         alone = PartialState(cpu=name == "cpu", timeout=LONGEST_WAIT).num_processes == 1
@@ -255,8 +259,8 @@ def exchange(only: bool = True) -> Iterator[None]:
         if not (only or isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
         raise ProcessLost(
-            "processes",
             f"another process of this run ended, or cannot be reached ({first_line(error)}). Its own error is above "
             "or below.",
             "Run the same command again to go on from the last checkpoint.",
+            key="processes",
         ) from error

@@ -24,21 +24,21 @@ def build_objective(name: str, options: dict[str, Any], weights: Weights, contex
         objective = make(context, weights, **options)
         if not hasattr(objective, "weights"):
             raise DistilvecError(
-                "method.name",
                 f"{name}: __init__ of {method.__name__} does not call super().__init__(context, weights).",
                 "Correct that file.",
+                key="method.name",
             )
         if context.dims and not objective.trains_dims:
             raise DistilvecError(
-                "student.dims",
                 f"{name} does not train vectors that can be cut.",
                 "Leave the key out, or take redact or offline_cosine, with target final.",
+                key="student.dims",
             )
         if context.task is not None and objective.head is None:
             raise DistilvecError(
-                "method.name",
                 f"{name} does not train on labels.",
                 "Remove [task] from the recipe, or take another method; one of your own calls add_task_head().",
+                key="method.name",
             )
     return objective
 
@@ -70,5 +70,5 @@ def method_class(name: str) -> type[Objective]:
     if len(objectives) != 1:
         class_names = [objective.__name__ for objective in objectives]
         problem = f"{name}: a method's file defines exactly one Objective; found {class_names}."
-        raise DistilvecError("method.name", problem)
+        raise DistilvecError(problem, key="method.name")
     return objectives[0]

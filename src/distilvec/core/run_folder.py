@@ -236,10 +236,10 @@ class RunFolder:
         number = self._read_marker().get("format")
         if number != FORMAT:
             raise DistilvecError(
-                key,
                 f"{self.path} was written by another version of distilvec: its format is {number}, this version reads "
                 f"{FORMAT}.",
                 f"Use that version, or run {self.recipe} again into another folder.",
+                key=key,
             )
 
     def _read_marker(self) -> dict[str, object]:

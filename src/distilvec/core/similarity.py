@@ -16,4 +16,4 @@ def read_similarity(stated: str, origin: str, key: str, fix: str) -> Similarity:
         if stated == similarity:
             return similarity
     known = ", ".join(SIMILARITIES)
-    raise DistilvecError(key, f"{origin} compares vectors by {stated}; distilvec scores by {known}.", fix)
+    raise DistilvecError(f"{origin} compares vectors by {stated}; distilvec scores by {known}.", fix, key=key)

@@ -42,15 +42,15 @@ def check_address(address: str, key: str) -> None:
         parts = urlsplit(address)
     except ValueError:  # without the text, which may hold a password
         problem = "the address is not valid; expected one such as s3://bucket/folder."
-        raise DistilvecError(key, problem, "Correct it.") from None
+        raise DistilvecError(problem, "Correct it.", key=key) from None
     if has_password(address) or "@" in parts.netloc or parts.query:
         raise DistilvecError(
-            key,
             f"the {parts.scheme}:// address holds a password or a query, which would end up in recipes and logs.",
             "Remove it, and set environment variables instead (docs/cluster.md). An @ in a path is written as %40.",
+            key=key,
         )
     if not parts.scheme or "://" not in address:
-        raise DistilvecError(key, f"found '{address}'; expected an address such as s3://bucket/folder.")
+        raise DistilvecError(f"found '{address}'; expected an address such as s3://bucket/folder.", key=key)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Remote:
                     self._fetch(system, name, target, size=size)
                 files.append(target)
         if not files:
-            raise DistilvecError(self.key, f"{self.address}: no readable file there.", "Check the address.")
+            raise DistilvecError(f"{self.address}: no readable file there.", "Check the address.", key=self.key)
         return files
 
     @property
@@ -185,9 +185,9 @@ class Remote:
 
     def _conflict(self, folder: Path) -> DistilvecError:
         return DistilvecError(
-            self.key,
             f"{self.address} and {folder} have both changed: another machine writes there.",
             f"Let one machine write at a time; to take what is at the address, move {folder} away.",
+            key=self.key,
         )
 
     def _fetch(
@@ -205,9 +205,9 @@ class Remote:
                 system.get_file(name, str(new))
             except FileNotFoundError:
                 raise DistilvecError(
-                    self.key,
                     f"{self.address}: {target.name} is listed there, and cannot be read.",
                     "It may not be visible yet: run the command again in some minutes.",
+                    key=self.key,
                 ) from None
             new_size = new.stat().st_size
             if versions is None:
@@ -216,10 +216,10 @@ class Remote:
                 expected, matches = INDEX, _Version(new_size, checksum_once(new)) in versions
             if not matches:
                 raise DistilvecError(
-                    self.key,
                     f"{self.address}: {target.name} does not match {expected}: found {new_size:,} bytes. It is "
                     "damaged, or was replaced by hand.",
                     "Upload the right file.",
+                    key=self.key,
                 )
             sync(new)  # a name without its content must not outlast a power cut
             new.replace(target)
@@ -241,15 +241,15 @@ class Remote:
             raise
         except ImportError as error:
             fix = install_command(_EXTRAS[scheme]) if scheme in _EXTRAS else f"the package of fsspec for {scheme}://"
-            raise DistilvecError(self.key, f"{scheme}:// needs another package.", f"Install it ({fix}).") from error
+            raise DistilvecError(f"{scheme}:// needs another package.", f"Install it ({fix}).", key=self.key) from error
         except FileNotFoundError:
-            raise DistilvecError(self.key, f"{self.address} does not exist.", "Check the address.") from None
+            raise DistilvecError(f"{self.address} does not exist.", "Check the address.", key=self.key) from None
         except Exception as error:  # each file system raises its own types
             problem = f"{type(error).__name__}: {first_line(error)}"
             raise DistilvecError(
-                self.key,
                 f"{self.address} cannot be used ({problem}).",
                 "Check the address, the network and the credentials in the environment (docs/cluster.md).",
+                key=self.key,
             ) from error
 
 

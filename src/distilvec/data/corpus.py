@@ -255,7 +255,9 @@ def build_corpus(
             drawn = _draw_validation(section, origins, np.zeros(len(origins), dtype=np.bool_))
         copy_rows(raw, place, keep, ends, progress)
         if _corpus_fingerprint(section, files, prompts, _fingerprint_of_keys(excluded_kinds)) != name:
-            raise DistilvecError("corpus.sources", "its files changed while they were read.", "Run the command again.")
+            raise DistilvecError(
+                "its files changed while they were read.", "Run the command again.", key="corpus.sources"
+            )
         write_columns(place, origins=origins.astype(np.int64))
         write_rows(place, train_rows=~drawn, holdout_rows=drawn)
         shutil.rmtree(raw)
@@ -282,9 +284,9 @@ def validation_size(asked: int | None, rows: int, key: str = "corpus.validation_
         return by_size
     if asked > rows // 2:
         raise DistilvecError(
-            key,
             f"{asked:,} rows are more than half of {rows:,}.",
             f"Give at most {rows // 2:,}, or leave the key out: {by_size:,} are taken then.",
+            key=key,
         )
     return asked
 
@@ -348,9 +350,9 @@ def _check_rows(section: CorpusSection, totals: Mapping[str, Any]) -> None:
         only_documents = section.exclude_evaluation == "documents" and excluded.get("documents", 0) > 1
         value = "true" if only_documents else "false"
         raise DistilvecError(
-            "corpus.exclude_evaluation",
             f"all {totals['excluded']:,} texts are {' or '.join(excluded)} of the evaluation suite, which are left "
             f"out of training. To train on them, set corpus.exclude_evaluation={value}; or add other texts.",
+            key="corpus.exclude_evaluation",
         )
     causes = [f"{totals['read']:,} rows read", f"{totals['empty']:,} of them empty"]
     if totals["duplicates"]:
@@ -360,7 +362,7 @@ def _check_rows(section: CorpusSection, totals: Mapping[str, Any]) -> None:
     conditions = any(source.where for source in section.sources)
     fix = "Add texts, or look at 'where'." if conditions else "Add texts."
     problem = "a single text, of which none is left for validation" if totals["kept"] else "no text to train on"
-    raise DistilvecError("corpus.sources", f"{problem}: {', '.join(causes)}.", fix)
+    raise DistilvecError(f"{problem}: {', '.join(causes)}.", fix, key="corpus.sources")
 
 
 def describe(report: dict[str, Any], prompts: Mapping[Role, str], sources: Sequence[Any]) -> dict[str, Any]:

@@ -113,9 +113,9 @@ def docstrings(folder: Path | None = None) -> tuple[Docstring, ...]:
         entries += _docstrings_of(tree, ".".join(parts))
     if not entries:
         raise DistilvecError(
-            "corpus.sources",
             f"no Python sources with docstrings in {folder}: this interpreter comes without sources.",
             "Use your own texts: 'path'.",
+            key="corpus.sources",
         )
     return tuple(entries)
 

@@ -50,7 +50,7 @@ def _rows(path: Path, key: str) -> Iterator[tuple[Location, Row]]:
             names = _TREC if len(fields) == len(_TREC) else NAMES
         if len(fields) != len(names):
             problem = f"{where.place}: {len(fields)} fields; expected {', '.join(names)}."
-            raise DistilvecError(where.key, problem, "Separate them by tabs or spaces.")
+            raise DistilvecError(problem, "Separate them by tabs or spaces.", key=where.key)
         yield where, dict(zip(names, fields, strict=True))
 
 

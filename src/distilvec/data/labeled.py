@@ -138,7 +138,7 @@ def build_examples(section: TaskSection, prompts: Mapping[Role, str], folder: Pa
 def check_same_files(section: TaskSection, prompts: Mapping[Role, str], name: str) -> None:
     """DistilvecError if the files of a task are others than those of the examples with this fingerprint."""
     if examples_fingerprint(section, prompts) != name:
-        raise DistilvecError("task.path", f"{section.path} changed while it was read.", "Run the command again.")
+        raise DistilvecError(f"{section.path} changed while it was read.", "Run the command again.", key="task.path")
 
 
 def _write(section: TaskSection, prompts: Mapping[Role, str], name: str, folder: Path) -> dict[str, Any]:
@@ -224,16 +224,18 @@ def _check(
     key = "task.path"
     split = f"{section.path}: split '{section.train_split}'"
     if len(texts) < 2:
-        raise DistilvecError(key, f"{split} has {len(texts)} row.", "Give at least 2.")
+        raise DistilvecError(f"{split} has {len(texts)} row.", "Give at least 2.", key=key)
     if len(set(targets)) == 1:
         what = "score" if scale is not None else "label"
-        raise DistilvecError(key, f"{split}: every row has the same {what}, {shown_value(targets[0])}.", "Give others.")
+        raise DistilvecError(
+            f"{split}: every row has the same {what}, {shown_value(targets[0])}.", "Give others.", key=key
+        )
     test, test_targets = _read(section, section.test_split)
     _numbers(section, section.test_split, test_targets, classes, scale)
     if section.test_split == section.train_split or test == texts:
         problem = f"{section.path}: training and test rows are the same"
         fix = "Add a column split (train, test), or name a folder with the files train and test, such as train.csv."
-        raise DistilvecError("task.test_split", f"{problem}.", fix)
+        raise DistilvecError(f"{problem}.", fix, key="task.test_split")
     origins = origin_numbers("\n".join(parts) for parts in [*texts, *test])
     shared = int(np.isin(origins[len(texts) :], origins[: len(texts)]).sum())
     if shared:
@@ -263,7 +265,7 @@ def _draw(section: TaskSection, texts: Sequence[tuple[str, ...]]) -> tuple[Rows,
         log(f"task {section.label}: all training rows have one text, or much of it: validation is drawn row by row")
         is_validation = np.arange(len(order)) < max(1, len(order) // VALIDATION)
     if is_validation.all():
-        raise DistilvecError("task.limit", "1 example is too few: one is for validation.", "Give at least 2.")
+        raise DistilvecError("1 example is too few: one is for validation.", "Give at least 2.", key="task.limit")
     return order[~is_validation], order[is_validation]
 
 
@@ -277,7 +279,7 @@ def _numbers(section: TaskSection, split: str, targets: Targets, classes: list[s
     unknown = sorted(set(_classes(section, targets)) - set(classes))
     if unknown:
         problem = f"split '{split}' has labels that split '{section.train_split}' lacks: {some_of(unknown)}"
-        raise DistilvecError("task.path", f"{section.path}: {problem}.", "Add training rows for them.")
+        raise DistilvecError(f"{section.path}: {problem}.", "Add training rows for them.", key="task.path")
     numbers = {name: number for number, name in enumerate(classes)}
     if section.type == "multilabel":
         labels = np.zeros((len(targets), len(classes)), dtype=np.float32)

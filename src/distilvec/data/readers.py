@@ -90,15 +90,15 @@ def check_readable(path: Path, key: str) -> None:
     """DistilvecError if there is no such file, its extension is unknown, or it stands for a file that is elsewhere."""
     fix = f"Give a file: {', '.join(READABLE)}."
     if not path.exists():
-        raise DistilvecError(key, f"{path}: not found.", how_to_get(path) or fix)
+        raise DistilvecError(f"{path}: not found.", how_to_get(path) or fix, key=key)
     if not path.is_file():
         problem = "a folder" if path.is_dir() else "not a file"
-        raise DistilvecError(key, f"{path}: {problem}.", fix)
+        raise DistilvecError(f"{path}: {problem}.", fix, key=key)
     if extension(path) not in (*READABLE, MAPPING):
-        raise DistilvecError(key, f"{path}: unknown extension '{path.suffix}'.", fix)
+        raise DistilvecError(f"{path}: unknown extension '{path.suffix}'.", fix, key=key)
     with explained(key, path), path.open("rb") as file:
         if file.read(len(_POINTER)) == _POINTER:  # its three lines would be texts
-            raise DistilvecError(key, f"{path} is a pointer of Git LFS, not the file.", "Fetch it: git lfs pull.")
+            raise DistilvecError(f"{path} is a pointer of Git LFS, not the file.", "Fetch it: git lfs pull.", key=key)
 
 
 def extension(path: Path) -> str:
@@ -146,7 +146,7 @@ class _Lines:
 
     def error(self, problem: str, fix: str = "") -> DistilvecError:
         """Return the error for a problem in the last line."""
-        return DistilvecError(self.key, f"{self.where.place}: {problem}", fix)
+        return DistilvecError(f"{self.where.place}: {problem}", fix, key=self.key)
 
     def __iter__(self) -> Iterator[str]:
         with self.path.open("rb") as raw:
@@ -273,20 +273,20 @@ def _json_file_rows(path: Path, key: str) -> Rows:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DistilvecError(key, f"{path}: not JSON ({first_line(error)}); {expected}.", fix) from None
+        raise DistilvecError(f"{path}: not JSON ({first_line(error)}); {expected}.", fix, key=key) from None
     if isinstance(content, list):
         for number, row in enumerate(content, 1):
             where = Location(key, f"{path}, row {number}")
             if not isinstance(row, dict):
-                raise DistilvecError(key, f"{where.place}: a JSON {type(row).__name__}; {expected}.")
+                raise DistilvecError(f"{where.place}: a JSON {type(row).__name__}; {expected}.", key=key)
             yield where, row
         return
     if not isinstance(content, dict):
-        raise DistilvecError(key, f"{path}: a JSON {type(content).__name__}; {expected}.", fix)
+        raise DistilvecError(f"{path}: a JSON {type(content).__name__}; {expected}.", fix, key=key)
     for word, texts in content.items():
         where = Location(key, f"{path}, word {word[:40]!r}")
         if not isinstance(texts, list):
-            raise DistilvecError(key, f"{where.place}: a JSON {type(texts).__name__}; {expected}.", fix)
+            raise DistilvecError(f"{where.place}: a JSON {type(texts).__name__}; {expected}.", fix, key=key)
         for text in texts:
             yield where, {"word": word, "text": text}
 
@@ -308,7 +308,7 @@ def open_parquet(path: Path, key: str) -> Iterator[ParquetFile]:
     except Exception as error:  # of Arrow, and of Python for values that it does not have, such as years after 9999
         system_error = explain(error, key, path) if isinstance(error, OSError) else None
         problem = f"{path}: not a readable Parquet file ({first_line(error)})."
-        raise (system_error or DistilvecError(key, problem, "Download it again.")) from None
+        raise (system_error or DistilvecError(problem, "Download it again.", key=key)) from None
 
 
 def _parquet_rows(path: Path, key: str, choose: Choose | None) -> Rows:
@@ -317,7 +317,7 @@ def _parquet_rows(path: Path, key: str, choose: Choose | None) -> Rows:
         repeated = _repeated(names)
         if repeated is not None:
             problem = f"{path}: column '{repeated}' occurs twice."
-            raise DistilvecError(key, problem, "Rename or remove one.")
+            raise DistilvecError(problem, "Rename or remove one.", key=key)
         columns = sorted(choose(names)) if choose else None
         yield from _arrow_rows(file.iter_batches(_PARQUET_ROWS, columns=columns), file.schema_arrow, path, key)
 
@@ -381,7 +381,7 @@ def read_dataset(source: SourceSection, key: str, choose: Choose) -> Rows:
         raise
     except Exception as error:  # of the network, of any file format, of a script of the dataset
         problem = f"split '{source.split}' cannot be loaded ({_typed_line(error)})."
-        raise DistilvecError(key, f"{place}: {problem}") from None
+        raise DistilvecError(f"{place}: {problem}", key=key) from None
     if data.column_names is not None:  # unknown for some streams
         data = data.select_columns(sorted(choose(data.column_names)))
 
@@ -397,7 +397,7 @@ def read_dataset(source: SourceSection, key: str, choose: Choose) -> Rows:
         fix = "Download it again."
         if source.streaming:
             fix = "Run the command again, or set streaming: false, which downloads the dataset first."
-        raise DistilvecError(key, problem, fix) from None
+        raise DistilvecError(problem, fix, key=key) from None
 
 
 def _typed_line(error: Exception) -> str:
@@ -437,7 +437,7 @@ def _saved_rows(folder: Path, key: str, choose: Choose | None) -> Rows:
         raise
     except Exception as error:
         problem = f"{folder}: not readable as a folder of save_to_disk ({first_line(error)})."
-        raise DistilvecError(key, problem, "Save it again.") from None
+        raise DistilvecError(problem, "Save it again.", key=key) from None
 
 
 def _load_dataset(source: SourceSection, key: str) -> Any:
@@ -451,5 +451,5 @@ def _load_dataset(source: SourceSection, key: str) -> Any:
         return data
     if source.split not in data:
         problem = f"dataset {source.dataset}: no split '{source.split}'; found: {', '.join(data)}."
-        raise DistilvecError(key, problem, "Set 'split'.")
+        raise DistilvecError(problem, "Set 'split'.", key=key)
     return data[source.split]

@@ -150,7 +150,7 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
         fix = f"Readable: {', '.join(READABLE)}."
         if readers.is_saved_dataset(path):
             fix = "Name what save_to_disk wrote with 'dataset'."
-        raise DistilvecError(key, f"{path}: no readable file in the folder.", fix)
+        raise DistilvecError(f"{path}: no readable file in the folder.", fix, key=key)
     return files
 
 
@@ -183,15 +183,15 @@ def text_columns(names: list[str], source: SourceSection, key: str, place: str) 
     """
     for name in source.where:
         if name not in names:
-            raise DistilvecError(f"{key}.where", f"{place} has no column '{name}'; {_names_line(name, names)}")
+            raise DistilvecError(f"{place} has no column '{name}'; {_names_line(name, names)}", key=f"{key}.where")
     if source.origin is not None and _top_column(source.origin, names) is None:
         problem = f"{place} has no column '{source.origin}'; {_names_line(source.origin, names)}"
-        raise DistilvecError(f"{key}.origin", problem)
+        raise DistilvecError(problem, key=f"{key}.origin")
     if source.column:
         chosen = [source.column] if isinstance(source.column, str) else source.column
         for name in chosen:
             if _top_column(name, names) is None:
-                raise DistilvecError(f"{key}.column", f"{place} has no column '{name}'; {_names_line(name, names)}")
+                raise DistilvecError(f"{place} has no column '{name}'; {_names_line(name, names)}", key=f"{key}.column")
         return chosen
     by_usual_name = {name.lower(): name for name in reversed(names)}  # of Text and TEXT the first
     by_usual_name |= {name: name for name in names}
@@ -205,10 +205,10 @@ def text_columns(names: list[str], source: SourceSection, key: str, place: str) 
     tried = ", ".join(" and ".join(group) for group in COLUMNS)
     problem = f"no column with a usual name of texts ({tried}); found: {', '.join(names) or 'none'}"
     raise ColumnError(
-        f"{key}.column",
         f"{place} has {problem}.",
         f"Name the right one with 'column'{hint}",
         f"Name the right one with {TEXT_COLUMN}{hint}",
+        key=f"{key}.column",
     )
 
 
@@ -296,11 +296,11 @@ def _values_below(parent: object, name: str, column: str, key: str, where: Locat
     place = column.removesuffix(name)  # "doc." for the field text of doc.text
     if not isinstance(parent, Mapping):
         problem = f"{where.place}: '{place[:-1]}' holds {shown_value(parent)}, which has no field '{name}'."
-        raise ColumnError(f"{key}.column", problem, "Set another 'column'.", "Set another --column.")
+        raise ColumnError(problem, "Set another 'column'.", "Set another --column.", key=f"{key}.column")
     top = _top_column(name, parent)
     if top is None:
         found = [f"{place}{inner}" for inner in names_of(parent)]
-        raise DistilvecError(where.key, f"{where.place}: no '{column}'; {_names_line(column, found)}")
+        raise DistilvecError(f"{where.place}: no '{column}'; {_names_line(column, found)}", key=where.key)
     if top == name:
         return [parent[name]]
     return _values_below(parent[top], name[len(top) + 1 :], column, key, where)
@@ -316,9 +316,9 @@ def _text(row: readers.Row, value: object, column: str, source: SourceSection, k
     if not isinstance(text, str):
         problem = f"{where.place}: '{column}' holds {shown_value(text)}."
         fix = "Convert it to text, or set another"
-        raise ColumnError(f"{key}.column", problem, f"{fix} 'column'.", f"{fix} --column.")
+        raise ColumnError(problem, f"{fix} 'column'.", f"{fix} --column.", key=f"{key}.column")
     if "\0" in text:
-        raise DistilvecError(where.key, f"{where.place}: '{column}' holds a NUL character.", "Remove it.")
+        raise DistilvecError(f"{where.place}: '{column}' holds a NUL character.", "Remove it.", key=where.key)
     return text
 
 

@@ -56,7 +56,7 @@ def find_table(folder: Path, stem: str, key: str) -> Path | None:
     tables = [path for path in paths if path.is_file()]
     if len(tables) > 1:
         names = some_of(path.name for path in tables)
-        raise DistilvecError(key, f"{folder}: several files for '{stem}': {names}.", "Keep one of them.")
+        raise DistilvecError(f"{folder}: several files for '{stem}': {names}.", "Keep one of them.", key=key)
     return tables[0] if tables else None
 
 
@@ -82,13 +82,13 @@ def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list
     for where, row in read_rows(file, options.key, choose):
         rows.append((where, only_columns(row, needed_of_file, about_rows)))
     if not rows:
-        raise DistilvecError(options.key, f"{path}: no rows. Expected the rows of split '{options.split}'.")
+        raise DistilvecError(f"{path}: no rows. Expected the rows of split '{options.split}'.", key=options.key)
     table = Location(options.key, str(path))
     if any("split" in row for _, row in rows):
         for where, row in rows:
             if row.get("split") in (None, ""):
                 problem = f"{where.place}: no split, though other rows have one."
-                raise DistilvecError(options.key, problem, "Name the split of every row.")
+                raise DistilvecError(problem, "Name the split of every row.", key=options.key)
         rows = _select(rows, "split", (options.split,), table)
     if options.subset is not None:
         rows = _select(rows, "subset", options.subset, table)
@@ -159,7 +159,7 @@ def need_columns(row: Row, needed: Sequence[str], where: Location, fix: str = "R
     missing = [name for name in needed if name not in row]
     if missing:
         problem = f"no column {some_of(missing)}; expected {', '.join(needed)}, found {some_of(row)}."
-        raise DistilvecError(where.key, f"{where.place} has {problem}", fix)
+        raise DistilvecError(f"{where.place} has {problem}", fix, key=where.key)
 
 
 def only_columns(row: Row, needed: Sequence[str], optional: Sequence[str] = ()) -> Row:
@@ -186,7 +186,7 @@ def text_of(value: Any, where: Location, column: str) -> str:
             value.encode()
         except UnicodeEncodeError as error:
             problem = f"the text in column {column} is not Unicode ({error.reason} at {error.start})"
-            raise DistilvecError(where.key, f"{where.place}: {problem}.", "Fix the text.") from None
+            raise DistilvecError(f"{where.place}: {problem}.", "Fix the text.", key=where.key) from None
     return value
 
 
@@ -268,7 +268,7 @@ def classes_of_marks(cells: Iterable[tuple[Location, Any]]) -> list[str] | None:
         return [str(number) for number in range(lengths.pop())]
     if is_repeated or is_boolean or lengths == {1}:
         problem = f"{where.place}: are the lists of 0 and 1 numbers of classes, or has each class its place?"
-        raise DistilvecError(where.key, problem, 'Write the names of the classes, such as ["billing", "refund"].')
+        raise DistilvecError(problem, 'Write the names of the classes, such as ["billing", "refund"].', key=where.key)
     return None
 
 
@@ -315,7 +315,7 @@ def _python_value(value: Any) -> Any:
 
 def _unexpected(value: Any, where: Location, column: str, expected: str) -> DistilvecError:
     problem = f"{where.place} has {shown_value(value)} in column {column}. Expected {expected}."
-    return DistilvecError(where.key, problem)
+    return DistilvecError(problem, key=where.key)
 
 
 def _select(
@@ -326,7 +326,7 @@ def _select(
     missing = [value for value in values if value not in present]
     if missing:
         problem = f"{table.place}: no {column} '{some_of(missing)}'; found {some_of(present)}."
-        raise DistilvecError(table.key, problem, "Name one of these.")
+        raise DistilvecError(problem, "Name one of these.", key=table.key)
     return [(where, row) for where, row in rows if str(row.get(column)).strip() in values]
 
 
@@ -340,7 +340,7 @@ def _split_file(folder: Path, options: TableOptions) -> Path:
         return files[0]
     names = some_of(file.name for file in files) or "no table"
     raise DistilvecError(
-        options.key,
         f"{folder}: found {names}; expected {options.split}{TABLES[0]} (or another of {', '.join(TABLES)}), or a "
         "single file.",
+        key=options.key,
     )

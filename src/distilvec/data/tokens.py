@@ -106,7 +106,7 @@ def build_tokens(
     special = tokenizer.num_special_tokens_to_add(pair=corpus.paired)
     if max_length <= special:
         problem = f"{max_length} leaves no room for text: the tokenizer adds {special} special tokens"
-        raise DistilvecError("student.max_length", f"{problem}.", f"Give at least {special + 1}.")
+        raise DistilvecError(f"{problem}.", f"Give at least {special + 1}.", key="student.max_length")
     padding = int(tokenizer.pad_token_id or 0)
     unknown = blank_token(tokenizer)
     typed = corpus.paired and token_types and "token_type_ids" in tokenizer.model_input_names

@@ -55,7 +55,7 @@ def average(scores: Sequence[Score] | Mapping[str, float]) -> float:
     """Plain mean over tasks of the main metric, also of values by task. Errors: DistilvecError for no scores."""
     values = list(scores.values()) if isinstance(scores, Mapping) else [score.value for score in scores]
     if not values:
-        raise DistilvecError("scores", "there is no average of no scores.", "Evaluate at least one task.")
+        raise DistilvecError("there is no average of no scores.", "Evaluate at least one task.", key="scores")
     return sum(values) / len(values)
 
 
@@ -145,8 +145,8 @@ def with_protocol(score: Score, protocol: str) -> Score:
     metric = main if main in score.metrics else _MTEB_NAMES.get(main, main)
     if metric not in score.metrics:
         raise DistilvecError(
-            "--protocol",
             f"task '{score.task}': protocol {protocol} reports {main}, but the score holds {', '.join(score.metrics)}.",
             "Evaluate the task again.",
+            key="--protocol",
         )
     return replace(score, metric=metric, value=score.metrics[metric])

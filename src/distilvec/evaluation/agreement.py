@@ -98,10 +98,10 @@ def ranking_agreement(
     others = [name for name in models if name != "teacher"]
     if "teacher" not in models or not others:
         raise DistilvecError(
-            "evaluation.columns",
             f"{task.name}: ranking agreement needs a column 'teacher' and another one; found "
             f"{', '.join(models) or 'none'}.",
             "Name both.",
+            key="evaluation.columns",
         )
     vectors = {}
     for name, pair in models.items():

@@ -77,7 +77,7 @@ def truncate(vectors: Array, dim: int, similarity: Similarity = "cosine") -> Arr
     """
     if not 1 <= dim <= vectors.shape[1]:
         raise DistilvecError(
-            "widths", f"cannot truncate vectors of dim {vectors.shape[1]} to dim {dim}.", "Choose a smaller one."
+            f"cannot truncate vectors of dim {vectors.shape[1]} to dim {dim}.", "Choose a smaller one.", key="widths"
         )
     cut = np.asarray(vectors[:, :dim], dtype=np.float32)
     return metrics.unit(cut) if similarity == "cosine" else cut
@@ -98,9 +98,9 @@ def compress(vectors: Array, precision: str, ranges: Array | None = None) -> Arr
     if precision in ("float32", "float16"):
         return np.asarray(vectors, dtype=precision).astype(np.float32)
     raise DistilvecError(
-        "precision",
         f"cannot store vectors as {precision!r}{' without ranges' if precision == 'int8' else ''}.",
         "Give float32, float16, int8 (with the ranges of int8_ranges) or binary.",
+        key="precision",
     )
 
 

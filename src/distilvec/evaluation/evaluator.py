@@ -199,7 +199,7 @@ def evaluate(
     Errors: DistilvecError for no tasks, an embedder's faulty vectors, or two different dims.
     """
     if not tasks:
-        raise DistilvecError("suite", "there is nothing to evaluate.", "Name at least one task in the suite.")
+        raise DistilvecError("there is nothing to evaluate.", "Name at least one task in the suite.", key="suite")
     if memo is None:
         memo = EmbeddingCache()
     scores = []
@@ -258,11 +258,13 @@ def check_vectors(embedder: Embedder, texts: Sequence[str], vectors: Array) -> N
     """Raise DistilvecError for vectors of a wrong shape, with NaN or with infinity."""
     if vectors.ndim != 2 or len(vectors) != len(texts):
         problem = f"an array of shape {vectors.shape} for {len(texts)} texts; expected a row each. Check its modules"
-        raise DistilvecError("model", f"'{embedder.name}' gave {problem}.")
+        raise DistilvecError(f"'{embedder.name}' gave {problem}.", key="model")
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(bad):
         problem = f"NaN or infinite numbers for {len(bad)} of {len(texts)} texts; the first is {texts[bad[0]][:80]!r}"
-        raise DistilvecError("model", f"'{embedder.name}' gave {problem}.", "Check its weights, or compute in float32.")
+        raise DistilvecError(
+            f"'{embedder.name}' gave {problem}.", "Check its weights, or compute in float32.", key="model"
+        )
 
 
 def fit_classifier(vectors: Array, labels: Sequence[str]) -> LogisticRegression:
@@ -283,7 +285,9 @@ Result = tuple[dict[str, float], tuple[str, ...], Array, Array]
 
 def _score_pairs(task: StsTask | PairTask, query: Embedder, document: Embedder, memo: EmbeddingCache) -> Result:
     if len(task.first) < 3:
-        raise DistilvecError("suite", f"the task has {len(task.first)} pairs.", "Add pairs: at least three are needed.")
+        raise DistilvecError(
+            f"the task has {len(task.first)} pairs.", "Add pairs: at least three are needed.", key="suite"
+        )
     left, right = memo.vectors(query, task.first, task.role), memo.vectors(document, task.second, task.role)
     _check_dims(left.shape[1], right.shape[1], query, document)
     similarities = metrics.similarity_pairs(left, right, document.similarity)
@@ -389,8 +393,8 @@ def retrieval_vectors(
 def _check_dims(queries: int, documents: int, query: Embedder, document: Embedder) -> None:
     if documents != queries:
         raise DistilvecError(
-            "model",
             f"'{query.name}' gives vectors of dim {queries}, '{document.name}' of dim {documents}; an asymmetric "
             "evaluation needs one space.",
             "Evaluate each alone, or give the student a Dense layer.",
+            key="model",
         )

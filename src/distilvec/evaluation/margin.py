@@ -145,7 +145,7 @@ def margin_report(points: Sequence[MarginPoint], teacher: Mapping[str, float], l
     """
     tasks = [task for task in teacher if task != "average"]
     if not tasks:
-        raise DistilvecError("margin", "the teacher has no score on any task.", "Evaluate the teacher first.")
+        raise DistilvecError("the teacher has no score on any task.", "Evaluate the teacher first.", key="margin")
     averaged = [replace(point, scores=_with_average(point.scores, tasks)) for point in points]
     references, fits = _with_average(teacher, tasks), {}
     names = [*tasks, "average"] if "average" in references else tasks
@@ -154,7 +154,7 @@ def margin_report(points: Sequence[MarginPoint], teacher: Mapping[str, float], l
         try:
             fits[task] = fit_margin([x for x, _ in pairs], [y for _, y in pairs], references[task])
         except DistilvecError as error:
-            raise DistilvecError("margin", f"{task}: {error.problem}", error.fix) from None
+            raise DistilvecError(f"{task}: {error.problem}", error.fix, key="margin") from None
     return Margin(averaged, fits, list(left_out))
 
 
@@ -167,7 +167,7 @@ def _check_points(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], teacher: flo
         problem = f"distances from {x.min():g} to {x.max():g}; a line needs different ones of 0 or more. Save others"
     else:
         return
-    raise DistilvecError("margin", f"found {problem}.")
+    raise DistilvecError(f"found {problem}.", key="margin")
 
 
 def _with_average(scores: Mapping[str, float], tasks: Sequence[str]) -> dict[str, float]:

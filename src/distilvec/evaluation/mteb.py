@@ -129,7 +129,9 @@ def find_tasks(names: list[str] | None, benchmark: str | None) -> list[Any]:
     """
     mteb = import_mteb()
     if bool(names) == bool(benchmark):
-        raise DistilvecError("--mteb", "expected task names or a benchmark, not both.", "Give --mteb or --benchmark.")
+        raise DistilvecError(
+            "expected task names or a benchmark, not both.", "Give --mteb or --benchmark.", key="--mteb"
+        )
     if benchmark in NAMES:
         return benchmark_tasks(mteb, benchmark)
     if benchmark:
@@ -137,12 +139,12 @@ def find_tasks(names: list[str] | None, benchmark: str | None) -> list[Any]:
             return [copy.copy(task) for task in mteb.get_benchmark(benchmark).tasks]
         except KeyError:
             near = _nearest(benchmark, [*NAMES, *(entry.name for entry in mteb.get_benchmarks())])
-            raise DistilvecError("--benchmark", f"mteb has no benchmark '{benchmark}'{near}.") from None
+            raise DistilvecError(f"mteb has no benchmark '{benchmark}'{near}.", key="--benchmark") from None
     entries = vars(importlib.import_module("mteb.tasks")).values()
     known = [entry.metadata.name for entry in entries if hasattr(entry, "metadata")]
     if unknown := [name for name in names or [] if name not in known]:
         problems = [f"mteb has no task '{name}'{_nearest(name, known)}." for name in unknown]
-        raise DistilvecError("--mteb", "\n[--mteb] ".join(problems))
+        raise DistilvecError("\n[--mteb] ".join(problems), key="--mteb")
     return [mteb.get_task(name) for name in dict.fromkeys(names or [])]
 
 
@@ -235,9 +237,9 @@ def _load_data(task: Any, data: Path | None) -> None:
     if is_prepared(task):
         source, name, data = task.metadata.dataset["path"], task.metadata.name, data or Path("DATA")
         raise NoDataError(
-            "--data",
             f"the authors of TR-MTEB score rows that their code takes from {source}.",
             f"Put these rows into {data / name} and pass --data {data}.",
+            key="--data",
         )
     try:
         task.load_data()
@@ -245,9 +247,9 @@ def _load_data(task: Any, data: Path | None) -> None:
         source, name, data = task.metadata.dataset.get("path"), task.metadata.name, data or Path("DATA")
         reason = next(iter(str(error).splitlines()), "")
         raise NoDataError(
-            "--data",
             f"its data ({source}) cannot be fetched from the Hugging Face hub ({type(error).__name__}: {reason}).",
             f"Go online, or put the task's files into {data / name} and pass --data {data}.",
+            key="--data",
         ) from error
 
 

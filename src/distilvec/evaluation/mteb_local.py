@@ -42,17 +42,17 @@ def load_local(task: Any, folder: Path) -> LocalData:
     if task.metadata.type not in TYPES or task.is_aggregate:
         kind = "is an aggregate" if task.is_aggregate else f"has type {task.metadata.type}"
         raise DistilvecError(
-            "--data",
             f"{folder}: mteb task '{name}' {kind}; local data serve tasks of type {', '.join(TYPES)}.",
             "Remove the folder to load its data from the hub, or leave the task out.",
+            key="--data",
         )
     paths = {subset: folder / subset for subset in subsets if (folder / subset).is_dir()}
     if not paths and len(subsets) > 1:
         some = ", ".join(subsets[:8])
         raise DistilvecError(
-            "--data",
             f"{folder}: mteb task '{name}' has {len(subsets)} subsets ({some}, ...).",
             "Make a folder for each.",
+            key="--data",
         )
     paths = paths or {subsets[0]: folder}
     read = {(subset, split): _read(task, path, split) for subset, path in paths.items() for split in task.eval_splits}
@@ -99,7 +99,7 @@ def _converted(task: Any, data: Task, split: str) -> dict[str, Any]:
     if isinstance(data, RetrievalTask):
         if (data.gains % 1).any():
             raise DistilvecError(
-                "--data", f"{data.name}: some judgements have scores that are not whole.", "Round them."
+                f"{data.name}: some judgements have scores that are not whole.", "Round them.", key="--data"
             )
         relevant: dict[str, dict[str, int]] = {query: {} for query in data.query_ids}
         for (query, document), gain in zip(data.judged.tolist(), data.gains.tolist(), strict=True):

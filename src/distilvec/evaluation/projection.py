@@ -107,7 +107,7 @@ def fit_plane(vectors: Array, name: str, axes: int = 2) -> Plane:
     found = _checked(vectors, name)
     if not np.ptp(found, axis=0).any():
         raise DistilvecError(
-            "projections", f"all {len(found)} vectors of '{name}' are equal.", "Choose different texts."
+            f"all {len(found)} vectors of '{name}' are equal.", "Choose different texts.", key="projections"
         )
     components = PCA(n_components=min(axes, len(found)), svd_solver="full").fit(found)
     return Plane(found, components, components.transform(found))
@@ -382,7 +382,7 @@ def _checked(vectors: Array, name: str) -> Array:
     if found.ndim != 2 or len(found) < 3 or found.shape[1] < 2 or bad:
         problem = f"an array of shape {found.shape} with NaN or infinite numbers in {bad} rows"
         raise DistilvecError(
-            "projections", f"'{name}' has {problem}.", "Give at least 3 finite vectors of 2 dimensions."
+            f"'{name}' has {problem}.", "Give at least 3 finite vectors of 2 dimensions.", key="projections"
         )
     return found
 

@@ -77,7 +77,7 @@ def average_interval(
     if interval is None:
         metrics = ", ".join(dict.fromkeys(first.metric for first, _ in pairs))
         raise DistilvecError(
-            "samples", f"the difference in {metrics} is undefined: all gold values are equal.", "Check them."
+            f"the difference in {metrics} is undefined: all gold values are equal.", "Check them.", key="samples"
         )
     return interval
 
@@ -223,9 +223,7 @@ def row_values(sample: Sample) -> Array:
             metric, without = _macro_f1(predicted, gold)
         case _:
             raise DistilvecError(
-                "samples",
-                f"'{sample.metric}' has no values of rows.",
-                f"Choose one of {', '.join(METRICS)}.",
+                f"'{sample.metric}' has no values of rows.", f"Choose one of {', '.join(METRICS)}.", key="samples"
             )
     defined = np.where(np.isfinite(without), without, metric)
     return metric + (len(gold) - 1) * (defined.mean() - defined)
@@ -236,10 +234,10 @@ def _row_differences(first: Sample, second: Sample) -> Array:
     is_same = (first.type, first.metric) == (second.type, second.metric) and np.array_equal(first.gold, second.gold)
     if not is_same or not rows:
         raise DistilvecError(
-            "samples",
             f"a paired test needs two results on the same rows; found {first.metric} on {rows} and "
             f"{second.metric} on {len(second.gold)} rows, or other gold values.",
             "Evaluate both on one task.",
+            key="samples",
         )
     return first.row_values - second.row_values
 

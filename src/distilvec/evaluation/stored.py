@@ -62,9 +62,9 @@ def draw_stored(texts: Sequence[str], origins: Array, count: int, path: str) -> 
     """
     if len(texts) < FEWEST:
         raise DistilvecError(
-            "evaluation.stored",
             f"{path} has {len(texts)} distinct texts; expected at least {FEWEST}.",
             "Give more, or remove the key.",
+            key="evaluation.stored",
         )
     order = np.array(sorted(range(len(texts)), key=lambda row: text_key("stored", texts[row])))
     if not origins.any():  # a single document: a text has neighbours there alone

@@ -137,7 +137,7 @@ def load_suite(path: Path, problems: list[TaskFailure] | None = None) -> list[Ta
         if notes and getattr(section, "gaps", "refuse") == "refuse":
             found.append(TaskFailure(task.name, f"{'; '.join(notes)}. Correct the files, or set gaps: accept."))
     if problems is None and found:
-        raise Problems("suite", str(path), [f"task '{problem.task}': {problem.text}" for problem in found])
+        raise Problems(str(path), [f"task '{problem.task}': {problem.text}" for problem in found], key="suite")
     if problems is not None:
         problems += found
     return tasks
@@ -149,7 +149,7 @@ def read_suite(path: Path) -> list[TaskSection]:
     if not isinstance(entries, list) or not entries:
         found = "an empty suite" if not entries else f"a {type(entries).__name__}"
         raise DistilvecError(
-            "suite", f"{path}: expected a list of tasks, each with name, type and path; found {found}."
+            f"{path}: expected a list of tasks, each with name, type and path; found {found}.", key="suite"
         )
     sections: list[TaskSection] = []
     problems: list[DistilvecError] = []
@@ -159,11 +159,11 @@ def read_suite(path: Path) -> list[TaskSection]:
             problems += section
         elif section.name in AVERAGES or section.name in {other.name for other in sections}:
             problem = f"'{section.name}' is a second task of this name, or the name of an average."
-            problems.append(DistilvecError(f"{number}.name", problem))
+            problems.append(DistilvecError(problem, key=f"{number}.name"))
         else:
             sections.append(section)
     if problems:
-        raise Problems("suite", str(path), problems)
+        raise Problems(str(path), problems, key="suite")
     return sections
 
 
@@ -217,12 +217,12 @@ def _section(number: int, entry: Any, folder: Path) -> TaskSection | list[Distil
     """Section of one entry with its path below `folder`, or the problems of the entry."""
     if not isinstance(entry, dict):
         problem = f"expected a mapping with name, type and path; found {excerpt(entry)}."
-        return [DistilvecError(str(number), problem)]
+        return [DistilvecError(problem, key=str(number))]
     kind = entry.get("type")
     if not isinstance(kind, str) or kind not in _SECTIONS:
         hint = nearest(str(kind)[:100], _SECTIONS) or "."
         problem = f"found {excerpt(kind)}{hint} Expected one of {', '.join(_SECTIONS)}."
-        return [DistilvecError(f"{number}.type", problem)]
+        return [DistilvecError(problem, key=f"{number}.type")]
     model = _SECTIONS[kind][0]
     try:
         return model.model_validate(resolve_tree(entry, folder, model))

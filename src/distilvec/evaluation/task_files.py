@@ -45,7 +45,7 @@ def load_sts(name: str, path: Path, options: TableOptions = TEST_SPLIT, role: Ro
     gold = np.array([number_of(row["score"], line, "score") for line, row in rows])
     if np.ptp(gold) == 0:
         raise DistilvecError(
-            KEY, f"{path}: all {len(rows)} scores are {gold[0]:g}. A correlation needs scores that differ."
+            f"{path}: all {len(rows)} scores are {gold[0]:g}. A correlation needs scores that differ.", key=KEY
         )
     return StsTask(name, first, second, gold, role)
 
@@ -67,10 +67,10 @@ def load_pairs(
     positive = np.array([label == str(positive_label) for label in labels])
     if positive.all() or not positive.any():
         raise DistilvecError(
-            KEY,
             f"{path}: {int(positive.sum())} of {len(labels)} rows have the positive label '{positive_label}'; need "
             f"both kinds. Labels found: {some_of(sorted(set(labels)))}.",
             "Set positive_label in the suite.",
+            key=KEY,
         )
     return PairTask(name, texts_of(rows, "sentence1"), texts_of(rows, "sentence2"), positive, role)
 
@@ -91,26 +91,28 @@ def load_classification(
     """
     if train_split == options.split:
         raise DistilvecError(
-            KEY, f"{path}: training and test rows both come from split '{train_split}'.", "Name two different splits."
+            f"{path}: training and test rows both come from split '{train_split}'.",
+            "Name two different splits.",
+            key=KEY,
         )
     test = table_rows(path, options, ("text", "label"))
     train = table_rows(path, replace(options, split=train_split), ("text", "label"))
     if train[0] == test[0]:
         raise DistilvecError(
-            KEY, f"{path} has no column split: training and test rows are the same.", "Add it, or one file a split."
+            f"{path} has no column split: training and test rows are the same.", "Add it, or one file a split.", key=KEY
         )
     train_labels, test_labels = ([label_of(row["label"], line) for line, row in rows] for rows in (train, test))
     known = set(train_labels)
     if unseen := Counter(label for label in test_labels if label not in known):
         found = some_of([f"'{label}' ({count} rows)" for label, count in sorted(unseen.items())])
         raise DistilvecError(
-            KEY,
             f"{path}: split '{options.split}' has labels that split '{train_split}' lacks: {found}.",
             "Add training rows.",
+            key=KEY,
         )
     if len(known) < 2:
         raise DistilvecError(
-            KEY, f"{path}: split '{train_split}' has one label only, '{train_labels[0][:80]}'.", "Add another."
+            f"{path}: split '{train_split}' has one label only, '{train_labels[0][:80]}'.", "Add another.", key=KEY
         )
     keep = _training_rows(train_labels, train_limit, seed, path)
     texts = texts_of(train, "text")
@@ -138,7 +140,7 @@ def load_retrieval(
     with explained(KEY, path):
         if not path.is_dir():
             fix = how_to_get(path) or "Expected a folder with corpus, queries and qrels.tsv."
-            raise DistilvecError(KEY, f"folder not found: {path}.", fix)
+            raise DistilvecError(f"folder not found: {path}.", fix, key=KEY)
         corpus, queries = _texts_by_id(path, "corpus"), _texts_by_id(path, "queries")
         file = _judgements_file(path, split, qrels)
         judgements: dict[tuple[str, str], float] = {}
@@ -168,7 +170,9 @@ def _judgements_file(folder: Path, split: str, qrels: str | None) -> Path:
     if qrels is not None:
         if (folder / qrels).is_file():
             return folder / qrels
-        raise DistilvecError(KEY, f"{folder} has no judgements. Expected {os.path.relpath(folder / qrels, folder)}.")
+        raise DistilvecError(
+            f"{folder} has no judgements. Expected {os.path.relpath(folder / qrels, folder)}.", key=KEY
+        )
     for place, stem in ((folder, "qrels"), (folder / "qrels", split)):
         file = find_table(place, stem, KEY) or place / f"{stem}.txt"
         if file.is_file():
@@ -176,9 +180,9 @@ def _judgements_file(folder: Path, split: str, qrels: str | None) -> Path:
     splits = sorted(path.name for path in (folder / "qrels").glob("*"))
     found = f"; found {some_of(f'qrels/{name}' for name in splits)}" if splits else ""
     raise DistilvecError(
-        KEY,
         f"{folder} has no judgements: expected qrels.tsv or qrels/{split}.tsv{found}.",
         "Name the split, or the file with qrels.",
+        key=KEY,
     )
 
 
@@ -200,7 +204,7 @@ def _training_rows(labels: list[str], limit: int | None, seed: int, path: Path) 
         return list(range(len(labels)))
     if limit < count:
         raise DistilvecError(
-            KEY, f"{path}: train_limit is {limit}, but there are {count} labels.", "Keep at least one row of each."
+            f"{path}: train_limit is {limit}, but there are {count} labels.", "Keep at least one row of each.", key=KEY
         )
     order = np.random.default_rng(seed).permutation(len(labels)).tolist()
     first: dict[str, int] = {}
@@ -215,22 +219,22 @@ def _texts_by_id(folder: Path, stem: str) -> dict[str, tuple[str, str]]:
     file = find_table(folder, stem, KEY)
     if file is None:
         raise DistilvecError(
-            KEY, f"{folder} has no {stem} file. Expected {stem} with an ending of {', '.join(TABLES)}."
+            f"{folder} has no {stem} file. Expected {stem} with an ending of {', '.join(TABLES)}.", key=KEY
         )
     texts: dict[str, tuple[str, str]] = {}
     for line, row in read_rows(file, KEY):
         key, title = row.get("id") if row.get("id") is not None else row.get("_id"), row.get("title")
         if not isinstance(key, (str, int, float)) or "text" not in row:
             raise DistilvecError(
-                KEY, f"{line.place} needs columns id (or _id) and text; found {some_of(row)}.", "Add them."
+                f"{line.place} needs columns id (or _id) and text; found {some_of(row)}.", "Add them.", key=KEY
             )
         if isinstance(title, (dict, list)):
-            raise DistilvecError(KEY, f"{line.place} has {shown_value(title)} in column title. Expected a text.")
+            raise DistilvecError(f"{line.place} has {shown_value(title)} in column title. Expected a text.", key=KEY)
         key = id_text(key)
         if key in texts:
-            raise DistilvecError(KEY, f"{line.place} repeats the id '{key}'. Ids must be distinct.")
+            raise DistilvecError(f"{line.place} repeats the id '{key}'. Ids must be distinct.", key=KEY)
         title, text = text_of(str(title or ""), line, "title"), text_of(row["text"], line, "text")
         texts[text_of(key, line, "id")] = (title, text)
     if not texts:
-        raise DistilvecError(KEY, f"{file} holds no rows. Expected one a line.")
+        raise DistilvecError(f"{file} holds no rows. Expected one a line.", key=KEY)
     return texts

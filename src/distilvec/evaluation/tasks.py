@@ -159,13 +159,13 @@ def make_retrieval(
             reason = "there are no judgements"
         example = f" (first pair: {next(iter(judgements))})" if judgements else ""
         raise DistilvecError(
-            "suite",
             f"{origin or name}: no query has a relevant document: {reason}{example}.",
             "Check that the ids match.",
+            key="suite",
         )
     if not any(text.strip() for text in documents.values()):
         raise DistilvecError(
-            "suite", f"{origin or name}: all {len(documents)} documents are empty. Expected texts in column text."
+            f"{origin or name}: all {len(documents)} documents are empty. Expected texts in column text.", key="suite"
         )
 
     document_ids = sorted(documents, reverse=True)

@@ -60,7 +60,7 @@ def check_place_of(path: Path, key: str, begins: re.Pattern[bytes], kind: str) -
     with path.open("rb") as file:
         start = file.read(256)
     if start and not begins.match(start):
-        raise DistilvecError(key, f"{path} exists and is not {kind}.", "Choose another path.")
+        raise DistilvecError(f"{path} exists and is not {kind}.", "Choose another path.", key=key)
 
 
 class Graph(nn.Module):
@@ -124,7 +124,7 @@ class OnnxEmbedder:
             self.session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own classes share no base
             raise DistilvecError(
-                path.name, f"cannot read {path} as an ONNX model: {first_line(error)}.", "Export it again."
+                f"cannot read {path} as an ONNX model: {first_line(error)}.", "Export it again.", key=path.name
             ) from error
         self.inputs: tuple[str, ...] = tuple(entry.name for entry in self.session.get_inputs())
         self.output: str = self.session.get_outputs()[0].name
@@ -138,7 +138,9 @@ class OnnxEmbedder:
         missing = [name for name in self.inputs if name not in tokens]
         if missing:
             raise DistilvecError(
-                "tokens", f"the ONNX model needs {', '.join(self.inputs)}; found no {', '.join(missing)}.", "Add it."
+                f"the ONNX model needs {', '.join(self.inputs)}; found no {', '.join(missing)}.",
+                "Add it.",
+                key="tokens",
             )
         feed = {name: np.asarray(tokens[name], dtype=np.int64) for name in self.inputs}
         return [np.asarray(result, dtype=np.float32) for result in self.session.run(list(outputs), feed)]
@@ -159,23 +161,23 @@ def export_onnx(model: SentenceTransformer, path: Path, head: TaskHead | None = 
     size = sum(weight.nbytes for weight in plain.parameters())
     if size > LARGEST:
         raise DistilvecError(
-            "model",
             f"the model has {size / 1e9:.1f} GB of weights in fp32; one ONNX file holds at most 2.",
             "Export a smaller model.",
+            key="model",
         )
     if any(getattr(module, "include_prompt", True) is False for module in model) and any(model.prompts.values()):
         raise DistilvecError(
-            "model",
             "the model leaves its prompt's tokens out of its pooling (include_prompt false), which a graph of token "
             "ids cannot do.",
             "Remove its prompts, or serve it with sentence-transformers.",
+            key="model",
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return _write_checked(plain, path, head)
     except OSError as error:
         raise DistilvecError(
-            "--out", f"cannot write {path}: {first_line(error)}.", "Free space or choose another path."
+            f"cannot write {path}: {first_line(error)}.", "Free space or choose another path.", key="--out"
         ) from error
 
 
@@ -205,10 +207,10 @@ def _write_checked(plain: SentenceTransformer, path: Path, head: TaskHead | None
     finally:
         remove(folder)
     raise DistilvecError(
-        "model",
         f"{type(plain[0].auto_model).__name__} cannot be exported to ONNX: {problems[0]}; with torch's newer "
         f"exporter: {problems[1]}.",
         "Serve it with PyTorch, or try other versions of torch and transformers.",
+        key="model",
     )
 
 
@@ -242,9 +244,9 @@ def refuse_static(model: SentenceTransformer) -> None:
     """Raise DistilvecError for a static model, whose graph would have nothing but a table to compute with."""
     if is_static(model):
         raise DistilvecError(
-            "model",
             f"it begins with a {type(model[0]).__name__}: a static model has no transformer to export.",
             "Load its folder with sentence-transformers: a mean of table rows needs no runtime.",
+            key="model",
         )
 
 
@@ -259,7 +261,7 @@ def export_copy(model: SentenceTransformer) -> SentenceTransformer:
         return in_float32(copy.deepcopy(model).cpu()).eval()
     if not isinstance(getattr(first, "auto_model", None), nn.Module):
         raise DistilvecError(
-            "model", f"its first module is a {type(first).__name__}; expected a transformer.", "Take another model."
+            f"its first module is a {type(first).__name__}; expected a transformer.", "Take another model.", key="model"
         )
     weights = [*model.parameters(), *model.buffers()]
     shared = all(weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.int64) for weight in weights)

@@ -43,7 +43,7 @@ class OpenvinoEmbedder:
             self.model = openvino.Core().compile_model(str(path), "CPU", settings)
         except RuntimeError as error:
             raise DistilvecError(
-                path.name, f"cannot read {path} as an OpenVINO model: {first_line(error)}.", "Export it again."
+                f"cannot read {path} as an OpenVINO model: {first_line(error)}.", "Export it again.", key=path.name
             ) from error
 
     def run(self, tokens: Mapping[str, Any], outputs: Sequence[str] = OUTPUTS[:1]) -> list[npt.NDArray[np.float32]]:

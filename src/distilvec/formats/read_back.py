@@ -104,7 +104,7 @@ def _difference(expected: Vectors, found: Vectors) -> str | None:
 
 def _not_saved(key: str, problem: str) -> DistilvecError:
     return DistilvecError(
-        key,
         f"{problem}. The earlier content is kept.",
         "Try other versions of transformers and sentence-transformers, or another model.",
+        key=key,
     )

@@ -48,7 +48,7 @@ def check_replaceable(folder: Path, key: str) -> None:
     check_output_folder(folder, key)
     if folder.is_dir() and any(folder.iterdir()) and not is_ours(folder):
         raise DistilvecError(
-            key, f"{folder} exists and holds no model that distilvec wrote.", "Choose a new or empty folder."
+            f"{folder} exists and holds no model that distilvec wrote.", "Choose a new or empty folder.", key=key
         )
 
 

@@ -54,14 +54,14 @@ def save_router(
 def _write_tower(tower: SentenceTransformer, folder: Path, role: str, key: str) -> None:
     if any(isinstance(module, Experts) for module in tower):
         raise DistilvecError(
-            key,
             f"the {role} tower has experts, which sentence-transformers cannot load in a Router.",
             "Use both models by themselves.",
+            key=key,
         )
     try:
         write_modules(in_float32(tower), folder)
     except DistilvecError as error:
-        raise DistilvecError(key, f"the {role} tower cannot be saved: {error.problem}", error.fix) from error
+        raise DistilvecError(f"the {role} tower cannot be saved: {error.problem}", error.fix, key=key) from error
 
 
 def _config(folder: Path, towers: Mapping[Role, SentenceTransformer]) -> dict[str, Any]:

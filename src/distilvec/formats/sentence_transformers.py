@@ -109,9 +109,9 @@ def save_folder(
         replace.replace_folder(new, target)
     except (OSError, SafetensorError) as error:
         raise DistilvecError(
-            key,
             f"cannot write the student to {folder}: {first_line(error)}. The earlier content is kept.",
             "Free space or choose another folder.",
+            key=key,
         ) from error
     finally:
         remove(new)
@@ -172,10 +172,10 @@ def write_modules(model: SentenceTransformer, folder: Path) -> None:
         is_stock = type(module).__module__.startswith("sentence_transformers.")
         if not (is_experts or is_stock) or (kind in FIRST) != (number == 0):
             raise DistilvecError(
-                "student.model",
                 f"module {number} is a {kind} of {type(module).__module__}; a student is a Transformer or a "
                 "StaticEmbedding, and further modules of sentence-transformers.",
                 "Name a model without it.",
+                key="student.model",
             )
         path = f"{number}_{kind}" if number else ""
         (folder / path).mkdir(exist_ok=True)
@@ -220,9 +220,9 @@ def _write_transformer(transformer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(str(folder))
     if not (folder / "tokenizer.json").exists():
         raise DistilvecError(
-            "student.tokenizer",
             "the student's tokenizer is slow, without tokenizer.json.",
             "Take a model with a fast one.",
+            key="student.tokenizer",
         )
     state = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     # Settings of the last call, which would apply to every reader's calls

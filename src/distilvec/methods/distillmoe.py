@@ -175,9 +175,9 @@ class DistillMoE(Objective):
         expected = len(self.names)
         if reads_experts and (not experts or (has_moe and experts != expected)):
             raise DistilvecError(
-                "student.experts",
                 f"distillmoe needs {expected} experts: {', '.join(self.names)}; found {experts}.",
                 f"Set count: {expected}, or method.options.manual, or method.weights: {{moe: 0, diversity: 0}}.",
+                key="student.experts",
             )
 
         for number, teacher in enumerate(self.context.teachers):
@@ -212,9 +212,9 @@ class DistillMoE(Objective):
         """Return the hidden size of a teacher that has the layers of dynamic_cka."""
         if teacher.hidden_size is None or teacher.layers is None:
             raise DistilvecError(
-                "method.name",
                 "dynamic_cka reads a teacher's hidden states, and a table of vectors or an API has none.",
                 "Give a local model as teacher.model, or set method.weights.dynamic_cka=0 for cached vectors alone.",
+                key="method.name",
             )
         require_student_layers(self.context)
         most = min(self.context.student.layers, teacher.layers)

@@ -237,9 +237,9 @@ def _layer_map(context: ObjectiveContext, count: int, kind: Literal["paper", "la
     step = teacher_layers // last
     if step == 0:
         raise DistilvecError(
-            "method.name",
             f"ira maps the student's layers to the teacher's; found {last} and {teacher_layers}.",
             "Take a student with no more layers than the teacher (student.layers), or set method.weights.ira=0.",
+            key="method.name",
         )
     shift = teacher_layers - step * last if kind == "last_aligned" else 0
     return {layer: step * layer + shift for layer in range(last - count + 1, last + 1)}

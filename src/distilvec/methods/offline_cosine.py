@@ -44,16 +44,16 @@ def _check_pre_dense(context: ObjectiveContext) -> None:
     for number, teacher in enumerate(context.teachers, 1):
         if teacher.pre_dense_dim is None:
             raise DistilvecError(
-                "method.options.target",
                 f"'pre_dense' needs vectors before a Dense layer; teacher {number} has no such layer, or its table no "
                 "column teacher_embedding_pre_dense.",
                 "Set target to final.",
+                key="method.options.target",
             )
     student_size = context.student.hidden_size
     teacher_size = context.teacher.pre_dense_dim
     if student_size != teacher_size:
         raise DistilvecError(
-            "method.options.target",
             f"'pre_dense' needs equal hidden sizes; found {student_size} (student), {teacher_size} (teacher).",
             "Take a student of the teacher's hidden size (student.model=teacher), or set target to final.",
+            key="method.options.target",
         )

@@ -95,9 +95,9 @@ class Talas(Objective):
             lasd_layers = lasd_layers[-relation_layers:]
         if has_lasd and len(lasd_layers) < 2:
             raise DistilvecError(
-                "method.weights.lasd",
                 f"lasd compares adjacent layers; found {self.last} layer in the student.",
                 "Give lasd weight 0, or set [method.options] include_embeddings: true.",
+                key="method.weights.lasd",
             )
         self.lasd_layers = lasd_layers  # each with the one above it
 

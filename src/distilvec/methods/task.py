@@ -23,9 +23,9 @@ class Task(Objective):
         super().__init__(context, weights)
         if context.task is None:
             raise DistilvecError(
-                "method.name",
                 "the method 'task' trains on labels alone.",
                 "Give the recipe a [task] instead of a corpus.",
+                key="method.name",
             )
         self.add_task_head()
 

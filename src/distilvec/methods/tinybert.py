@@ -48,10 +48,10 @@ class TinyBert(LayerwiseObjective):
         if teacher_layers % student_layers:
             divisors = [number for number in range(1, teacher_layers + 1) if teacher_layers % number == 0]
             raise DistilvecError(
-                "student.layers",
                 f"layers are compared at equal steps; found {student_layers} (student) and {teacher_layers} (teacher) "
                 "layers.",
                 f"Give the student a number of layers among {', '.join(map(str, divisors))}.",
+                key="student.layers",
             )
 
         # g(l) by l, the student's layer; layer 0, the embedding output, has no attention

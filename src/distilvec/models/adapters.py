@@ -21,11 +21,11 @@ def check_base(settings: Mapping[str, Any], name: str, key: str) -> None:
     base = settings.get("base_model_name_or_path")
     fix = f"Correct base_model_name_or_path in {CONFIG}."
     if not isinstance(base, str) or not base:
-        raise DistilvecError(key, f"{name} is an adapter that does not say which model it belongs to.", fix)
+        raise DistilvecError(f"{name} is an adapter that does not say which model it belongs to.", fix, key=key)
     try:
         check_place(base, key)
     except DistilvecError as error:
-        raise DistilvecError(key, f"{name} is an adapter, and its base is missing: {error.problem}", fix) from error
+        raise DistilvecError(f"{name} is an adapter, and its base is missing: {error.problem}", fix, key=key) from error
 
 
 def merge_own_adapters(backbone: nn.Module) -> None:
@@ -71,17 +71,17 @@ def _merge(backbone: PreTrainedModel, name: str) -> None:
     if config.is_prompt_learning or not hasattr(config, "r"):
         kind = str(config.peft_type).rpartition(".")[2]
         raise DistilvecError(
-            KEY, f"{name} is a {kind} adapter, which has no weights to merge. Expected one of low rank (LoRA)."
+            f"{name} is a {kind} adapter, which has no weights to merge. Expected one of low rank (LoRA).", key=KEY
         )
     model = PeftModel(backbone, config)
     result = model.load_adapter(name, "default", torch_device=str(backbone.device))
     misfits = [*result.unexpected_keys, *result.missing_keys]
     if misfits:
         raise DistilvecError(
-            KEY,
             f"{name} does not fit {type(backbone).__name__}: {len(misfits)} of its weights and the network's layers "
             f"do not meet, such as {misfits[0]}.",
             "Name an adapter of the network without its output layer.",
+            key=KEY,
         )
     model.merge_and_unload(safe_merge=True)
     vars(backbone).pop("peft_config", None)

@@ -29,7 +29,7 @@ def lift_causal_mask(backbone: nn.Module, name: str, section: str = "teacher") -
     problem = f"found 'bidirectional'; {name}"
     if not isinstance(backbone, PreTrainedModel):
         raise DistilvecError(
-            key, f"{problem} is a {type(backbone).__name__}, which has no attention.", "Remove the key."
+            f"{problem} is a {type(backbone).__name__}, which has no attention.", "Remove the key.", key=key
         )
     config = backbone.config.get_text_config()
     unknown_kinds = sorted({*(getattr(config, "layer_types", None) or ())} - _KINDS)
@@ -39,7 +39,7 @@ def lift_causal_mask(backbone: nn.Module, name: str, section: str = "teacher") -
             if before is False:
                 return
             raise DistilvecError(
-                key, f"{problem} has no causal mask: its tokens see each other already.", "Remove the key."
+                f"{problem} has no causal mask: its tokens see each other already.", "Remove the key.", key=key
             )
         config.is_causal = False
         layers = sum(hasattr(module, "is_causal") for module in backbone.modules())
@@ -52,10 +52,10 @@ def lift_causal_mask(backbone: nn.Module, name: str, section: str = "teacher") -
     if unknown_kinds:
         reason = f"layers of {', '.join(unknown_kinds)}"
     raise DistilvecError(
-        key,
         f"found 'bidirectional'; the causal mask of {name} ({type(backbone).__name__}) cannot be lifted: it has "
         f"{reason}.",
         "Remove the key, or take a decoder such as Mistral, Qwen 3 or Llama.",
+        key=key,
     )
 
 

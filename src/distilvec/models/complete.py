@@ -56,20 +56,20 @@ def _check_weights(model: PreTrainedModel, report: dict[str, Any], name: str, ke
     missing = sorted(weight for weight in report["missing_keys"] if not _UNREAD.search(weight))
     if missing:
         raise DistilvecError(
-            key,
             f"{name} lacks {len(missing)} of the {len(weights)} weights that its config.json asks for, such as "
             f"{missing[0]}; they would be random numbers.",
             trust or "Copy the whole model again, or correct its config.json (num_hidden_layers).",
+            key=key,
         )
     first_layer = {_LAYER.sub(".0.", weight) for weight in weights}
     surplus = sorted(weight for weight in report["unexpected_keys"] if _LAYER.sub(".0.", weight) in first_layer)
     if surplus:
         raise DistilvecError(
-            key,
             f"{name} has weights of more layers than its config.json states, such as {surplus[0]}; they would be left "
             "out.",
             trust
             or "Correct num_hidden_layers in its config.json, or save the model with the layers that it is to have.",
+            key=key,
         )
 
 
@@ -77,9 +77,9 @@ def _check_adapter(model: PreTrainedModel, report: dict[str, Any], name: str, ke
     misfits = sorted([*report["missing_keys"], *report["unexpected_keys"]])
     if misfits:
         raise DistilvecError(
-            key,
             f"{name} is an adapter that does not fit its base ({type(model).__name__}): {len(misfits)} of its weights "
             f"and the base's layers do not meet, such as {misfits[0]}.",
             "Correct base_model_name_or_path in its adapter_config.json, copy the adapter again, or merge it by peft "
             "(merge_and_unload) and save the whole model.",
+            key=key,
         )

@@ -74,10 +74,10 @@ def load_model(
             raise no_pooling(name, key)
         if has_routes(name, revision):
             raise DistilvecError(
-                key,
                 f"{name} is a Router, with one model for queries and one for documents; expected a single model.",
                 "Save one of them: SentenceTransformer(modules=list(model[0].sub_modules['query'])).save_pretrained("
                 "FOLDER).",
+                key=key,
             )
     model = load_backbone(name, key, revision=revision, trust_remote_code=trust_remote_code, **kwargs)
     _set_length(model, name, key, None)
@@ -151,9 +151,9 @@ def _refuse_other_modules(model: SentenceTransformer, name: str, key: str) -> No
 
 def _other_kind(name: str, key: str, kind: str) -> DistilvecError:
     return DistilvecError(
-        key,
         f"{name} is a {kind}; expected a SentenceTransformer, which gives each text one dense vector.",
         "Name another model.",
+        key=key,
     )
 
 
@@ -234,7 +234,9 @@ def _route(router: Router, role: Role) -> str:
     found = [name for name in (role, "text", router.default_route) if name in router.sub_modules]
     if not found:
         raise DistilvecError(
-            "model", f"its Router has no route for a {role}: {', '.join(router.sub_modules)}.", "Name another model."
+            f"its Router has no route for a {role}: {', '.join(router.sub_modules)}.",
+            "Name another model.",
+            key="model",
         )
     return str(found[0])
 
@@ -261,7 +263,7 @@ def _refuse_pooling(name: str, key: str, settings: ModelSettings) -> None:
     for setting, value in (("pooling", settings.pooling), ("normalize", settings.normalize)):
         if value is not None:
             problem = f"found {value!r}; {name} states its own (modules.json)."
-            raise DistilvecError(setting_key(key, setting), problem, "Remove the key.")
+            raise DistilvecError(problem, "Remove the key.", key=setting_key(key, setting))
 
 
 def _plain_modules(
@@ -274,9 +276,9 @@ def _plain_modules(
         if key != "teacher.model":
             raise no_pooling(name, key)
         raise DistilvecError(
-            "teacher.pooling",
             f"{name} is a plain Hugging Face model, without a pooling of its tokens.",
             "Set teacher.pooling to mean, cls or lasttoken, and teacher.normalize to true for vectors of length 1.",
+            key="teacher.pooling",
         )
     transformer = Transformer(
         resolve_model(name), model_kwargs=weights, processor_kwargs={**common}, config_kwargs={**common}
@@ -297,10 +299,10 @@ def _set_length(model: SentenceTransformer, name: str, key: str, asked: int | No
     special = 0 if backbone is None else model[0].tokenizer.num_special_tokens_to_add(pair=False)
     if asked is not None and asked <= special:
         problem = f"found {asked}; {name} reads {special} special tokens with a text, so that nothing of it is left."
-        raise DistilvecError(setting_key(key, "max_length"), problem, f"Give at least {special + 1}.")
+        raise DistilvecError(problem, f"Give at least {special + 1}.", key=setting_key(key, "max_length"))
     if asked is not None and positions is not None and asked > positions:
         problem = f"found {asked}; {name} has positions for {positions} tokens."
-        raise DistilvecError(setting_key(key, "max_length"), problem, "Give at most that.")
+        raise DistilvecError(problem, "Give at most that.", key=setting_key(key, "max_length"))
     if asked is not None and is_static(model):
         model[0].tokenizer.enable_truncation(asked)  # where a static model has its length
     elif asked is not None:
@@ -439,10 +441,10 @@ def folder_of(source: str, revision: str | None) -> tuple[Path | None, str | Non
 def no_pooling(name: str, key: str) -> DistilvecError:
     """Return the error for a plain Hugging Face model if a SentenceTransformer is expected."""
     return DistilvecError(
-        key,
         f"{name} is a plain Hugging Face model without a pooling of tokens to one vector.",
         "Save it as a SentenceTransformer with its pooling, or set teacher.pooling to mean, cls or lasttoken: as a key "
         "of a recipe, or after the options of `distilvec finetune` (teacher.pooling=mean).",
+        key=key,
     )
 
 
@@ -459,10 +461,10 @@ def load(path_or_id: str | Path, device: str | None = None, **kwargs: Any) -> Se
         dim = getattr(before, "get_embedding_dimension", lambda: None)()
         if isinstance(module, Experts) and dim not in (None, module.dim):
             raise DistilvecError(
-                "model",
                 f"{path_or_id} holds experts for vectors of dim {module.dim}, and the modules before them give dim "
                 f"{dim}.",
                 _COPY_AGAIN,
+                key="model",
             )
     own_weights(model)
     return model
@@ -491,10 +493,10 @@ class _SavedExperts(Experts):
             raise
         except Exception as error:  # the libraries raise any kind
             raise DistilvecError(
-                "model",
                 f"{input_path or 'a missing folder'} does not hold the experts that modules.json names: "
                 f"{type(error).__name__}: {first_line(error)}. Expected {CONFIG} and {WEIGHTS}.",
                 _COPY_AGAIN,
+                key="model",
             ) from error
 
 

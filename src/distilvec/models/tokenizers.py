@@ -115,10 +115,10 @@ def expect_boundary(tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise DistilvecError for a tokenizer that leaves no mark between the texts of a pair."""
     if not has_boundary(tokenizer):
         raise DistilvecError(
-            "task.encode",
             "the tokenizer puts nothing between the two texts of a pair, and has no token for the end of a text: where "
             "the first one ends cannot be seen.",
             "Set task.encode=separate, or take another model.",
+            key="task.encode",
         )
 
 

@@ -63,18 +63,18 @@ def check_model(model: Any, name: str, key: str) -> None:
     special = 0 if is_static(model) else tokenizer.num_special_tokens_to_add(pair=False)
     if max_length(model) <= special:
         raise DistilvecError(
-            key,
             f"{name} reads {max_length(model)} tokens, of which {special} are special ones: nothing of a text.",
             "Correct max_seq_length in its sentence_bert_config.json, or model_max_length in tokenizer_config.json.",
+            key=key,
         )
     added = tokenizer.added_tokens_decoder  # they may be marks of images, and are refused in a text
     beyond = [token for number, token in tokens_without_row(model).items() if number not in added]
     if beyond:
         raise DistilvecError(
-            key,
             f"the tokenizer of {name} has {len(tokenizer):,} tokens, and the model's table has no row for "
             f"{len(beyond):,} of them, such as '{beyond[0]}'.",
             "Take the tokenizer that belongs to the model.",
+            key=key,
         )
 
 
@@ -86,10 +86,10 @@ def refuse_several_parts(backbone: Any, name: str, key: str) -> None:
     """
     if hasattr(backbone, "get_text_features"):
         raise DistilvecError(
-            key,
             f"{name} ({type(backbone).__name__}) has a part for texts beside others, so that no student can be cut "
             "from it.",
             "Name a text model to begin with (--student, student.model); this one can teach it.",
+            key=key,
         )
 
 
@@ -103,7 +103,7 @@ def _check_numbers(model: Any, name: str, key: str) -> None:
     for setting, size in sizes.items():
         if size is not None and (not isinstance(size, int | float) or size < 1):
             problem = f"{name} states {setting} {size!r}; expected a number of 1 or more."
-            raise DistilvecError(key, problem, "Correct its settings, or save the model again.")
+            raise DistilvecError(problem, "Correct its settings, or save the model again.", key=key)
 
 
 def check_weights(model: Any, name: str, key: str) -> None:
@@ -113,7 +113,7 @@ def check_weights(model: Any, name: str, key: str) -> None:
             continue
         if not torch.isfinite(values.detach().sum(dtype=torch.float32)):
             raise DistilvecError(
-                key, f"{name} has weights that are not finite numbers: {weight}.", "Copy or train the model again."
+                f"{name} has weights that are not finite numbers: {weight}.", "Copy or train the model again.", key=key
             )
 
 
@@ -133,10 +133,10 @@ def vector_expected(model: Any, name: str, key: str) -> Iterator[None]:
     except Exception as error:  # the model's modules raise any kind
         kinds = ", ".join(type(module).__name__ for module in model)
         no_vector = DistilvecError(
-            key,
             f"{name} gives no vector for a text: {type(error).__name__}: {first_line(error)}. Found modules {kinds}; "
             "expected a transformer, then a pooling.",
             "Copy or save the model again.",
+            key=key,
         )
         raise (explain(error, key) or no_vector) from error
 
@@ -146,14 +146,14 @@ def check_vector(vector: Any, model: Any, name: str, key: str) -> None:
     vector = torch.as_tensor(vector)
     if not torch.isfinite(vector).all():
         raise DistilvecError(
-            key, f"{name} gives vectors that are not finite numbers.", "Copy or train the model again."
+            f"{name} gives vectors that are not finite numbers.", "Copy or train the model again.", key=key
         )
     stated, width = stated_width(model), vector.shape[-1]
     if stated is not None and width not in (stated, model.get_embedding_dimension()):
         raise DistilvecError(
-            key,
             f"{name} states vectors of {stated} dimensions and gives {width}, which would be cut in silence.",
             "Correct the dimension of its pooling (1_Pooling/config.json), or save the model again.",
+            key=key,
         )
 
 
@@ -213,4 +213,4 @@ def _unreadable(name: str, key: str, kind: Kind, reason: str, fix: str | None = 
     problem = {"model": "cannot load", "tokenizer": "no tokenizer in"}.get(kind, f"no {kind} in")
     shown = name if len(name) <= _LONGEST else f"{name[:60]}…"
     fix = fix or "Expected a folder or an id on the hub"
-    return DistilvecError(key, f"{problem} {shown or 'no name'}: {reason}.", f"{fix}.")
+    return DistilvecError(f"{problem} {shown or 'no name'}: {reason}.", f"{fix}.", key=key)

@@ -48,9 +48,9 @@ def cache_folder(recipe: Recipe, store: ArtifactStore, teacher: str, fingerprint
         return path
     if path is not None and (path / MANIFEST).exists():
         raise DistilvecError(
-            "cache.path",
             f"{path} is the cache of one teacher; the recipe has {1 + len(recipe.more_teachers)}.",
             "Choose another folder, or remove cache.path.",
+            key="cache.path",
         )
     name = f"{re.sub(r'[^A-Za-z0-9.]+', '-', teacher).strip('-')}-{fingerprint}"
     return store.folder("teachers", name) if path is None else path / name
@@ -65,9 +65,9 @@ def find_cache(recipe: Recipe, store: ArtifactStore, teacher: str, fingerprint: 
     if found := superset_caches(folder, fingerprint):
         return max(found, key=len)
     raise DistilvecError(
-        "cache",
         f"the vectors of {teacher} are no longer in {folder}.",
         "Compute them again: distilvec cache fill with the run's recipe.yaml.",
+        key="cache",
     )
 
 
@@ -224,8 +224,8 @@ def _refuse_other_signals(cache: TeacherCache, teacher: Teacher, missing: int) -
     inside = found.tokens is not None or found.vector_width is not None
     if inside and found.signals != required.signals:
         raise DistilvecError(
-            "cache.path",
             f"{cache.folder} lacks {missing:,} of the corpus's rows and stores {', '.join(found.signals)}; this "
             f"recipe computes {', '.join(required.signals)}.",
             "Fill it with the recipe it was made by, or choose another cache.path.",
+            key="cache.path",
         )

@@ -76,10 +76,10 @@ def refuse_foreign(run: RunFolder) -> None:
         if not folder.exists() or _is_empty(run):
             return
     raise DistilvecError(
-        "--out",
         f"{folder} holds files and is no folder of a distilvec run: it has no {run.marker.relative_to(folder)}. "
         "Nothing was changed.",
         "Choose a new or empty folder.",
+        key="--out",
     )
 
 
@@ -111,9 +111,9 @@ def claim_folder(run: RunFolder, recipe: Section, fingerprint: str, restart: boo
         if is_changed and has_trained(run):
             changed = ", ".join(_changed_keys(run.recipe, recipe)) or _changed_files(recipe)
             raise DistilvecError(
-                "--out",
                 f"{run.path} holds a run of another recipe or other data ({changed}); it is not trained further.",
                 "Choose another folder, or start over with --restart, which moves that run aside.",
+                key="--out",
             )
         write_file(run.readme, CONTENTS, "--out")
         write_file(run.recipe, recipes.dump(recipe), "--out")
@@ -147,9 +147,9 @@ def refuse_inputs_inside(run: RunFolder, inputs: Collection[Path]) -> None:
     for path in sorted(inputs):
         if path.is_relative_to(folder):
             raise DistilvecError(
-                "--restart",
                 f"{path} is read here, and would be moved aside with {run.path}. Nothing was moved.",
                 "Choose another folder with --out.",
+                key="--restart",
             )
 
 

@@ -41,11 +41,14 @@ def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path
     import pyarrow.parquet as pq
 
     if isinstance(texts, (str, Path)) or hasattr(texts, "to_parquet"):
-        raise DistilvecError("texts", "an array of vectors needs the list of its texts; found a file or a data set.")
+        raise DistilvecError(
+            "an array of vectors needs the list of its texts; found a file or a data set.", key="texts"
+        )
     listed = _listed(texts)
     if teacher.ndim != 2 or len(teacher) != len(listed):
         raise DistilvecError(
-            "teacher", f"expected vectors [{len(listed)}, dim], one for each text; found shape {list(teacher.shape)}."
+            f"expected vectors [{len(listed)}, dim], one for each text; found shape {list(teacher.shape)}.",
+            key="teacher",
         )
     values = np.ascontiguousarray(teacher, dtype=np.float32)
     column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
@@ -59,7 +62,7 @@ def model_name(model: Model, root: Path, key: str) -> str:
         return str(model)
     if not isinstance(model, SentenceTransformer):
         expected = "a model's id, folder or SentenceTransformer"
-        raise DistilvecError(key, f"expected {expected}; found {type(model).__name__}.")
+        raise DistilvecError(f"expected {expected}; found {type(model).__name__}.", key=key)
     # Only the saved files have all that changes a vector: each module's settings, the tokenizer, the backbone's heads.
     # They do not state prompts, and not a length that was set after loading
     stated = repr((model.prompts, model.max_seq_length, model.truncate_dim))
@@ -92,7 +95,7 @@ def _listed(texts: Any) -> list[str]:
     wrong = [type(item).__name__ for item in listed if not isinstance(item, str)]
     if wrong or not listed:
         found = f"{wrong[0]} among them" if wrong else "no texts"
-        raise DistilvecError("texts", f"expected a file, a folder, a list of texts or a data set; found {found}.")
+        raise DistilvecError(f"expected a file, a folder, a list of texts or a data set; found {found}.", key="texts")
     return listed
 
 

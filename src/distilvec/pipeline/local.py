@@ -48,7 +48,9 @@ def _table_source(source: SourceSection, position: int, teacher: TeacherSection)
         return source
     if teacher.vectors is None:
         raise DistilvecError(
-            f"corpus.sources.{position}.builtin", "the teacher is a model, without texts of its own.", "Give a path."
+            "the teacher is a model, without texts of its own.",
+            "Give a path.",
+            key=f"corpus.sources.{position}.builtin",
         )
     embedder = TableEmbedder(teacher)
     columns = embedder.table.names

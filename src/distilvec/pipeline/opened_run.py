@@ -60,7 +60,7 @@ class Run:
         if record is None or not files.recipe.is_file():
             missing = files.record if record is None else files.recipe
             raise DistilvecError(
-                key, f"{folder} is no finished run: {missing} is missing.", "Give the folder of `distilvec run`."
+                f"{folder} is no finished run: {missing} is missing.", "Give the folder of `distilvec run`.", key=key
             )
         return cls(files.path, record)
 
@@ -142,9 +142,9 @@ class Run:
             raise
         except Exception as error:  # numpy and zlib raise any kind
             raise DistilvecError(
-                path.name,
                 f"{path} is damaged: {first_line(error)}.",
                 f"Delete it and {self.files.report} and run the same recipe again: training is kept.",
+                key=path.name,
             ) from None
         return samples
 

@@ -105,7 +105,9 @@ def measure_pace(encoder: Encoder, objective: Objective, data: TrainingData, tra
         trainer = Trainer(encoder, objective, sample, settings, TrainingFolder(Path(folder)), "pace", hooks)
         state = trainer.run()
     if not state.finished:
-        raise Stopped("train", "stopped before the first step.", "Run the same command again.", trainer.stop_signal)
+        raise Stopped(
+            "stopped before the first step.", "Run the same command again.", key="train", number=trainer.stop_signal
+        )
 
     # From the end of the warm steps on. By tokens: the texts of a few batches are longer or shorter than all texts are
     seconds = ends[-1] - ends[1] - sum(validations[2:])

@@ -177,10 +177,10 @@ def margin(models: Models) -> Margin | None:
     left_out = [saved.step for saved in models.saved if saved.in_first_epoch]
     if len(later) < LEAST_POINTS:
         raise DistilvecError(
-            "train.keep_students",
             f"{len(left_out)} of {len(models.saved)} saved checkpoints are of a cycle's first epoch, which the margin "
             f"leaves out, and a line needs {LEAST_POINTS}.",
             "Save more, or train more epochs.",
+            key="train.keep_students",
         )
     tasks, points = models.quick_tasks, list[MarginPoint]()
     with progress("saved checkpoints", len(later), "students") as advance:

@@ -101,7 +101,7 @@ def cached_teachers(job: Job) -> list[Teacher]:
     if not cached:
         names = ", ".join(teacher.info.name for teacher in job.teachers)
         raise DistilvecError(
-            "teacher.live", f"{job.recipe.name} runs {names} in every step: there is nothing to cache."
+            f"{job.recipe.name} runs {names} in every step: there is nothing to cache.", key="teacher.live"
         )
     return cached
 
@@ -151,9 +151,9 @@ def check_shards(job: Job) -> None:
         for name in ("quantize", "device_map"):
             if teacher.live and getattr(teacher.section, name) is not None:
                 raise DistilvecError(
-                    f"{teacher.key}.{name}",
                     "a live teacher of this kind cannot be sharded.",
                     "Remove the key, or set train.shard=false.",
+                    key=f"{teacher.key}.{name}",
                 )
 
 

@@ -49,7 +49,7 @@ def finished_job(student: Path, to: str) -> tuple[Job, RunRecord]:
     files = RunFolder(folder.parent)
     if folder != files.student or not files.record.exists() or not files.recipe.exists():
         raise DistilvecError(
-            "model", f"{student} is not the student of a finished run.", f"Give RUN/student for --to {to}."
+            f"{student} is not the student of a finished run.", f"Give RUN/student for --to {to}.", key="model"
         )
     run = Run.open(files.path, key="model")
     return reopen(run.recipe, run.folder, run.record), run.record
@@ -60,7 +60,7 @@ def check_form_folder(out: Path, name: str | None) -> None:
     found = read_record(out)
     if found is not None and found.get("name") != name:
         problem = f"{out} holds another model ({visible(str(found.get('name')))}), which would be lost."
-        raise DistilvecError("--out", problem, "Choose a new or empty folder.")
+        raise DistilvecError(problem, "Choose a new or empty folder.", key="--out")
 
 
 def export_projected(student: Path, out: Path | None) -> Path:
@@ -72,9 +72,9 @@ def export_projected(student: Path, out: Path | None) -> Path:
     model = projected_student(job, load_saved(student))
     if model is None:
         raise DistilvecError(
-            "--to",
             f"method '{job.stages[-1].recipe.method.name}' trains no projection of the student's vectors.",
             "Use the student itself.",
+            key="--to",
         )
     base_model = None if record.student is None else record.student.base_model
     about = describe_student(model, f"{record.name}-projected", base_model)

@@ -253,7 +253,7 @@ def shipped_metrics(metrics: Sequence[Path], best_step: int) -> dict[str, float]
     if not first or not shipped:
         path = metrics[-1] if first else metrics[0]
         problem = f"{path} has no validation metrics of the student that ships."
-        raise DistilvecError("metrics.jsonl", problem, "Start over: --restart.")
+        raise DistilvecError(problem, "Start over: --restart.", key="metrics.jsonl")
     figures = {key.removeprefix("eval/"): value for key, value in shipped[-1].items() if key.startswith("eval/")}
     name = validation_metric(shipped[-1])
     if f"eval/{name}" in first[0]:  # another method, in another stage, may watch another number

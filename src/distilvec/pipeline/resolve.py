@@ -283,24 +283,24 @@ def make_objective(stage: Stage, context: ObjectiveContext) -> Objective:
         objective = build_objective(method.name, method.options, method.weights, context)
         if objective.needs_fixed_batch and train.max_tokens:
             raise DistilvecError(
-                "train.max_tokens",
                 f"{method.name} compares the texts of a batch with each other, so batches need a fixed number of rows.",
                 "Remove max_tokens and set batch_size.",
+                key="train.max_tokens",
             )
         if train.fixed_batches and stage.recipe.task is not None and stage.recipe.task.labels is not None:
             raise DistilvecError(
-                "train.fixed_batches",
                 "with task.labels, each epoch draws other examples without labels; fixed batches would keep the first.",
                 "Remove one of the two keys.",
+                key="train.fixed_batches",
             )
         if not context.student.layers:
             check_static(method.name, objective.student_outputs, train)
         if objective.student_outputs.second_view and not context.student.dropout:
             raise DistilvecError(
-                "student.dropout",
                 f"{method.name} compares two views of a text under dropout; every rate of the student is 0, so that "
                 "both are equal.",
                 "Give a rate above 0, such as 0.1.",
+                key="student.dropout",
             )
     return objective
 
@@ -310,15 +310,17 @@ def check_static(method: str, required: OutputSpec, train: TrainSection) -> None
     inside = (required.pooled_layers, required.hidden_layers, required.attention_layers, required.projection_layers)
     if any(inside) or required.second_view or required.experts:
         raise DistilvecError(
-            "student.layers",
             f"{method} reads hidden states, attention, experts or two views under dropout; a static student (layers 0) "
             "has none of them.",
             "Keep a layer, or take redact or offline_cosine.",
+            key="student.layers",
         )
     for name in ("gradient_checkpointing", "shard"):
         if getattr(train, name):
             raise DistilvecError(
-                f"train.{name}", "is for a student with layers; a static student (layers 0) has none.", "Leave it out."
+                "is for a student with layers; a static student (layers 0) has none.",
+                "Leave it out.",
+                key=f"train.{name}",
             )
 
 
@@ -348,7 +350,7 @@ def _head_info(recipe: Recipe) -> HeadInfo:
         return HeadInfo()
     if recipe.task is None:
         raise DistilvecError(
-            "student.head", "is the head of a labelled task.", "Give the recipe a task, or remove the key."
+            "is the head of a labelled task.", "Give the recipe a task, or remove the key.", key="student.head"
         )
     return HeadInfo(section.dropout or 0.0, section.hidden)
 
@@ -361,11 +363,11 @@ def _head(section: TeacherSection, key: str, examples: Examples | None) -> TaskH
     head, classes = found
     if head.task != examples.info or classes != examples.classes:
         raise DistilvecError(
-            f"{key}.model",
             f"{section.model} was fine-tuned for {head.task.kind} with classes {_listed(classes)}; the recipe's task "
             f"is {examples.info.kind} with classes {_listed(examples.classes)}, texts per example: "
             f"{head.task.texts_per_example} and {examples.info.texts_per_example}.",
             "Fine-tune the teacher on the same task: distilvec finetune.",
+            key=f"{key}.model",
         )
     return head
 
@@ -383,9 +385,9 @@ def _manifest(
         if info.pre_dense_dim is None:
             asked = "the method requires" if required.pre_dense else "cache.pre_dense asks for"
             raise DistilvecError(
-                key,
                 f"{info.name} has no vectors from before a Dense layer, which {asked}.",
                 "Take another teacher, or another method and cache.pre_dense=false.",
+                key=key,
             )
         made = replace(made, pre_dense_width=info.pre_dense_dim)
     if required.logits or required.vector:
@@ -432,33 +434,35 @@ def _refuse(recipe: Recipe, teachers: Sequence[Teacher], required: OutputSpec) -
         if inside and teacher.section.local_model is None:
             kind, what = ("vectors", "a table of vectors") if teacher.section.api is None else ("api", "behind an API")
             raise DistilvecError(
-                f"{teacher.key}.{kind}",
                 f"{name} is {what}; {method} also requires outputs from inside the model.",
                 f"Set {teacher.key}.model alone, or choose a method that learns from embeddings alone.",
+                key=f"{teacher.key}.{kind}",
             )
         if teacher.section.api is not None and teacher.corpus.paired:
             raise DistilvecError(
-                "task.encode", f"found 'joint'; {name} is behind an API, which embeds single texts.", "Set 'separate'."
+                f"found 'joint'; {name} is behind an API, which embeds single texts.",
+                "Set 'separate'.",
+                key="task.encode",
             )
         if len(teachers) == 1:  # the method has checked the rest
             return
         if required.logits and teacher.head is None:
             raise DistilvecError(
-                f"{teacher.key}.model",
                 f"{name} has no head for the recipe's task, and {method} requires every teacher's logits.",
                 "Fine-tune it on the task (distilvec finetune), or leave it out.",
+                key=f"{teacher.key}.model",
             )
         if required.tokens and required.tokens.alignment is not None:
             raise DistilvecError(
-                "more_teachers",
                 f"{method} aligns the student's tokens with those of one teacher; found {len(teachers)}.",
                 "Remove more_teachers, or choose another method.",
+                key="more_teachers",
             )
         if (other := known.setdefault(teacher.embeddings.fingerprint, teacher)) is not teacher:
             raise DistilvecError(
-                teacher.key,
                 f"{name} gives the same vectors as {other.info.name} ({other.key}).",
                 f"Leave one of them out, or change its weight ({other.key}.weight).",
+                key=teacher.key,
             )
 
 

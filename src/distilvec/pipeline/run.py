@@ -53,9 +53,9 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
     join(recipe.train.device)
     if recipe.train.shard and world_size() == 1:
         raise DistilvecError(
-            "train.shard",
             "found one process; expected several.",
             "Start them with --processes, or set train.shard=false.",
+            key="train.shard",
         )
     with ExitStack() as stack:
         with main_first():
@@ -97,5 +97,7 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
 def _fetch(remote: Remote, folder: Path, restart: bool) -> None:
     """Fetch the earlier run that the address holds. Errors: DistilvecError if it is to be started over."""
     if restart and remote.exists():
-        raise DistilvecError("--restart", f"{remote.address} has an earlier run.", "Choose another folder with --out.")
+        raise DistilvecError(
+            f"{remote.address} has an earlier run.", "Choose another folder with --out.", key="--restart"
+        )
     remote.pull(folder)

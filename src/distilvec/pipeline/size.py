@@ -50,7 +50,7 @@ def size_student(
     model, revision = source_name(section, teacher)
     if model is None:
         raise DistilvecError(
-            KEY, "the teacher is no model on this machine, so that it has no layers to take.", "Name student.model."
+            "the teacher is no model on this machine, so that it has no layers to take.", "Name student.model.", key=KEY
         )
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": section.trust_remote_code}
     budget = parse_size(section.size, KEY)

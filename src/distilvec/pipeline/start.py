@@ -110,16 +110,16 @@ def check_start(job: Job, student: SentenceTransformer) -> None:
     key = "student.start" if asks_for_ridge else "student.layers.choose"
     if (asks_for_ridge or section.chooses) and job.required == OutputSpec():
         raise DistilvecError(
-            key,
             f"{job.recipe.method.name} reads nothing of a teacher, which the start is fitted to.",
             "Leave the key out.",
+            key=key,
         )
     if asks_for_ridge and fresh_layer(job, student) is None and not _objective(job).linear_maps():
         raise DistilvecError(
-            "student.start",
             f"found 'ridge', but neither the student nor {job.recipe.method.name} has a new linear layer to the "
             "teacher's vectors.",
             "Set student.dense=always, or leave the key out.",
+            key="student.start",
         )
 
 
@@ -153,9 +153,7 @@ def read_start(job: Job) -> Start:
     if start is None:
         path = job.files.start
         raise DistilvecError(
-            path.name,
-            f"{path} is missing: training started from it.",
-            "Put it back, or start over (--restart).",
+            f"{path} is missing: training started from it.", "Put it back, or start over (--restart).", key=path.name
         )
     return start
 
@@ -189,7 +187,9 @@ def fits_head(job: Job) -> bool:
     if head is None or head.start != "logistic":
         return False
     if job.examples is not None and not job.examples.classes:
-        raise DistilvecError("student.head.start", "'logistic' is for classes; the task has scores.", "Leave it out.")
+        raise DistilvecError(
+            "'logistic' is for classes; the task has scores.", "Leave it out.", key="student.head.start"
+        )
     return True
 
 

@@ -57,9 +57,9 @@ def load_saved(folder: Path, device: str = "cpu", trust_remote_code: bool = Fals
     damaged = damaged_files(folder)
     if damaged:
         raise DistilvecError(
-            "student",
             f"{folder / damaged[0]} is missing or damaged: it is not as it was saved.",
             "Restore it from a copy, or train again with --restart, which moves the run aside.",
+            key="student",
         )
     with readable(str(folder), "student"):
         return load(folder, device, trust_remote_code=trust_remote_code)

@@ -67,7 +67,9 @@ def load_tasks(section: EvaluationSection, store: ArtifactStore, teacher: Teache
     if section.stored is None:
         return suite
     if teacher is None or teacher.vectors is None:
-        raise DistilvecError("evaluation.stored", "the teacher is a model, without stored texts.", "Remove the key.")
+        raise DistilvecError(
+            "the teacher is a model, without stored texts.", "Remove the key.", key="evaluation.stored"
+        )
     return [*suite, *stored_tasks(TableEmbedder(teacher), section.stored)]
 
 
@@ -90,10 +92,10 @@ def check_domains(recipe: Recipe) -> None:
         own = task.path.resolve()
         if task.domain == "out" and any(own == file or own in file.parents or file in own.parents for file in files):
             raise DistilvecError(
-                "evaluation.suite",
                 f"{recipe.evaluation.suite}: task '{task.name}' has domain: out, but the run trains on texts of "
                 f"{own.name}.",
                 "Set domain: in, leave the key out, or take another suite.",
+                key="evaluation.suite",
             )
 
 
@@ -177,7 +179,7 @@ def load_vocabulary(
     model, revision = source_name(section, teacher)
     if model is None:
         raise DistilvecError(
-            "student.model", "is 'teacher', but the teacher is a table of vectors or an API.", "Name a model."
+            "is 'teacher', but the teacher is a table of vectors or an API.", "Name a model.", key="student.model"
         )
     key = "student.model" if section.model else "student.tokenizer"
     tokenizer = load_tokenizer(model, key, revision=revision, trust_remote_code=section.trust_remote_code)

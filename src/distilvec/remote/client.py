@@ -79,7 +79,7 @@ class BatchRefused(DistilvecError):
     """
 
     def __init__(self, error: DistilvecError, is_limit: bool) -> None:
-        super().__init__(error.key, error.problem, error.fix)
+        super().__init__(error.problem, error.fix, error.key)
         self.is_limit = is_limit
 
 
@@ -140,20 +140,20 @@ class Client:
             response, content = self._exchange("GET", place, None, MOST_BYTES)
         except httpx2.RequestError as error:
             reason = self.shown(f"{type(error).__name__}: {error}")
-            raise DistilvecError(self.key, f"{place} cannot be reached: {reason}.", "Check the address.") from None
+            raise DistilvecError(f"{place} cannot be reached: {reason}.", "Check the address.", key=self.key) from None
         except _Again as error:
-            raise DistilvecError(self.key, f"{place}: {error}.", fix) from None
+            raise DistilvecError(f"{place}: {error}.", fix, key=self.key) from None
         text = self.shown(_decoded(content))
         if response.status_code != 200:
             problem = f"{place} answers with status {response.status_code}{f': {text}' if text else '.'}"
             if response.status_code in (401, 403):
                 variable = self.section.key_variable
                 fix = f"Check the key in {variable}." if variable else f"Put the server's key into {KEY_VARIABLE}."
-            raise DistilvecError(self.key, problem, fix)
+            raise DistilvecError(problem, fix, key=self.key)
         try:
             return [one_line(hide(str(entry["id"]), self._secret)) for entry in json.loads(content)["data"]]
         except (LookupError, TypeError, ValueError, RecursionError):
-            raise DistilvecError(self.key, f"{place} does not list models: {text}", fix) from None
+            raise DistilvecError(f"{place} does not list models: {text}", fix, key=self.key) from None
 
     def ask(
         self,
@@ -320,17 +320,19 @@ class Client:
         for cause in _causes(error):
             if isinstance(cause, socket.gaierror) and cause.errno in _UNKNOWN_NAME:
                 fix = f"Check the address ({section.base_url}) and the network."
-                raise DistilvecError(self.key, f"the name of {place} is not known.", fix) from None
+                raise DistilvecError(f"the name of {place} is not known.", fix, key=self.key) from None
             if isinstance(cause, ConnectionRefusedError):
                 problem = f"{place} refuses the connection ({section.base_url})."
-                raise DistilvecError(self.key, problem, "Start the server, or check the address.") from None
+                raise DistilvecError(problem, "Start the server, or check the address.", key=self.key) from None
             if isinstance(cause, ssl.SSLCertVerificationError):
                 problem = f"the certificate of {section.host} is not valid: {self.shown(cause.verify_message)}."
                 fix = "Check the address. Authorities of your own are read from SSL_CERT_FILE."
-                raise DistilvecError(self.key, problem, fix) from None
+                raise DistilvecError(problem, fix, key=self.key) from None
             if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
                 problem = f"{section.base_url} does not answer with TLS."
-                raise DistilvecError(self.key, problem, "Check the port, or begin the address with http://.") from None
+                raise DistilvecError(
+                    problem, "Check the port, or begin the address with http://.", key=self.key
+                ) from None
 
     def _stated_error(self, error: Any, response: httpx2.Response, content: bytes) -> Exception:
         """The error for an answer with status 200 that holds one, as OpenRouter's do; its code is that of a status."""
@@ -348,11 +350,11 @@ class Client:
         if 300 <= status < 400:
             problem = f"{problem} (it names another address: {self._address(response.headers.get('location', ''))})"
             fix = f"Set {self.key}.base_url to the address that answers."
-            return DistilvecError(self.key, f"{host} has refused a request with {problem}.", fix)
+            return DistilvecError(f"{host} has refused a request with {problem}.", fix, key=self.key)
         if status not in _REPEATED and status < 500:
             variable = self.section.key_variable or f"{self.key}.key_variable"
             fix = f"Check the key ({variable})." if status in (401, 403) else f"Check {self.settings}."
-            error = DistilvecError(self.key, f"{host} has refused a request with {problem}.", fix)
+            error = DistilvecError(f"{host} has refused a request with {problem}.", fix, key=self.key)
             if status == 413 or status in _BAD_TEXT:
                 is_limit = status == 413 or _BATCH_LIMIT.search(_decoded(content)) is not None
                 return BatchRefused(error, is_limit)
@@ -360,7 +362,7 @@ class Client:
         pause = _seconds(response.headers.get("retry-after"))
         if pause > _LONGEST_PAUSE:
             asks = f"asks for a pause of {pause / 60:,.0f} minutes ({problem})"
-            return DistilvecError(self.key, f"{host} {asks}.", "Run the same command again after that.")
+            return DistilvecError(f"{host} {asks}.", "Run the same command again after that.", key=self.key)
         self.meter.pause(pause)
         return _Again(problem)
 
@@ -444,9 +446,9 @@ def _secret(variable: str | None, key: str) -> str:
     """The key in an environment variable; DistilvecError if it is not set, or cannot be sent."""
     secret = os.environ.get(variable, "").strip() if variable else ""
     if variable and not secret:
-        raise DistilvecError(f"{key}.key_variable", f"{variable} is not set.", "Set that environment variable.")
+        raise DistilvecError(f"{variable} is not set.", "Set that environment variable.", key=f"{key}.key_variable")
     if not secret.isascii() or not secret.isprintable():
         raise DistilvecError(
-            f"{key}.key_variable", f"{variable} holds characters that cannot be sent.", "Set it again."
+            f"{variable} holds characters that cannot be sent.", "Set it again.", key=f"{key}.key_variable"
         )
     return secret

@@ -25,15 +25,15 @@ def http_client(key: str, connections: int, direct: bool = False, **options: Any
         if not file:
             raise
         problem = f"the certificates in {file} (SSL_CERT_FILE) cannot be read: {error.strerror or first_line(error)}."
-        raise DistilvecError(key, problem, "Correct SSL_CERT_FILE, or remove it.") from None
+        raise DistilvecError(problem, "Correct SSL_CERT_FILE, or remove it.", key=key) from None
     except ImportError as error:
         reason = first_line(error)  # a kind of proxy that needs another package
     except (ValueError, httpx2.InvalidURL):
         # Not quoted: of a password with an unescaped '#' or '/' the message has a piece as the "port"
         reason = "its address is not valid"
     raise DistilvecError(
-        key,
         f"the proxy that the environment names cannot be used: {reason}.",
         "Correct HTTPS_PROXY, HTTP_PROXY or ALL_PROXY ('#', '/' and '@' of a password are written as %23, %2F and "
         "%40), or name this host in NO_PROXY.",
+        key=key,
     )

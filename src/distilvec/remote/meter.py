@@ -113,15 +113,15 @@ class Meter:
                 self._changed.wait()
             if (cap := self._exceeded((batch.tokens, 0))) is not None:
                 raise DistilvecError(
-                    f"{self.key}.{cap}",
                     f"the cap of {self.section.cap} is reached: {self.note}. All answers until now are kept.",
                     "Raise the cap and run the same command again to go on.",
+                    key=f"{self.key}.{cap}",
                 )
             self._open.append(batch)
         try:
             self._pace(batch.tokens + batch.answer)
             if self.stopping.is_set():
-                raise Ended(self.key, "another request has failed.", "Run the same command again.")
+                raise Ended("another request has failed.", "Run the same command again.", key=self.key)
             self.add(requests=1)
             yield
         finally:

@@ -94,9 +94,9 @@ def check_destination(section: EndpointSection, key: str) -> None:
     fix = f"If that is right, set {key}.trusted=true (a server that is named by its address: DISTILVEC_API_TRUSTED=1)."
     if urlsplit(section.base_url).scheme == "http":
         problem = f"the key in {variable} would be sent to {section.host} in the clear (http)."
-        raise DistilvecError(f"{key}.base_url", problem, f"Use https. {fix}")
+        raise DistilvecError(problem, f"Use https. {fix}", key=f"{key}.base_url")
     for beginning, hosts in _SERVICES.items():
         belongs = any(section.host == host or section.host.endswith(f".{host}") for host in hosts)
         if variable.startswith(beginning) and not belongs:
             problem = f"{variable} would be sent to {section.host}, which is another service."
-            raise DistilvecError(f"{key}.key_variable", problem, f"Name the key of that host. {fix}")
+            raise DistilvecError(problem, f"Name the key of that host. {fix}", key=f"{key}.key_variable")

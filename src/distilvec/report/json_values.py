@@ -47,7 +47,7 @@ def read_value(kind: type[T], path: Path, fix: str, *, sealed: bool = True) -> T
         first = error.errors(include_url=False, include_context=False)[0]
         key = ".".join(str(part) for part in first["loc"])
         shown = "" if first["type"] == "missing" else f"; found {str(first['input'])[:80]!r}"
-        raise DistilvecError(path.name, f"{path}: {key}: {first['msg']}{shown}.", fix) from None
+        raise DistilvecError(f"{path}: {key}: {first['msg']}{shown}.", fix, key=path.name) from None
     return value
 
 

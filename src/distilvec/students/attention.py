@@ -230,10 +230,10 @@ def recording(
     missing = sorted({*attention_layers} - {*recorded.maps} | {*projection_layers} - {*recorded.projections})
     if missing:
         raise DistilvecError(
-            "method.name",
             f"the attention of layers {missing} (numbered from 1) cannot be read: the architecture does not return it, "
             "and does not have transformers' attention interface with SDPA.",
             "Take another architecture, or a method without attention outputs.",
+            key="method.name",
         )
 
 

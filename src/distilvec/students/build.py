@@ -254,15 +254,15 @@ def load_source(section: StudentSection, teacher: TeacherInfo) -> StudentSource:
     name, revision = source_name(section, teacher)
     if name is None:
         raise DistilvecError(
-            "student.model", "is 'teacher', but the teacher is a table of vectors or an API.", "Name a model."
+            "is 'teacher', but the teacher is a table of vectors or an API.", "Name a model.", key="student.model"
         )
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": section.trust_remote_code}
     model = load_backbone(name, "student.model", model_kwargs={"dtype": torch.float32}, **options)
     if not isinstance(getattr(model[0], "auto_model", None), PreTrainedModel):
         raise DistilvecError(
-            "student.model",
             f"{name} begins with a {type(model[0]).__name__} module; expected a transformer.",
             "Take a SentenceTransformer or Hugging Face encoder with a transformer backbone.",
+            key="student.model",
         )
     refuse_several_parts(model[0].auto_model, name, "student.model")
     if section.model == "teacher":
@@ -319,9 +319,9 @@ def own_modules_of(
         return kept_modules(later_modules, dim, fold=section.dense != "keep")
     if is_asked_for:
         raise DistilvecError(
-            "student.dense",
             f"'{section.dense}' cannot keep the modules after the pooling of {source.name}: {reason}.",
             "Set student.dense to auto, or name another model.",
+            key="student.dense",
         )
     return None
 
@@ -378,7 +378,7 @@ def fresh_transformer(section: StudentSection, vocabulary: PreTrainedTokenizerBa
         backbone = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except (ValueError, TypeError, KeyError, RuntimeError, ZeroDivisionError) as error:
         raise DistilvecError(
-            "student.config", f"no model can be built from it: {first_line(error)}.", "Check its sizes."
+            f"no model can be built from it: {first_line(error)}.", "Check its sizes.", key="student.config"
         ) from error
     with tempfile.TemporaryDirectory() as folder:
         backbone.config.architectures = [type(backbone).__name__]
@@ -396,12 +396,14 @@ def fresh_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase
         defaults = AutoConfig.for_model(str(kind))
     except ValueError as error:
         raise DistilvecError(
-            "student.config.model_type", f"found {kind!r}; expected one such as modernbert."
+            f"found {kind!r}; expected one such as modernbert.", key="student.config.model_type"
         ) from error
     names = {*defaults.to_dict(), *defaults.attribute_map, *EARLIER}
     for name in settings:
         if name not in names:
-            raise DistilvecError(f"student.config.{name}", f"{kind} has no such setting{nearest(name, names) or '.'}")
+            raise DistilvecError(
+                f"{kind} has no such setting{nearest(name, names) or '.'}", key=f"student.config.{name}"
+            )
     special = {f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep")} & names
     of_tokenizer = {"vocab_size": len(tokenizer)}
     of_tokenizer |= {name: getattr(tokenizer, name) for name in special}
@@ -409,7 +411,7 @@ def fresh_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase
         config = AutoConfig.for_model(**{**of_tokenizer, **settings})
     except (TypeError, ValueError) as error:
         raise DistilvecError(
-            "student.config", f"transformers rejected student.config: {first_line(error)}.", "Correct that setting."
+            f"transformers rejected student.config: {first_line(error)}.", "Correct that setting.", key="student.config"
         ) from error
     return config
 
@@ -441,7 +443,7 @@ def choose_length(section: StudentSection, transformer: Transformer, teacher: Te
     if max_length is not None:
         if positions is not None and max_length > positions:
             raise DistilvecError(
-                "student.max_length", f"found {max_length}; the student has {positions} positions.", "Give fewer."
+                f"found {max_length}; the student has {positions} positions.", "Give fewer.", key="student.max_length"
             )
         return max_length
     if section.model == "teacher" and teacher.max_length < UNLIMITED:
@@ -464,16 +466,16 @@ def _settle_tokenizer(tokenizer: PreTrainedTokenizerBase, backbone: PreTrainedMo
     give_padding(tokenizer)
     if tokenizer.pad_token is None:
         raise DistilvecError(
-            "student.tokenizer",
             "the student's tokenizer has no padding token, nor an end or unknown token.",
             "Set its pad_token and save it.",
+            key="student.tokenizer",
         )
     rows = backbone.get_input_embeddings().num_embeddings
     if _beyond(tokenizer, rows):
         raise DistilvecError(
-            "student.tokenizer",
             f"the tokenizer has {len(tokenizer)} tokens, the embedding table {rows} rows.",
             "Take the tokenizer that belongs to the model, or set vocab_size in student.config.",
+            key="student.tokenizer",
         )
 
 

@@ -65,11 +65,11 @@ def parse_size(text: str, key: str = "--size") -> Budget:
     number = float(match[1].replace("_", "")) if match else 0.0
     if match is None or number == 0:
         raise DistilvecError(
-            key, f"found '{text}'; expected a number of parameters or a percentage.", "Give for example 5M or 25%."
+            f"found '{text}'; expected a number of parameters or a percentage.", "Give for example 5M or 25%.", key=key
         )
     if match[2] == "%":
         if number > 100:
-            raise DistilvecError(key, f"found '{text}'; a student has at most 100% of the model.", "Give less.")
+            raise DistilvecError(f"found '{text}'; a student has at most 100% of the model.", "Give less.", key=key)
         return Budget(share=number / 100)
     return Budget(parameters=round(number * _UNITS[match[2]]))
 
@@ -352,9 +352,9 @@ def _static_split(shape: ModelShape, parameters: int, tokens: TokensUsed, key: s
         return replace(smallest, tokens=min(count, tokens.number))
     needed = count_parameters(shape, smallest).total
     raise DistilvecError(
-        key,
         f"found {parameters:,} parameters; the smallest student of {shape.name} has {needed:,}: {describe(smallest)}.",
         f"Give at least {_millions(math.ceil(needed / 10_000) * 10_000)}, or a smaller model with --student.",
+        key=key,
     )
 
 

@@ -41,7 +41,7 @@ class Encoder(nn.Module):
             return
         if not hasattr(modules[0], "auto_model"):
             kind = type(modules[0]).__name__
-            raise DistilvecError("student.model", f"begins with a {kind}; expected a transformer.", "Take another.")
+            raise DistilvecError(f"begins with a {kind}; expected a transformer.", "Take another.", key="student.model")
         config = self.backbone.config.get_text_config()
         self.layers = config.num_hidden_layers
         self.hidden_size = config.hidden_size
@@ -118,7 +118,7 @@ class Encoder(nn.Module):
         layer = number if number >= 0 else self.layers + 1 + number
         if not 0 <= layer <= self.layers:
             raise DistilvecError(
-                "method.options", f"found layer {number}; expected 0 (embeddings) to {self.layers}.", "Name one."
+                f"found layer {number}; expected 0 (embeddings) to {self.layers}.", "Name one.", key="method.options"
             )
         return layer
 

@@ -42,7 +42,7 @@ def factorize(backbone: PreTrainedModel, rank: int, tokens: Sequence[Sequence[in
     old = backbone.embeddings
     hidden = backbone.config.hidden_size
     if not 1 < rank < hidden:
-        raise DistilvecError("student.embedding.rank", f"found {rank}; give a number from 2 to {hidden - 1}.")
+        raise DistilvecError(f"found {rank}; give a number from 2 to {hidden - 1}.", key="student.embedding.rank")
     ids, positions = _sample((), backbone.config)
     if tokens:
         text_ids, text_positions = _sample(tokens, backbone.config)
@@ -112,9 +112,9 @@ def check_factorizable(backbone: PreTrainedModel) -> None:
         return
     why = reasons.get(kind, "transformers has no factorized table for its layers")
     raise DistilvecError(
-        "student.embedding",
         f"found {type(backbone).__name__} ({kind}); expected a BERT encoder: {why}.",
         "Remove student.embedding, or take a student with BERT's layers.",
+        key="student.embedding",
     )
 
 

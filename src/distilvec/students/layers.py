@@ -41,13 +41,13 @@ def choose_layers(layers: int | list[int] | LayersSection, total: int) -> list[i
         layers = layers.count
     if isinstance(layers, int):
         if not 1 <= layers <= total:
-            raise DistilvecError("student.layers", f"found {layers}; give a number from 1 to {total}.")
+            raise DistilvecError(f"found {layers}; give a number from 1 to {total}.", key="student.layers")
         return evenly_spread(total, layers).tolist()
     if not layers or layers != sorted({*layers}) or not 0 <= layers[0] <= layers[-1] < total:
         raise DistilvecError(
-            "student.layers",
             f"found {layers}; expected numbers from 0 (the first layer) to {total - 1} in ascending order, each once.",
             f"Give for example {evenly_spread(total, max(1, total // 2)).tolist()}.",
+            key="student.layers",
         )
     return list(layers)
 
@@ -179,10 +179,10 @@ def cut_layers(model: PreTrainedModel, keep: list[int]) -> PreTrainedModel:
     changed = _changed_by_reading(model.config, keep)
     if changed:
         raise DistilvecError(
-            "student.layers",
             f"{type(model).__name__} does not run with the layers {keep}: {', '.join(changed)} would be others in the "
             "saved model.",
             f"Keep a layer of the kind of its last one, such as {len(layers) - 1}, as the last.",
+            key="student.layers",
         )
     fresh = _built(model, config)
     for name, dim in _compared(model, fresh).blocks.items():
@@ -197,7 +197,7 @@ def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
     """
     path, layers = layer_list(model)
     if count > len(layers):
-        raise DistilvecError("student.reinitialize", f"found {count}; give at most {len(layers)}, its layers.")
+        raise DistilvecError(f"found {count}; give at most {len(layers)}, its layers.", key="student.reinitialize")
     fresh = type(model)(model.config).get_submodule(path)
     for layer, drawn in list(zip(layers, fresh.children(), strict=True))[-count:]:
         layer.load_state_dict(drawn.state_dict())
@@ -209,15 +209,15 @@ def layer_list(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     total = config.num_hidden_layers
     if getattr(config, "num_kv_shared_layers", None):  # of Gemma 3n and 4: a cut would take others, in silence
         raise DistilvecError(
-            "student.layers",
             f"the last layers of {type(model).__name__} read keys and values of earlier ones, so that none can be cut.",
             "Leave it out.",
+            key="student.layers",
         )
     lists = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     candidates = [(name, module) for name, module in lists if len(module) == total]
     if not candidates:
         raise DistilvecError(
-            "student.layers", f"{type(model).__name__} has no list of {total} layers.", "Leave it out."
+            f"{type(model).__name__} has no list of {total} layers.", "Leave it out.", key="student.layers"
         )
     return min(candidates, key=lambda candidate: candidate[0].count("."))
 
@@ -311,9 +311,9 @@ def _built(model: PreTrainedModel, config: PretrainedConfig) -> PreTrainedModel:
             return type(model)(config).to(device=tensor.device, dtype=tensor.dtype)
     except (AssertionError, LookupError, TypeError, ValueError) as error:
         raise DistilvecError(
-            "student.layers",
             f"{type(model).__name__} cannot be built with other layers: {first_line(error)}.",
             "Leave the student's changes out, or name another model.",
+            key="student.layers",
         ) from error
 
 
@@ -325,8 +325,8 @@ def _with_weights(model: PreTrainedModel, fresh: PreTrainedModel, weights: dict[
     misfits = [*report.missing_keys, *report.unexpected_keys]
     if misfits:
         raise DistilvecError(
-            "student.layers",
             f"{type(model).__name__} does not run with these layers: {', '.join(misfits[:3])} do not fit. A layer "
             "differs from the others; keep its first and its last layer in their places.",
+            key="student.layers",
         )
     return fresh.train(model.training)

@@ -35,7 +35,7 @@ def add_adapters(model: SentenceTransformer, section: LoraSection, seed: int) ->
         if not any(name == target or name.endswith(f".{target}") for name in linear):
             names = sorted({name.rsplit(".", 1)[-1] for name in linear})
             hint = nearest(target, names) or "."
-            raise DistilvecError("student.lora.targets", f"no layer '{target}'{hint} Known: {names}.")
+            raise DistilvecError(f"no layer '{target}'{hint} Known: {names}.", key="student.lora.targets")
     config = LoraConfig(
         r=section.r, lora_alpha=section.alpha, lora_dropout=section.dropout, target_modules=section.targets or linear
     )

@@ -50,7 +50,7 @@ def narrow(backbone: PreTrainedModel, size: int, tokens: Sequence[Sequence[int]]
     layers, into, out = feed_forward_names(backbone)
     total = text.intermediate_size
     if not 1 <= size <= total:
-        raise DistilvecError("student.intermediate_size", f"found {size}; give a number from 1 to {total}.")
+        raise DistilvecError(f"found {size}; give a number from 1 to {total}.", key="student.intermediate_size")
     if size == total:
         return backbone
     weights = dict(backbone.state_dict())
@@ -86,10 +86,10 @@ def feed_forward_names(backbone: PreTrainedModel) -> tuple[list[str], tuple[str,
         if len(layers) == text.num_hidden_layers and have_neurons:
             return layers, into, out
     raise DistilvecError(
-        "student.intermediate_size",
         f"the feed-forward layers of {type(backbone).__name__} are of another kind than BERT's, Qwen's, Mistral's, "
         "Gemma's and ModernBERT's.",
         "Leave it out.",
+        key="student.intermediate_size",
     )
 
 

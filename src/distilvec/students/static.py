@@ -46,9 +46,9 @@ def static_table(
     plain = plain_copy(tokenizer)
     if plain is None:
         raise DistilvecError(
-            "student.layers",
             "a static student (layers 0) needs a fast tokenizer; this one has no tokenizer.json.",
             "Name another model, or keep a layer.",
+            key="student.layers",
         )
     vectors = token_vectors(modules, tokenizer)[:, :dim]
     if width < vectors.shape[1]:

@@ -62,12 +62,12 @@ def load_head(folder: Path) -> tuple[TaskHead, list[str]] | None:
         classes = [str(name) for name in info["classes"]]
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
-        raise DistilvecError(FACTS, f"{folder / FACTS} describes no head ({reason}).", _AGAIN) from None
+        raise DistilvecError(f"{folder / FACTS} describes no head ({reason}).", _AGAIN, key=FACTS) from None
     try:
         head.load_state_dict(load_file(folder / WEIGHTS))
     except (SafetensorError, RuntimeError, OSError) as error:
         reason = first_line(error)
-        raise DistilvecError(WEIGHTS, f"{folder / WEIGHTS} does not match {FACTS}: {reason}.", _AGAIN) from None
+        raise DistilvecError(f"{folder / WEIGHTS} does not match {FACTS}: {reason}.", _AGAIN, key=WEIGHTS) from None
     return head.eval(), classes
 
 
@@ -90,11 +90,11 @@ class TaskModel:
         self.folder = Path(folder)
         train = "Name the folder of a model that was trained on a labelled task."
         if not self.folder.is_dir():
-            raise DistilvecError("model", f"{folder} is not a folder.", train)
+            raise DistilvecError(f"{folder} is not a folder.", train, key="model")
         head = load_head(self.folder)
         info = head_info(self.folder)
         if head is None or info is None:
-            raise DistilvecError(FACTS, f"{folder} has no head.", train)
+            raise DistilvecError(f"{folder} has no head.", train, key=FACTS)
         self._head, self.classes = head
         self.kind = self._head.task.kind
         self._prompt = str(info.get("prompt") or "")
@@ -124,7 +124,7 @@ class TaskModel:
         Errors: DistilvecError for sts.
         """
         if self.kind == "sts":
-            raise DistilvecError("predict_proba", f"{self.folder} gives scores (sts), not classes.", "Use predict.")
+            raise DistilvecError(f"{self.folder} gives scores (sts), not classes.", "Use predict.", key="predict_proba")
         logits = self._logits(texts)
         probabilities = logits.sigmoid() if self.kind == "multilabel" else logits.softmax(1)
         return np.asarray(probabilities.numpy())
@@ -139,13 +139,13 @@ class TaskModel:
         expected = f"a list of {kind_of_text} (task kind: {self.kind})"
         if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
             raise DistilvecError(
-                "texts", f"expected {expected}; found a {type(texts).__name__}.", "Put it into a list."
+                f"expected {expected}; found a {type(texts).__name__}.", "Put it into a list.", key="texts"
             )
         inputs = []
         for number, text in enumerate(texts):
             parts = tuple(text) if pairs and isinstance(text, (tuple, list)) else (text,)
             if len(parts) != (2 if pairs else 1) or not all(isinstance(part, str) for part in parts):
-                raise DistilvecError("texts", f"expected {expected}; found {repr(text)[:80]} (number {number}).")
+                raise DistilvecError(f"expected {expected}; found {repr(text)[:80]} (number {number}).", key="texts")
             stripped = tuple(str(part).strip() for part in parts)  # as the rows that it learned from
             example: Any = stripped
             if pairs and self._head.task.texts_per_example == 1:  # both texts in one input

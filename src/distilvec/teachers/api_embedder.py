@@ -289,7 +289,7 @@ class ApiEmbedder:
         asked = self.section.truncate_dim
         if asked is not None and asked > full:
             raise DistilvecError(
-                "teacher.truncate_dim", f"found {asked}; the vectors have {full}.", "Give at most that."
+                f"found {asked}; the vectors have {full}.", "Give at most that.", key="teacher.truncate_dim"
             )
         normalized = bool((np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _TOLERANCE).all())
         largest = np.abs(vectors[:2]).argmax(axis=1)
@@ -326,10 +326,10 @@ class ApiEmbedder:
             text = texts[part.start]
             self.meter.stopping.set()  # before this thread takes another batch
             raise DistilvecError(
-                error.key,
                 f"{error.problem.rstrip('.')}. The request had one text, of {len(text):,} characters: "
                 f"{one_line(text)[:80]!r}.",
                 f"Shorten it, {self._leaving_out(text)}or check {_settings(self.key)}.",
+                key=error.key,
             ) from None
         half = (count + 1) // 2
         if error.is_limit and half < self._most_texts:
@@ -360,12 +360,12 @@ class ApiEmbedder:
         def read(answer: Any) -> Array:
             if isinstance(answer, list) or ("data" not in answer and ("embeddings" in answer or "embedding" in answer)):
                 raise DistilvecError(
-                    self.key,
                     f"{self.api.base_url}/embeddings answers in another form than OpenAI's: with a list, as "
                     "llama.cpp's own path does, or with 'embeddings', as Ollama's /api/embed and Cohere's own /embed "
                     "do.",
                     "Name the path with OpenAI's interface: http://HOST:8080/v1 of llama.cpp, http://HOST:11434/v1 of "
                     "Ollama, https://api.cohere.ai/compatibility/v1 of Cohere.",
+                    key=self.key,
                 )
             return _read(answer["data"], len(texts), dims)
 
@@ -401,11 +401,11 @@ class ApiEmbedder:
         cosines = cosine_pairs(new, old)
         if (changed := cosines < SAME).any():
             raise DistilvecError(
-                self.key,
                 f"{self.name} at {self.api.host} has changed since {cache.folder} was begun: of {len(rows)} cached "
                 f"texts that were embedded again, {int(changed.sum())} have other vectors (smallest cosine "
                 f"{cosines.min():.4f}, expected {SAME} or more).",
                 "Use the model of that time, or another cache.path.",
+                key=self.key,
             )
 
 
@@ -419,7 +419,7 @@ def named_api(source: str, key: str, stated: Mapping[str, Any] | None = None) ->
     if source.startswith(OPENAI):
         model = source.removeprefix(OPENAI)
         if not model:
-            raise DistilvecError(key, f"{source} names no model.", "Name one: openai:text-embedding-3-small.")
+            raise DistilvecError(f"{source} names no model.", "Name one: openai:text-embedding-3-small.", key=key)
         return section_of(TeacherSection, "teacher", {"model": model, "api": {"key_variable": "OPENAI_API_KEY"}})
     address, _, model = source.partition("#")
     address = address.rstrip("/").removesuffix("/embeddings")  # what a server prints is often its endpoint
@@ -447,9 +447,9 @@ def _only_model(api: ApiSection, key: str) -> str:
     listed = ", ".join(models[:MOST_LISTED]) or "none"
     more = f" and {len(models) - MOST_LISTED} more" if len(models) > MOST_LISTED else ""
     raise DistilvecError(
-        key,
         f"{api.base_url} has {len(models)} models: {listed}{more}.",
         f"Name one behind the address: {api.base_url}#{models[0] if models else 'MODEL'}.",
+        key=key,
     )
 
 

@@ -50,13 +50,15 @@ class CachedTeacher:
 
     def __init__(self, cache: TeacherCache, keys: Keys, required: OutputSpec, head: nn.Module | None = None) -> None:
         if found := uncached(required):
-            raise DistilvecError("teacher.live", f"no cache holds {', '.join(found)}.", "Set teacher.live=true.")
+            raise DistilvecError(f"no cache holds {', '.join(found)}.", "Set teacher.live=true.", key="teacher.live")
         fix = "Fill one for this recipe: distilvec cache fill."
         if required.tokens and not cache.manifest.tokens:
-            raise DistilvecError("cache", f"{cache.folder} has no token signals, which the method requires.", fix)
+            raise DistilvecError(f"{cache.folder} has no token signals, which the method requires.", fix, key="cache")
         self.positions = cache.positions(keys)
         if missing := int((self.positions < 0).sum()):
-            raise DistilvecError("cache", f"{missing:,} of {len(keys):,} rows have no vector in {cache.folder}.", fix)
+            raise DistilvecError(
+                f"{missing:,} of {len(keys):,} rows have no vector in {cache.folder}.", fix, key="cache"
+            )
         self.cache, self.required, self.head = cache, required, None if head is None else head.eval()
         self._settings = cache.manifest.tokens if required.tokens else None
         self._token_signals = list(self._settings.signals) if self._settings else []

@@ -185,9 +185,9 @@ def check_tokens(
         unknown = next((number for number in ids if number in without_row), None)
         if unknown is not None:
             raise DistilvecError(
-                key,
                 f"{name} has no vector for the token '{without_row[unknown]}' of the text {str(text)[:80]!r}.",
                 "Leave such texts out, or give the model's table a row for it (resize_token_embeddings).",
+                key=key,
             )
 
 

@@ -133,13 +133,13 @@ def open_exported(path: Path, key: str, trust_remote_code: bool = False) -> Grap
 def model_folder(path: Path, key: str) -> Path:
     """Return the model folder that an exported file is in; DistilvecError with the key if there is none."""
     if not path.is_file():
-        raise DistilvecError(key, f"there is no file {path}.", "Export the model first.")
+        raise DistilvecError(f"there is no file {path}.", "Export the model first.", key=key)
     # The file may be a link into a model's folder, or one out of it, as in the hub's cache
     for folder in (*path.absolute().parents, *path.resolve().parents):
         if (folder / "modules.json").is_file():
             return folder
     raise DistilvecError(
-        key,
         f"{path} is in no model folder, and its tokenizer is not in the file.",
         "Name the file that `distilvec export` wrote below the model's folder.",
+        key=key,
     )

@@ -68,24 +68,24 @@ class Maker:
         name = self.embedder.name
         if self.embedder.dim < self.dim:
             problem = f"{name} has {self.embedder.dim} dimensions, the table {self.dim}."
-            raise DistilvecError(KEY, problem, "Name the model that made the table.")
+            raise DistilvecError(problem, "Name the model that made the table.", key=KEY)
         embedded = self._as_stored(self.embedder.embed_prompted(prompted))
         agreement = compare(embedded, stored, stored)
         if agreement.cosine < SAME:
             raise DistilvecError(
-                KEY,
                 f"{name} has not made the table: its vectors of {len(prompted)} stored texts have a mean cosine of "
                 f"{agreement.cosine:.3f} with the stored ones, expected {SAME} or more.",
                 agreement.text or "Name the model that made the table, and the prompts it was given.",
+                key=KEY,
             )
         length, stored_length = mean_length(embedded), mean_length(stored)
         if abs(length - stored_length) > SAME_LENGTH * stored_length:
             raise DistilvecError(
-                KEY,
                 f"the vectors of {name} have a mean length of {length:.3g}, the stored ones of the same texts "
                 f"{stored_length:.3g}: new texts would get vectors of another scale.",
                 "Name the model as it made the table, without the last step that gives vectors the length 1; or store "
                 "vectors of length 1.",
+                key=KEY,
             )
 
     def _as_stored(self, vectors: Array) -> Array:

@@ -110,10 +110,10 @@ class ModelEmbedder:
         ignores_prompts = any(getattr(module, "include_prompt", True) is False for module in modules)
         if ignores_prompts and any(self.prompts.values()):
             raise DistilvecError(
-                setting_key(key, "prompts"),
                 f"found {self.prompts}; {name} leaves the prompt's tokens out of its pooling (include_prompt false).",
                 "Remove the prompts (teacher.prompts in a recipe, else config_sentence_transformers.json), or set "
                 "include_prompt to true in the config.json of its pooling.",
+                key=setting_key(key, "prompts"),
             )
         own_cut = getattr(model, "truncate_dim", None)
         self.normalized = type(modules[-1]).__name__ == "Normalize" and own_cut is None
@@ -252,9 +252,9 @@ class ModelEmbedder:
         if pre_dense and (self.pre_dense_dim is None or self._forward is None):
             kinds = ", ".join(type(module).__name__ for module in self.model)
             raise DistilvecError(
-                "teacher.model",
                 f"{self.name} has no Dense layer with readable input; found modules {kinds}.",
                 "Take another teacher, or a method without pre-dense vectors.",
+                key="teacher.model",
             )
         for start in range(0, len(prompted), _WINDOW):
             texts = prompted[start : start + _WINDOW]
@@ -318,7 +318,7 @@ def load_embedder(
     full = int(loaded.get_embedding_dimension() or 0)
     if truncate_dim is not None and truncate_dim > full:
         problem = f"found {truncate_dim}; {model} has {full}."
-        raise DistilvecError(setting_key(key, "truncate_dim"), problem, "Give at most that.")
+        raise DistilvecError(problem, "Give at most that.", key=setting_key(key, "truncate_dim"))
     placed = settings.quantize is not None or settings.device_map is not None
     backbone = getattr(loaded[0], "auto_model", loaded[0])
     if settings.dtype == "bfloat16":

@@ -121,7 +121,7 @@ def open_model(
         return ModelEmbedder(model, key, key=key)
     if not isinstance(source, (str, os.PathLike)):
         problem = f"expected a folder, an id or a SentenceTransformer; found {type(source).__name__}."
-        raise DistilvecError(key, problem)
+        raise DistilvecError(problem, key=key)
     name = str(source)
     preset = PRESETS.get(find_preset(None, name) or "")
     settings = ModelSettings(trust_remote_code=trust_remote_code, plain=plain_settings(preset))
@@ -156,7 +156,7 @@ def expect_kind(source: Source, kinds: Sequence[Kind], key: str) -> None:
     kind = source_kind(source)
     if kind not in kinds:
         expected = " or ".join(NAMES[kind] for kind in kinds)
-        raise DistilvecError(key, f"{shown(source)} is {NAMES[kind]}; expected {expected}.", "Name another one.")
+        raise DistilvecError(f"{shown(source)} is {NAMES[kind]}; expected {expected}.", "Name another one.", key=key)
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def cache_named() -> Iterator[None]:
         if error.key != "cache.root":
             raise
         fix = "Set this environment variable to a folder that can be written."
-        raise DistilvecError(CACHE_VARIABLE, error.problem, fix) from error
+        raise DistilvecError(error.problem, fix, key=CACHE_VARIABLE) from error
 
 
 @contextmanager
@@ -187,4 +187,4 @@ def errors_named(key: str) -> Iterator[None]:
             fix = "Rename the columns, or use `distilvec check` with --column."
         elif error.key == "teacher.texts":
             fix = "Give a table with a column of texts, or use `distilvec check` with --texts."
-        raise DistilvecError(key, error.problem, fix) from error
+        raise DistilvecError(error.problem, fix, key=key) from error

@@ -87,9 +87,9 @@ class RayWorkers:
             ray.init(address=options.address, job_config=job, log_to_driver=False, configure_logging=False, **settings)
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             raise DistilvecError(
-                "--ray",
                 f"cannot connect to {options.address}: {first_line(error)}.",
                 "Start the cluster (ray start --head), or take --ray local.",
+                key="--ray",
             ) from error
         kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=RETRIES)(Worker)
         self._workers = [kind.remote(*self._about) for _ in range(options.workers)]
@@ -137,9 +137,9 @@ class RayWorkers:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None
         except ray.exceptions.RayError as error:
             raise DistilvecError(
-                "--ray",
                 f"a worker died {RETRIES + 1} times at one shard, of texts from row {int(rows[0]):,} on: "
                 f"{first_line(error)}.",
                 "Lower teacher.batch_tokens, or give workers more memory. Shards before are kept.",
+                key="--ray",
             ) from error
         yield EmbeddedBatch(np.arange(len(rows)), signals, 1.0)

@@ -47,7 +47,7 @@ class TableEmbedder:
 
     def __init__(self, section: TeacherSection, key: str = "teacher.vectors", device: str = "auto") -> None:
         if section.vectors is None:
-            raise DistilvecError(key, "expected a Parquet file or folder; found none.", "Name one.")
+            raise DistilvecError("expected a Parquet file or folder; found none.", "Name one.", key=key)
         path = Path(section.vectors)
         self.section = section
         self.key = key
@@ -58,7 +58,7 @@ class TableEmbedder:
         full, asked = self.table.dims["embedding"], section.truncate_dim
         if asked is not None and asked > full:
             raise DistilvecError(
-                "teacher.truncate_dim", f"found {asked}; the vectors have {full}.", "Give at most that."
+                f"found {asked}; the vectors have {full}.", "Give at most that.", key="teacher.truncate_dim"
             )
         self.dim = asked or full
         self.pre_dense_dim = self.table.dims.get("pre_dense")
@@ -93,7 +93,7 @@ class TableEmbedder:
         """Settings that the vectors depend on; the table's files are read for their content's hash."""
         if pre_dense and self.pre_dense_dim is None:
             missing = f"{self.shown} has no column teacher_embedding_pre_dense."
-            raise DistilvecError(self.key, missing, "Add the column.")
+            raise DistilvecError(missing, "Add the column.", key=self.key)
         return Manifest(
             model=self.name,
             weights=self._content(),
@@ -171,9 +171,9 @@ class TableEmbedder:
         """Raise DistilvecError if the maker gives queries a prompt, and nothing says whether the table's had it."""
         if prompt and self.section.prompts is None and "query" in corpus.roles:
             raise DistilvecError(
-                "teacher.prompts",
                 f"{maker} puts {prompt!r} before queries, and no prompts of the table are stated.",
                 f"State them: teacher.prompts='{json.dumps({'query': prompt})}', or '{{}}' if queries get none.",
+                key="teacher.prompts",
             )
 
     def _sample(self, count: int) -> tuple[list[str], Array]:
@@ -199,7 +199,7 @@ class TableEmbedder:
             if len(rows.texts):
                 return rows
         problem = f"{self.shown} has no row with a text and a vector that is not zero."
-        raise DistilvecError(self.key, problem, "Check the columns.")
+        raise DistilvecError(problem, "Check the columns.", key=self.key)
 
     def absent(self, corpus: Corpus) -> int:
         """Count the corpus's rows that have no vector in the table."""
@@ -225,10 +225,10 @@ class TableEmbedder:
         lacking = np.flatnonzero(~present[back])
         if len(lacking):
             raise DistilvecError(
-                self.key,
                 f"{len(lacking):,} of {len(texts):,} texts have no vector in {self.shown}, such as "
                 f"{beginning(texts[lacking[0]])}.",
                 "Add their vectors, or name a model.",
+                key=self.key,
             )
         return vectors[back]
 
@@ -312,9 +312,9 @@ class TableEmbedder:
                 if self.normalized and wrong.any():
                     text = beginning(rows.texts[int(np.argmax(wrong))])
                     raise DistilvecError(
-                        self.key,
                         f"{self.shown}: other vectors have length 1, that of {text} has not.",
                         "Normalise all of them, or none.",
+                        key=self.key,
                     )
                 rows.vectors["embedding"] = cut_dimensions(rows.vectors["embedding"], self.dim, self.normalized)
             yield rows
@@ -342,11 +342,11 @@ class TableEmbedder:
         if rows.size:
             separate = " With task.encode=separate, pairs are looked up as two texts." if corpus.paired else ""
             raise DistilvecError(
-                self.key,
                 f"{len(rows):,} of the corpus's {len(corpus):,} texts have no vector in {self.shown}, such as "
                 f"{beginning(corpus.stored(rows[:1])[0])}.",
                 "Remove these texts, add their vectors, or name the model or API that made the table, which embeds "
                 f"them: --made-by (teacher.made_by).{separate}",
+                key=self.key,
             )
 
 

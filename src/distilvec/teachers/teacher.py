@@ -79,7 +79,7 @@ def load_teacher(section: TeacherSection, device: str = "auto", sharded: bool = 
     """
     if section.model is None:
         raise DistilvecError(
-            "teacher.model", "expected a model; found a table of vectors (teacher.vectors).", "Name one."
+            "expected a model; found a table of vectors (teacher.vectors).", "Name one.", key="teacher.model"
         )
     teacher = load_embedder(
         section.model,

@@ -43,9 +43,9 @@ def token_signals(
         return replace(read, importance=received)
     if alignment is None:
         raise DistilvecError(
-            "method.name",
             "Gram matrices of a teacher's tokens need an alignment; this batch has none.",
             "Give the teacher and the student fast tokenizers.",
+            key="method.name",
         )
     selected = select(alignment.pairs, received, required.divisor, ordinary)
     grams = {layer: selected_gram(read.attentions[layer], selected[..., 1]) for layer in required.gram_layers}

@@ -117,7 +117,7 @@ def fitting(path: Path, key: str = KEY, fix: str = FIX) -> Iterator[None]:
         yield
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise DistilvecError(key, f"{path} does not fit the student and its objective ({reason}).", fix) from None
+        raise DistilvecError(f"{path} does not fit the student and its objective ({reason}).", fix, key=key) from None
 
 
 def restore(module: nn.Module, tensors: dict[str, Tensor]) -> None:
@@ -150,9 +150,9 @@ def read_checkpoint(
     tensors, metadata = read_tensors(path, KEY, FIX, parts)
     if metadata.get("fingerprint") != fingerprint:
         raise DistilvecError(
-            KEY,
             f"{path} belongs to another recipe or other data.",
             "Choose another folder (--out) or start over (--restart).",
+            key=KEY,
         )
     return tensors, _read_progress(metadata.get("progress", ""), path)
 
@@ -166,7 +166,7 @@ def _read_progress(text: str, path: Path) -> Progress:
         values = None
     if isinstance(values, dict) and {name: type(value) for name, value in values.items()} == expected_types:
         return Progress(**values)
-    raise DistilvecError(KEY, f"{path} is damaged or of another version of distilvec: its progress is {text}.", FIX)
+    raise DistilvecError(f"{path} is damaged or of another version of distilvec: its progress is {text}.", FIX, key=KEY)
 
 
 # -- the objective's parameters ---------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def load_objective(path: Path, objective: Objective) -> None:
         return
     fix = "Put back a copy of it, or train again (--restart)."
     if not path.exists():
-        raise DistilvecError(path.name, f"{path} is missing: it holds the parameters of the objective.", fix)
+        raise DistilvecError(f"{path} is missing: it holds the parameters of the objective.", fix, key=path.name)
     tensors, _ = read_tensors(path, path.name, fix)
     with fitting(path, path.name, fix):
         objective.load_state_dict(tensors)
@@ -244,7 +244,7 @@ def read_tensors(
     except Exception as error:  # safetensors and torch raise any kind
         damage = first_line(error)
     if damage:
-        raise DistilvecError(key, f"{path} is damaged ({damage}).", fix)
+        raise DistilvecError(f"{path} is damaged ({damage}).", fix, key=key)
     return tensors, {name: text for name, text in metadata.items() if name != SEALED}
 
 

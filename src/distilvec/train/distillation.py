@@ -133,7 +133,7 @@ class StepGradients:
             file = self.module.method_file
             if file is not None and not loss.requires_grad:
                 problem = f"{file}: no term of the loss has a gradient: all are detached from the student's outputs."
-                raise DistilvecError("method.name", problem, "Correct that file.")
+                raise DistilvecError(problem, "Correct that file.", key="method.name")
             with attribute_errors_to(file):  # such as a tensor that forward changed in place
                 self.accelerator.backward(loss)
             detached.append({name: values.detach() for name, values in terms.items()})

@@ -54,9 +54,9 @@ class MetricsLog:
             except Exception as error:
                 name = getattr(callback, "__qualname__", type(callback).__qualname__)
                 raise DistilvecError(
-                    "callbacks",
                     f"{name} failed at step {step} with {type(error).__name__}: {first_line(error)}.",
                     "Correct the callback and start the same run again: it goes on from its last checkpoint.",
+                    key="callbacks",
                 ) from error
 
     def warn(self, step: int, epoch: float, kind: str, text: str) -> None:
@@ -126,9 +126,9 @@ def check_callbacks(callbacks: Sequence[Callback]) -> tuple[Callback, ...]:
     if isinstance(callbacks, (list, tuple)) and all(map(callable, callbacks)):
         return tuple(callbacks)
     raise DistilvecError(
-        "callbacks",
         f"expected a list of functions of step and metrics; found {str(callbacks)[:200]}.",
         "Give [function].",
+        key="callbacks",
     )
 
 
@@ -149,7 +149,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             entry = None
         if not isinstance(entry, dict) or not isinstance(entry.get("step"), int) or not _is_line(entry):
             fix = "Put back a copy of the file, or remove that line."
-            raise DistilvecError(KEY, f"{path}: line {number} is damaged.", fix)
+            raise DistilvecError(f"{path}: line {number} is damaged.", fix, key=KEY)
         entries.append(entry)
     return entries
 

@@ -67,9 +67,9 @@ def build_optimizer(module: nn.Module, train: TrainSection) -> torch.optim.Optim
         return torch.optim.AdamW(adamw_groups, betas=train.betas, fused=fused, **rates)
     if not hasattr(torch.optim, "Muon"):
         raise DistilvecError(
-            "train.optimizer",
             f"'muon' needs torch 2.9 or newer; found {torch.__version__}.",
             "Install it, or set 'adamw'.",
+            key="train.optimizer",
         )
     muon = torch.optim.Muon(muon_groups, adjust_lr_fn="match_rms_adamw", **rates)
     if not adamw_groups:  # adapters alone
@@ -187,7 +187,7 @@ def _refuse_unused(key: str, prefixes: Iterable[str], module: nn.Module) -> None
             examples.add(".".join(words[:3] if words[0] == "encoder" else words[:2]))
         hint = nearest(prefix, beginnings) or "."
         listed = ", ".join(sorted(examples))
-        raise DistilvecError(key, f"no parameter's name starts with '{prefix}'{hint} Names start with {listed}.")
+        raise DistilvecError(f"no parameter's name starts with '{prefix}'{hint} Names start with {listed}.", key=key)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, Tensor]:

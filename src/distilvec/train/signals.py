@@ -37,7 +37,7 @@ def stop_on_signals(ask: Callable[[int], None]) -> Iterator[None]:
         failure = error if isinstance(error, DistilvecError) else explain(error)
         if asked is None or failure is None:  # no signal, or a bug, which is shown as one
             raise
-        raise Stopped(failure.key, failure.problem, failure.fix, asked) from error
+        raise Stopped(failure.problem, failure.fix, key=failure.key, number=asked) from error
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

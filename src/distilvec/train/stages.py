@@ -86,7 +86,7 @@ def errors_named(stage: Stage) -> Iterator[None]:
     except DistilvecError as error:
         if not stage.name:
             raise
-        raise DistilvecError(error.key, f"stage {stage.name}: {error.problem}", error.fix) from error
+        raise DistilvecError(f"stage {stage.name}: {error.problem}", error.fix, key=error.key) from error
 
 
 def check_stage(stage: Stage, encoder: Encoder, objective: Objective) -> None:
@@ -97,9 +97,9 @@ def check_stage(stage: Stage, encoder: Encoder, objective: Objective) -> None:
         parameter_groups(Distillation(encoder, objective), stage.recipe.train)
         if stage.recipe.train.gradient_checkpointing and not encoder.backbone.supports_gradient_checkpointing:
             raise DistilvecError(
-                "train.gradient_checkpointing",
                 f"{type(encoder.backbone).__name__} cannot compute its layers again.",
                 "Leave it out, and set a smaller train.batch_size where memory does not suffice.",
+                key="train.gradient_checkpointing",
             )
 
 
@@ -118,9 +118,9 @@ def take_over(encoder: Encoder, objective: Objective, stage: Stage, before: Stag
     checkpoint = read_checkpoint(path, fingerprint, ("model/",))
     if checkpoint is None or not checkpoint[1].finished:
         raise DistilvecError(
-            "stages",
             f"stage {stage.name} begins after {before.name}, but {before.folder.path} holds no finished training.",
             "Start over (--restart).",
+            key="stages",
         )
     weights = checkpoint[0]
     with fitting(path):

@@ -154,7 +154,9 @@ class Trainer:
         self.run()
         if self._asked()[0] or not self.state.finished:
             done = f"{self.state.step:,} of {self.total_steps:,}{of_stage}"
-            raise Stopped("train", f"stopped at step {done}.", "Run the same command again to go on.", self.stop_signal)
+            raise Stopped(
+                f"stopped at step {done}.", "Run the same command again to go on.", key="train", number=self.stop_signal
+            )
 
     def run(self) -> Progress:
         """Train to the end, from the checkpoint on; the state holds the last step.
@@ -531,7 +533,7 @@ class Trainer:
             fix += " and run the command again."
         else:
             fix += f" and start over (--restart). The last good checkpoint is in {self.checkpoint.parent}."
-        raise DistilvecError("train", f"{problem}.", fix)
+        raise DistilvecError(f"{problem}.", fix, key="train")
 
     def _ask_to_stop(self, number: int) -> None:
         """Stop after this step."""

@@ -36,7 +36,7 @@ def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts
         tokens = Pieces(existing, f"the tokenizer of {section.tokenizer}").dense().tokens
         return Vocabulary(existing, {"before": before, "tokens": len(tokens)})
     if not any(next(read(), None) is not None for read in texts.values()):
-        raise DistilvecError("student.vocabulary", "there are no texts to choose a vocabulary from.", "Give some.")
+        raise DistilvecError("there are no texts to choose a vocabulary from.", "Give some.", key="student.vocabulary")
     if section.kind in ("bpe", "unigram", "wordpiece"):
         assert section.size is not None
 
@@ -55,8 +55,8 @@ def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts
     assert target is not None and share is not None and size is not None
     if target not in words:
         raise DistilvecError(
-            "student.vocabulary.target",
             f"no texts of '{target}'{nearest(target, words) or '.'} Languages of the texts: {', '.join(words)}.",
+            key="student.vocabulary.target",
         )
     return hybrid(pieces, words.pop(target), texts[target], words, share, size, section.letters)
 

@@ -40,9 +40,9 @@ def text_statistics(pieces: Pieces, texts: Sequence[str], max_length: int | None
     special = pieces.plain.num_special_tokens_to_add(False)
     if max_length is not None and max_length <= special:
         raise DistilvecError(
-            "max_length",
             f"{max_length} leaves no room for text: {pieces.name} adds {special} special tokens.",
             f"Give at least {special + 1}.",
+            key="max_length",
         )
     counts, lengths = _tokenized(pieces, texts)
     tokens = int(counts.sum())
@@ -85,7 +85,9 @@ def parameter_counts(model: SentenceTransformer) -> dict[str, int]:
     backbone = getattr(model[0], "auto_model", None)
     if backbone is None:
         raise DistilvecError(
-            "model", f"the first module is a {type(model[0]).__name__}; expected a Transformer.", "Give such a model."
+            f"the first module is a {type(model[0]).__name__}; expected a Transformer.",
+            "Give such a model.",
+            key="model",
         )
     table = backbone.get_input_embeddings()
     embedding = sum(weight.numel() for weight in table.parameters())

@@ -39,7 +39,7 @@ def read_tokenizer(name: str, like: Pieces) -> PreTrainedTokenizerBase:
         return tokenizer
     if not path.is_file():
         raise DistilvecError(
-            OPTION, f"no file {name}. Expected a tokenizer.json, a SentencePiece .model, or a model's folder or id."
+            f"no file {name}. Expected a tokenizer.json, a SentencePiece .model, or a model's folder or id.", key=OPTION
         )
     return _with_roles(_from_json(path) if kind == ".json" else from_sentencepiece(path), path, like)
 
@@ -49,7 +49,7 @@ def _from_json(path: Path) -> State:
         state: State = json.loads(Tokenizer.from_file(str(path)).to_str())
     except Exception as error:  # tokenizers raises bare Exception
         raise DistilvecError(
-            OPTION, f"{path} is not a tokenizer.json: {first_line(error)}. Expected a file of Tokenizer.save."
+            f"{path} is not a tokenizer.json: {first_line(error)}. Expected a file of Tokenizer.save.", key=OPTION
         ) from error
     return state
 
@@ -77,10 +77,10 @@ def _with_roles(state: State, path: Path, like: Pieces) -> PreTrainedTokenizerFa
                 if role_number == number:
                     usual += _names(role, like)
             raise DistilvecError(
-                OPTION,
                 f"the model reads texts with {token}, and {path} has no token for it. Expected one of "
                 f"{', '.join(dict.fromkeys(usual)) or token}.",
                 "Add it, or give a tokenizer's folder with roles.",
+                key=OPTION,
             )
         return str(pieces.tokens[same]), same
 

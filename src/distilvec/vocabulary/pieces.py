@@ -55,9 +55,9 @@ class Pieces:
         copy = plain_copy(tokenizer)
         if copy is None:
             raise DistilvecError(
-                key,
                 f"{name} is a {type(tokenizer).__name__} without a fast form (tokenizer.json).",
                 "Load it with transformers' AutoTokenizer and use_fast=True, save it, and give that folder.",
+                key=key,
             )
         self.tokenizer = tokenizer
         self.name = name
@@ -85,9 +85,9 @@ class Pieces:
         """Return these pieces. Errors: DistilvecError if an id has no token."""
         if None in self.tokens:
             raise DistilvecError(
-                self.key,
                 f"{self.name}: its ids have holes, {self.tokens.index(None)} has no token.",
                 "Save it with dense ids.",
+                key=self.key,
             )
         return self
 

@@ -41,9 +41,9 @@ def from_sentencepiece(path: Path) -> State:
     reasons = [reason for reason, holds in obstacles.items() if holds]
     if reasons:
         raise DistilvecError(
-            OPTION,
             f"{path} has no fast form: {' and '.join(reasons)}. Expected a Unigram or BPE model with spaces before "
             "words.",
+            key=OPTION,
         )
     # Pieces given by the trainer's user. BPE splits those without spaces off first, as added tokens; Unigram prefers
     # them by their score.
@@ -89,9 +89,9 @@ def _read(path: Path) -> Any:
         proto = import_protobuf().ModelProto()
     except Exception as error:  # ImportError, or protobuf's own for versions that do not fit
         raise DistilvecError(
-            OPTION,
             f"reading {path} needs newer versions of sentencepiece and protobuf ({first_line(error)}).",
             f"Install: {install_command('sentencepiece')}",
+            key=OPTION,
         ) from error
     with explained(OPTION, path):
         content = path.read_bytes()
@@ -102,7 +102,7 @@ def _read(path: Path) -> Any:
         problem = str(error)
     if problem:
         raise DistilvecError(
-            OPTION, f"cannot read {path} as a SentencePiece model: {problem}.", "Give the .model that it wrote."
+            f"cannot read {path} as a SentencePiece model: {problem}.", "Give the .model that it wrote.", key=OPTION
         )
     return proto
 

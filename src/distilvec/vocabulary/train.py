@@ -54,7 +54,7 @@ def train_tokenizer(texts: Texts, kind: NewKind, size: int, like: Pieces) -> Pre
     special = [entry["content"] for entry in added]
     if not special:
         raise DistilvecError(
-            "student.vocabulary.kind", f"{like.name} has no special tokens to take over.", "Use kind trim."
+            f"{like.name} has no special tokens to take over.", "Use kind trim.", key="student.vocabulary.kind"
         )
     state = _trained(texts, kind, size, special, like)
     numbers = {entry["id"]: rank for rank, entry in enumerate(added)}

@@ -137,9 +137,9 @@ def transplant(
     """
     if tokenizer.pad_token is None and model.tokenizer.pad_token is not None:
         raise DistilvecError(
-            OPTION,
             "the new tokenizer has no padding token, which batches need.",
             "Set its pad_token, save it, and give that.",
+            key=OPTION,
         )
     table = model[0].auto_model.get_input_embeddings().weight
     shared = {id(part): part for part in (table, model.tokenizer)}  # large, and replaced below
@@ -163,10 +163,10 @@ def give_tokenizer(
     if missing:
         roles = ", ".join(f"{role} {new.tokens[number]}" for role, number in new.roles.items()) or "none"
         raise DistilvecError(
-            OPTION,
             f"the model reads texts with {' and '.join(missing)}, which the new tokenizer has no token for. Its "
             f"special tokens by role: {roles}.",
             "Give it one of that role (cls or bos; sep or eos).",
+            key=OPTION,
         )
     backbone = first.auto_model
     embeddings = backbone.get_input_embeddings()
@@ -196,9 +196,9 @@ def check_length(first: Transformer, length: int) -> None:
     limit = position_limit(first.auto_model)
     if limit is not None and length > limit:
         raise DistilvecError(
-            "max_length",
             f"a maximum length of {length} is more than the model's {limit} learned positions.",
             "Give at most that.",
+            key="max_length",
         )
 
 

@@ -121,9 +121,9 @@ def trim(
     unknown = _unknown(pieces, counts)
     if unknown > UNREADABLE:
         raise DistilvecError(
-            "student.vocabulary.kind",
             f"{unknown:.0%} of the texts' tokens are unknown to {pieces.name}.",
             "Train a vocabulary on them (kind bpe or unigram), or give texts that the model can read.",
+            key="student.vocabulary.kind",
         )
     used = {int(number) for number in np.flatnonzero(counts)}
     fixed, notes = _alphabet_kept(pieces, used, letters, size)

@@ -75,7 +75,7 @@ def _finished(part: Part, rows: Iterator[Row], origin: str) -> Iterator[Row]:
             yield row
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, csv.Error, yaml.YAMLError) as error:
         problem = f"not the expected {part.format} ({type(error).__name__}: {first_line(error)})"
-        raise Unusable("data", f"{origin[:200]}: {problem}.") from error
+        raise Unusable(f"{origin[:200]}: {problem}.", key="data") from error
 
 
 def _cleaned(part: Part, row: Row) -> Row:

@@ -49,14 +49,14 @@ def download(url: str, path: Path, max_bytes: int = MAX_BYTES) -> None:
             return
         except _RefusedDownload as error:
             _forget(part)
-            raise DistilvecError("data", f"{url}: {error}.") from None
+            raise DistilvecError(f"{url}: {error}.", key="data") from None
         except _TransientFailure as error:
             failures += 1
             if _size(part) > size_before:
                 failures = 1
             if failures >= TRIES:
                 problem = f"{url} cannot be downloaded after {TRIES} tries ({first_line(error)})."
-                raise DistilvecError("data", problem) from error
+                raise DistilvecError(problem, key="data") from error
             time.sleep(PAUSE * 2 ** (failures - 1))
 
 

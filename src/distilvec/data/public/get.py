@@ -42,7 +42,7 @@ def get(name: str, folder: Path, again: bool = False) -> list[Path]:
     """
     entry = data_set(name)
     if entry.manual:
-        raise DistilvecError("data", f"{name} cannot be fetched.", entry.manual)
+        raise DistilvecError(f"{name} cannot be fetched.", entry.manual, key="data")
     if again or _missing(entry, folder):
         with creating("--out", folder):
             (folder / DOWNLOADS).mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def _fetch(name: str, entry: DataSet, missing: Mapping[Path, OutFile], folder: P
         if is_of_the_disk:
             raise
         fix = f"{error.fix} {_by_hand(entry, folder)}".lstrip()
-        raise DistilvecError(error.key, error.problem, fix) from error
+        raise DistilvecError(error.problem, fix, key=error.key) from error
     remove(downloads)
     note = {"licence": entry.licence, "sources": list(entry.sources()), "files": list(entry.files)}
     with locked(folder / DOWNLOADS / "notes.lock", "--out", str(folder / NOTES), wait=True):
@@ -114,7 +114,7 @@ def _make(name: str, entry: DataSet, file: OutFile, path: Path, downloads: Path)
 
 
 def _differs(name: str, problem: str) -> Unusable:
-    return Unusable("data", f"{name}: {problem}. The source differs from its pinned version; nothing is kept.")
+    return Unusable(f"{name}: {problem}. The source differs from its pinned version; nothing is kept.", key="data")
 
 
 def _write(rows: Iterable[Row], path: Path, is_table: bool) -> tuple[int, str]:
@@ -190,13 +190,13 @@ def _unpack(archive: Path, part: Part, folder: Path) -> dict[str, Path]:
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in part.files):
                 total += size
                 if total > MAX_UNPACKED:
-                    raise Unusable("data", f"{archive.name} unpacks to more than {MAX_UNPACKED:,} bytes.")
+                    raise Unusable(f"{archive.name} unpacks to more than {MAX_UNPACKED:,} bytes.", key="data")
                 files[name] = folder / str(len(files))
                 files[name].write_bytes(read())
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise Unusable("data", f"{archive.name} is damaged ({first_line(error)}).") from error
+        raise Unusable(f"{archive.name} is damaged ({first_line(error)}).", key="data") from error
     if not files:
-        raise Unusable("data", f"{archive.name} has no file like {part.files[0]}.")
+        raise Unusable(f"{archive.name} has no file like {part.files[0]}.", key="data")
     ordered = {}
     for pattern in part.files:
         for name in sorted(fnmatch.filter(files, pattern), key=_natural if part.natural else str):

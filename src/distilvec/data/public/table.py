@@ -122,7 +122,9 @@ def data_set(name: str) -> DataSet:
     """The entry of a name; DistilvecError with the nearest name for an unknown one."""
     entries = data_sets()
     if name not in entries:
-        raise DistilvecError("data", f"no data set '{name}'{unknown(name, entries)} `distilvec data list` shows all.")
+        raise DistilvecError(
+            f"no data set '{name}'{unknown(name, entries)} `distilvec data list` shows all.", key="data"
+        )
     return entries[name]
 
 

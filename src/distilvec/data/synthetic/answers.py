@@ -30,7 +30,7 @@ def read_prompt(kind: Kind, file: Path | None) -> str:
     count = prompt.count("%s")
     if count != 1:
         fix = "Put it once, where the words are inserted."
-        raise DistilvecError("--prompt", f"{path} holds %s {count} times.", fix)
+        raise DistilvecError(f"{path} holds %s {count} times.", fix, key="--prompt")
     return prompt
 
 

@@ -68,7 +68,7 @@ class Journal:
                 except (ValueError, KeyError, TypeError) as error:
                     problem = f"line {number} is damaged ({first_line(error)})"
                     fix = "Remove the line, or move the file away to begin again."
-                    raise DistilvecError("--out", f"{self.path}: {problem}.", fix) from None
+                    raise DistilvecError(f"{self.path}: {problem}.", fix, key="--out") from None
         if size == 0 or settings == self.settings:
             return size
         if not self.answers:  # nothing that was paid for is lost
@@ -76,5 +76,5 @@ class Journal:
             return 0
         changed = " and ".join(name for name in self.settings if settings.get(name) != self.settings[name])
         raise DistilvecError(
-            "--out", f"{self.path} was begun with another {changed}.", "Give the same, or another --out."
+            f"{self.path} was begun with another {changed}.", "Give the same, or another --out.", key="--out"
         )

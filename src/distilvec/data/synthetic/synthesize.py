@@ -70,11 +70,11 @@ def synthesize(
     answers until then are in `out`.
     """
     if extension(out) != MAPPING:
-        raise DistilvecError("--out", f"{out}: found extension '{out.suffix}'. Expected {MAPPING}.")
+        raise DistilvecError(f"{out}: found extension '{out.suffix}'. Expected {MAPPING}.", key="--out")
     prompt_text = read_prompt(section.kind, prompt)
     words_to_ask = list(words[:limit])
     if not words_to_ask:
-        raise DistilvecError("words", "the list is empty.", "Give a file with a word a line.")
+        raise DistilvecError("the list is empty.", "Give a file with a word a line.", key="words")
     folder = work_folder(out)
     folder.mkdir(parents=True, exist_ok=True)
     settings = {"model": section.model, "prompt": fingerprint(prompt_text), "body": fingerprint(section.body)}
@@ -89,10 +89,10 @@ def synthesize(
         log(f"{out}: {about}, {synthesis.repeats:,} repeats left out; {writer.client.meter.note}")
         if not synthesis.texts:
             raise DistilvecError(
-                "--model",
                 f"no answer about {synthesis.words:,} words is JSON of words with lists of texts; {out} was not "
                 f"written, {writer.client.meter.note}.",
                 "Try another model or prompt, or raise --answer-tokens.",
+                key="--model",
             )
         if len(words_to_ask) < len(words):
             writer.forecast(len(words))
@@ -166,10 +166,10 @@ class _Writer:
         self._useless = 0 if texts_by_word else self._useless + 1
         if self._useless == _MAX_USELESS:
             raise DistilvecError(
-                "--model",
                 f"none of the last {_MAX_USELESS} answers is JSON of words with lists of texts; the last one: "
                 f"{self.client.shown(content)!r}.",
                 "Try another model or prompt, or raise --answer-tokens.",
+                key="--model",
             )
 
 

@@ -50,9 +50,9 @@ class EmbeddingRegression(Objective):
         self.dims = context.dims
         if self.dims and self.dims[0] != context.student_dim:
             raise DistilvecError(
-                "student.dims",
                 f"found {list(self.dims)}; the largest has to be the student's {context.student_dim} dimensions.",
                 f"Begin with {context.student_dim}.",
+                key="student.dims",
             )
 
         dim = context.student.hidden_size if pre_dense else context.student_dim

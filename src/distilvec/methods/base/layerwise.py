@@ -21,9 +21,9 @@ def require_student_layers(context: ObjectiveContext) -> None:
     """Raise DistilvecError for a static student."""
     if not context.student.layers:
         raise DistilvecError(
-            "student.layers",
             "the method reads the student's layers, and a static student (layers 0) has none.",
             "Keep a layer, or take redact or offline_cosine.",
+            key="student.layers",
         )
 
 
@@ -34,9 +34,9 @@ def require_layers(teacher: TeacherInfo) -> tuple[int, int]:
     """
     if teacher.layers is None or teacher.hidden_size is None:
         raise DistilvecError(
-            "method.name",
             "the method reads the teacher's layers, and a table of vectors or an API has none.",
             "Give a local model as teacher.model, or take a method that needs vectors alone, such as redact.",
+            key="method.name",
         )
     return teacher.layers, teacher.hidden_size
 
@@ -59,9 +59,9 @@ class LayerwiseObjective(Objective):
             self.teacher_layers, self.teacher_size = require_layers(context.teacher)
             if not context.same_tokenizer:
                 raise DistilvecError(
-                    "method.name",
                     "the method compares token by token, and these models split texts differently.",
                     "Take a student with the teacher's tokenizer (student.model: teacher), or redact or emo.",
+                    key="method.name",
                 )
 
     def require_same_heads(self) -> None:
@@ -70,9 +70,9 @@ class LayerwiseObjective(Objective):
         teacher_heads = self.context.teacher.heads
         if student_heads is None or student_heads != teacher_heads:
             raise DistilvecError(
-                "method.name",
                 f"attention is compared by head; found {student_heads} heads (student) and {teacher_heads} (teacher).",
                 "Take a student with as many heads, or minilm with the option relation_heads.",
+                key="method.name",
             )
 
     def distance_term(self, student: ModelOutputs, teacher: ModelOutputs) -> PerRow:

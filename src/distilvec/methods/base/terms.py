@@ -97,9 +97,9 @@ def task_term(batch: TextBatch, student: ModelOutputs) -> PerRow:
     """Return the loss of the head's logits on the labels. Errors: DistilvecError for a recipe without a task."""
     if batch.labels is None:
         raise DistilvecError(
-            "method.name",
             "the method has the term 'task', which learns labels, and the recipe has no task.",
             "Give the recipe a task, or the term no weight (method.weights.task=0).",
+            key="method.name",
         )
     assert student.logits is not None
     return task_loss(student.logits, batch.labels, batch.score_range)

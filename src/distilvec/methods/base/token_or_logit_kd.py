@@ -45,7 +45,7 @@ class TokenOrLogitKD(Objective):
         several = context.task is not None and context.task.kind == "multilabel"
         if form == "logits" and several and not self.learns_several_classes:
             raise DistilvecError(
-                "task.type", "the method compares distributions over classes; found 'multilabel'.", "Take mined."
+                "the method compares distributions over classes; found 'multilabel'.", "Take mined.", key="task.type"
             )
         uses_simcse = self.has_weight("simcse")
         self.needs_fixed_batch = self.needs_fixed_batch or uses_simcse
@@ -88,10 +88,10 @@ def _choose_form(on: On, context: ObjectiveContext, scores: Form | None) -> Form
     has_class_logits = task is not None and not is_sts and context.teacher.logits
     if (on == "logits" and not has_class_logits) or (on == "auto" and is_sts and scores is None):
         raise DistilvecError(
-            "method.options.on",
             "class logits need a task with classes, and a teacher fine-tuned on that task; found "
             f"{'no task' if task is None else task.kind}.",
             "Set on: hidden, or take dskd.",
+            key="method.options.on",
         )
     if on == "auto" and is_sts:
         return scores or "hidden"

@@ -69,7 +69,7 @@ def _chosen_column(name: str, names: Sequence[str], origin: str, key: str) -> st
         return name
     hint = nearest(name, names) or "."
     problem = f"{origin} has no column '{name}' ({', '.join(names)}){hint}"
-    raise ColumnError(key, problem, "Correct teacher.columns.", "Correct --column.")
+    raise ColumnError(problem, "Correct teacher.columns.", "Correct --column.", key=key)
 
 
 def _no_usual_name(missing: Sequence[Part], names: Sequence[str], origin: str, key: str) -> DistilvecError:
@@ -82,7 +82,7 @@ def _no_usual_name(missing: Sequence[Part], names: Sequence[str], origin: str, k
         f"({'; '.join(tried)})."
     )
     if not key.startswith("teacher."):
-        return DistilvecError(key, problem, "Rename the columns.")
+        return DistilvecError(problem, "Rename the columns.", key=key)
     mapping = ", ".join(f"{part}: NAME" for part in missing)
     options = " ".join(f"--column {part}=NAME" for part in missing)
-    return ColumnError(key, problem, f"Name yours: teacher.columns='{{{mapping}}}'.", f"Name yours: {options}.")
+    return ColumnError(problem, f"Name yours: teacher.columns='{{{mapping}}}'.", f"Name yours: {options}.", key=key)

@@ -103,9 +103,9 @@ def damaged(folder: Path, problem: str) -> DistilvecError:
     """The error for damage in a cache."""
     command = shlex.join(["distilvec", "cache", "verify", str(folder), "--repair"])
     return DistilvecError(
-        KEY_NAME,
         f"teacher cache {folder}: {problem}. `{command}` drops the damaged shards; "
         "filling the cache computes them again.",
+        key=KEY_NAME,
     )
 
 
@@ -246,7 +246,7 @@ def begin(manifest: Path, content: str) -> None:
     with creating(KEY_NAME, folder):
         # The manifest is looked for after the files: another process may begin the cache in between.
         if _has_other_files(folder) and not manifest.exists():
-            raise DistilvecError(KEY_NAME, f"{folder} is not a teacher cache.", "Choose another folder.")
+            raise DistilvecError(f"{folder} is not a teacher cache.", "Choose another folder.", key=KEY_NAME)
         folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
         if not manifest.exists():  # else another process held the lock first, and wrote it

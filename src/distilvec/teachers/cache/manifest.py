@@ -130,7 +130,7 @@ class Manifest:
         if differences:
             lines = "".join(f"\n  {line}" for line in differences)
             problem = f"{what} holds other vectors:{lines}\nSet these back in the recipe, or use another path."
-            raise DistilvecError(key, problem)
+            raise DistilvecError(problem, key=key)
 
     def to_json(self) -> str:
         """Content of manifest.json; the same for equal manifests."""
@@ -152,9 +152,9 @@ def read_manifest(path: Path) -> Manifest:
             raise
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
         raise DistilvecError(
-            "cache.path",
             f"{path} cannot be read as a teacher cache's manifest ({first_line(error)}).",
             "Restore the file, or remove the folder to compute it again.",
+            key="cache.path",
         ) from None
     return manifest
 

@@ -90,7 +90,7 @@ class VectorTable:
             self.roles = self.roles[:1]
         self.paths = table_files(path, is_parquet, key)
         if not self.paths or not self.paths[0].is_file():
-            raise DistilvecError(key, f"no Parquet file at {path}.", "Give a .parquet file or a folder of them.")
+            raise DistilvecError(f"no Parquet file at {path}.", "Give a .parquet file or a folder of them.", key=key)
         with self._readable(self.paths[0]):
             self.schema = pq.read_schema(self.paths[0])
         self.is_quantized = QUANTIZED in (self.schema.metadata or {})
@@ -174,7 +174,7 @@ class VectorTable:
                 "Keep one row of each text and role, or state what to do: teacher.repeats (--repeats) is first or "
                 "drop. Roles with vectors of their own need different prompts."
             )
-            raise DistilvecError(self.key, problem, fix)
+            raise DistilvecError(problem, fix, key=self.key)
 
     def keys_of(self, rows: pa.Table) -> Keys:
         """The keys of rows of the table, V16 [n], for tables of one role or with a column of roles."""
@@ -208,7 +208,7 @@ class VectorTable:
             raise self._error(f"has damaged metadata ({first_line(error)}). Export the table again.") from None
 
     def _error(self, problem: str, path: Path | None = None) -> DistilvecError:
-        return DistilvecError(self.key, f"{path or self.path} {problem}")
+        return DistilvecError(f"{path or self.path} {problem}", key=self.key)
 
     @contextmanager
     def _readable(self, path: Path) -> Iterator[None]:
@@ -391,10 +391,10 @@ def _record_batch(
     missing = rows[positions < 0]
     if len(missing):
         raise DistilvecError(
-            KEY_NAME,
             f"{len(missing):,} rows have no vector in {cache.folder}, such as "
             f"{beginning(corpus.stored(missing[:1])[0])}.",
             "Run `distilvec cache fill` first.",
+            key=KEY_NAME,
         )
     roles = [corpus.roles[source] for source in corpus.sources[rows]]
     columns = [pa.array(corpus.stored(rows)), pa.array(roles)]
@@ -419,7 +419,7 @@ def import_parquet(path: Path, cache: TeacherCache, role: Role = "document") -> 
     missing = sorted(set(cache.signals) - set(table.columns))
     if missing:
         column = _COLUMNS.get(missing[0], missing[0])
-        raise DistilvecError(table.key, f"{path} has no column '{column}', which {cache.folder} has.", "Add it.")
+        raise DistilvecError(f"{path} has no column '{column}', which {cache.folder} has.", "Add it.", key=table.key)
     table.check_conflicts(cache.signals)
     with cache.writing():
         return sum(append_rows(cache, table.rows(cache.signals)))

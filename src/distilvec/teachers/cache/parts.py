@@ -36,7 +36,7 @@ class Share:
         match = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text.strip())
         if match is None or int(match[1]) > int(match[2]):
             raise DistilvecError(
-                "--shard", f"found '{text}'; expected i/n, share i of n from 1.", "Give for example 2/4."
+                f"found '{text}'; expected i/n, share i of n from 1.", "Give for example 2/4.", key="--shard"
             )
         return cls(int(match[1]), int(match[2]))
 
@@ -113,10 +113,10 @@ def merge(cache: TeacherCache, folders: Sequence[Path]) -> int:
                 continue
             if is_stored.any():
                 raise DistilvecError(
-                    KEY_NAME,
                     f"{int(is_stored.sum()):,} of the {len(keys):,} texts of shard {shard.number} in {folder} are in "
                     f"{cache.folder} already.",
                     f"Remove {folder} and fill the cache.",
+                    key=KEY_NAME,
                 )
             cache.adopt(shard, folder, keys)
             count += 1

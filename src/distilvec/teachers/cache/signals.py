@@ -206,7 +206,9 @@ def _to_float16(rows: npt.NDArray[np.float32]) -> Array:
 def _selection(selected: Rows, grams: list[npt.NDArray[np.float32]]) -> dict[str, Ragged]:
     """Selected pairs [batch, m, 2] and their Gram matrices ([batch, m, m] a layer), without padding."""
     if selected.max(initial=0) > _MAX_POSITION:
-        raise DistilvecError("teacher.max_length", f"found token {selected.max():,}; give at most {_MAX_POSITION:,}.")
+        raise DistilvecError(
+            f"found token {selected.max():,}; give at most {_MAX_POSITION:,}.", key="teacher.max_length"
+        )
     counts = (selected[..., 0] >= 0).sum(1, dtype=np.int64)
     is_pair = np.arange(selected.shape[1]) < counts[:, None]
     pairs = selected[is_pair].astype(np.int16)

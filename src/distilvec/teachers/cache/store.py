@@ -168,7 +168,7 @@ class TeacherCache:
         """
         if set(signals) != set(self.signals):
             raise DistilvecError(
-                KEY_NAME, f"{self.folder} stores {[*self.signals]}; found {[*signals]}.", "Use another."
+                f"{self.folder} stores {[*self.signals]}; found {[*signals]}.", "Use another.", key=KEY_NAME
             )
         with self.writing():
             keys = np.ascontiguousarray(keys, dtype=KEY)
@@ -336,9 +336,9 @@ class TeacherCache:
         signal = self.signals.get(name)
         if signal is None or signal.uneven != uneven:
             raise DistilvecError(
-                KEY_NAME,
                 f"{self.folder} has no signal '{name}', only {', '.join(self.signals)}.",
                 "Fill another cache.",
+                key=KEY_NAME,
             )
         return signal
 
@@ -351,8 +351,8 @@ def _identity(shard: Shard) -> tuple[Any, ...]:
 def _manifest_of(folder: Path) -> Manifest:
     if not (folder / MANIFEST).is_file():
         raise DistilvecError(
-            KEY_NAME,
             f"{folder} is not a teacher cache: it has no {MANIFEST}.",
             "Give the folder that `distilvec cache fill` prints.",
+            key=KEY_NAME,
         )
     return read_manifest(folder / MANIFEST)

@@ -57,9 +57,9 @@ def refuse(is_valid: Any, problem: str, describe: Describe, fix: str = _INVALID)
     text = beginning(describe(int(np.argmin(is_valid))))
     count = int((~is_valid).sum())
     raise DistilvecError(
-        "teacher",
         f"{problem}: {count:,} of {len(is_valid):,} texts, such as {text}.",
         f"{fix} Shards before are kept.",
+        key="teacher",
     )
 
 
@@ -82,7 +82,7 @@ def beginning(text: str) -> str:
 
 def _wrong_shape(what: str, values: Array, expected: str, rows: int) -> DistilvecError:
     return DistilvecError(
-        "teacher",
         f"the teacher's {what} have shape {values.shape} and type {values.dtype}; expected {expected}, for {rows:,} "
         "texts, as the cache's manifest has it. The model has changed since: choose another cache folder.",
+        key="teacher",
     )

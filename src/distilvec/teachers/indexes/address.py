@@ -58,24 +58,26 @@ def read_address(text: str | Path, key: str) -> Address:
     if not separator:
         return _file_address(text, key)
     if scheme not in SCHEMES:
-        raise DistilvecError(key, f"no index has the scheme '{scheme}://'.", f"Give {EXAMPLES}.")
+        raise DistilvecError(f"no index has the scheme '{scheme}://'.", f"Give {EXAMPLES}.", key=key)
     if has_password(text):
         variable = "QDRANT_API_KEY" if scheme == "qdrant" else "PGPASSWORD (or DISTILVEC_INDEX_PASSWORD)"
         raise DistilvecError(
-            key,
             f"the address with '{scheme}://' holds a password, which would end up in recipes and logs.",
             f"Remove it, and set the environment variable {variable}. An @ in a name is written as %40.",
+            key=key,
         )
     try:
         parts = urlsplit(text)
         _ = parts.port  # parsed only now
         setting = unknown_setting(text)
     except ValueError:  # without the text, which may hold a password
-        raise DistilvecError(key, f"the address with '{scheme}://' is not valid.", f"Give {EXAMPLES}.") from None
+        raise DistilvecError(f"the address with '{scheme}://' is not valid.", f"Give {EXAMPLES}.", key=key) from None
     if setting is not None:
-        raise DistilvecError(key, f"the address with '{scheme}://' has {setting}, which is not known.", "Correct it.")
+        raise DistilvecError(
+            f"the address with '{scheme}://' has {setting}, which is not known.", "Correct it.", key=key
+        )
     if not parts.path.rpartition("/")[2]:
-        raise DistilvecError(key, f"{text} names no table or collection.", f"Give {EXAMPLES}.")
+        raise DistilvecError(f"{text} names no table or collection.", f"Give {EXAMPLES}.", key=key)
     return Address(SCHEMES[scheme], text)
 
 
@@ -83,14 +85,14 @@ def _file_address(text: str, key: str) -> Address:
     path = Path(text)
     if sets_secret(text) and not path.exists():  # libpq's other form: host=... password=...
         problem = "this is no address, and it holds a password, which would end up in recipes and logs."
-        raise DistilvecError(key, problem, f"Give {EXAMPLES}.")
+        raise DistilvecError(problem, f"Give {EXAMPLES}.", key=key)
     kind = ENDINGS.get(path.suffix.lower())
     if kind is None and _is_parquet_folder(path):
         kind = "parquet"
     if kind is None and path.exists():
         raise nothing_to_read(path, key)
     if kind is None:
-        raise DistilvecError(key, f"{text}: no known kind of index.", f"Give {EXAMPLES}.")
+        raise DistilvecError(f"{text}: no known kind of index.", f"Give {EXAMPLES}.", key=key)
     return Address(kind, text, path)
 
 
@@ -103,7 +105,7 @@ def nothing_to_read(path: Path, key: str, expected: str = "vectors") -> Distilve
     fix = "Write texts and vectors to a Parquet file with the columns text and embedding."
     if "chroma.sqlite3" in (*entries, path.name):
         fix += " Chroma gives them by collection.get(include=['documents', 'embeddings'])."
-    return DistilvecError(key, problem, fix)
+    return DistilvecError(problem, fix, key=key)
 
 
 def _is_parquet_folder(path: Path) -> bool:

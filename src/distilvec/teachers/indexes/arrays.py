@@ -22,13 +22,13 @@ class ArrayIndex(Reader):
         self.path = path
         self.key = key
         if not path.is_file():
-            raise DistilvecError(key, f"no file at {path}.", "Check the path.")
+            raise DistilvecError(f"no file at {path}.", "Check the path.", key=key)
         self.array = open_npy(path, key) if path.suffix.lower() == ".npy" else open_faiss(path, key)
         if texts is None:
             raise DistilvecError(
-                _TEXTS,
                 f"{path} holds {self.array.rows:,} vectors and no texts.",
                 "Give the file of their texts: one for each row, or with an id that the index has.",
+                key=_TEXTS,
             )
         ids, lines, self.origins = _read_texts(texts, columns)
         self.ids, self.texts = self._pair(texts, ids, lines)
@@ -65,7 +65,7 @@ class ArrayIndex(Reader):
         if self.array.ids is None:
             if len(texts) != rows:
                 problem = f"{path} has {len(texts):,} texts, {self.path} {rows:,} vectors"
-                raise DistilvecError(_TEXTS, f"{problem}.", "Give one text for each row, in the same order.")
+                raise DistilvecError(f"{problem}.", "Give one text for each row, in the same order.", key=_TEXTS)
             return ids or [str(number) for number in range(rows)], texts
 
         own_ids = [str(number) for number in self.array.ids.tolist()]
@@ -86,7 +86,7 @@ class ArrayIndex(Reader):
                 return own_ids, texts
             if not are_lines:
                 problem = f"{self.path} has ids such as {own_ids[0]}, and {path} {len(texts):,} texts without ids"
-                raise DistilvecError(_TEXTS, f"{problem}.", "Add a column id.")
+                raise DistilvecError(f"{problem}.", "Add a column id.", key=_TEXTS)
             if not was_numbered:
                 log(f"index: the ids of {self.path} are line numbers of {path}, counted from {first}")
             ids = [str(first + number) for number in range(len(texts))]
@@ -94,10 +94,10 @@ class ArrayIndex(Reader):
         text_by_id: dict[str, str | None] = {}
         for name, text in zip(ids, texts, strict=True):
             if text_by_id.setdefault(name, text) != text:
-                raise DistilvecError(_TEXTS, f"{path} has two texts with the id {name}.", "Keep one of them.")
+                raise DistilvecError(f"{path} has two texts with the id {name}.", "Keep one of them.", key=_TEXTS)
         if rows and not any(name in text_by_id for name in own_ids):
             examples = f"{self.path} has ids such as {own_ids[0]}, {path} such as {next(iter(text_by_id), 'none')}"
-            raise DistilvecError(_TEXTS, f"no text has an id of the index: {examples}.", "Give the index's ids.")
+            raise DistilvecError(f"no text has an id of the index: {examples}.", "Give the index's ids.", key=_TEXTS)
         return own_ids, [text_by_id.get(name) for name in own_ids]
 
 
@@ -116,7 +116,7 @@ def _read_texts(
         texts.append(None if text is None else text.rstrip("\n"))
         value = field_of(row, names["id"]) if "id" in names else None
         if value is None and "id" in names:
-            raise DistilvecError(_TEXTS, f"{where.place}: no id.", "Give each text the id of its vector.")
+            raise DistilvecError(f"{where.place}: no id.", "Give each text the id of its vector.", key=_TEXTS)
         ids.append(read_id(value, number))
         if "origin" in names:
             origins.setdefault(texts[-1] or "", read_origin(field_of(row, names["origin"])))

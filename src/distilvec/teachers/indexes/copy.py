@@ -99,7 +99,7 @@ def local_table(section: TeacherSection, root: Path, refresh: bool = False) -> T
             if _content(section, address) != content:
                 remove(folder)
                 problem = f"{address.text} was changed while it was read."
-                raise DistilvecError(KEY, problem, "Run it again when nothing writes to it.")
+                raise DistilvecError(problem, "Run it again when nothing writes to it.", key=KEY)
         elif not about["plain"]:
             log(f"index: the copy of {address.text} in {folder} is used")
     _log_left_out(about, address)
@@ -275,7 +275,7 @@ def _no_rows(address: Address, state: CopyState) -> DistilvecError:
     problem = f"{address.text} has {state.rows:,} rows, none with a text and a vector"
     if reasons:
         problem = f"{problem}: {', '.join(reasons)}"
-    return DistilvecError(KEY, f"{problem}.", "Check the columns.")
+    return DistilvecError(f"{problem}.", "Check the columns.", key=KEY)
 
 
 def _check_repeats(section: TeacherSection, folder: Path, state: CopyState) -> CopyState:
@@ -360,7 +360,7 @@ def _table(batch: Batch, rows: list[int], vectors: Vectors, address: Address, st
         texts = pa.array([batch.texts[row] for row in rows], pa.large_string())
     except UnicodeEncodeError as error:  # halves of characters, which JSON can hold
         problem = f"{address.text} has a text that is not valid Unicode ({first_line(error)})."
-        raise DistilvecError(KEY, problem, "Correct or remove it.") from None
+        raise DistilvecError(problem, "Correct or remove it.", key=KEY) from None
     columns = {
         "text": texts,
         FINAL: pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1]),
@@ -388,7 +388,7 @@ def _roles(batch: Batch, rows: list[int], address: Address, must_be_roles: bool)
             role = role.decode(errors="replace")
         if must_be_roles and role not in (None, *ROLE_VALUES):
             problem = f"{address.text} has the role {role!r} (row {batch.ids[row]}); expected query or document."
-            raise DistilvecError(KEY, problem, "Correct it, or name no column of roles.")
+            raise DistilvecError(problem, "Correct it, or name no column of roles.", key=KEY)
         roles.append(role if role in ROLE_VALUES else None)
     return roles
 
@@ -397,7 +397,7 @@ def _join(tables: list[pa.Table], address: Address) -> pa.Table:
     try:
         return pa.concat_tables(tables)
     except pa.ArrowInvalid:
-        raise DistilvecError(KEY, f"{address.text} has vectors of different dims.", "Give one model's.") from None
+        raise DistilvecError(f"{address.text} has vectors of different dims.", "Give one model's.", key=KEY) from None
 
 
 def _write(path: Path, table: pa.Table) -> None:
@@ -438,7 +438,7 @@ def _content(section: TeacherSection, address: Address) -> str:
 
 def _regular_file(path: Path, key: str) -> Path:
     if path.exists() and not path.is_file():
-        raise DistilvecError(key, f"{path} is not a file.", "Give a file.")
+        raise DistilvecError(f"{path} is not a file.", "Give a file.", key=key)
     return path
 
 

@@ -48,7 +48,7 @@ class ArrowFiles(Reader):
         self.key = key
         self.paths = table_files(path, is_parquet, key)
         if not self.paths or not self.paths[0].is_file():
-            raise DistilvecError(key, f"no file at {path}.", "Give a file, or a folder of Parquet files.")
+            raise DistilvecError(f"no file at {path}.", "Give a file, or a folder of Parquet files.", key=key)
         self.is_parquet = path.is_dir() or path.suffix.lower() == ".parquet"
         with self._readable():
             schema = self._schema(self.paths[0])
@@ -133,7 +133,7 @@ class ArrowFiles(Reader):
             raise
         except Exception as error:
             problem = f"cannot be read: {first_line(error)}. Give whole Parquet or Arrow files"
-            raise DistilvecError(self.key, f"{self.path} {problem}.") from None
+            raise DistilvecError(f"{self.path} {problem}.", key=self.key) from None
 
 
 def field_names(schema: pa.Schema) -> list[str]:
@@ -166,7 +166,7 @@ def record_batch(
     values = _column(batch, columns["text"])
     if not (_is_any(values.type, (*_TEXTS, *_BYTES)) or pa.types.is_null(values.type)):
         problem = f"{origin} has type {values.type} in column '{columns['text']}'; expected texts."
-        raise DistilvecError(key, problem, "Name the column of the texts.")
+        raise DistilvecError(problem, "Name the column of the texts.", key=key)
     texts = _python_values(values)
     texts = [read_text(text, row, origin, key) for row, text in zip(ids, texts, strict=True)]
     roles = _column(batch, columns["role"]).to_pylist() if "role" in columns else None
@@ -224,7 +224,7 @@ def _vectors(column: pa.Array, name: str, origin: str, key: str) -> Vectors | li
         problem = f"{origin} has type {column.type} in column '{name}'; expected lists of floats."
         is_unsigned = is_list and pa.types.is_unsigned_integer(value_type)
         raise DistilvecError(
-            key, problem, UNSIGNED if is_unsigned else "Convert it, or name the column of the vectors."
+            problem, UNSIGNED if is_unsigned else "Convert it, or name the column of the vectors.", key=key
         )
     values = column.flatten()
     rows = len(column)

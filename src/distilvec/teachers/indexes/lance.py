@@ -22,11 +22,11 @@ class LanceTable(Reader):
         self.path = path
         self.key = key
         if not path.is_dir():
-            raise DistilvecError(key, f"no LanceDB table at {path}.", "Give FOLDER/TABLE.lance.")
+            raise DistilvecError(f"no LanceDB table at {path}.", "Give FOLDER/TABLE.lance.", key=key)
         try:
             self.table = lancedb.connect(path.parent).open_table(path.stem)
         except (ValueError, RuntimeError, OSError) as error:
-            raise DistilvecError(key, f"{path} is not a LanceDB table: {first_line(error)}.") from None
+            raise DistilvecError(f"{path} is not a LanceDB table: {first_line(error)}.", key=key) from None
         self.columns = find_columns(field_names(self.table.schema), columns, str(path), key)
 
     @property
@@ -58,4 +58,4 @@ class LanceTable(Reader):
                     yield record_batch(batch, self.columns, first, end, str(self.path), self.key)
                     first = end
         except (ValueError, RuntimeError, OSError) as error:
-            raise DistilvecError(self.key, f"{self.path} cannot be read: {first_line(error)}.") from None
+            raise DistilvecError(f"{self.path} cannot be read: {first_line(error)}.", key=self.key) from None

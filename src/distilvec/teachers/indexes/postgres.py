@@ -56,7 +56,7 @@ class PostgresTable(Reader):
         self.key = key
         self.error = psycopg.Error
         if not database:
-            raise DistilvecError(key, f"{address} names no table.", "Give postgresql://user@host/DATABASE/TABLE.")
+            raise DistilvecError(f"{address} names no table.", "Give postgresql://user@host/DATABASE/TABLE.", key=key)
         password = os.environ.get("DISTILVEC_INDEX_PASSWORD")
         uri = parts._replace(scheme="postgresql", path=f"/{database}").geturl()
         settings: dict[str, Any] = {"client_encoding": "utf8"}  # of a database in SQL_ASCII, strings come as bytes
@@ -73,7 +73,7 @@ class PostgresTable(Reader):
                 blocks, kind, self.types = self._describe()
             if kind not in ("r", "m"):  # a table or a materialized view: others have no blocks to read by
                 problem = f"{address} is a view or a partitioned table."
-                raise DistilvecError(key, problem, "Name a table or a partition.")
+                raise DistilvecError(problem, "Name a table or a partition.", key=key)
             self.blocks = blocks
             self.columns = find_columns(self._names(columns), columns, address, key)
             with self._readable():
@@ -137,7 +137,7 @@ class PostgresTable(Reader):
             yield
         except self.error as error:
             fix = next((fix for words, fix in _FIXES.items() if words in str(error)), "")
-            raise DistilvecError(self.key, f"{self.address} cannot be read: {first_line(error)}.", fix) from None
+            raise DistilvecError(f"{self.address} cannot be read: {first_line(error)}.", fix, key=self.key) from None
 
     def _names(self, columns: Mapping[Part, str] | None) -> list[str]:
         """Names of the columns, and of fields of columns of JSON that `columns` names: metadata.text."""
@@ -187,7 +187,7 @@ class PostgresTable(Reader):
             return sql.Identifier(name)
         if kind != "text":
             problem = f"{self.address} has type {kind} in column '{name}'; expected texts."
-            raise DistilvecError(self.key, problem, "Name the column of the texts.")
+            raise DistilvecError(problem, "Name the column of the texts.", key=self.key)
         return sql.SQL("{}::text").format(sql.Identifier(name))
 
     def _describe(self) -> tuple[int, str, dict[str, str]]:

@@ -40,7 +40,7 @@ class QdrantCollection(Reader):
                 api_key = os.environ.get("QDRANT_API_KEY")
                 self.client = QdrantClient(host=parts.hostname, port=parts.port or 6333, api_key=api_key, timeout=60)
             elif not (Path(folder) / "meta.json").is_file():
-                raise DistilvecError(key, f"{folder} is not the folder of an embedded Qdrant.", "Check the path.")
+                raise DistilvecError(f"{folder} is not the folder of an embedded Qdrant.", "Check the path.", key=key)
             else:
                 self.client = QdrantClient(path=folder)
         except DistilvecError:
@@ -119,7 +119,7 @@ class QdrantCollection(Reader):
         return vectors.get(self.vector) if isinstance(vectors, dict) else vectors
 
     def _unreadable(self, error: Exception) -> DistilvecError:
-        return DistilvecError(self.key, f"{self.address} cannot be read: {first_line(error)}.")
+        return DistilvecError(f"{self.address} cannot be read: {first_line(error)}.", key=self.key)
 
     def _vector_name(self, vectors: dict[str, Any]) -> str:
         """The name of the vector, "" for one without a name. Errors: DistilvecError for a multivector, or none."""
@@ -135,15 +135,17 @@ class QdrantCollection(Reader):
         is_multivector = name in vectors and name not in dense
         if is_multivector or (vectors and not dense):
             problem = f"{self.address} has several vectors for each point (a multivector) under the name '{name or ''}'"
-            raise DistilvecError(self.key, f"{problem}; expected one.", "Name a collection with one vector a point.")
+            raise DistilvecError(
+                f"{problem}; expected one.", "Name a collection with one vector a point.", key=self.key
+            )
         if not vectors:
-            raise DistilvecError(self.key, f"{self.address} has no dense vector.", "Name another collection.")
+            raise DistilvecError(f"{self.address} has no dense vector.", "Name another collection.", key=self.key)
         if name not in dense:
             raise ColumnError(
-                self.key,
                 f"{self.address} has the vectors {', '.join(dense)}.",
                 "Name one: teacher.columns='{embedding: NAME}'.",
                 "Name one: --column embedding=NAME.",
+                key=self.key,
             )
         return str(name)
 

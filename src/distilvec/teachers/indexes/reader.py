@@ -123,9 +123,9 @@ def read_text(value: Any, row: str, origin: str, key: str) -> str | None:
             return bytes(value).decode("utf-8")
         except UnicodeDecodeError:
             problem = f"{origin}: the text of row {row} is not UTF-8."
-            raise DistilvecError(key, problem, "Convert the column, or name the one that holds texts.") from None
+            raise DistilvecError(problem, "Convert the column, or name the one that holds texts.", key=key) from None
     problem = f"{origin}: the text of row {row} is of type {type(value).__name__}; expected a string."
-    raise DistilvecError(key, problem, "Name the column of the texts.")
+    raise DistilvecError(problem, "Name the column of the texts.", key=key)
 
 
 def read_id(value: Any, number: int) -> str:
@@ -185,9 +185,9 @@ def _matrix(batch: Batch, rows: list[int], origin: str, key: str) -> Vectors:
             vector = batch.vectors[row]
             if vector is not None and isinstance(vector[0], Sequence):  # as an array of PostgreSQL may be
                 problem = f"{origin}: row {batch.ids[row]} has a list of vectors; expected a list of numbers."
-                raise DistilvecError(key, problem, "Give one vector a row, or name the column of the vectors.")
+                raise DistilvecError(problem, "Give one vector a row, or name the column of the vectors.", key=key)
             if vector is not None and len(vector) != len(first):
                 dims = f"row {batch.ids[row]} has {len(vector)} dimensions, row {batch.ids[rows[0]]} has {len(first)}"
                 problem = f"{origin} has vectors of different dims: {dims}."
-                raise DistilvecError(key, problem, "Give vectors of one model.")
+                raise DistilvecError(problem, "Give vectors of one model.", key=key)
         return np.array([batch.vectors[row] for row in rows], dtype=np.float32)

@@ -43,15 +43,15 @@ def open_npy(path: Path, key: str) -> VectorFile:
         if "Python objects" in str(error):  # numpy names the cause in its message alone
             problem = f"{path} holds Python objects; expected floats [rows, dim]."
             fix = "Save an array of floats: np.save(FILE, np.stack(list(VECTORS)).astype(np.float32))."
-            raise DistilvecError(key, problem, fix) from None
-        raise DistilvecError(key, f"{path} is not a .npy array: {first_line(error)}.") from None
+            raise DistilvecError(problem, fix, key=key) from None
+        raise DistilvecError(f"{path} is not a .npy array: {first_line(error)}.", key=key) from None
     if not isinstance(vectors, np.ndarray):  # a file of several arrays with the name of one
         vectors.close()
-        raise DistilvecError(key, f"{path} is not a .npy array.", "Save one array [rows, dim].")
+        raise DistilvecError(f"{path} is not a .npy array.", "Save one array [rows, dim].", key=key)
     if vectors.ndim != 2 or vectors.dtype.kind not in "fi":
         content = f"{vectors.dtype} {list(vectors.shape)}"
         fix = UNSIGNED if vectors.dtype.kind == "u" else "Convert it."
-        raise DistilvecError(key, f"{path} holds {content}; expected floats [rows, dim].", fix)
+        raise DistilvecError(f"{path} holds {content}; expected floats [rows, dim].", fix, key=key)
 
     def read(start: int, end: int) -> Vectors:
         with np.errstate(over="ignore"):  # doubles beyond float32 become infinite, and are left out
@@ -73,14 +73,14 @@ def open_faiss(path: Path, key: str) -> VectorFile:
             read_inner(0, 1)
     except (RuntimeError, MemoryError, AttributeError) as error:
         problem = f"cannot be read by FAISS, or gives no vectors back ({first_line(error)})"
-        raise DistilvecError(key, f"{path} {problem}.", "Give an index with vectors.") from None
+        raise DistilvecError(f"{path} {problem}.", "Give an index with vectors.", key=key) from None
 
     def read(start: int, end: int, owner: Any = index) -> Vectors:
         """Rows of the inner index, which FAISS frees with its `owner`: this function keeps a reference to both."""
         try:
             return read_inner(start, end)
         except RuntimeError as error:
-            raise DistilvecError(key, f"{path} cannot be read by FAISS: {first_line(error)}.") from None
+            raise DistilvecError(f"{path} cannot be read by FAISS: {first_line(error)}.", key=key) from None
 
     names = {faiss.METRIC_INNER_PRODUCT: "inner product", faiss.METRIC_L2: "L2"}
     metric = names.get(index.metric_type, f"FAISS's metric {index.metric_type}")

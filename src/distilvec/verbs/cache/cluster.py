@@ -35,10 +35,10 @@ def fill_on_ray(job: Job, teacher: Teacher, options: RayOptions) -> TeacherCache
     _refuse_others(teacher, "--ray")
     if reads_tokens(teacher):
         raise DistilvecError(
-            "--ray",
             f"{job.recipe.name} stores token signals of {teacher.info.name}; workers on Ray compute sentence vectors "
             "only.",
             "Use --shard i/n and `distilvec cache merge`.",
+            key="--ray",
         )
     cache, corpus = open_cache(job, teacher), teacher.corpus
     if not (missing := count_missing(cache, corpus)):
@@ -84,10 +84,10 @@ def merge_shares(job: Job, teacher: Teacher) -> TeacherCache:
         part.remove()
     if missing := count_missing(cache, teacher.corpus):
         raise DistilvecError(
-            "--shard",
             f"{missing:,} of {len(teacher.corpus):,} texts have no vectors in {cache.folder} yet; found were "
             f"{', '.join(folder.name for folder in folders) or 'no shares'}, which are merged.",
             "Compute the other shares, or fill the cache: distilvec cache fill.",
+            key="--shard",
         )
     return cache
 
@@ -104,4 +104,4 @@ def _refuse_others(teacher: Teacher, option: str) -> None:
     """DistilvecError for a teacher that is no model on the machine."""
     if teacher.section.local_model is None:
         kind = "is behind an API, whose concurrency is teacher.api.concurrency" if teacher.section.api else "is a table"
-        raise DistilvecError(option, f"the teacher {teacher.info.name} {kind}.", "Leave the option out.")
+        raise DistilvecError(f"the teacher {teacher.info.name} {kind}.", "Leave the option out.", key=option)

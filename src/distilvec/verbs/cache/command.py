@@ -74,10 +74,10 @@ def cache_fill(
     Of a sweep, those of all its runs. The same command again resumes.
     """
     if ray is not None and shard is not None:
-        raise DistilvecError("--shard", "--shard and --ray cannot be combined: Ray divides the shards itself.")
+        raise DistilvecError("--shard and --ray cannot be combined: Ray divides the shards itself.", key="--shard")
     if ray is None and (workers > 1 or gpus_per_worker):
         raise DistilvecError(
-            "--workers", "--workers and --gpus-per-worker need --ray.", "Add --ray local, or a cluster's address."
+            "--workers and --gpus-per-worker need --ray.", "Add --ray local, or a cluster's address.", key="--workers"
         )
     if ray is not None:
         require_extra("ray", "--ray")
@@ -127,7 +127,7 @@ def cache_verify(
     if problems and not repair:
         command = shlex.join(["distilvec", "cache", "verify", str(folder), "--repair"])
         fix = f"`{command}` drops them."
-        raise DistilvecError("cache.path", f"{len(problems)} damaged shard(s) in {folder}.", fix)
+        raise DistilvecError(f"{len(problems)} damaged shard(s) in {folder}.", fix, key="cache.path")
     print("repaired" if problems else "every shard matches its checksum")
 
 
@@ -224,7 +224,7 @@ def _load_single_run(name: str, variant: list[str] | None, overrides: list[str] 
     runs = _load_runs(name, variant, overrides)
     if len(runs.members) > 1:
         problem = f"{name} is a sweep of {len(runs.members)} runs, which may have different caches."
-        raise DistilvecError("sweep", problem, "Name one run: sweep=null, with its --variant and its keys.")
+        raise DistilvecError(problem, "Name one run: sweep=null, with its --variant and its keys.", key="sweep")
     return runs.first.recipe
 
 

@@ -150,9 +150,9 @@ def check_index(
             student = FirstDims(embedder, index.dim, index.normalized)
         elif embedder.dim < index.dim:
             raise DistilvecError(
-                "model",
                 f"{embedder.name} gives vectors of {embedder.dim} dimensions, the index has {index.dim}.",
                 f"Train one that can: {distill}.",
+                key="model",
             )
         log_similarity(index.section, index.normalized)
         judgement = judge_encoder(student, index, sample)

@@ -32,7 +32,7 @@ def index_keys(
     name = str(index)
     if address.path is not None:
         if not address.path.exists():
-            raise DistilvecError(key, f"{name} does not exist.", "Check the path.")
+            raise DistilvecError(f"{name} does not exist.", "Check the path.", key=key)
         name = str(absolute_path(address.path))
     keys: dict[str, Any] = {"vectors": name}
     if columns:
@@ -55,9 +55,9 @@ def read_columns(words: Sequence[str]) -> dict[str, str]:
         part, equals, name = word.partition("=")
         if not equals or not name or part not in PARTS:
             raise DistilvecError(
-                "--column", f"{word!r} is not PART=NAME. Parts: {', '.join(PARTS)}; as in text=content."
+                f"{word!r} is not PART=NAME. Parts: {', '.join(PARTS)}; as in text=content.", key="--column"
             )
         if part in columns:
-            raise DistilvecError("--column", f"{part} is given twice: {columns[part]}, {name}.", "Give it once.")
+            raise DistilvecError(f"{part} is given twice: {columns[part]}, {name}.", "Give it once.", key="--column")
         columns[part] = name
     return columns

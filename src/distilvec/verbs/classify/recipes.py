@@ -145,7 +145,7 @@ def check_cut(size: str | int | None, layers: int | None) -> dict[str, Any]:
     Errors: DistilvecError for both.
     """
     if size is not None and layers is not None:
-        raise DistilvecError("size", "size and layers both say how small the student is.", "Give one of them.")
+        raise DistilvecError("size and layers both say how small the student is.", "Give one of them.", key="size")
     if size is not None:
         return {"size": str(size)}
     return {} if layers is None else {"layers": layers}
@@ -171,4 +171,4 @@ def check_overrides(overrides: Mapping[str, Any]) -> None:
     """DistilvecError for keys of a recipe that this verb decides on."""
     for key in overrides:
         if key.split(".")[0] in ("task", "corpus", "method", "name", "stages", "sweep", "more_teachers"):
-            raise DistilvecError(key, "is decided by classify.", "Change it in a recipe: distilvec run task.")
+            raise DistilvecError("is decided by classify.", "Change it in a recipe: distilvec run task.", key=key)

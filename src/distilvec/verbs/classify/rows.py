@@ -102,7 +102,9 @@ def read_labelled(
         for column_key, names in (("text", columns.texts), ("label", columns.labels)):
             for column in names:
                 if column not in row:
-                    raise DistilvecError(column_key, f"{where.place} has no column '{column}'; found {some_of(row)}.")
+                    raise DistilvecError(
+                        f"{where.place} has no column '{column}'; found {some_of(row)}.", key=column_key
+                    )
         at_text, at_label = Location("text", where.place), Location("label", where.place)
         texts = tuple(text_of(row[column], at_text, column) for column in columns.texts)
         cell = row[columns.labels[0]]
@@ -111,16 +113,16 @@ def read_labelled(
         elif not several and _looks_like_list(cell):
             fix = 'Write a JSON list in every row, such as ["billing", "refund"], or one label without brackets.'
             raise DistilvecError(
-                "label", f"{where.place}: {shown_value(cell)} looks like a list of labels, in a text.", fix
+                f"{where.place}: {shown_value(cell)} looks like a list of labels, in a text.", fix, key="label"
             )
         labels = () if several else (label_of(cell, at_label),)
         rows.append(LabelledText(texts, labels, _split_of(row.get(split))))
         if several:
             cells.append((at_label, cell))
     if columns is None:
-        raise DistilvecError(key, f"{place}: no rows.", "Give labelled texts, one a row.")
+        raise DistilvecError(f"{place}: no rows.", "Give labelled texts, one a row.", key=key)
     if several and len(columns.texts) == 2:
-        raise DistilvecError("label", f"{place}: pairs have one label each; found lists.", "Give one label a row.")
+        raise DistilvecError(f"{place}: pairs have one label each; found lists.", "Give one label a row.", key="label")
     marked: Sequence[str] | None = None
     if len(columns.labels) > 1:
         marked = columns.labels
@@ -136,16 +138,16 @@ def choose_columns(row: Row, text: Sequence[str], label: Sequence[str], place: s
     names = [str(name) for name in row]
     if len(text) > 2:
         problem = f"found {len(text)} columns of texts; a row is one text, or a pair."
-        raise DistilvecError("text", problem, "Give one or two columns.")
+        raise DistilvecError(problem, "Give one or two columns.", key="text")
     for key, stated in [*(("text", column) for column in text), *(("label", column) for column in label)]:
         if stated not in names:
             hint = nearest(stated, names) or "."
-            raise DistilvecError(key, f"{place} has no column '{stated}'{hint}", f"Found {some_of(names)}.")
+            raise DistilvecError(f"{place} has no column '{stated}'{hint}", f"Found {some_of(names)}.", key=key)
     by_lower = {name.lower(): name for name in names}
     label = tuple(label) or tuple(by_lower[usual] for usual in LABEL_NAMES if usual in by_lower)[:1]
     if not label:
         fix = f"Name it, or all columns of 0 and 1 that stand for a label each. Found {some_of(names)}."
-        raise DistilvecError("label", f"{place}: which column has the labels?", fix)
+        raise DistilvecError(f"{place}: which column has the labels?", fix, key="label")
     if text:
         return Columns(tuple(text), label)
     for pair in PAIR_NAMES:
@@ -153,7 +155,7 @@ def choose_columns(row: Row, text: Sequence[str], label: Sequence[str], place: s
             return Columns(tuple(by_lower[usual] for usual in pair), label)
     found = next((by_lower[usual] for usual in TEXT_NAMES if usual in by_lower), None)
     if found is None:
-        raise DistilvecError("text", f"{place}: which column has the texts?", f"Found {some_of(names)}.")
+        raise DistilvecError(f"{place}: which column has the texts?", f"Found {some_of(names)}.", key="text")
     return Columns((found,), label)
 
 
@@ -165,10 +167,10 @@ def _python_rows(source: Iterable[Any], key: str) -> Iterator[tuple[Location, Ro
     classes = class_names(features.to_dict() if hasattr(features, "to_dict") else None)
     expected = "expected a file, or rows such as {'text': ..., 'label': ...}"
     if not isinstance(rows, Iterable) or isinstance(rows, Mapping):
-        raise DistilvecError(key, f"{expected}; found a {type(source).__name__}.")
+        raise DistilvecError(f"{expected}; found a {type(source).__name__}.", key=key)
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
-            raise DistilvecError(key, f"{expected}; row {number} is a {type(row).__name__}.")
+            raise DistilvecError(f"{expected}; row {number} is a {type(row).__name__}.", key=key)
         yield Location(key, f"row {number}"), with_class_names(row, classes)
 
 

@@ -58,9 +58,9 @@ def read_and_split(
 ) -> tuple[LabelledTexts, Split]:
     """Read the rows and split them. Errors: DistilvecError with file, text, label, test or test_size as key."""
     if test is not None and test_size is not None:
-        raise DistilvecError("test_size", "the test rows are those of another file.", "Give the file or a share.")
+        raise DistilvecError("the test rows are those of another file.", "Give the file or a share.", key="test_size")
     if test_size is not None and not 0 < test_size < 1:
-        raise DistilvecError("test_size", f"found {test_size:g}.", "Give a share between 0 and 1, such as 0.2.")
+        raise DistilvecError(f"found {test_size:g}.", "Give a share between 0 and 1, such as 0.2.", key="test_size")
     data = read_labelled(file, text, label)
     test_data = None
     if test is not None:
@@ -87,7 +87,7 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
     elif column.train and (column.test or column.validation):
         if test_size is not None:
             problem = f"the test rows are those of the column {SPLIT}."
-            raise DistilvecError("test_size", problem, "Leave it out, or remove the column.")
+            raise DistilvecError(problem, "Leave it out, or remove the column.", key="test_size")
         train, validation, test_rows = _stated_rows(column, notes)
     else:
         train = column.every
@@ -116,10 +116,10 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
         if single:
             notes.append(f"trained on and not tested, with one text each: {some_of(single)}")
     if not test_rows:
-        raise DistilvecError(key, "no rows are left for the test.", "Give at least two rows of every label.")
+        raise DistilvecError("no rows are left for the test.", "Give at least two rows of every label.", key=key)
     if not train:
         problem = "no rows are left for the training: all of their texts are in the test or validation rows."
-        raise DistilvecError(key, problem, "Give training rows with other texts.")
+        raise DistilvecError(problem, "Give training rows with other texts.", key=key)
     if not validation:
         train, validation = _draw(train, origins, VALIDATION_SHARE, seed, LEAST_FOR_VALIDATION)
     split = Split(train, validation, test_rows, notes)
@@ -152,9 +152,9 @@ def write_split(files: Mapping[str, str], run: RunFolder) -> None:
     earlier = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.jsonl")}
     if earlier not in ({}, files) and (has_trained(run) or has_trained(run.teacher)):
         raise DistilvecError(
-            "--out",
             f"{run.path} holds a run on other rows; it is not trained further.",
             "Choose another folder, or start over with --restart, which moves that run aside.",
+            key="--out",
         )
     for name in earlier.keys() - files.keys():
         (folder / name).unlink()
@@ -178,10 +178,10 @@ def refuse_learned_rows(teacher: Path, split: Split) -> None:
     tested = sum(_text_key(row) in learned for row in split.test)
     if tested:
         raise DistilvecError(
-            "teacher",
             f"{teacher} has learned {tested:,} of the {len(split.test):,} test rows, so that they test nothing.",
             f"Test on rows that it has not read: the same --seed and --test-size as its run, or --test "
             f"{folder / TEST}.jsonl. Or take the model that it began as.",
+            key="teacher",
         )
 
 
@@ -351,7 +351,7 @@ def _check(split: Split, key: str, left_out: Sequence[LabelledText]) -> None:
     label_sets = {row.labels for row in split.train}
     if len(label_sets) == 1:
         problem = f"every training row has the same labels: {some_of(*label_sets) or 'none'}."
-        raise DistilvecError("label", problem, "Give rows of other labels.")
+        raise DistilvecError(problem, "Give rows of other labels.", key="label")
     labels_left_out = {label for row in left_out for label in row.labels}
     for name, rows in {"validation": split.validation, "test": split.test}.items():
         unknown = sorted({label for row in rows for label in row.labels} - set(classes))
@@ -360,7 +360,7 @@ def _check(split: Split, key: str, left_out: Sequence[LabelledText]) -> None:
             fix = "Add training rows of them, or correct the labels."
             if labels_left_out.intersection(unknown):
                 fix = "Add training rows of them with other texts: the texts of those there are also tested."
-            raise DistilvecError(key, problem, fix)
+            raise DistilvecError(problem, fix, key=key)
 
 
 def _distinct(rows: Sequence[LabelledText]) -> list[LabelledText]:

@@ -57,10 +57,12 @@ def compare_runs(folders: Sequence[Path], reference: str | None = None, column: 
     """
     if column not in MODELS:
         hint = nearest(column, MODELS) or "."
-        raise DistilvecError("--column", f"no column '{column}'{hint} Known: {', '.join(MODELS)}.")
+        raise DistilvecError(f"no column '{column}'{hint} Known: {', '.join(MODELS)}.", key="--column")
     seed_runs = load_runs(folders)
     if not seed_runs:
-        raise DistilvecError("run folder", "found no run to compare.", "Name the folder of at least one run or sweep.")
+        raise DistilvecError(
+            "found no run to compare.", "Name the folder of at least one run or sweep.", key="run folder"
+        )
     runs = [seed_run.run for seed_run in seed_runs]
     groups = _group(seed_runs)
     reference = _find_reference(reference, groups)
@@ -134,7 +136,7 @@ def _find_reference(reference: str | None, groups: Groups) -> str:
         if reference in (name, *(folder.name for folder in folders)) or Path(reference).resolve() in folders:
             return name
     hint = nearest(reference, groups) or "."
-    raise DistilvecError("--reference", f"no run '{reference}'{hint} Runs: {', '.join(groups)}.")
+    raise DistilvecError(f"no run '{reference}'{hint} Runs: {', '.join(groups)}.", key="--reference")
 
 
 def _shared_tasks(runs: Sequence[Run], column: str) -> tuple[list[str], list[str]]:
@@ -155,11 +157,11 @@ def _shared_tasks(runs: Sequence[Run], column: str) -> tuple[list[str], list[str
             fix = f"Choose {' or '.join(scored_models)}."
         if column == "asymmetric":
             fix += " The asymmetric column needs a student of its teacher's dim."
-        raise DistilvecError("--column", f"no scores in column '{column}': {', '.join(unscored)}.", fix)
+        raise DistilvecError(f"no scores in column '{column}': {', '.join(unscored)}.", fix, key="--column")
     shared = set.intersection(*scored_tasks)
     if not shared:
         listed = "; ".join(f"{run.folder}: {', '.join(_scores(run, column))}" for run in runs)
-        raise DistilvecError("run folder", f"the runs share no task ({listed}).", "Evaluate them on one suite.")
+        raise DistilvecError(f"the runs share no task ({listed}).", "Evaluate them on one suite.", key="run folder")
     tasks = [score.task for score in runs[0].scores[column] if (score.task, score.metric) in shared]
     left_out = {task for task, _ in set.union(*scored_tasks)} - set(tasks)
     notes = []

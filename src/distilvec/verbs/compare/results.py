@@ -59,7 +59,7 @@ def _runs_in(folder: Path) -> list[SeedRun]:
         finished = [member for member in members if not _is_missing(folder, member)]
         if not finished:
             problem = f"none of the sweep's {len(members)} runs has finished. Run the sweep again."
-            raise DistilvecError("run folder", f"{folder}: {problem}")
+            raise DistilvecError(f"{folder}: {problem}", key="run folder")
         return [_open_run(folder / member["folder"], member["group"]) for member in finished]
     if RunFolder(folder).record.is_file():
         siblings = read_sweep(resolved.parent) or []
@@ -68,7 +68,7 @@ def _runs_in(folder: Path) -> list[SeedRun]:
     problem = "neither a run nor a sweep. Name the folder of a run or of a sweep."
     if RunFolder(folder).recipe.exists():
         problem = "the run has not finished. Run its recipe again, then compare."
-    raise DistilvecError("run folder", f"{folder}: {problem}")
+    raise DistilvecError(f"{folder}: {problem}", key="run folder")
 
 
 def unfinished(folders: Sequence[Path]) -> list[str]:
@@ -150,7 +150,7 @@ def _recipe_tree(path: Path) -> dict[str, Any]:
     tree = recipes.read_tree(path) if path.exists() else {}
     if not isinstance(tree.get("train") or {}, dict):
         raise DistilvecError(
-            "recipe.yaml", f"{path}: train is no mapping.", "Run the recipe again: it writes the file again."
+            f"{path}: train is no mapping.", "Run the recipe again: it writes the file again.", key="recipe.yaml"
         )
     with suppress(ValidationError):
         return Recipe.model_validate(tree).model_dump(mode="json")

@@ -86,7 +86,7 @@ def write_demo(
     model = _model_folder(opened)
     check_output_folder(out, "--out")
     if out.is_dir() and any(out.iterdir()) and not (out / ABOUT).is_file():
-        raise DistilvecError("--out", f"{out} exists and is no demo.", "Choose a new or empty folder.")
+        raise DistilvecError(f"{out} exists and is no demo.", "Choose a new or empty folder.", key="--out")
     store = ArtifactStore(cache_root(opened.recipe))
     recipe = with_local_tables(opened.recipe, store.root)
     shown = _texts(recipe, store, documents, texts, queries)
@@ -158,14 +158,14 @@ def _model_folder(run: Run) -> Path:
     if not model.is_dir():
         command = shlex.join(["distilvec", "export", str(run.student_folder), "--to", "projected"])
         raise DistilvecError(
-            "demo",
             f"the student of {run.folder} is not in its teacher's space, so it cannot search the teacher's vectors.",
             f"Write it behind its projection: {command}.",
+            key="demo",
         )
     missing = [name for name in _MODEL_FILES if not (model / name).is_file()]
     if missing:
         raise DistilvecError(
-            "demo", f"{model} has no {', '.join(missing)}, which transformers.js reads.", "Save it again."
+            f"{model} has no {', '.join(missing)}, which transformers.js reads.", "Save it again.", key="demo"
         )
     return model
 
@@ -188,7 +188,7 @@ def _texts(recipe: Recipe, store: ArtifactStore, count: int, texts: Path | None,
     tasks = load_tasks(recipe.evaluation, store, recipe.teacher)
     task = next((one for one in tasks if isinstance(one, RetrievalTask)), None)
     if task is None:
-        raise DistilvecError("demo", "the run has no retrieval task.", "Give a file of documents with --texts.")
+        raise DistilvecError("the run has no retrieval task.", "Give a file of documents with --texts.", key="demo")
     sample = sample_task(task, QUERIES, count)
     return Texts(
         task.name, task.query_role, [text for text in sample.documents if text.strip()], asked or sample.queries
@@ -204,9 +204,9 @@ def _embed(recipe: Recipe, found: Texts) -> tuple[Array, Similarity]:
         similarity = teacher.similarity
         if similarity == "euclidean":
             raise DistilvecError(
-                "demo",
                 f"{teacher.name} compares vectors by their distance; the page searches by cosine or inner product.",
                 "Show another run.",
+                key="demo",
             )
         log(f"{teacher.name} embeds {len(found.documents):,} documents and {len(found.queries):,} queries")
         memo = EmbeddingCache()
@@ -220,11 +220,11 @@ def _read(path: Path, limit: int | None, key: str) -> list[str]:
     try:
         found = list(islice(dict.fromkeys(text for read in read_texts([str(path)]).values() for text in read()), limit))
     except ColumnError as error:
-        raise DistilvecError(key, error.problem, "Call the column with texts 'text'.") from error
+        raise DistilvecError(error.problem, "Call the column with texts 'text'.", key=key) from error
     except DistilvecError as error:
         raise error.renamed(key) from error
     if not found:
-        raise DistilvecError(key, f"{path} has no texts.", "Give a file of texts.")
+        raise DistilvecError(f"{path} has no texts.", "Give a file of texts.", key=key)
     return found
 
 

@@ -83,9 +83,7 @@ def _in_copy(copy: Path, package: Package, name: str) -> Path:
             return place
     command = shlex.join(["npm", "install", "--ignore-scripts", "--prefix", str(copy), PACKAGES[0].spec])
     raise DistilvecError(
-        "--runtime",
-        f"{copy} has no {name} of {package.spec}, nor a node_modules with it.",
-        f"Fill it: {command}",
+        f"{copy} has no {name} of {package.spec}, nor a node_modules with it.", f"Fill it: {command}", key="--runtime"
     )
 
 
@@ -94,7 +92,7 @@ def _fetch_all(folder: Path) -> dict[str, Any]:
     npm = shutil.which("npm")
     if npm is None:
         names = " and ".join(package.spec for package in PACKAGES)
-        raise DistilvecError("demo", f"npm was not found, which fetches {names}.", f"Install Node.js, {_COPY}.")
+        raise DistilvecError(f"npm was not found, which fetches {names}.", f"Install Node.js, {_COPY}.", key="demo")
     for package in PACKAGES:
         log(f"fetching {package.spec} with npm, once")
         _fetch(npm, package, folder)
@@ -111,13 +109,13 @@ def _fetch(npm: str, package: Package, folder: Path) -> None:
         problem = f"no end after {_SECONDS} s"
     archive = next(iter(folder.glob("*.tgz")), None)
     if problem or archive is None:
-        raise DistilvecError("demo", f"npm pack {package.spec} failed: {problem}.", f"Check the network, {_COPY}.")
+        raise DistilvecError(f"npm pack {package.spec} failed: {problem}.", f"Check the network, {_COPY}.", key="demo")
     found = "sha512-" + base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
     if found != package.integrity:
         raise DistilvecError(
-            "demo",
             f"npm gave other bytes for {package.spec} than expected: {found}.",
             f"Check npm's registry, {_COPY}.",
+            key="demo",
         )
     with tarfile.open(archive) as content:
         for name in package.files:

@@ -85,7 +85,7 @@ def columns_named(recipe: Recipe) -> Iterator[None]:
             raise
         source = recipe.corpus.sources[int(error.key.split(".")[2])]
         argument = "queries" if source.role == "query" else "texts"
-        raise DistilvecError(argument, error.problem, f"Name the right one: {error.key}=NAME.") from error
+        raise DistilvecError(error.problem, f"Name the right one: {error.key}=NAME.", key=argument) from error
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def small_index_named(request: Request) -> Iterator[None]:
         argument = "teacher" if request.index.limit is None else "limit"
         problem = f"{request.teacher} gives too few distinct texts: the student is tested on some of at least {FEWEST}."
         fix = "Give an index with more texts." if argument == "teacher" else "Give a larger number."
-        raise DistilvecError(argument, problem, fix) from error
+        raise DistilvecError(problem, fix, key=argument) from error
 
 
 @contextmanager

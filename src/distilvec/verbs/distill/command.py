@@ -159,7 +159,9 @@ def read_dims(text: str) -> list[int]:
     """Read numbers with commas."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise DistilvecError("--dims", f"found {text!r}; expected numbers with commas.", "Give for example 384,128.")
+        raise DistilvecError(
+            f"found {text!r}; expected numbers with commas.", "Give for example 384,128.", key="--dims"
+        )
     return [int(part) for part in parts]
 
 

@@ -136,7 +136,7 @@ def distill(
         if request.kind == "table":
             request = with_maker(request, made_by, root, refresh)
         elif made_by or refresh:
-            raise DistilvecError("made_by" if made_by else "refresh", "is for an index.", "Leave it out.")
+            raise DistilvecError("is for an index.", "Leave it out.", key="made_by" if made_by else "refresh")
         recipe = make_recipe(request, root)
         with queries_named(recipe), columns_named(recipe), small_index_named(request):
             if dry_run:

@@ -56,7 +56,7 @@ def suite_of(path: Path, root: Path) -> Path:
     Errors: DistilvecError with the key "test".
     """
     if not path.exists():
-        raise DistilvecError(KEY, f"{path} does not exist.", "Check the path.")
+        raise DistilvecError(f"{path} does not exist.", "Check the path.", key=KEY)
     path = absolute_path(path)  # `.` has a name then
     if path.suffix.lower() in SUITE_ENDINGS:
         return path
@@ -87,7 +87,7 @@ def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:
         kind = kind or _kind_of(row, file)
         rows.append((where, only_columns(row, COLUMNS[kind], ("split",))))
     if not rows:
-        raise DistilvecError(KEY, f"{file} has no rows.")
+        raise DistilvecError(f"{file} has no rows.", key=KEY)
     name = as_name(path.name.lstrip(".").split(".")[0], "test")
     splits = {str(row["split"]).strip() for _, row in rows if row.get("split")}
     split = _scored_split(splits, file) if splits else None
@@ -122,7 +122,7 @@ def _kind_of(names: Collection[str], file: Path) -> str:
             return kind
     known = "; ".join(", ".join(columns) for columns in COLUMNS.values())
     raise DistilvecError(
-        KEY, f"{file} has the columns {', '.join(names)}.", f"Expected one of these sets of columns: {known}."
+        f"{file} has the columns {', '.join(names)}.", f"Expected one of these sets of columns: {known}.", key=KEY
     )
 
 
@@ -158,7 +158,7 @@ def _scored_split(splits: set[str], file: Path) -> str:
     if len(candidates) == 1:
         return next(iter(candidates))
     problem = f"{file}: which of the splits {some_of(sorted(splits))} is the test?"
-    raise DistilvecError(KEY, problem, "Name it test in the column split.")
+    raise DistilvecError(problem, "Name it test in the column split.", key=KEY)
 
 
 def _train_split(splits: set[str]) -> dict[str, str]:
@@ -176,9 +176,9 @@ def _split_file(folder: Path) -> Path:
         if file is not None:
             return file
     raise DistilvecError(
-        KEY,
         f"{folder} has neither corpus, queries and qrels nor a file of a split ({', '.join(SPLITS)}).",
         "Name a file, or a folder in one of these forms.",
+        key=KEY,
     )
 
 
@@ -195,9 +195,9 @@ def _positive_label(rows: LocatedRows, file: Path) -> str:
         if label.casefold() in usual:
             return label
     raise DistilvecError(
-        KEY,
         f"{file}: which of the labels {', '.join(labels[:6])} is that of pairs that match?",
         "Name it 1 and all others 0, or write a suite file with positive_label.",
+        key=KEY,
     )
 
 
@@ -218,7 +218,7 @@ def _split_by_label(rows: LocatedRows, file: Path, root: Path) -> Path:
         log(f"note: {file}: {repeated:,} rows repeat another one, or much of its text, and are left out of the test")
 
     if all(len(texts) < 2 for texts in texts_by_label.values()):
-        raise DistilvecError(KEY, f"{file}: no label has two texts, one to train on and one to test.", "Add some.")
+        raise DistilvecError(f"{file}: no label has two texts, one to train on and one to test.", "Add some.", key=KEY)
     lines = []
     for label, texts in texts_by_label.items():
         first_of_test = max(1, len(texts) - max(1, len(texts) // 5))

@@ -73,10 +73,10 @@ def with_maker(request: Request, candidates: Sequence[str], root: Path, refresh:
     best = compared[0]
     if not best.same and request.queries is not None:
         raise DistilvecError(
-            "made_by",
             f"{best.model} has not made the index: {best.result(table.dim)}, expected a mean cosine of {SAME} or more. "
             "Its vectors of the queries would not fit.",
             "Name the model or API that made the index, and the prompts it was given.",
+            key="made_by",
         )
     if not best.same:
         reason = "" if best.agreement is None else best.agreement.text
@@ -141,13 +141,13 @@ def _refuse_unknown_queries(request: Request, table: TableEmbedder) -> None:
         try:
             texts = [text.strip() for text in read_source(SourceSection.model_validate(source), 0)]
         except ColumnError as error:
-            raise DistilvecError("queries", error.problem, "Call the column with texts 'text'.") from error
+            raise DistilvecError(error.problem, "Call the column with texts 'text'.", key="queries") from error
         except DistilvecError as error:
             raise error.renamed("queries") from error
         lacking += table.lacking([text for text in texts if text], "query")
     if lacking:
         raise DistilvecError(
-            "made_by",
             f"{request.teacher} has no vectors of {lacking:,} queries.",
             "Name the model or API that made the index, which embeds them: --made-by MODEL.",
+            key="made_by",
         )

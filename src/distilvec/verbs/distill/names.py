@@ -62,4 +62,4 @@ def check_name(name: str, key: str = "texts") -> None:
     if path.parent.is_dir():
         hint = nearest(path.name, [entry.name for entry in path.parent.iterdir()]).removeprefix("; ")
     fix = f"{hint[:1].upper()}{hint[1:]}" if hint else "Check the path."
-    raise DistilvecError(key, f"{name} does not exist.", fix)
+    raise DistilvecError(f"{name} does not exist.", fix, key=key)

@@ -58,4 +58,4 @@ def quickstart(
     write_result(json_file, run.to_json())
     show_end(run)
     if open_page and (run.page is None or not webbrowser.open(run.page.resolve().as_uri())):
-        raise DistilvecError("--open", "no page or no browser was found.", f"Look into {run.folder}.")
+        raise DistilvecError("no page or no browser was found.", f"Look into {run.folder}.", key="--open")

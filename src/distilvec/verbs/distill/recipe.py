@@ -94,7 +94,7 @@ class Request:
             return "array"
         kind = source_kind(self.teacher)
         if kind == "export":
-            raise DistilvecError("teacher", f"{self.teacher} is the file of an export.", "Name its model's folder.")
+            raise DistilvecError(f"{self.teacher} is the file of an export.", "Name its model's folder.", key="teacher")
         return kind
 
     @property
@@ -158,35 +158,37 @@ def _check(request: Request) -> None:
     check_kind(request.teacher, "teacher")
     # A static student has a size as well: that of its table
     if request.size is not None and request.layers not in (None, 0):
-        raise DistilvecError("size", "size and layers both say how small the student is.", "Give one of them.")
+        raise DistilvecError("size and layers both say how small the student is.", "Give one of them.", key="size")
     sizes = stated_sizes(request.overrides)
     if request.size is not None and sizes:
-        raise DistilvecError("size", f"decides on {sizes[0]}, which is set as well.", "Give one of them.")
+        raise DistilvecError(f"decides on {sizes[0]}, which is set as well.", "Give one of them.", key="size")
     if request.minutes is not None and request.epochs is not None:
-        raise DistilvecError("minutes", "minutes and epochs both say how long to train.", "Give one of them.")
+        raise DistilvecError("minutes and epochs both say how long to train.", "Give one of them.", key="minutes")
     if request.api_model is not None and request.kind != "api":
-        raise DistilvecError("api_model", f"{request.teacher} is not an API.", "Leave it out.")
+        raise DistilvecError(f"{request.teacher} is not an API.", "Leave it out.", key="api_model")
     foreign = [part for part in request.index.columns if part not in ("text", "origin")]
     if foreign and request.kind != "table":
         problem = f"found {foreign[0]}={request.index.columns[foreign[0]]}; {_short_name(request.teacher)} is no index."
-        raise DistilvecError("columns", problem, "Give it text=NAME, the column of the texts, or origin=NAME.")
+        raise DistilvecError(problem, "Give it text=NAME, the column of the texts, or origin=NAME.", key="columns")
     if request.kind != "table":
         for name in ("limit", "similarity", "repeats"):
             if getattr(request.index, name) is not None:
-                raise DistilvecError(name, f"is for an index; {_short_name(request.teacher)} is none.", "Leave it out.")
+                raise DistilvecError(
+                    f"is for an index; {_short_name(request.teacher)} is none.", "Leave it out.", key=name
+                )
     if request.index.prompts and request.kind == "array":
-        raise DistilvecError("document_prompt", "an array of vectors has no model.", "Leave the prompts out.")
+        raise DistilvecError("an array of vectors has no model.", "Leave the prompts out.", key="document_prompt")
     several = isinstance(request.texts, (list, tuple)) and len(request.texts) != 1
     if has_texts_elsewhere(request) and several:
         problem = f"the texts of {request.teacher} are in one file, a row for each vector."
-        raise DistilvecError("texts", problem, "Name that file.")
+        raise DistilvecError(problem, "Name that file.", key="texts")
     if request.queries is not None and request.kind == "array":
-        raise DistilvecError("queries", "an array of vectors has none of the queries.", "Leave the queries out.")
+        raise DistilvecError("an array of vectors has none of the queries.", "Leave the queries out.", key="queries")
     if request.texts is None and request.kind != "table":
         raise DistilvecError(
-            "texts",
             "no texts to train on.",
             "Name a file or folder of texts like those that the student will read: distilvec distill TEACHER TEXTS.",
+            key="texts",
         )
 
 
@@ -268,7 +270,7 @@ def _stated_section(
     tree = {name: values}
     override(tree, changes)
     if not isinstance(tree[name], dict):
-        raise DistilvecError(name, f"expected keys with their values; found {excerpt(tree[name])}.")
+        raise DistilvecError(f"expected keys with their values; found {excerpt(tree[name])}.", key=name)
     return section_of(section, name, tree[name])
 
 

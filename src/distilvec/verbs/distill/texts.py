@@ -101,7 +101,7 @@ def _named_source(name: str, root: Path) -> list[dict[str, Any]]:
         content = io.StringIO(sys.stdin.read().removeprefix("\ufeff"), newline=None)
         lines = [line.rstrip("\n") for line in content]
         if not any(line.strip() for line in lines):
-            raise DistilvecError("texts", "standard input has no text.", "Send one text a line.")
+            raise DistilvecError("standard input has no text.", "Send one text a line.", key="texts")
         return source_keys(lines, root)
     if "://" in name:
         return [{"url": name}]
@@ -112,7 +112,7 @@ def _named_source(name: str, root: Path) -> list[dict[str, Any]]:
     if is_pattern(name):
         files = matching_files(name)
         if not files:
-            raise DistilvecError("texts", f"no file matches {name}.", "Check the pattern, and put it in quotes.")
+            raise DistilvecError(f"no file matches {name}.", "Check the pattern, and put it in quotes.", key="texts")
         return [{"path": str(absolute_path(Path(file)))} for file in files]
     check_name(name)
     return [{"dataset": name}]

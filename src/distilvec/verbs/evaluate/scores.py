@@ -234,26 +234,28 @@ def check_arguments(
     on_mteb = mteb is not None or benchmark is not None
     on_table = teacher is not None and source_kind(teacher) == "table" and not on_mteb
     if suite is not None and on_mteb:
-        raise DistilvecError("suite", "both a suite and MTEB are given.", "Give one of them.")
+        raise DistilvecError("both a suite and MTEB are given.", "Give one of them.", key="suite")
     if suite is None and not on_mteb and not on_table:
-        raise DistilvecError("suite", "there are no tasks.", "Give a suite, or tasks or a benchmark of MTEB.")
+        raise DistilvecError("there are no tasks.", "Give a suite, or tasks or a benchmark of MTEB.", key="suite")
     if data is not None and not on_mteb:
         problem = "is for MTEB; a suite lists its own files, and an index is scored on its own texts."
-        raise DistilvecError("data", problem, "Remove it.")
+        raise DistilvecError(problem, "Remove it.", key="data")
     if mixed and teacher is None:
-        raise DistilvecError("mixed", "adds a column of the model with its teacher.", "Name a teacher, or remove it.")
+        raise DistilvecError(
+            "adds a column of the model with its teacher.", "Name a teacher, or remove it.", key="mixed"
+        )
     if data is not None and not Path(data).is_dir():
-        raise DistilvecError("data", f"{data} is not a folder.", "Name one with <MTEB task>/ folders.")
+        raise DistilvecError(f"{data} is not a folder.", "Name one with <MTEB task>/ folders.", key="data")
     if on_mteb:
         for key, source in (("model", model), ("teacher", teacher)):
             kind = "model" if source is None else source_kind(source)
             if kind in ("table", "export"):
                 problem = f"{shown(source)} is {NAMES[kind]}, which can be scored on a suite, not on MTEB."
-                raise DistilvecError(key, problem, "Name a suite, or a model.")
+                raise DistilvecError(problem, "Name a suite, or a model.", key=key)
         require_extra("mteb", "benchmark" if benchmark else "mteb")
     if protocol not in PROTOCOLS:
         hint = nearest(protocol, PROTOCOLS) or "."
-        raise DistilvecError("protocol", f"no protocol '{protocol}'{hint} Protocols: {', '.join(PROTOCOLS)}.")
+        raise DistilvecError(f"no protocol '{protocol}'{hint} Protocols: {', '.join(PROTOCOLS)}.", key="protocol")
 
 
 def _keep_vectors(columns: Columns) -> None:

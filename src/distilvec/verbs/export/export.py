@@ -109,7 +109,7 @@ def export_model(
     """
     known = (*FORMS, *FOLDERS)
     if to not in known:
-        raise DistilvecError("--to", f"no form '{to}'{nearest(to, known) or '.'} Forms: {', '.join(known)}.")
+        raise DistilvecError(f"no form '{to}'{nearest(to, known) or '.'} Forms: {', '.join(known)}.", key="--to")
     if to in FOLDERS:
         _refuse_file_options(to, {"--suite": suite, "--force": force, "--trust-remote-code": trust_remote_code})
         return Exported(FOLDERS[to](Path(model), out), {})
@@ -118,12 +118,14 @@ def export_model(
         require_extra(extra, f"--to {to}")
     check_place(model, "model")
     if out is None and not Path(model).is_dir():
-        raise DistilvecError("--out", f"{model} is a hub id, no folder.", f"Give the path of the {to} file with --out.")
+        raise DistilvecError(
+            f"{model} is a hub id, no folder.", f"Give the path of the {to} file with --out.", key="--out"
+        )
     place = out or Path(model) / form.file
     ending = Path(form.file).suffix
     if place.suffix.lower() != ending:
         problem = f"{place} does not end in {ending}, by which readers know the format."
-        raise DistilvecError("--out", problem, "Give such a name.")
+        raise DistilvecError(problem, "Give such a name.", key="--out")
     form.check_place(place, "--out")
     if suite is not None:
         read_suite(suite)
@@ -139,7 +141,7 @@ def _refuse_file_options(to: str, options: Mapping[str, Any]) -> None:
     """Raise DistilvecError for an option of files: a folder has the run's own weights, with nothing to compare."""
     for name, value in options.items():
         if value:
-            raise DistilvecError(name, f"is for forms that are a file; {to} is a folder.", "Leave it out.")
+            raise DistilvecError(f"is for forms that are a file; {to} is a folder.", "Leave it out.", key=name)
 
 
 def parity_task(model: Path, suite: Path | None) -> RetrievalTask:
@@ -157,7 +159,7 @@ def parity_task(model: Path, suite: Path | None) -> RetrievalTask:
     store = ArtifactStore(cache_root())
     task = _first_retrieval_task(section, store)
     if task is None and suite is not None:
-        raise DistilvecError("--suite", f"{suite} has no retrieval task.", "Name a suite with one.")
+        raise DistilvecError(f"{suite} has no retrieval task.", "Name a suite with one.", key="--suite")
     if task is not None and len(task.documents) >= RANKED:
         return task
     builtin = _first_retrieval_task(EvaluationSection(builtin="python-docstrings"), store)
@@ -191,9 +193,9 @@ def _write(
             problems = parity.problems(form.tolerance)
             if problems and not force:
                 raise DistilvecError(
-                    "--to",
                     f"{to} is out of tolerance, and was not written: {'; '.join(problems)}.",
                     "Take another form, or keep it with --force.",
+                    key="--to",
                 )
             for file in sorted(made.parent.iterdir(), key=lambda file: file == made):  # the main file last
                 file.replace(target.parent / file.name)

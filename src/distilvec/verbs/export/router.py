@@ -30,17 +30,17 @@ def export_router(student: Path, out: Path | None) -> Path:
     section = job.teacher.section
     if section.vectors is not None:
         raise DistilvecError(
-            "--to",
             f"the teacher of {job.folder} is a table of vectors ({job.teacher.info.name}), not a model that embeds "
             "documents.",
             "Use the student alone for queries to the index.",
+            key="--to",
         )
     if section.local_model is None:
         raise DistilvecError(
-            "--to",
             f"the teacher of {job.folder}, {job.teacher.info.name}, is behind an API: there is no model to embed "
             "documents with in one folder.",
             "Use the student alone for queries, and the API for documents.",
+            key="--to",
         )
     compatible = bool(record.teacher_compatible)
     query = _query_tower(job, load_saved(student), compatible)
@@ -56,9 +56,9 @@ def export_router(student: Path, out: Path | None) -> Path:
     with load_teacher(section.model_copy(update={"dtype": "float32"}), "cpu") as teacher:
         if teacher.manifest().weights != job.teacher.manifest.weights:
             raise DistilvecError(
-                "--to",
                 f"{section.model} is another model than the one that {job.folder} was trained with.",
                 "Restore the teacher, or run the recipe again with --restart.",
+                key="--to",
             )
         save_router(query, document_tower(teacher), out, routed.to_json(), model_card(routed), "--out")
     return out
@@ -69,10 +69,10 @@ def _query_tower(job: Job, student: SentenceTransformer, compatible: bool) -> Se
     tower = student if compatible else projected_student(job, student)
     if tower is None or tower.get_embedding_dimension() != job.teacher.info.dim:
         raise DistilvecError(
-            "--to",
             f"the student of {job.folder} has a vector space of its own: its queries cannot be compared with the "
             "teacher's documents.",
             "Use the student for both, or train it with a method in the teacher's space.",
+            key="--to",
         )
     return tower
 

@@ -75,7 +75,7 @@ def finetune(
     adapters = {name: value for name, value in stated_adapters.items() if value is not None}
     about_adapters = [f"--{name}" for name in adapters] + [name for name in changes if name.startswith("student.lora.")]
     if about_adapters and not lora:
-        raise DistilvecError(about_adapters[0], "is for adapters, and --no-lora trains none.", "Leave it out.")
+        raise DistilvecError("is for adapters, and --no-lora trains none.", "Leave it out.", key=about_adapters[0])
     train: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     stated = {f"student.lora.{name}": (f"--{name}", value) for name, value in adapters.items()}
     stated |= {f"train.{name}": (f"--{name.replace('_', '-')}", value) for name, value in train.items()}

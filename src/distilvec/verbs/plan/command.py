@@ -38,14 +38,14 @@ def plan(
     from distilvec.verbs.run.sweep import check_methods, load_runs
 
     if hourly_price is not None and workers is None:
-        raise DistilvecError("--hourly-price", "needs the number of workers.", "Give --workers.")
+        raise DistilvecError("needs the number of workers.", "Give --workers.", key="--hourly-price")
     runs = load_runs(recipe_file(recipe), overrides or [], combined(variant))
     loaded = runs.first.recipe
     earlier = earlier_recipes(recipe_file(recipe), [loaded], overrides or [])
     if earlier and not Path(str(loaded.student.model)).exists():
         (before,) = earlier.values()
         problem = f"`distilvec run` first trains {before.name}, from whose student this run begins."
-        raise DistilvecError("after", problem, f"Plan that: --variant {loaded.after}.")
+        raise DistilvecError(problem, f"Plan that: --variant {loaded.after}.", key="after")
     check_recipe_paths(loaded)
     read = recipe_files(member.recipe for member in runs.members)
     check_outputs([("--json", json_file)], [recipe_file(recipe), *read])

@@ -92,20 +92,22 @@ def push_model(
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
-        raise DistilvecError("repo_id", f"{first_line(error)}. Expected OWNER/NAME.") from None
+        raise DistilvecError(f"{first_line(error)}. Expected OWNER/NAME.", key="repo_id") from None
     files = model_files(model)
     card = checked_card(model, license)
     if constants.is_offline_mode():
-        raise DistilvecError("HF_HUB_OFFLINE", "is set, so that the hub is not reached.", "Unset it to push.")
+        raise DistilvecError("is set, so that the hub is not reached.", "Unset it to push.", key="HF_HUB_OFFLINE")
     if get_token() is None:
-        raise DistilvecError("token", "no token of the hub was found.", "Log in with `hf auth login`, or set HF_TOKEN.")
+        raise DistilvecError(
+            "no token of the hub was found.", "Log in with `hf auth login`, or set HF_TOKEN.", key="token"
+        )
     api = HfApi()
     with _refusals(repo):
         _validate(card)
         repo = api.create_repo(repo, private=not public, exist_ok=update).repo_id
         private = bool(api.repo_info(repo).private)
         if not (private or public):
-            raise DistilvecError("--public", f"{repo} exists and is public.", "Push into it with --public.")
+            raise DistilvecError(f"{repo} exists and is public.", "Push into it with --public.", key="--public")
         if revision is not None:
             api.create_branch(repo, branch=revision, exist_ok=True)
         content: dict[str, Any] = {name: model / name for name in files}
@@ -124,11 +126,13 @@ def model_files(model: Path) -> list[str]:
     """
     if (RunFolder(model).student / "modules.json").is_file():
         raise DistilvecError(
-            "model", f"{model} is the folder of a run.", f"Give the model in it, such as {RunFolder(model).student}."
+            f"{model} is the folder of a run.",
+            f"Give the model in it, such as {RunFolder(model).student}.",
+            key="model",
         )
     if not (model / "modules.json").is_file():
         raise DistilvecError(
-            "model", f"{model} is no SentenceTransformer's folder: it has no modules.json.", "Give one."
+            f"{model} is no SentenceTransformer's folder: it has no modules.json.", "Give one.", key="model"
         )
     root = model.resolve()
     names = sorted(path.relative_to(model).as_posix() for path in model.rglob("*") if path.is_file())
@@ -146,10 +150,12 @@ def model_files(model: Path) -> list[str]:
         log(f"not pushed, since no files of a model: {', '.join(left)}")
     if not any(name.endswith(".safetensors") for name in files):
         raise DistilvecError(
-            "model", f"{model} has no weights in safetensors; pickles are not pushed.", "Save it again."
+            f"{model} has no weights in safetensors; pickles are not pushed.", "Save it again.", key="model"
         )
     if CARD not in files:
-        raise DistilvecError("model", f"{model} has no model card.", f"Write a {CARD} with its base model and license.")
+        raise DistilvecError(
+            f"{model} has no model card.", f"Write a {CARD} with its base model and license.", key="model"
+        )
     return files
 
 
@@ -209,20 +215,20 @@ def checked_card(model: Path, license: str | None) -> ModelCard:
         card = ModelCard((model / CARD).read_text(encoding="utf-8"))
     except (ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
         problem = f"the metadata of {model}/{CARD} is damaged: {first_line(error)}"
-        raise DistilvecError(CARD, f"{problem}.", "Correct it.") from error
+        raise DistilvecError(f"{problem}.", "Correct it.", key=CARD) from error
     bases = card.data.get("base_model") or []
     for base in [bases] if isinstance(bases, str) else bases:
         if not is_hub_id(base):
             fix = "Correct the card; a run's card is written again if the same recipe runs again."
-            raise DistilvecError(CARD, f"base_model {base!r} is no id of a model on the hub.", fix)
+            raise DistilvecError(f"base_model {base!r} is no id of a model on the hub.", fix, key=CARD)
     if license is not None:
         if not _LICENSE.fullmatch(license):
-            raise DistilvecError("--license", f"found {license!r}.", "Give an id of the hub, such as apache-2.0.")
+            raise DistilvecError(f"found {license!r}.", "Give an id of the hub, such as apache-2.0.", key="--license")
         card.data["license"] = license
     if not card.data.get("license"):
         based = f"; it is based on {bases if isinstance(bases, str) else ', '.join(bases)}" if bases else ""
         problem = f"the card of {model} states no license{based}."
-        raise DistilvecError("--license", problem, "Give its id with --license, such as apache-2.0, mit or other.")
+        raise DistilvecError(problem, "Give its id with --license, such as apache-2.0, mit or other.", key="--license")
     return card
 
 
@@ -248,24 +254,26 @@ def _refusals(repo: str) -> Iterator[None]:
         status = getattr(error.response, "status_code", None)
         if status == 401:
             raise DistilvecError(
-                "token",
                 f"{constants.ENDPOINT} refuses the token.",
                 "Log in again (`hf auth login`), or correct HF_TOKEN.",
+                key="token",
             ) from error
         if status == 403:
             raise DistilvecError(
-                "token", f"the token may not write to {repo}.", "Take a token with write access, or another owner."
+                f"the token may not write to {repo}.", "Take a token with write access, or another owner.", key="token"
             ) from error
         if status == 409:
             raise DistilvecError(
-                "repo_id", f"{repo} exists on the hub.", "Choose another name, or push into it with --update."
+                f"{repo} exists on the hub.", "Choose another name, or push into it with --update.", key="repo_id"
             ) from error
-        raise DistilvecError("hub", f"{repo} was not pushed: {_reason(error)}.", "Push again with --update.") from error
+        raise DistilvecError(
+            f"{repo} was not pushed: {_reason(error)}.", "Push again with --update.", key="hub"
+        ) from error
     except Exception as error:  # of the HTTP client, and of storage
         raise DistilvecError(
-            "hub",
             f"{constants.ENDPOINT} cannot be reached, or the upload failed: {_reason(error)}.",
             "Check network and HF_ENDPOINT, then push again, with --update if the repository was made.",
+            key="hub",
         ) from error
 
 
@@ -276,7 +284,7 @@ def _validate(card: ModelCard) -> None:
     except HfHubHTTPError:
         raise
     except ValueError as error:
-        raise DistilvecError(CARD, f"the hub refuses the card: {_reason(error)}.", "Correct the card.") from error
+        raise DistilvecError(f"the hub refuses the card: {_reason(error)}.", "Correct the card.", key=CARD) from error
 
 
 def _reason(error: Exception) -> str:

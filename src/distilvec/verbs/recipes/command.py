@@ -25,7 +25,9 @@ class OnlyVerbs(Listed):
         """Find the verb. Errors: DistilvecError for a word that is none."""
         if args[0] not in self.commands and not ctx.resilient_parsing:
             hint = nearest(args[0], self.commands) or "."
-            raise DistilvecError("recipes", f"no verb {args[0]!r}{hint} Verbs: {', '.join(self.commands)}, or none.")
+            raise DistilvecError(
+                f"no verb {args[0]!r}{hint} Verbs: {', '.join(self.commands)}, or none.", key="recipes"
+            )
         return super().resolve_command(ctx, args)
 
 
@@ -47,7 +49,9 @@ def list_recipes(
     if ctx.invoked_subcommand is not None:
         if every or json_file is not None:
             option_name = "--all" if every else "--json"
-            raise DistilvecError(option_name, f"is for the list, not for {ctx.invoked_subcommand}.", "Leave it out.")
+            raise DistilvecError(
+                f"is for the list, not for {ctx.invoked_subcommand}.", "Leave it out.", key=option_name
+            )
         return
     from distilvec.config.builtin import FURTHER, recipe_files
     from distilvec.config.recipe import read_tree
@@ -103,7 +107,7 @@ def copy_recipe(
     target = out or Path(path.name)
     check_output_file(target, "--out")
     if target.exists():
-        raise DistilvecError("--out", f"{target} exists already.", "Choose another file with --out.")
+        raise DistilvecError(f"{target} exists already.", "Choose another file with --out.", key="--out")
     make_parents(target, "--out")
     write_file(target, moved_text(path), "--out")
     print(target)

@@ -27,7 +27,7 @@ def report(
 
     page = refresh_report(RunFolder(run))
     if page is None:
-        raise DistilvecError("RUN", f"{run} holds no report.", "Name the folder of a finished run.")
+        raise DistilvecError(f"{run} holds no report.", "Name the folder of a finished run.", key="RUN")
     print_result(str(page), link=page)
     if open_page and not webbrowser.open(page.resolve().as_uri()):
-        raise DistilvecError("--open", "no browser was found.", f"Open {page} yourself.")
+        raise DistilvecError("no browser was found.", f"Open {page} yourself.", key="--open")

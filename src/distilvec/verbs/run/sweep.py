@@ -147,7 +147,7 @@ def _chosen_variant(known: Mapping[str, dict[str, Any]], variant: str | None, or
     sweep = _take_sweep({}, changes)
     if isinstance(sweep, dict) and sweep.get("variants"):
         problem = f"is set by variant {variant}, which itself takes the place of the sweep's variants."
-        raise DistilvecError("sweep.variants", problem, "Remove it from the variant.")
+        raise DistilvecError(problem, "Remove it from the variant.", key="sweep.variants")
     return changes
 
 
@@ -174,7 +174,9 @@ def _refuse_sweeps(variants: Mapping[str, Mapping[str, Any]]) -> None:
         for key in changes:
             if _is_of_sweep(key):
                 problem = f"is set by variant {name}, which is a run of the sweep."
-                raise DistilvecError(key_text(key), problem, f"Remove it from the variant, or give --variant {name}.")
+                raise DistilvecError(
+                    problem, f"Remove it from the variant, or give --variant {name}.", key=key_text(key)
+                )
 
 
 def _refuse_undone(
@@ -188,12 +190,12 @@ def _refuse_undone(
         for name, stated in variants.items():
             if len(variants) > 1 and _states(stated, key):
                 problem = f"is set for all runs, but variant {name} of the sweep sets it, too."
-                raise DistilvecError(key_text(key), problem, f"Remove one of the two, or list {name} alone.")
+                raise DistilvecError(problem, f"Remove one of the two, or list {name} alone.", key=key_text(key))
     for key in section.grid:  # not the seeds: a variant's own seed is for its run alone
         for name, stated in variants.items():
             if _states(stated, key):
                 problem = f"is set by variant {name}, but the sweep varies it."
-                raise DistilvecError(key_text(key), problem, "Remove one of the two.")
+                raise DistilvecError(problem, "Remove one of the two.", key=key_text(key))
 
 
 def _states(changes: Mapping[str, Any], key: str) -> bool:
@@ -218,7 +220,7 @@ def _base_name(stated: Any, stem: str, origin: str) -> str:
     try:
         return check_name(stated)
     except ValueError as error:
-        raise DistilvecError("name", f"{error}. In {origin}.") from None
+        raise DistilvecError(f"{error}. In {origin}.", key="name") from None
 
 
 def check_methods(members: Sequence[Member]) -> None:
@@ -235,7 +237,7 @@ def check_methods(members: Sequence[Member]) -> None:
             except DistilvecError as error:
                 places = [f"run {member.name}"] if len(members) > 1 else []
                 places += [f"stage {stage}"] if stage else []
-                raise DistilvecError(error.key, ": ".join([*places, error.problem]), error.fix) from error
+                raise DistilvecError(": ".join([*places, error.problem]), error.fix, key=error.key) from error
 
 
 def run_sweep(
@@ -306,7 +308,9 @@ def run_sweep(
             if failure is None:
                 bug = error
                 problem = f"unexpected {type(error).__name__}: {first_line(error)}."
-                failure = DistilvecError("internal", problem, "Please report this bug in distilvec (--debug shows it).")
+                failure = DistilvecError(
+                    problem, "Please report this bug in distilvec (--debug shows it).", key="internal"
+                )
             note(member.name, state="failed", message=str(failure))
             log(f"{member.name} failed: {failure}")
         else:
@@ -320,9 +324,9 @@ def run_sweep(
         if len(failed) < len(entries):
             others = f" The others so far: {shlex.join(['distilvec', 'compare', str(out)])}"
         raise DistilvecError(
-            "sweep",
             f"{len(failed)} of {len(entries)} runs failed.",
             f"Fix the errors below and run the command again: finished runs are skipped.{others}{''.join(failed)}",
+            key="sweep",
         ) from bug
     return list(entries.values())
 
@@ -332,7 +336,7 @@ def refuse_run(out: Path) -> None:
     refuse_foreign(RunFolder(out))
     if RunFolder(out).recipe.exists():
         raise DistilvecError(
-            "--out", f"{out} holds a single run; a sweep needs its own folder.", "Choose another folder."
+            f"{out} holds a single run; a sweep needs its own folder.", "Choose another folder.", key="--out"
         )
 
 
@@ -348,7 +352,7 @@ def read_sweep(folder: Path) -> list[dict[str, Any]] | None:
         entries = read_json(path, fix, sealed=False)["members"]
         return [{**e, **{key: str(e[key]) for key in ("name", "group", "folder", "state")}} for e in entries]
     except (KeyError, TypeError) as error:
-        raise DistilvecError(path.name, f"{path} is damaged: {error!r}.", fix) from None
+        raise DistilvecError(f"{path} is damaged: {error!r}.", fix, key=path.name) from None
 
 
 def _entries(out: Path) -> list[dict[str, Any]]:
@@ -363,7 +367,7 @@ def _entries(out: Path) -> list[dict[str, Any]]:
 def _section(tree: Any, origin: str, changes: Mapping[str, Any]) -> SweepSection:
     """Validate the section; DistilvecError also for an override that the grid or the seeds would undo."""
     if tree is None:
-        raise DistilvecError("sweep", f"{origin} has no sweep.", f"Add one ({_EXAMPLE}).")
+        raise DistilvecError(f"{origin} has no sweep.", f"Add one ({_EXAMPLE}).", key="sweep")
     try:
         section = SweepSection.model_validate(tree)
     except ValidationError as error:
@@ -371,7 +375,9 @@ def _section(tree: Any, origin: str, changes: Mapping[str, Any]) -> SweepSection
     for fixed, key in itertools.product(changes, [*section.grid, *(["train.seed"] if section.seeds else [])]):
         if f"{fixed}.".startswith(f"{key}.") or f"{key}.".startswith(f"{fixed}."):
             raise DistilvecError(
-                key_text(fixed), f"is set for all runs, but the sweep varies {key_text(key)}.", "Remove one of the two."
+                f"is set for all runs, but the sweep varies {key_text(key)}.",
+                "Remove one of the two.",
+                key=key_text(fixed),
             )
     return section
 

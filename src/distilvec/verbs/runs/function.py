@@ -63,7 +63,7 @@ def runs(folder: str | Path = "runs") -> list[RunInfo]:
     """
     root = Path(folder)
     if not root.is_dir():
-        raise DistilvecError("folder", f"{root} is not a folder.", "Give the folder that holds your runs.")
+        raise DistilvecError(f"{root} is not a folder.", "Give the folder that holds your runs.", key="folder")
     with explained("folder", root):
         next(root.iterdir(), None)
     return sorted(runs_below(root), key=lambda run: run.changed, reverse=True)

@@ -40,7 +40,9 @@ def serve(
 
     key = os.environ.get(KEY)
     if key is not None and not key.strip():
-        raise DistilvecError(KEY, "is set to nothing: requests would need no key.", "Set a key, or unset the variable.")
+        raise DistilvecError(
+            "is set to nothing: requests would need no key.", "Set a key, or unset the variable.", key=KEY
+        )
     with take_address(host, port) as place:
         from distilvec.core.device import return_memory
         from distilvec.core.log import log

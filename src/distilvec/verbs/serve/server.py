@@ -24,7 +24,9 @@ def take_address(host: str, port: int) -> socket.socket:
     except OSError as error:
         place.close()
         raise DistilvecError(
-            "--port", f"cannot listen on {host}, port {port}: {first_line(error)}.", "Choose another --port or --host."
+            f"cannot listen on {host}, port {port}: {first_line(error)}.",
+            "Choose another --port or --host.",
+            key="--port",
         ) from error
 
 

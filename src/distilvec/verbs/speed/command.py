@@ -33,7 +33,7 @@ def speed(
     for name in models:
         check_model_path(name, "models")
     if twice := next((name for name in models if models.count(name) > 1), None):
-        raise DistilvecError("models", f"{twice} is named twice.", "Name each model once.")
+        raise DistilvecError(f"{twice} is named twice.", "Name each model once.", key="models")
 
     from distilvec.cli.terminal import print_result
     from distilvec.core.log import progress

@@ -77,7 +77,7 @@ def within_budget(
     """
     if section.kind != "trim" or section.tokenizer is not None or section.size is not None:
         raise DistilvecError(
-            "--budget", "chooses how many tokens are kept.", "Leave out --kind, --vocab-size, --tokenizer."
+            "chooses how many tokens are kept.", "Leave out --kind, --vocab-size, --tokenizer.", key="--budget"
         )
     everything = make(section)
     trimmed, rows = transplant(model, everything.tokenizer, section.compose, section.keep_norm, max_length)
@@ -89,7 +89,7 @@ def within_budget(
     except DistilvecError as error:
         problem = f"with the tokens of the texts the model has {size / 1e6:.2f} M parameters, and no shorter rows"
         fix = "Give at least that many, or prune layers first (student.layers of a recipe)."
-        raise DistilvecError("--budget", f"{problem}: {error.problem}", fix) from error
+        raise DistilvecError(f"{problem}: {error.problem}", fix, key="--budget") from error
     read = some_of_each(texts, TEXTS)
     sample = spread_items(read, COMPARED)
     before = torch.as_tensor(model.encode(sample))
@@ -107,10 +107,10 @@ def within_budget(
     if best is None:
         least = _fixed(model, RANKS[0]) + everything.figures["least"] * RANKS[0]
         raise DistilvecError(
-            "--budget",
             f"found {parameters / 1e6:.2f} M parameters; the model's layers and the smallest table have "
             f"{least / 1e6:.2f} M.",
             "Give more, or prune layers first (student.layers of a recipe).",
+            key="--budget",
         )
     return best
 

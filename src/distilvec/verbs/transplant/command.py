@@ -103,14 +103,14 @@ def transplant(
         )
 
         if sum(one is not None for one in (rank, budget, budget_mb)) > 1:
-            raise DistilvecError("--budget", "found several of --rank, --budget and --budget-mb.", "Give one.")
+            raise DistilvecError("found several of --rank, --budget and --budget-mb.", "Give one.", key="--budget")
         if budget_mb is not None:
             check_positive(budget_mb, "--budget-mb")
         parameters = None if budget_mb is None else int(budget_mb * 1e6 / 4)
         if budget is not None:
             parameters = parse_size(budget, "--budget").parameters
             if parameters is None:
-                raise DistilvecError("--budget", f"found '{budget}'; expected a number of parameters.", "Give it.")
+                raise DistilvecError(f"found '{budget}'; expected a number of parameters.", "Give it.", key="--budget")
         if section.tokenizer is not None and section.tokenizer.endswith(".model"):
             require_extra("sentencepiece", "--tokenizer")
         sources = read_texts(texts or [], column, limit)

@@ -96,7 +96,9 @@ def check_target(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
     """
     target = real(out)
     if target.is_relative_to(real(Path(HF_HUB_CACHE))):
-        raise DistilvecError("--out", f"{out} is in the cache of the hub ({HF_HUB_CACHE}).", "Choose another folder.")
+        raise DistilvecError(
+            f"{out} is in the cache of the hub ({HF_HUB_CACHE}).", "Choose another folder.", key="--out"
+        )
     for name in sources:
         folder: Path | None = Path(resolve_model(name))
         if folder is not None and not folder.is_dir():
@@ -105,11 +107,13 @@ def check_target(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
             except (OSError, ValueError):  # no valid id: loading reports it
                 folder = None
         if folder is not None and real(folder) == target:
-            raise DistilvecError("--out", f"{out} is the folder of {name}, which is read.", "Choose another folder.")
+            raise DistilvecError(
+                f"{out} is the folder of {name}, which is read.", "Choose another folder.", key="--out"
+            )
     check_output_folder(out, "--out")
     if not overwrite and out.is_dir() and any(out.iterdir()):
         fix = ", or replace the model in it with --overwrite" if is_ours(out) else ""
-        raise DistilvecError("--out", f"{out} exists and is not empty.", f"Choose a new or empty folder{fix}.")
+        raise DistilvecError(f"{out} exists and is not empty.", f"Choose a new or empty folder{fix}.", key="--out")
     check_replaceable(out, "--out")
 
 
@@ -144,7 +148,7 @@ def transplant_folder(
     if not hasattr(model[0], "auto_model"):
         kind = type(model[0]).__name__
         raise DistilvecError(
-            "teacher", f"{name} begins with a {kind} module.", "Take a model that begins with a transformer."
+            f"{name} begins with a {kind} module.", "Take a model that begins with a transformer.", key="teacher"
         )
     if max_length is not None:
         check_length(model[0], max_length)

@@ -4,7 +4,7 @@
     python -m experiments.result_page three-layers         the page and its pictures of scores again, from results/
 
 Writes results/english-<name>.json (the run's record), results/english-<name>-report.json (report.json
-without texts and projections), docs/english-<name>.md and the pictures it shows. No text of an evaluation set is
+without texts), docs/english-<name>.md and the pictures it shows. No text of an evaluation set is
 copied.
 """
 
@@ -63,10 +63,10 @@ def main() -> None:
 
 
 def published(report: Report) -> Report:
-    """Return the report without texts and projections."""
+    """Return the report without texts."""
     return replace(
-        report, mistakes=None, overlap=None, supervised=None, projections=None, experts=None, tokens=[],
-        vocabulary=None, texts=None, changes={}, warnings=[], exports={}, record=None, recipe="", measured=[],
+        report, mistakes=None, overlap=None, supervised=None, experts=None, vocabulary=None, texts=None, changes={},
+        warnings=[], exports={}, record=None, recipe="", measured=[],
     )  # fmt: skip
 
 

@@ -1,6 +1,4 @@
-"""Experts in a report: gates against the model's own, groups of texts, bins of length, the plane, runs with and without
-a suite.
-"""
+"""Experts in a report: gates against the model's own, groups of texts, bins of length, whole runs."""
 
 from __future__ import annotations
 
@@ -28,7 +26,6 @@ from distilvec.evaluation.diagnostics import (
     sample,
     task_groups,
 )
-from distilvec.evaluation.projection import project_experts
 from distilvec.evaluation.tasks import ClassificationTask, StsTask, make_retrieval
 from distilvec.pipeline.run import run
 from distilvec.report.json_values import from_json, to_json
@@ -92,7 +89,7 @@ def test_groups_and_lengths_hold_every_text_once(student):
     weighed = sum(row.rows * np.array(row.gates) for row in found.groups) / 50
     np.testing.assert_allclose(weighed, found.gates, atol=1e-4)
     np.testing.assert_allclose(sum(found.gates), 1, atol=1e-4)
-    assert found.plane is None and np.shape(found.cosines) == (3, 3) and np.allclose(np.diag(found.cosines), 1)
+    assert np.shape(found.cosines) == (3, 3) and np.allclose(np.diag(found.cosines), 1)
     assert from_json(Experts, to_json(found)) == found
 
 
@@ -141,24 +138,9 @@ def test_groups_of_tasks_and_of_classes():
     assert (whole.name, whole.texts) == ("intents, test split", ["a", "b", "c", "d", "e", "f"])
 
 
-# -- the plane --------------------------------------------------------------------------------------------------------
-
-
-def test_a_turned_expert_is_like_the_teacher_and_noise_is_not():
-    generator = np.random.default_rng(0)
-    teacher = generator.normal(size=(120, 24)) * np.linspace(3, 0.3, 24) + 1
-    teacher /= np.linalg.norm(teacher, axis=1, keepdims=True)
-    rotation = np.linalg.qr(generator.normal(size=(40, 40)))[0][:24]
-    turned, noise = 7 * teacher @ rotation, generator.normal(size=(120, 16))  # another width, another length
-    found = project_experts(teacher, [turned, noise], teacher)
-    assert found.likeness[0] > 0.98 and found.likeness[2] > 0.98 and abs(found.likeness[1]) < 0.2
-    np.testing.assert_allclose(found.experts[0], found.teacher, atol=0.3)
-    assert found.axes == 16 and 0.5 < found.variance < 1 and len(found.mixture) == 120
-
-
 # -- whole runs -------------------------------------------------------------------------------------------------------
 
-EXPERTS = {"student__experts": {"count": 3, "width": 16}, "evaluation__parts": ["experts", "tokens"]}
+EXPERTS = {"student__experts": {"count": 3, "width": 16}, "evaluation__parts": ["experts"]}
 
 
 def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path, no_pages):
@@ -173,24 +155,13 @@ def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path, no_pages):
         evaluation__suite=str(tmp_path / "suite.yaml"),
         evaluation__columns=["teacher", "student", "untrained"],
     )
-    plain = recipes.validate(recipe.model_dump(mode="json") | {"evaluation": {}})
-    alone = run(plain, tmp_path / "alone").folder
-    recipe = recipe.model_copy(update={"evaluation": recipe.evaluation.model_copy(update={"finetuned": alone})})
     run(recipe, tmp_path / "run")
     found = json.loads(RunFolder(tmp_path / "run").report.read_text(encoding="utf-8"))
-    assert [row["name"] for row in found["experts"]["groups"]] == ["graded"] and len(
-        found["experts"]["plane"]["likeness"]
-    ) == 4
-    models = found["tokens"][0]["models"]
-    assert len(found["tokens"]) == 4 and set(models) == {"teacher", "student", "finetuned", "untrained"}
-    assert models["finetuned"]["tokens"] == models["student"]["tokens"]
-    plane = found["experts"]["plane"]
-    for turned, raw in zip([*plane["experts"], plane["mixture"]], plane["raw"], strict=True):
-        assert np.shape(raw) == np.shape(turned) and not np.allclose(raw, turned)
-    own = from_json(Report, {part: found[part] for part in ("experts", "tokens", "history")})
+    assert [row["name"] for row in found["experts"]["groups"]] == ["graded"]
+    own = from_json(Report, {part: found[part] for part in ("experts", "history")})
     page = draw_report(RunFolder(tmp_path / "run"), own).read_text(encoding="utf-8")
     names = {path.stem for path in RunFolder(tmp_path / "run").figures.glob("*.svg")}
-    assert {"experts", "experts_raw", "experts_gates", "experts_training", "token_planes"} <= names
+    assert {"experts_gates", "experts_training"} == names
     assert '<section id="experts"' in page and "gate-table" in page
     before = {path.name: path.read_bytes() for path in RunFolder(tmp_path / "run").figures.glob("*.svg")}
     draw_report(RunFolder(tmp_path / "run"), own)
@@ -207,8 +178,7 @@ def test_a_labelled_run_without_a_suite_shows_its_experts_by_class(tiny_recipe, 
     recipe = recipes.validate(tree | {"corpus": None, "task": task})
     found = json.loads(run(recipe, tmp_path / "run").files.report.read_text(encoding="utf-8"))
     assert [row["name"] for row in found["experts"]["groups"]] == ["pair: 0", "pair: 1"] and found["failures"] == []
-    assert found["experts"]["plane"]["teacher"] and len(found["tokens"]) == 4
-    assert found["projections"] is found["speed"] is None
+    assert found["speed"] is None
 
 
 def test_a_run_without_experts_has_an_empty_part(tiny_recipe, tmp_path, no_pages):
@@ -216,4 +186,4 @@ def test_a_run_without_experts_has_an_empty_part(tiny_recipe, tmp_path, no_pages
     tree = tiny_recipe(train__max_steps=2, method__name="task", evaluation__parts=["experts"]).model_dump(mode="json")
     recipe = recipes.validate(tree | {"corpus": None, "task": {"type": "classification", "path": str(path)}})
     found = json.loads(run(recipe, tmp_path / "run").files.report.read_text(encoding="utf-8"))
-    assert found["experts"] is None and found["tokens"] == [] and "tokens" not in found["measured"]
+    assert found["experts"] is None and found["measured"] == ["overlap", "supervised", "experts"]

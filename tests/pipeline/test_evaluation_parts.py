@@ -8,7 +8,6 @@ import architectures
 import pytest
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
-from transformers import AutoTokenizer
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
@@ -72,23 +71,6 @@ def test_a_part_that_breaks_costs_no_run(tiny_recipe, suite, tmp_path, monkeypat
         "RuntimeError: not enough memory: you tried to allocate 64 GB."
     ]
     assert result.record.scores["student"]
-
-
-def test_pictures_of_a_decoder_without_a_padding_token(tiny_recipe, suite, tmp_path):
-    """Its texts are padded with its end token, also where a part of the report reads the states of its tokens."""
-    folder = architectures.mistral(tmp_path / "teacher")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.pad_token = None
-    tokenizer.save_pretrained(folder)
-    recipe = tiny_recipe(
-        teacher={"model": str(folder), "pooling": "lasttoken", "normalize": True},
-        student={"model": str(architectures.bert(tmp_path / "student"))},
-        evaluation={"suite": suite, "parts": ["projections", "tokens", "vocabulary"]},
-        train__max_steps=2,
-    )
-    result = run(recipe, tmp_path / "run")
-    assert not result.problems
-    assert result.report.projections.tokens and result.report.tokens
 
 
 def test_speed_beside_a_teacher_with_layers_on_the_disk(tiny_recipe, suite, tmp_path):

@@ -25,7 +25,6 @@ from samples import make_texts
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.run_folder import RunFolder
-from distilvec.pipeline.evaluate import stored_report
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 
@@ -466,13 +465,3 @@ def test_a_teacher_that_changes_after_it_was_described_is_refused(begun, build):
     other_row(world) if build is table else world.weights("teacher/model.safetensors")
     with refused("teacher.vectors" if build is table else "teacher.model"):
         job.teacher.load("cpu")
-
-
-def test_the_files_of_a_finetuned_model_are_in_a_reports_fingerprint(begun):
-    world, _ = begun(models)
-    world.set("cache.root", str(world.root / "warm"))
-    world.set("evaluation.finetuned", str(world.root / "student"))
-    job = resolve(recipes.validate(json.loads(json.dumps(world.tree, default=str))), world.root / "run")
-    before = stored_report(job).fingerprint
-    world.weights("student/model.safetensors")
-    assert stored_report(job).fingerprint != before

@@ -126,7 +126,7 @@ def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules, shared_c
     assert np.mean(values) == pytest.approx(report["scores"]["student"][1]["value"], abs=0.01)
     assert texts["mean"] == pytest.approx(result.validation["distance"], rel=2e-3)
     assert texts["trained"]["rows"] == 200 - texts["rows"] and texts["trained"]["mean"] > 0
-    assert report["speed"]["ratio"]["query"] > 0 and len(report["projections"]["sentences"]["points"]["student"]) > 5
+    assert report["speed"]["ratio"]["query"] > 0
     assert report["history"][0]["eval/distance"] == result.validation["untrained_distance"]
     low, high, _ = report["intervals"]["student"]["average"]
     student, teacher = (report["averages"][name]["all"] for name in ("student", "teacher"))
@@ -184,7 +184,7 @@ def test_parts_that_cannot_be_found_out_are_named_and_the_run_is_kept(
         )
     )
     suite.write_text(suite.read_text() + "- {name: two, type: pair, path: two.jsonl}\n")
-    parts = ["agreement", "compression", "margin", "projections"]
+    parts = ["agreement", "compression", "margin"]
     recipe = tiny_recipe(evaluation__suite=str(suite), evaluation__parts=parts, train__keep_students=3)
     found = run_report.saved_students
     monkeypatch.setattr(run_report, "saved_students", lambda job: [replace(kept, distance=0.5) for kept in found(job)])

@@ -11,7 +11,7 @@ import numpy as np
 from distilvec.evaluation.overlap import Judgement, Overlap, Share, SourceOverlap
 from distilvec.report.json_values import from_json
 from distilvec.report.values import Report
-from tests.report.expert_sample import routing_figures, sample_experts, sample_planes
+from tests.report.expert_sample import routing_figures, sample_experts
 from tests.report.vocabulary_sample import sample_vocabulary
 
 TASKS: dict[str, tuple[Any, ...]] = {  # type, main metric, domain, rows, teacher, untrained, student, asymmetric
@@ -86,9 +86,7 @@ def _report() -> dict[str, Any]:
         "margin": _margin(),
         "speed": _speed(),
         "history": _history(),
-        "projections": _projections(),
         "experts": sample_experts(),
-        "tokens": sample_planes(),
         "vocabulary": sample_vocabulary(),
         "texts": _texts(),
         "record": _record(scores),
@@ -351,39 +349,6 @@ def _history() -> list[dict[str, Any]]:
             evaluated = {"eval/distance": round(found, 4), "eval/cosine": round(1 - found**2 / 2, 4)}
             lines.append({"step": step, "epoch": round(step / 800, 4)} | evaluated)
     return lines
-
-
-def _projections() -> dict[str, Any]:
-    generator = np.random.default_rng(3)
-    texts = [(f"{text} ({number})" if number else text, group) for number in range(5) for text, group in SENTENCES]
-    centres = {"stsb": (-0.45, 0.2), "banking77": (0.4, 0.35), "cranfield": (0.1, -0.5)}
-    teacher = np.array([centres[group] for _, group in texts]) + 0.11 * generator.normal(size=(len(texts), 2))
-    student = teacher + 0.025 * generator.normal(size=teacher.shape)
-    untrained = 0.35 * teacher + 0.16 * generator.normal(size=teacher.shape)
-    tokens = []
-    for text in ("the wing flutters at high speed", "a man plays a guitar"):
-        words = text.split()
-        places = generator.normal(size=(len(words), 2))
-        tokens.append(
-            {
-                "text": text,
-                "tokens": words,
-                "teacher": places.round(4).tolist(),
-                "student": (places + 0.12 * generator.normal(size=places.shape)).round(4).tolist(),
-            }
-        )
-    return {
-        "sentences": {
-            "points": {
-                "teacher": teacher.round(4).tolist(), "student": student.round(4).tolist(),
-                "untrained": untrained.round(4).tolist(),
-            },
-            "labels": [text[:60] for text, _ in texts], "groups": [group for _, group in texts],
-            "disparity": {"student": 0.061, "untrained": 0.742}, "disparity_aligned": {"student": 0.055, "untrained": 0.688},  # noqa: E501
-            "aligned": {"student": False, "untrained": True},
-        },
-        "tokens": tokens,
-    }  # fmt: skip
 
 
 def _record(scores: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:

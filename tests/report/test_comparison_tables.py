@@ -1,25 +1,22 @@
-"""Comparisons as CSV, Markdown and LaTeX."""
+"""Comparisons as tables: the leaderboard, Markdown, one flat row per run."""
 
 from __future__ import annotations
 
-import csv
-import io
 from html import unescape
 
 import pytest
 
-from distilvec.core.escape import one_line
 from distilvec.report.comparison import (
     Comparison,
     Lead,
-    comparison_csv,
     comparison_html,
     comparison_text,
     comparison_verdict,
+    flat_rows,
     leaderboard,
 )
 from distilvec.report.json_values import from_json
-from distilvec.report.tables import ABSENT, to_latex, to_markdown
+from distilvec.report.tables import ABSENT, to_markdown
 
 
 @pytest.mark.parametrize("tasks", [["distance", "steps"], ["Method", "Run", "% of teacher", "run"], ["a", "a std"]])
@@ -36,7 +33,7 @@ def test_a_task_may_have_the_name_of_a_column(comparison, tasks):
     costs = table.header.index("minutes")
     assert [row[costs].value for row in table.rows] == [2.5, 2.5, None]
     assert [str(row[1]) for row in table.rows] == ["redact"] * 3
-    header, *rows = csv.reader(io.StringIO(comparison_csv(comparison)))
+    header, *rows = flat_rows(comparison)
     assert len(set(header)) == len(header)
     assert float(rows[0][header.index("distance")]) == 0.25
     taken = {"distance", "steps", "run", "a std"}  # by other columns
@@ -105,24 +102,32 @@ def test_leaderboard(comparison):
     assert base[0] == "base (reference)" and base[3] == "80.00" and odd[7] == ABSENT
 
 
-def test_csv_reads_back(comparison):
-    rows = list(csv.DictReader(io.StringIO(comparison_csv(comparison))))
-    assert [row["run"] for row in rows] == ["50%_mix|b,c", "base", "{odd}\\~^&#$"] and [
-        row["reference"] for row in rows
-    ] == ["0", "1", "0"]
-    assert float(rows[0]["sts_b"]) == 81.256 and float(rows[0]["sts_b std"]) == 0.5 and rows[0]["sts_b mark"] == "*"
-    assert (
-        rows[1]["sts_b std"] == "" == rows[1]["texts_per_second"] == rows[2]["minutes"]
-        and float(rows[2]["parameters"]) == 17_400_000
-    )
-    assert float(rows[0]["average % of teacher"]) == pytest.approx(81.256 / 0.9)
+def kinds(comparison):
+    """What the cells of each column of the leaderboard are marked as, by its title."""
+    table = leaderboard(comparison)
+    return {title: [row[place].kind for row in table.rows] for place, title in enumerate(table.header)}
 
 
-def test_csv_has_what_the_teachers_documents_give(comparison):
+def by_title(comparison):
+    header, *rows = flat_rows(comparison)
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def test_a_flat_row_has_every_number(comparison):
+    rows = by_title(comparison)
+    assert [row["run"] for row in rows] == ["50%_mix|b,c", "base", "{odd}\\~^&#$"]
+    assert [row["reference"] for row in rows] == [0, 1, 0]
+    assert rows[0]["sts_b"] == 81.256 and rows[0]["sts_b std"] == 0.5 and rows[0]["sts_b mark"] == "*"
+    assert rows[1]["sts_b std"] is rows[1]["texts_per_second"] is rows[2]["minutes"] is None
+    assert rows[2]["parameters"] == 17_400_000
+    assert rows[0]["average % of teacher"] == pytest.approx(81.256 / 0.9)
+
+
+def test_a_flat_row_has_what_the_teachers_documents_give(comparison):
     comparison.rows[0].asymmetric = {"sts_b": 97.5, "average": 98.25}
-    rows = list(csv.DictReader(io.StringIO(comparison_csv(comparison))))
-    assert float(rows[0]["sts_b % of teacher, asymmetric"]) == 97.5
-    assert [row["average % of teacher, asymmetric"] for row in rows] == ["98.25", "", ""]
+    rows = by_title(comparison)
+    assert rows[0]["sts_b % of teacher, asymmetric"] == 97.5
+    assert [row["average % of teacher, asymmetric"] for row in rows] == [98.25, None, None]
 
 
 def lead(clear, low, high, over="base", every_seed=True):
@@ -152,8 +157,7 @@ def test_verdict_names_a_winner_only_outside_of_the_interval(comparison, found, 
     assert comparison_verdict(comparison) == text
     assert text in comparison_text(comparison).splitlines()
     assert text in unescape(comparison_html(comparison))
-    bold = r"\textbf{81.26}" in to_latex(leaderboard(comparison), [])
-    assert bold == found.clear, "nor does a bold figure name one"
+    assert ("best" in kinds(comparison)["average"]) == found.clear, "nor does a bold figure name one"
 
 
 def test_a_small_cost_is_not_0_and_equal_costs_have_no_best(comparison):
@@ -177,25 +181,12 @@ def test_markdown(comparison):
     assert lines[-1] == "- Differences are to base: 95% ± x_1."
 
 
-def test_latex(comparison):
+def test_the_best_scores_and_costs_are_bold(comparison):
     comparison.leads = dict.fromkeys(("sts_b", "average"), lead(True, 0.4, 2.0))
-    text = to_latex(leaderboard(comparison), comparison.notes)
-    lines = [line for line in text.splitlines() if not line.startswith("%")]
-    assert lines[0] == r"\begin{tabular}{llrrrrrrrr}" and lines[-1] == r"\end{tabular}"
-    assert [line for line in lines if line.endswith("rule")] == [r"\toprule", r"\midrule", r"\bottomrule"]
-    assert all(line.count(" & ") == 9 and line.endswith(r" \\") for line in lines if " & " in line)
-    assert lines[2].startswith(r"Run & Method & Seeds & sts\_b & average & \% of teacher")
-    first, base, odd = lines[4:7]
-    assert first.startswith(
-        r"50\%\_mix\textbar{}b,c & redact & 3 & \textbf{81.26{*}} $\pm$ 0.50 & \textbf{81.26} $\pm$ 0.50 & "
-        r"\textbf{90.3}"
-    )
-    assert first.endswith(r"\textbf{0.2500} \\") and r"\textbf{2.5}" not in first + base, "equal costs have no best"
-    assert (
-        odd.startswith(r"\{odd\}\textbackslash{}\textasciitilde{}\textasciicircum{}\&\#\$ & redact")
-        and " & -- & " in odd
-    )
-    assert "31" in first and r"\textbf{31}" not in text, "more steps are neither better nor worse"
+    best = kinds(comparison)
+    assert best["sts_b"] == best["average"] == best["distance"] == ["best", "", ""]
+    assert set(best["minutes"]) == {""}, "equal costs have no best"
+    assert set(best["steps"]) == {""}, "more steps are neither better nor worse"
 
 
 def test_runs_without_scores(comparison):
@@ -211,17 +202,13 @@ def test_runs_without_scores(comparison):
         "steps",
         "distance",
     ]
-    assert "average" not in comparison_csv(comparison) and r"\textbf{0.2500}" in to_latex(
-        leaderboard(comparison), comparison.notes
-    )
+    assert "average" not in flat_rows(comparison)[0] and kinds(comparison)["distance"] == ["best", "", ""]
 
 
 def test_one_row_has_no_best(comparison):
     comparison.rows = [row for row in comparison.rows if row.run == "base"]
-    assert (
-        r"\textbf" not in to_latex(leaderboard(comparison), comparison.notes)
-        and leaderboard(comparison).lines[0][0] == "base"
-    )
+    assert leaderboard(comparison).lines[0][0] == "base"
+    assert {kind for column in kinds(comparison).values() for kind in column} == {""}
 
 
 @pytest.mark.parametrize(
@@ -232,15 +219,6 @@ def test_hostile_names(comparison, name):
         row.run = row.method = name
     comparison.notes.append(f"about {name}")
     comparison.tasks = [name]
-    first = list(csv.reader(io.StringIO(comparison_csv(comparison))))
-    assert len({len(row) for row in first}) == 1 and not any(
-        cell.startswith(tuple("=+@\t")) for row in first for cell in row
-    )
-    assert first[1][0].removeprefix("'") == one_line(name) and first[1][2] == "3"
-    lines = to_latex(leaderboard(comparison), comparison.notes).splitlines()
-    code = [line for line in lines if not line.startswith("%")]
-    assert len(lines) == 3 + 9 and len(code) == 9
-    assert not any(line.startswith(("[", "*")) or r"\input" in line for line in code)
     lines = to_markdown(leaderboard(comparison), comparison.notes).splitlines()
     assert len(lines) == 5 + 3 and len({line.replace("\\|", "").count("|") for line in lines[:5]}) == 1
     assert not any("\u202e" in line or " <script" in line for line in lines)

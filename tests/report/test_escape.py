@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 
 import pytest
@@ -79,24 +77,6 @@ def test_code_shows_the_text(text):
     ].content == escape.one_line(text)
     (fence,) = MarkdownIt("commonmark").parse(escape.code_block(f"{text}\n```\n# x", "python"))
     assert fence.type == "fence" and fence.info == "python" and fence.content.endswith("\n```\n# x\n")
-
-
-@pytest.mark.parametrize("text", HOSTILE, ids=ascii)
-def test_csv_has_no_formula(text):
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerow([escape.csv_cell(text), escape.csv_cell(-1.5), escape.csv_cell(None)])
-    (row,) = csv.reader(io.StringIO(out.getvalue()))
-    assert row[0].removeprefix("'") == escape.one_line(text) and not row[0].startswith(tuple("=+-@\t\r"))
-    assert row[1:] == ["-1.5", ""]
-
-
-def test_latex():
-    text = "\\input{/etc/passwd} 50% #1 a&b x_1 {} ~^ [x] $5 a--b\n%*"
-    assert escape.latex(text) == (
-        r"\textbackslash{}input\{/etc/passwd\} 50\% \#1 a\&b x\_1 \{\} \textasciitilde{}\textasciicircum{} {[}x{]} \$5 "
-        r"a-{}-b \%{*}"
-    )
-    assert "\n" not in escape.latex("a\n\\end{document}\x0bb\u2028c")
 
 
 def test_what_cannot_be_seen_is_written_out():

@@ -10,16 +10,11 @@ from distilvec.report.html import render_page
 from distilvec.report.json_values import from_json
 from distilvec.report.sections import experts as section
 from distilvec.report.sections.experts import expert_names, gates_figure, routing_points
-from distilvec.report.sections.projections import PlaneTexts, plane_figure
 from distilvec.report.values import Report
 from tests.report.expert_sample import FACETS, sample_experts
 from tests.report.report_sample import as_report, sample_report
 
 pytest.importorskip("matplotlib")
-
-
-def texts_of(plane):
-    return PlaneTexts(plane["groups"], plane["labels"])
 
 
 NAMES = [f"{number} {name}" for number, name in enumerate(FACETS, 1)]
@@ -62,22 +57,6 @@ def test_points_and_table_are_the_gates():
     assert table.rows[0][2].value == experts["groups"][0]["gates"][0]
 
 
-@pytest.mark.parametrize("count", [2, 3, 9])
-def test_every_expert_and_the_mixture_have_a_panel(count):
-    plane = sample_experts()["plane"]
-    sets = {
-        "teacher": plane["teacher"],
-        **{f"expert {number}": plane["mixture"] for number in range(count)},
-        "mixture": plane["mixture"],
-    }
-    figure = plane_figure("experts", "x", sets, {"expert 0": "likeness 0.50"}, texts_of(plane))
-    shown = [axes for axes in figure.draw().axes if axes.axison]
-    assert [axes.get_title(loc="left") for axes in shown] == list(sets)[1:] and shown[0].get_xlabel() == "likeness 0.50"
-    joins = shown[0].get_lines()[0].get_xydata().reshape(-1, 3, 2)  # two ends and a gap
-    assert np.allclose(joins[5][:2], [plane["teacher"][5], plane["mixture"][5]])
-    assert len(figure.table.rows) == len(plane["teacher"]) and figure.table.header == ["Group", "Text", *sets]
-
-
 def test_kept_tokens_are_a_number_of_the_training():
     history = sample_report()["history"]
     values = [line["train/kept_tokens"] for line in history if "train/kept_tokens" in line]
@@ -88,13 +67,3 @@ def test_kept_tokens_are_a_number_of_the_training():
 
 def test_a_student_without_experts_has_no_section():
     assert section.section(as_report({"history": [{"step": 1, "train/loss": 1.0}]})) is None
-
-
-def test_raw_planes_have_no_teacher_in_them():
-    plane = sample_experts()["plane"]
-    sets = {"teacher": plane["teacher"], "expert 1": plane["mixture"]}
-    figure = plane_figure("experts_raw", "x", sets, {}, texts_of(plane), raw=True)
-    shown = figure.draw().axes[:2]
-    assert [axes.get_title(loc="left") for axes in shown] == list(sets)
-    groups = len(set(plane["groups"]))
-    assert all(len(axes.get_lines()) == groups for axes in shown)  # points by group, no lines to a reference

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import warnings
 import xml.etree.ElementTree as ElementTree
@@ -28,9 +27,8 @@ from distilvec.report.figures import (
 )
 from distilvec.report.html import render_page
 from distilvec.report.json_values import from_json
-from distilvec.report.planes import Plane, draw_planes
 from distilvec.report.record import StageRecord, TrainingRecord
-from distilvec.report.sections import compression, margin, projections, speed, training
+from distilvec.report.sections import compression, margin, speed, training
 from distilvec.report.sections import scores as scores_section
 from distilvec.report.sections.compression import mean_rows
 from distilvec.report.sections.scores import retained
@@ -41,13 +39,8 @@ from tests.report.report_sample import TASKS, as_report, sample_report
 pytest.importorskip("matplotlib")
 
 NAMES = [
-    "scores", "texts", "compression", "margin", "speed", "vocabulary", "experts_training", "experts_gates", "experts", "experts_raw", "training",  # noqa: E501
-    "sentences", "tokens", "token_planes",
+    "scores", "texts", "compression", "margin", "speed", "vocabulary", "experts_training", "experts_gates", "training",
 ]  # fmt: skip
-ONE_MODEL = {
-    "points": {"teacher": [[0, 0], [1, 1], [2, 0]]}, "disparity": {}, "disparity_aligned": {}, "aligned": {},
-    "labels": ["a", "b", "c"], "groups": ["x", "x", "x"],
-}  # fmt: skip
 RUNS = [
     {"run": "three layers", "retention": {"average": 99.04}, "parameters": 17.4e6, "texts_per_second": 410},
     {"run": "two layers", "retention": {"average": 97.12}, "parameters": 15.6e6, "texts_per_second": 530},
@@ -143,12 +136,12 @@ def test_the_same_report_gives_the_same_bytes(written, folder, tmp_path):
     "report",
     [
         {},
-        dict.fromkeys(("scores", "intervals", "compression", "margin", "speed", "history", "projections", "experts", "tokens")),  # noqa: E501
+        dict.fromkeys(("scores", "intervals", "compression", "margin", "speed", "history", "experts")),
         {
             "scores": {}, "compression": {"rows": []}, "margin": {"points": [], "fits": {}}, "speed": {"rows": []},
-            "history": [], "projections": {"sentences": ONE_MODEL, "tokens": []}, "tokens": [],
+            "history": [],
         },
-        {"history": [{"step": 1, "train/wait": 3.0}], "projections": {"sentences": ONE_MODEL}},
+        {"history": [{"step": 1, "train/wait": 3.0}]},
     ],
 )  # fmt: skip
 def test_missing_parts_are_skipped(report, tmp_path):
@@ -159,8 +152,7 @@ def test_small_parts_are_drawn(tmp_path):
     report = sample_report()
     rows = [row for row in report["compression"]["rows"] if row["width"] == 384 and row["column"] == "student"]
     timings = [row for row in report["speed"]["rows"] if row["model"] == "student" and row["role"] == "query"]
-    experts = report["experts"] | {key: report["experts"][key][:1] for key in ("groups", "lengths")} | {"plane": None}
-    tokens = report["projections"]["tokens"][0] | {"student_tokens": ["x", "y"], "student": [[0, 0], [1, 1]]}
+    experts = report["experts"] | {key: report["experts"][key][:1] for key in ("groups", "lengths")}
     few = {
         "scores": {column: found[:1] for column, found in report["scores"].items() if column != "asymmetric"},
         "compression": {"rows": rows},
@@ -168,10 +160,9 @@ def test_small_parts_are_drawn(tmp_path):
         "speed": {"rows": timings},
         "history": [line for line in report["history"] if "train/loss" in line][:2],
         "experts": experts,
-        "projections": {"sentences": ONE_MODEL, "tokens": [tokens]},
     }
     # one task: no figure of scores
-    names = ["compression", "margin", "speed", "experts_training", "experts_gates", "training", "tokens"]
+    names = ["compression", "margin", "speed", "experts_training", "experts_gates", "training"]
     assert list(draw_all(few, tmp_path)) == names
 
 
@@ -189,9 +180,9 @@ def test_names_with_markup_stay_text(tmp_path):
 
 
 def test_a_page_as_large_as_the_quickstarts_is_below_400_kb():
-    """Two tasks with 300 queries each, whose rankings name 300 documents, and 150 texts in the plane."""
+    """Two tasks with 300 queries each, whose rankings name 300 documents."""
     report = sample_report()
-    for part in ("experts", "tokens", "margin", "vocabulary"):
+    for part in ("experts", "margin", "vocabulary"):
         del report[part]
     report["history"] = [
         {key: value for key, value in line.items() if not key.startswith(("train/gate", "train/facet"))}
@@ -208,11 +199,6 @@ def test_a_page_as_large_as_the_quickstarts_is_below_400_kb():
     queries = {"count": 300, "rows": rows, "documents": documents}
     for task in report["agreement"].values():
         task["queries"] = queries
-    sentences = report["projections"]["sentences"]
-    for points in sentences["points"].values():
-        points[:] = (points * 50)[:150]
-    for part in ("labels", "groups"):
-        sentences[part] = (sentences[part] * 50)[:150]
     page = render_page(as_report(report), lambda figure: write_figure(figure, None))
     assert 100_000 < len(page.encode()) < 400_000
 
@@ -391,38 +377,6 @@ def test_the_time_axis_ends_with_the_minutes_of_the_record():
     assert top.get_xlabel() == "minutes" and top.get_xlim()[1] > 8.0 - 0.5
 
 
-def test_the_spots_of_a_figure_lie_on_its_points(tmp_path):
-    """A circle of the SVG is where the page shows its text."""
-    points = [LinePoint("", "run", x, y) for x, y in ((1.0, 5.0), (2.0, 7.0))]
-    svg = write_figure(lines_figure("spots", "Spots", points, "size", look=LineLook(y="score")), tmp_path)
-    spots = json.loads(ElementTree.fromstring(svg).get("data-spots"))
-    assert [text for *_, text in spots] == ["run: 5, size 1", "run: 7, size 2"]
-    drawn_at = [(float(x), float(y)) for x, y in re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', svg)]
-    assert all(any(abs(a - x) + abs(b - y) < 0.3 for a, b in drawn_at) for x, y, _ in spots)
-    assert "data-spots" not in (tmp_path / "spots.svg").read_text(encoding="utf-8")
-
-
-def test_sentences_join_equal_texts():
-    sentences = sample_report()["projections"]["sentences"]["points"]
-    axes = panels(drawn(projections.section)["sentences"])["student"]
-    joins = axes.get_lines()[0].get_xydata().reshape(-1, 3, 2)  # two ends and a gap
-    assert np.allclose(joins[4][:2], [sentences["teacher"][4], sentences["student"][4]]) and np.isnan(joins[:, 2]).all()
-
-
-def test_tokens_are_labelled(written):
-    assert {"flutters", "guitar", "teacher, hollow", "student"} <= set(texts(written["tokens"]))
-
-
-def test_token_planes_name_sentence_models_and_likeness():
-    rows = sample_report()["tokens"]
-    figure = drawn(projections.section)["token_planes"]
-    assert [axes.get_xlabel() for axes in figure.axes] == [
-        "teacher", "untrained (0.32)", "student (0.81)", "teacher", "untrained", "student (0.81)",
-    ]  # fmt: skip
-    assert [axes.get_title(loc="left") for axes in figure.axes[::3]] == [row["text"] for row in rows]
-    assert [text.get_text() for text in figure.axes[1].texts] == rows[0]["models"]["untrained"]["tokens"]
-
-
 def test_runs_without_a_number_are_left_out():
     figure = retention_figure(comparison_of(RUNS), "texts_per_second")
     assert [row[0].text for row in figure.table.rows] == ["three layers", "two layers"]
@@ -435,16 +389,17 @@ def test_runs_without_a_number_are_left_out():
 
 
 def test_labels_do_not_overlap():
-    places = [(0.1 * number, 0.02 * number) for number in range(5)]
+    places = [LinePoint("", f"run {number}", 1 + 0.1 * number, 90 + 0.1 * number) for number in range(5)]
+    look = LineLook(y="score", dots=[point.line for point in places])
     with figure_style():
-        figure = draw_planes([Plane("", places, labels=[f"token {number}" for number in range(5)])], 1, aligned=False)
+        figure = figures.draw_lines(places, "size", look)
         figure.draw_without_rendering()
         boxes = [text.get_window_extent() for text in figure.axes[0].texts]
     pairs = itertools.combinations(boxes, 2)
-    assert not any(one.shrunk(0.98, 0.9).overlaps(other.shrunk(0.98, 0.9)) for one, other in pairs)
+    assert len(boxes) == 5 and not any(one.shrunk(0.98, 0.9).overlaps(other.shrunk(0.98, 0.9)) for one, other in pairs)
 
 
-@pytest.mark.parametrize("name", ["scores", "experts", "experts_gates", "vocabulary"])
+@pytest.mark.parametrize("name", ["scores", "experts_gates", "vocabulary"])
 def test_titles_and_labels_are_not_cut_off_and_do_not_overlap(name):
     figures = {}
     render_page(as_report(sample_report()), lambda figure: figures.setdefault(figure.name, figure).text)

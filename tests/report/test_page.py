@@ -26,8 +26,7 @@ from tests.report.report_sample import as_report, sample_judgement, sample_repor
 
 VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}
 FIGURES = {
-    "scores", "compression", "margin", "speed", "vocabulary", "training", "experts_training", "experts_gates", "experts", "experts_raw", "sentences",  # noqa: E501
-    "tokens", "token_planes", "texts",
+    "scores", "compression", "margin", "speed", "vocabulary", "training", "experts_training", "experts_gates", "texts",
 }  # fmt: skip
 
 
@@ -173,7 +172,7 @@ def test_what_users_wrote_is_escaped(report):
     report["failures"] = [{"task": evil, "column": evil, "message": evil}]
     report["agreement"]["patent_mini"]["queries"]["rows"][0]["query"] = evil
     listed = report["agreement"]["cranfield"]["queries"]
-    listed["rows"][0]["query"] = listed["documents"]["100"] = report["projections"]["sentences"]["labels"][0] = evil
+    listed["rows"][0]["query"] = listed["documents"]["100"] = evil
     report["verdict"]["advice"] = [evil]
     report["scores"]["student"][0]["task"] = report["record"]["teacher"]["name"] = evil
     text = render_page(as_report(report), draw)

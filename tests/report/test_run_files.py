@@ -39,7 +39,7 @@ def run(tmp_path):
 
 
 SCORE = {"task": "a", "type": "sts", "metric": "x"}
-DRAWN = {"compression", "margin", "speed", "experts", "projections", "tokens", "history", "vocabulary", "texts"}
+DRAWN = {"compression", "margin", "speed", "experts", "history", "vocabulary", "texts"}
 
 
 NEXT = """teacher: {{model: me/large, attention: own{teacher}}}

@@ -480,7 +480,7 @@ def test_a_text_is_not_searched_among_the_documents_of_its_own_model(table, near
 
 
 def test_a_table_is_a_full_teacher_of_a_run(table, tiny_recipe, tiny_model, tmp_path, no_pages):
-    """Teacher and asymmetric scores, agreement, compression, projections; the user's documents stay in the corpus."""
+    """Teacher and asymmetric scores, agreement, compression; the user's documents stay in the corpus."""
     recipe = tiny_recipe(
         teacher={"vectors": str(table), "name": "mine"},
         student={"model": str(tiny_model), "layers": 3},
@@ -488,7 +488,7 @@ def test_a_table_is_a_full_teacher_of_a_run(table, tiny_recipe, tiny_model, tmp_
         evaluation={
             "suite": str(write_suite(tmp_path, TEXTS[60:70])),
             "stored": 30,
-            "parts": ["agreement", "compression", "projections"],
+            "parts": ["agreement", "compression"],
         },
     )
     run(recipe, tmp_path / "run")
@@ -498,7 +498,6 @@ def test_a_table_is_a_full_teacher_of_a_run(table, tiny_recipe, tiny_model, tmp_
     assert set(report["agreement"]) == {"mine", NEIGHBORS, KNOWN_ITEM}
     assert report["agreement"][NEIGHBORS]["models"]["asymmetric"].keys() >= {"overlap@10", "kendall_tau"}
     assert {row["column"] for row in report["compression"]["rows"]} == {"teacher", "student", "asymmetric"}
-    assert set(report["projections"]["sentences"]["points"]) >= {"teacher", "student"}
     record = json.loads(RunFolder(tmp_path / "run").record.read_text())
     assert record["data"]["train_rows"] + record["data"]["holdout_rows"] >= 300 - 10 - 30
     assert parity_task(tmp_path / "run" / "student", None).name.startswith("mine and")  # and more documents

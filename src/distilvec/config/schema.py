@@ -318,7 +318,7 @@ class MethodSection(Section):
     weights: dict[str, float] = key({}, "replace the method's own, term by term")
 
 
-Part = Literal["agreement", "compression", "margin", "speed", "projections", "experts", "tokens", "vocabulary", "texts"]
+Part = Literal["agreement", "compression", "margin", "speed", "experts", "vocabulary", "texts"]
 PARTS: tuple[Part, ...] = get_args(Part)
 Column = Literal["teacher", "untrained", "student", "projected", "asymmetric", "untrained_asymmetric", "mixed"]
 COLUMNS: tuple[Column, ...] = ("teacher", "untrained", "student", "projected", "asymmetric")  # scored by default
@@ -352,7 +352,6 @@ class EvaluationSection(Section):
     columns: list[Column] = key(
         list(COLUMNS), "models that are scored, if the run has them; docs/report.md says what each is", min_length=1
     )
-    finetuned: Path | None = key(None, "a run without distillation, or its student: shown in the part 'tokens', too")
     every_classification: bool = key(False, "classification at every dimension, precision and saved checkpoint too")
     speed_seconds: float = key(60.0, "time for the whole speed table; it says what it leaves out", gt=0, le=3600)
     speed_batches: list[Annotated[int, Field(gt=0, le=4096)]] = key(

@@ -17,13 +17,6 @@ _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
 )
 _MARKDOWN = re.compile(r"[\\`*\[\]<~$]|&(?=[#A-Za-z])|(?<![^\W_])_|_(?![^\W_])")  # "_" inside a word is no emphasis
-_LATEX = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "`": r"\textasciigrave{}", "\0": "{}",
-    "[": "{[}", "]": "{]}", "*": "{*}",  # at the beginning of a row an option of \\ or \midrule
-    "–": "--", "±": r"$\pm$",  # noqa: RUF001 - an en dash, for no value
-    **{letter: f"\\{letter}" for letter in "&%$#_"},
-}  # fmt: skip
 
 
 def visible(text: object) -> str:
@@ -81,20 +74,6 @@ def code_block(text: object, language: str = "") -> str:
 def quoted(text: object) -> str:
     """Text as a literal of Python, in double quotes."""
     return visible(json.dumps(str(text), ensure_ascii=False))
-
-
-def csv_cell(value: object) -> object:
-    """A cell of a CSV file: numbers stay, text that a spreadsheet takes for a formula gets an apostrophe in front."""
-    if value is None or isinstance(value, (int, float)):
-        return value
-    line = one_line(value)
-    return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
-
-
-def latex(text: object) -> str:
-    """LaTeX that prints the text."""
-    line = re.sub("-(?=-)", "-\0", one_line(text))  # "--" would be printed as a dash
-    return "".join(_LATEX.get(letter, letter) for letter in line)
 
 
 def _inline(text: object) -> str:

@@ -5,7 +5,7 @@ Gates and outputs of experts come from a sample of the texts that the student is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Annotated, Any
@@ -21,13 +21,11 @@ from distilvec.config.schema import Role
 from distilvec.core.batch import Text
 from distilvec.core.info import UNLIMITED
 from distilvec.core.log import progress
-from distilvec.core.spread import evenly_spread
 from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples, Labelled
 from distilvec.evaluation.evaluator import Sample, Score, row_keys
 from distilvec.evaluation.metrics import class_labels, correlations
-from distilvec.evaluation.projection import ExpertPlane, project_experts
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task
 from distilvec.models.load import evaluating
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
@@ -38,7 +36,6 @@ from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
 
 Array = np.ndarray[Any, Any]
 MOST_TEXTS, MOST_OF_A_GROUP, LEAST_OF_A_GROUP = 400, 100, 10  # texts whose gates are computed
-IN_THE_PLANE = 150  # texts in the projection of experts and teacher
 MOST_CLASSES = 12  # a task of more classes is one group
 LENGTHS = (0, 8, 16, 32, 64, 128, 256, 512, 2**31)  # tokens: bounds of the bins, upper ones within
 LANGUAGE_TEXTS = 2000  # of a language, for the comparison of tokenizers
@@ -95,7 +92,6 @@ class Experts:
     groups: list[GateShares]
     lengths: list[LengthGates]
     cosines: list[list[float]]
-    plane: ExpertPlane | None = None
 
 
 @dataclass(frozen=True)
@@ -150,13 +146,8 @@ def sample(group: Group, count: int) -> list[Text]:
     return [texts[number] for number in sorted(order.tolist())]
 
 
-def experts_report(
-    student: ModelEmbedder, groups: Sequence[Group], vectors: Callable[[Group, Sequence[Text]], Array] | None = None
-) -> Experts | None:
-    """Describe the routing of a student; None without at least two experts, or without texts.
-
-    `vectors` gives the teacher's vectors of some of a group's texts; without it there is no plane.
-    """
+def experts_report(student: ModelEmbedder, groups: Sequence[Group]) -> Experts | None:
+    """Describe the routing of a student; None without at least two experts, or without texts."""
     count = max(LEAST_OF_A_GROUP, min(MOST_OF_A_GROUP, MOST_TEXTS // max(1, len(groups))))
     drawn = [(group, texts) for group in groups if (texts := sample(group, count))]
     # by name: a saved student has its own copy of the class
@@ -190,7 +181,6 @@ def experts_report(
         groups=by_group,
         lengths=by_length,
         cosines=torch.einsum("nad,nbd->ab", unit, unit).div(len(unit)).numpy().round(4).tolist(),
-        plane=None if vectors is None else _plane(drawn, rows, found, vectors),
     )
 
 
@@ -222,26 +212,6 @@ def _shares(name: str, gates: Tensor) -> GateShares:
     means, statistics = gate_statistics(gates)
     numbers = {statistic: round(value, 5) for statistic, value in statistics.items()}
     return GateShares(name, len(gates), np.round(means, 5).tolist(), **numbers)
-
-
-def _plane(
-    drawn: Sequence[tuple[Group, Sequence[Text]]],
-    rows: Sequence[slice],
-    mixture: Mixture,
-    vectors: Callable[[Group, Sequence[Text]], Array],
-) -> ExpertPlane:
-    """Projection of some texts of every group, by the teacher and each expert."""
-    each = max(1, IN_THE_PLANE // len(drawn))
-    numbers, teacher, groups, labels = [], [], [], []
-    for (group, texts), part in zip(drawn, rows, strict=True):
-        chosen = evenly_spread(len(texts), each).tolist()
-        own = [texts[number] for number in chosen]
-        numbers += [part.start + number for number in chosen]
-        teacher.append(vectors(group, own))
-        groups += [group.name] * len(own)
-        labels += [" / ".join([text] if isinstance(text, str) else text)[:80] for text in own]
-    outputs = list(mixture.outputs[numbers].numpy().swapaxes(0, 1))
-    return project_experts(np.concatenate(teacher), outputs, mixture.mixed[numbers].numpy(), groups, labels)
 
 
 # -- labelled tasks ---------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from distilvec.pipeline.caches import cached_vectors, open_cache
 from distilvec.pipeline.columns import Samples, change_intervals, intervals, score_columns, write_samples
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.judgement import judge_run
-from distilvec.pipeline.parts import PARTS, Models, SavedStudent, finetuned_model
+from distilvec.pipeline.parts import PARTS, Models, SavedStudent
 from distilvec.pipeline.projected import projected_student, trains_projection
 from distilvec.pipeline.start import read_start
 from distilvec.pipeline.student import trained_student
@@ -35,14 +35,13 @@ from distilvec.report.scores import complete_averages
 from distilvec.report.values import Report, read_report
 from distilvec.students.task_head import load_head
 from distilvec.teachers.api_embedder import ApiEmbedder
-from distilvec.teachers.cache.manifest import hash_model
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.train.metrics import read_metrics
 
 MEASURED = 6  # changes if the same models would get other scores
 OVERLAP = "overlap"
-LABELED_PARTS = ("experts", "tokens", "vocabulary")  # of a run that has a labeled task and no suite
+LABELED_PARTS = ("experts", "vocabulary")  # of a run that has a labeled task and no suite
 TEXT_PARTS = ("texts", "vocabulary")  # of a run on texts that has no suite
 
 
@@ -109,9 +108,6 @@ def _fingerprint(job: Job) -> str:
     else:
         key = fingerprint(job.fingerprint, MEASURED, "supervised")
     key = fingerprint(key, job.teacher.info.similarity)
-    if section.finetuned is not None:
-        folder = finetuned_model(section.finetuned)
-        key = fingerprint(key, hash_model(folder, (), "evaluation.finetuned") if folder.is_dir() else str(folder))
     return key
 
 

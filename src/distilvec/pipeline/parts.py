@@ -11,44 +11,30 @@ from typing import Any
 import numpy as np
 
 from distilvec.config.schema import EvaluationSection
-from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import progress
-from distilvec.core.run_folder import RunFolder
-from distilvec.core.spread import spread_items
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.agreement import TaskRankings, ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, CompressionScore, compression_rows, default_dims
 from distilvec.evaluation.diagnostics import Experts, Group, experts_report, task_groups, vocabulary_report
 from distilvec.evaluation.evaluator import EmbeddingCache, Score, evaluate, requests
 from distilvec.evaluation.margin import LEAST_POINTS, Margin, MarginPoint, margin_report
-from distilvec.evaluation.projection import (
-    SeparatePlanes,
-    draw_sentences,
-    project_sentences,
-    project_token_planes,
-    project_tokens,
-    token_states,
-)
 from distilvec.evaluation.speed import Speed, Timing, measure_speed
-from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts, task_texts
+from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts
 from distilvec.evaluation.text_distances import TextDistances, farthest_texts, spread_rows, text_distances
-from distilvec.models.load import load_model
 from distilvec.models.placement import is_placed
-from distilvec.models.static import is_static, text_tokenizer
+from distilvec.models.static import text_tokenizer
 from distilvec.pipeline.columns import Columns, make_columns
 from distilvec.pipeline.judgement import embed_rows
 from distilvec.pipeline.student import load_saved
 from distilvec.report.json_values import from_json
-from distilvec.report.values import Compression, Projections, Vocabulary
+from distilvec.report.values import Compression, Vocabulary
 from distilvec.teachers.api_embedder import ApiEmbedder
-from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
 
 MAIN = ("teacher", "student", "asymmetric")
 SETTING_SECONDS = 1.0  # for each model and setting of the speed table
-SENTENCES, FEWEST, TOKEN_SENTENCES, PLANES = 150, 3, 3, 4  # texts in the pictures
 
 
 @dataclass(frozen=True)
@@ -125,14 +111,8 @@ class Models:
 
     @property
     def groups(self) -> list[Group]:
-        """The texts of the pictures: the tasks', and those of the run's own task."""
+        """The texts whose gates are measured: the tasks', and those of the run's own task."""
         return [*task_groups(self.scored_tasks), *self.labeled]
-
-    @property
-    def present(self) -> dict[str, ModelEmbedder]:
-        """Teacher, student and untrained student, as far as the run has them."""
-        models = {"teacher": self.teacher, "student": self.student, "untrained": self.untrained}
-        return {name: model for name, model in models.items() if model is not None}
 
 
 def agreement(models: Models) -> dict[str, TaskRankings]:
@@ -223,62 +203,9 @@ def speed(models: Models) -> Speed:
     return replace(table, notes=[*notes, *table.notes])
 
 
-def projections(models: Models) -> Projections | None:
-    """Project sentences of the tasks, and tokens of a few of them, onto two dimensions; None for too few texts."""
-    tasks = models.scored_tasks
-    teacher = models.teacher or models.remote
-    if teacher is None or not tasks:
-        return None
-    share = max(1, SENTENCES // len(tasks))
-    pairs = [(task.name, text) for task in tasks for text in spread_items(sorted(set(task_texts(task))), share)]
-    pairs = [(name, text) for name, text in pairs if text.strip()]
-    if isinstance(models.remote, TableEmbedder):
-        pairs = [(name, text) for name, text in pairs if not models.remote.lacking([text])]
-    if len(pairs) < FEWEST:
-        return None
-    texts = [text for _, text in pairs]
-    present: dict[str, Embedder] = {"teacher": teacher, **models.present}
-    vectors = {name: models.cache.vectors(model, texts, "document") for name, model in present.items()}
-    sentences = project_sentences(vectors, [text[:80] for text in texts], [name for name, _ in pairs])
-    if models.teacher is None or is_static(models.student.model):  # a static student has no states of tokens
-        return Projections(sentences)
-    chosen = spread_items([text for text in texts if 6 <= len(text.split()) <= 16] or texts, TOKEN_SENTENCES)
-    states = [token_states(model.model, chosen) for model in (models.teacher, models.student)]
-    return Projections(sentences, project_tokens(chosen, *states))
-
-
 def experts(models: Models) -> Experts | None:
-    """Describe the routing of a student with experts, and the experts' embeddings; None without experts."""
-    teacher = models.teacher
-
-    def vectors(group: Group, texts: Sequence[Text]) -> Any:
-        assert teacher is not None
-        if group.role is None:
-            return teacher.signals(texts)["embedding"]
-        return models.cache.vectors(teacher, [text for text in texts if isinstance(text, str)], group.role)
-
-    return experts_report(models.student, models.groups, None if teacher is None else vectors)
-
-
-def tokens(models: Models) -> list[SeparatePlanes]:
-    """Project the tokens of a few sentences, each model's onto a plane of its own."""
-    texts: list[str] = []
-    for group in models.groups:
-        for text in group.texts:
-            texts += [text] if isinstance(text, str) else text
-    if models.teacher is None or not texts:
-        return []
-    shown = {name: model.model for name, model in models.present.items() if not is_static(model.model)}
-    if (folder := models.section.finetuned) is not None:
-        finetuned = load_model(str(finetuned_model(folder)), "evaluation.finetuned")
-        shown["finetuned"] = finetuned.to(models.device)
-    return project_token_planes(draw_sentences(texts, PLANES), shown)
-
-
-def finetuned_model(folder: Path) -> Path:
-    """Return the model that `evaluation.finetuned` names: the student of a run, or the folder itself."""
-    student = RunFolder(folder).student
-    return student if student.is_dir() else folder
+    """Describe the routing of a student with experts; None without experts."""
+    return experts_report(models.student, models.groups)
 
 
 def vocabulary(models: Models) -> Vocabulary | None:
@@ -320,6 +247,5 @@ def _student_side(models: Models, corpus: Corpus, rows: Any) -> tuple[Any, Any]:
 
 
 PARTS: dict[str, Callable[[Models], Any]] = {
-    part.__name__: part
-    for part in (agreement, compression, margin, speed, projections, experts, tokens, vocabulary, texts)
+    part.__name__: part for part in (agreement, compression, margin, speed, experts, vocabulary, texts)
 }

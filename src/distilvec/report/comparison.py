@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from distilvec.core.escape import csv_cell, one_line, visible_tree
+from distilvec.core.escape import one_line, visible_tree
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL
 from distilvec.evaluation.significance import least_p
 from distilvec.report.figures import Guide, Level, LineLook, LinePoint, lines_figure
@@ -191,7 +189,8 @@ class Comparison:
 
     def to_dataframe(self) -> Any:
         """Return a pandas DataFrame: one row per run; a column for every metric, deviation, significance and cost."""
-        return comparison_frame(self)
+        header, *rows = flat_rows(self)
+        return to_frame(header, rows).astype({"reference": bool})
 
     def visible(self) -> Comparison:
         """Return the comparison with hidden characters of all texts written out, for pages and pictures."""
@@ -410,19 +409,6 @@ def comparison_html(comparison: Comparison) -> str:
     verdict = comparison_verdict(comparison)
     sentences = [verdict, *comparison.notes] if verdict else comparison.notes
     return "\n".join([*(to_html(table) for table in tables if table.rows), html_list(sentences)])
-
-
-def comparison_frame(comparison: Comparison) -> Any:
-    """Return a pandas DataFrame with one row per run: the columns of the CSV file, `reference` as True or False."""
-    header, *rows = flat_rows(comparison)
-    return to_frame(header, rows).astype({"reference": bool})
-
-
-def comparison_csv(comparison: Comparison) -> str:
-    """Return the rows of `flat_rows` as CSV; empty where a number is unknown."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([csv_cell(cell) for cell in row] for row in flat_rows(comparison))
-    return text.getvalue()
 
 
 def flat_rows(comparison: Comparison) -> list[list[Any]]:

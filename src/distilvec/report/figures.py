@@ -25,8 +25,6 @@ from distilvec.core.escape import shortened
 from distilvec.core.extras import require_extra
 from distilvec.core.files import write_file
 from distilvec.core.log import log
-from distilvec.report.hover import add_spots, spot_attribute, spot_text
-from distilvec.report.labels import LONGEST_NAME, name_lines, name_points
 from distilvec.report.section import Figure
 from distilvec.report.tables import Table, number_cell, pivot
 
@@ -44,6 +42,10 @@ DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
 SHORT_NAME = 12  # characters of a line's name that a panel of half the width has room for
 MANY = 20  # points of a line that is drawn without markers
+LINE = 0.145  # inches that a name takes of a panel's height
+LONGEST_NAME = 28  # characters
+# offsets of a label from its point, in points of type; of equally good ones the first is taken
+SIDES = np.array([(5, 0), (5, 5), (5, -5), (-5, 0), (-5, 5), (-5, -5), (0, 5), (0, -5)])
 FONT = "'DejaVu Sans', sans-serif"
 # Families for characters that DejaVu lacks: of Linux, then of Windows, then of macOS. The first that has a character
 # draws it; Latin letters stay DejaVu's.
@@ -139,13 +141,12 @@ def write_figure(figure: Figure, folder: Path | None, key: str = "figures") -> s
     with figure_style(**{"svg.hashsalt": figure.name}):
         drawing = figure.draw()
         drawing.savefig(svg, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-        spots = spot_attribute(drawing)
         drawing.set_layout_engine(None)  # the PNG has the SVG's layout, which takes longer than to draw it
         drawing.savefig(png, format="png", facecolor="white", metadata={"Software": None, "Description": figure.text})
 
     attributes = f'<svg role="img" aria-label="{escape(figure.text)}" '
     opening, content = _page_svg(svg.getvalue()).replace("<svg ", attributes, 1).split(">", 1)
-    page = f"{opening}{spots}>{content}".replace(INK, "currentColor")
+    page = f"{opening}>{content}".replace(INK, "currentColor")
     if folder is None:
         return page
     with creating(key, folder):
@@ -298,7 +299,7 @@ def draw_lines(points: Sequence[LinePoint], x: str | Mapping[str, str], look: Li
         for line in of_panel[panel]:
             of_line = [point for point in points if point.panel == panel and point.line == line]
             number = lines.index(line) if len(of_panel[panel]) > 1 else 0
-            handle = _draw_line(axes, of_line, number, x_title, look)
+            handle = _draw_line(axes, of_line, number, look)
             if line not in look.dots:
                 ends.append((line, of_line[-1].x, of_line[-1].y))
             elif len(of_line) == 1:
@@ -332,11 +333,11 @@ def draw_lines(points: Sequence[LinePoint], x: str | Mapping[str, str], look: Li
         drawing.set_layout_engine(None)
     for axes, named_points in single_points.items():
         places = [(point.x, point.y) for point in named_points]
-        name_points(axes, places, [point.line for point in named_points], (), LONGEST_NAME)
+        name_points(axes, places, [point.line for point in named_points])
     return drawing
 
 
-def _draw_line(axes: Axes, points: Sequence[LinePoint], number: int, x_title: str, look: LineLook) -> Any:
+def _draw_line(axes: Axes, points: Sequence[LinePoint], number: int, look: LineLook) -> Any:
     """Draw a line with its error bars, and return its handle for the legend."""
     x, y = np.array([(point.x, point.y) for point in points], dtype=float).T
     bars = None
@@ -345,13 +346,7 @@ def _draw_line(axes: Axes, points: Sequence[LinePoint], number: int, x_title: st
         low = np.minimum(errors, 0.9 * y) if "y" in look.log else errors  # a logarithm ends above 0
         bars = [low, errors]
     style = series_style(number, points[0].line not in look.dots, len(points) <= MANY)
-    handle = axes.errorbar(x, y, yerr=bars, **style)
-    texts = [
-        spot_text((point.panel, point.line), float(y_value), x_title, float(x_value), point.error)
-        for point, x_value, y_value in zip(points, x, y, strict=True)
-    ]
-    add_spots(axes, [(point.x, point.y) for point in points], texts)
-    return handle
+    return axes.errorbar(x, y, yerr=bars, **style)
 
 
 def dots_figure(
@@ -385,8 +380,6 @@ def _draw_dots(points: Sequence[DotPoint], x: str, level: float | None) -> Drawi
             # a mean of equal values may lie outside its own interval by the last digit
             bars = [[max(0.0, point.value - point.low)], [max(0.0, point.high - point.value)]]
         handles[point.name] = axes.errorbar(point.value, y, xerr=bars, **series_style(number, line=False))
-        text = spot_text((point.panel, point.row, point.name), point.value, low=point.low, high=point.high)
-        add_spots(axes, [(point.value, y)], [text])
 
     for panel, axes in axes_of.items():
         rows = rows_of[panel]
@@ -456,3 +449,60 @@ def _set_ticks(axis: Any, log: bool) -> None:
     if log:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=7))
         axis.set_minor_locator(NullLocator())
+
+
+# -- names inside of figures: of lines at their right ends, of points where they cover least ---------------------------
+
+
+def name_lines(axes: Axes, ends: Sequence[tuple[str, float, float]], height: float) -> None:
+    """Write names to the right of a panel, `height` inches high, each as high as its line's end (x, y) if it can be."""
+    if not ends:
+        return
+    at = [float(axes.transLimits.transform(axes.transScale.transform((x, y)))[1]) for _, x, y in ends]
+    order = sorted(range(len(ends)), key=lambda number: at[number])
+    step = LINE / height
+    heights: list[float] = []
+    for number in order:
+        lowest = heights[-1] + step if heights else 0.0
+        heights.append(max(at[number], lowest))
+    excess = heights[-1] - max(1.0, max(at))
+    highest = heights[-1] - max(0.0, excess)
+    for place in reversed(range(len(heights))):
+        heights[place] = min(heights[place], highest)
+        highest = heights[place] - step
+    for number, fraction in zip(order, heights, strict=True):
+        name = shortened(ends[number][0], LONGEST_NAME)
+        axes.text(1.02, fraction, name, transform=axes.transAxes, va="center", fontsize=8.5)
+
+
+def name_points(axes: Axes, points: Points, names: Sequence[str]) -> None:
+    """Write a name next to each point, on the side that covers least of all points and earlier names.
+
+    The layout of the figure has to be finished.
+    """
+    centers = axes.transData.transform(points)  # pixels
+    taken = np.stack([centers - 3, centers + 3], axis=1)  # boxes [box, lowest or highest corner, xy]
+    panel = axes.get_window_extent().get_points()[None]
+    pixels = axes.figure.dpi / 72  # of a point of type
+    for point, center, name in zip(points, centers, names, strict=True):
+        at = (point[0], point[1])
+        text: Any = axes.annotate(shortened(name, LONGEST_NAME), at, (0, 0), textcoords="offset points", fontsize=8)
+        size = text.get_window_extent().size
+        corners = center + pixels * SIDES - size * (1 - np.sign(SIDES)) / 2
+        boxes = np.stack([corners, corners + size], axis=1)
+        # what lies outside the panel counts three times
+        covered = [_overlap(box, taken) - 3 * _overlap(box, panel) for box in boxes]
+        best = int(np.argmin(np.round(covered, 3)))  # of equal sides the first
+        across, up = np.sign(SIDES[best]).astype(int)
+        text.set(
+            position=SIDES[best],
+            ha=("center", "left", "right")[across],
+            va=("center", "bottom", "top")[up],
+        )
+        taken = np.concatenate([taken, boxes[best][None]])
+
+
+def _overlap(box: Any, others: Any) -> float:
+    """The area that a box [lowest or highest corner, xy] has in common with others, summed over them."""
+    common = np.minimum(box[1], others[:, 1]) - np.maximum(box[0], others[:, 0])
+    return float(np.maximum(common, 0).prod(1).sum())

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else; sections are found by name."""
+"""The report as one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -6,19 +6,48 @@ import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from distilvec.evaluation.overlap import DOUBTFUL, FITS
 from distilvec.report.record import RunRecord
 from distilvec.report.section import Figure, Section
+from distilvec.report.sections import (
+    compression,
+    experts,
+    exports,
+    margin,
+    mistakes,
+    overlap,
+    problems,
+    queries,
+    record,
+    scores,
+    speed,
+    texts,
+    training,
+    use,
+    vocabulary,
+)
 from distilvec.report.tables import number, templates
 from distilvec.report.values import Marks, Report, Verdict
 
-ORDER = (
-    "problems", "overlap", "scores", "use", "mistakes", "queries", "texts", "compression", "margin", "speed",
-    "exports", "vocabulary", "experts", "training", "projections", "record",
-)  # fmt: skip
+SECTIONS: dict[str, Callable[[Report], Section | None]] = {  # by their ids, in the order of the page
+    "problems": problems.section,
+    "overlap": overlap.section,
+    "scores": scores.section,
+    "use": use.section,
+    "mistakes": mistakes.section,
+    "queries": queries.section,
+    "texts": texts.section,
+    "compression": compression.section,
+    "margin": margin.section,
+    "speed": speed.section,
+    "exports": exports.section,
+    "vocabulary": vocabulary.section,
+    "experts": experts.section,
+    "training": training.section,
+    "record": record.section,
+}
 OF_A_SUITE = ("problems", "scores", "overlap")  # sections that come first
 OF_LABELS = ("problems", "scores", "mistakes", "use")
 TILES = {  # key of the verdict: what follows the number; the first key of a group is its tile, the others its notes
@@ -85,19 +114,18 @@ class Tile:
 
 def render_page(report: Report, draw: Draw) -> str:
     """Return a run's page; `draw` returns the `<svg>` of a figure. Missing parts are left out."""
-    record = report.record or RunRecord()
-    origin = [f"teacher: {teacher.name}" for teacher in record.teachers if teacher.name]
-    if record.method is not None and record.method.name:
-        origin.append(f"method: {record.method.name}")
+    run = report.record or RunRecord()
+    origin = [f"teacher: {teacher.name}" for teacher in run.teachers if teacher.name]
+    if run.method is not None and run.method.name:
+        origin.append(f"method: {run.method.name}")
     origin.append((report.created or "")[:10])
     first: tuple[str, ...] = ()
-    if record.supervised is not None:
+    if run.supervised is not None:
         first = OF_LABELS
     elif report.scores and not (report.verdict or Verdict()).of_index:
         first = OF_A_SUITE
-    names = dict.fromkeys((*first, *ORDER))
-    sections = {name: import_module(f"distilvec.report.sections.{name}").section(report) for name in names}
-    title = report.name or record.name or "student"
+    sections = {name: SECTIONS[name](report) for name in dict.fromkeys((*first, *SECTIONS))}
+    title = report.name or run.name or "student"
     verdict = report.verdict or Verdict()
     return render(title, origin, verdict, sections, draw, tiles(verdict, report.marks))
 

@@ -1,4 +1,4 @@
-"""One table type for pages, notebooks, terminals, model cards and papers, and its forms."""
+"""One table type for pages, notebooks, terminals and model cards, and its forms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from distilvec.core.escape import latex, markdown, markdown_cell, one_line, visible
+from distilvec.core.escape import markdown, markdown_cell, one_line, visible
 from distilvec.core.extras import require_extra
 
 ABSENT = "–"  # noqa: RUF001 - an en dash for "no value"
@@ -182,24 +182,6 @@ def to_markdown(table: Table, notes: Sequence[str] = ()) -> str:
     if notes:
         lines.append("")
     lines += [f"- {markdown(note)}" for note in notes]
-    return "\n".join(lines) + "\n"
-
-
-def to_latex(table: Table, notes: Sequence[str] = ()) -> str:
-    r"""Return the table as a LaTeX tabular for \usepackage{booktabs}, the best cells bold, notes as comments above."""
-
-    def text(cell: Cell) -> str:
-        shown = rf"\textbf{{{latex(cell.text)}}}" if cell.kind == "best" else latex(cell.text)
-        return f"{shown} {latex(cell.note)}".rstrip()
-
-    columns = "l" * table.words + "r" * (len(table.header) - table.words)
-    lines = [r"% needs \usepackage{booktabs}"]
-    lines += [f"% {one_line(note)}" for note in notes]
-    lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
-    lines += [" & ".join(map(latex, table.header)) + r" \\", r"\midrule"]
-    for row in (*table.rows, *table.foot):
-        lines.append(" & ".join(map(text, row)) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}"]
     return "\n".join(lines) + "\n"
 
 

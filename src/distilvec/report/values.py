@@ -22,15 +22,13 @@ from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.margin import Margin
 from distilvec.evaluation.mistakes import Mistakes
 from distilvec.evaluation.overlap import Judgement
-from distilvec.evaluation.projection import SentencePlane, SeparatePlanes, TokenPlane
 from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.evaluation.text_distances import TextDistances
 from distilvec.report.json_values import from_json, read_value, to_json
 from distilvec.report.record import RUN_AGAIN, RunRecord
 
-REPORT_FORMAT = 5
-Point = tuple[float, float]
+REPORT_FORMAT = 6
 MetricsLine = dict[str, int | float | str | None]  # of metrics.jsonl: step, epoch, and numbers by name
 
 
@@ -113,15 +111,7 @@ class ExportedForm:
         return self.pytorch_latency_ms / self.latency_ms
 
 
-# -- experts, planes, vocabularies -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Projections:
-    """Texts and tokens in the plane."""
-
-    sentences: SentencePlane
-    tokens: list[TokenPlane] = field(default_factory=list)
+# -- vocabularies ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -303,9 +293,7 @@ class Report:
     compression: Compression | None = None
     margin: Margin | None = None
     speed: Speed | None = None
-    projections: Projections | None = None
     experts: Experts | None = None
-    tokens: list[SeparatePlanes] = field(default_factory=list)
     vocabulary: Vocabulary | None = None
     texts: TextDistances | None = None
     verdict: Verdict | None = None

@@ -1,4 +1,4 @@
-"""A student's mixture of experts: gates over training, by task and length, and the experts' outputs in the plane."""
+"""A student's mixture of experts: gates over training, by task and by length."""
 
 from __future__ import annotations
 
@@ -9,16 +9,11 @@ from typing import Any
 from distilvec.evaluation.diagnostics import Experts, GateShares
 from distilvec.report.figures import DotPoint, LinePoint, dots_figure, lines_figure
 from distilvec.report.section import Figure, Section, make_section
-from distilvec.report.sections.projections import PlaneTexts, plane_figure
 from distilvec.report.sections.training import metric_values
 from distilvec.report.tables import make_table
 from distilvec.report.values import MetricsLine, Report
 
 GATE, FACET = "train/gate_", "train/facet_"
-LIKENESS = (
-    "Likeness is the correlation with the teacher's geometry: unit vectors on their {axes} largest axes "
-    "({variance:.0%} of the teacher's variance), aligned by orthogonal Procrustes."
-)
 
 
 def section(report: Report) -> Section | None:
@@ -27,18 +22,7 @@ def section(report: Report) -> Section | None:
     training = lines_figure("experts_training", "Gates over training", routing_points(report.history, names))
     if report.experts is None:
         return make_section("Experts", training)
-    gates = gates_figure(report.experts, names)
-    plane = report.experts.plane
-    if plane is None:
-        return make_section("Experts", training, gates)
-    sets = {**dict(zip(names, plane.experts, strict=True)), "mixture": plane.mixture}
-    notes = {name: f"likeness {value:.2f}" for name, value in zip(sets, plane.likeness, strict=True)}
-    texts = PlaneTexts(plane.groups, plane.labels)
-    outputs = plane_figure("experts", "Texts by each expert", {"teacher": plane.teacher, **sets}, notes, texts)
-    own = {"teacher": plane.teacher, **dict(zip(sets, plane.raw, strict=True))}
-    raw = plane_figure("experts_raw", "Texts by each expert, own axes", own, {}, texts, raw=True)
-    text = LIKENESS.format(axes=plane.axes, variance=plane.variance)
-    return make_section("Experts", training, gates, outputs, text, raw)
+    return make_section("Experts", training, gates_figure(report.experts, names))
 
 
 def expert_names(report: Report) -> list[str]:

@@ -22,16 +22,14 @@ def compare(
     reference: Annotated[str | None, option("The run that others are compared with; the first by default.")] = None,
     column: Annotated[str, option("student, asymmetric, projected, mixed, untrained or teacher.")] = "student",
     out: Annotated[Path | None, option("Write a page here, and its figures in a folder next to it.")] = None,
-    csv: Annotated[Path | None, option("Write the leaderboard as CSV.")] = None,
     markdown: Annotated[Path | None, option("Write the leaderboard as Markdown.")] = None,
-    latex: Annotated[Path | None, option("Write the leaderboard as LaTeX (booktabs).")] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Compare runs, with confidence intervals.
 
     Means and deviations over seeds, differences, costs.
     """
-    check_outputs([("--out", out), ("--csv", csv), ("--markdown", markdown), ("--latex", latex), ("--json", json_file)])
+    check_outputs([("--out", out), ("--markdown", markdown), ("--json", json_file)])
     for run in runs:
         check_input(run, "run folder")
     if out is not None:
@@ -39,22 +37,15 @@ def compare(
         require_extra("report", "--out")
 
     from distilvec.cli.terminal import print_result, show_comparison
-    from distilvec.report.comparison import comparison_csv, leaderboard
-    from distilvec.report.tables import to_latex, to_markdown
+    from distilvec.report.comparison import leaderboard
+    from distilvec.report.tables import to_markdown
     from distilvec.report.write import draw_comparison
     from distilvec.verbs.compare.compare import compare_runs
 
     comparison = compare_runs(runs, reference, column)
-    board, notes = leaderboard(comparison), comparison.notes
-    forms = (
-        ("--csv", csv, comparison_csv(comparison)),
-        ("--markdown", markdown, to_markdown(board, notes)),
-        ("--latex", latex, to_latex(board, notes)),
-    )
-    for key, path, text in forms:
-        if path is not None:
-            make_parents(path, key)
-            write_file(path, text, key)
+    if markdown is not None:
+        make_parents(markdown, "--markdown")
+        write_file(markdown, to_markdown(leaderboard(comparison), comparison.notes), "--markdown")
     write_result(json_file, comparison.to_json())
     show_comparison(comparison)
     if out is not None:

@@ -110,7 +110,7 @@ def report():
 TITLES = [
     "Verdict", "Problems", "Scores", "overlap@10", "Use the student", "Search results side by side",
     "Texts where the student is far", "Fewer dimensions, fewer bits", "Robustness margin", "Speed and size",
-    "Vocabulary", "Experts", "Training", "Texts and tokens in the plane", "Recipe and provenance",
+    "Vocabulary", "Experts", "Training", "Recipe and provenance",
 ]  # fmt: skip
 
 

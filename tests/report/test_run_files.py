@@ -78,7 +78,7 @@ def test_a_whole_report_is_read_as_it_was_written(run):
     again = read_report(run)
     assert again == replace(report, folder=str(run.path)) and again.to_json() == report.to_json()
     content = json.loads(run.report.read_text())
-    assert content["format"] == 5 and content["scores"]["student"][0]["task"] == "stsb" and "folder" not in content
+    assert content["format"] == 6 and content["scores"]["student"][0]["task"] == "stsb" and "folder" not in content
     assert content["texts"]["by_length"][0]["from"] == 1 and content["intervals"]["student"]["stsb"][2] > 0
 
 

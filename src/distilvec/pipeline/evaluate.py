@@ -168,7 +168,7 @@ def _reads_teacher(job: Job) -> bool:
 def _untrained(job: Job, device: str) -> ModelEmbedder | None:
     """Build the student before its training, on this device; None if no part of the report is made of it."""
     section = job.recipe.evaluation
-    if not {"projections", "tokens"} & {*_steps(job)} and not (job.tasks and START_COLUMNS & {*section.columns}):
+    if not (job.tasks and START_COLUMNS & {*section.columns}):
         return None
     model = read_start(job).student(job).to(device)
     return ModelEmbedder(model, "untrained", section.batch_tokens, job.teacher.info.prompts)

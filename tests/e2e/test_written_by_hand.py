@@ -2,6 +2,10 @@
 
 The loops share with the product the order of the texts and the start of the weights. Model, pooling, losses, gradients,
 rates and the optimizer's steps are transformers and plain torch. Dropout is so rare that it never happens.
+
+The loops by hand have 64 bits a number. AdamW makes whole steps of gradients that are hardly more than rounding, such as
+those of the queries' weights in the lowest layer: the same loop in 32 bits ends further from itself in 64 than the
+product does (TALAS with ASAM: 0.95% of the largest movement against 0.26%).
 """
 
 from __future__ import annotations
@@ -42,12 +46,12 @@ class HandWritten:
     def __init__(self, recipe, loop, folder, teacher_folder) -> None:
         student = loop.module.encoder.model
         student.save_pretrained(str(folder))
-        self.model = AutoModel.from_pretrained(folder)
+        self.model = AutoModel.from_pretrained(folder).double()
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         corpus = resolve(recipe, folder).corpus
         self.texts = corpus.stored(range(len(corpus)))
         teacher = SentenceTransformer(str(teacher_folder), device="cpu")
-        self.vectors = torch.from_numpy(teacher.encode(self.texts, normalize_embeddings=True))
+        self.vectors = torch.from_numpy(teacher.encode(self.texts, normalize_embeddings=True)).double()
         self.rows, self.lengths = loop.data.train_rows, loop.data.lengths
         self.moments = {}
         self.steps = 0
@@ -70,7 +74,7 @@ class HandWritten:
         """The mean over the tokens of every layer's output, the embeddings' first."""
         tokens = self.tokenizer([self.texts[row] for row in rows], padding=True, truncation=True, return_tensors="pt")
         outputs = self.model(**tokens, output_hidden_states=True).hidden_states
-        mask = tokens["attention_mask"].unsqueeze(-1).float()
+        mask = tokens["attention_mask"].unsqueeze(-1).double()
         return [(output * mask).sum(1) / mask.sum(1) for output in outputs]
 
     def adamw(self, parameters: dict[str, torch.Tensor], rate: float, factors: dict[str, float] | None = None) -> None:
@@ -112,8 +116,7 @@ def make_both(make_recipe, folder, teacher, **changes):
 def worst_difference(loop, hand) -> float:
     """The largest difference of a weight of the student.
 
-    Not of the keys' biases: the softmax does not depend on them. Their gradients are rounding alone, and AdamW makes
-    whole steps of it.
+    Not of the keys' biases: the softmax does not depend on them, and their gradients are rounding alone.
     """
     trained = loop.module.encoder.model[0].auto_model.state_dict()
     names = [name for name in trained if not name.endswith("key.bias")]
@@ -121,11 +124,7 @@ def worst_difference(loop, hand) -> float:
 
 
 def relative_difference(loop, hand, before) -> float:
-    """The norm of all differences over that of all movements.
-
-    The worst weight depends on which texts are trained on: with other seeds of the corpus it differs by up to 0.7% of
-    the largest movement, while the norms differ by less than 0.02%. Why so much is not known.
-    """
+    """The norm of all differences over that of all movements."""
     trained = loop.module.encoder.model[0].auto_model.state_dict()
     by_hand = hand.model.state_dict()
     names = [name for name in trained if not name.endswith("key.bias")]
@@ -194,7 +193,7 @@ def test_talas_takes_the_steps_that_its_paper_describes(tiny_recipe, still_model
     )
     names = {number: f"objective.anchors.{number}.weight" for number in (2, 3)}
     weights = dict(loop.module.named_parameters())
-    anchors = {number: weights[name].detach().clone().requires_grad_() for number, name in names.items()}
+    anchors = {number: weights[name].detach().double().requires_grad_() for number, name in names.items()}
     before = {name: value.clone() for name, value in hand.model.state_dict().items()}
     loop.run()
 
@@ -228,6 +227,8 @@ def test_talas_takes_the_steps_that_its_paper_describes(tiny_recipe, still_model
 
     moved = max(float((value - before[name]).abs().max()) for name, value in hand.model.state_dict().items())
     assert loop.state.step == hand.steps > 20 and moved > 0.01
-    assert relative_difference(loop, hand, before) < 1e-3
+    assert worst_difference(loop, hand) < (1e-3 if rule == "plain" else 5e-3) * moved
+    assert relative_difference(loop, hand, before) < 5e-4
     for number, name in names.items():
-        torch.testing.assert_close(weights[name].detach(), anchors[number].detach(), rtol=1e-3, atol=1e-3 * moved)
+        anchor = anchors[number].detach().float()
+        torch.testing.assert_close(weights[name].detach(), anchor, rtol=1e-3, atol=1e-3 * moved)

@@ -22,7 +22,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.aggregate import PROTOCOLS
 from distilvec.evaluation.mteb import find_tasks
 from distilvec.evaluation.suite import read_suite
-from distilvec.verbs.finetune.command import finetune_recipe
+from distilvec.verbs.finetune import finetune_recipe
 from distilvec.verbs.run.sweep import load_runs
 from experiments.causal.__main__ import app as causal_app
 from experiments.causal.schema import load_causal

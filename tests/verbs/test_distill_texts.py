@@ -21,7 +21,7 @@ from distilvec.verbs.distill.evaluation_data import suite_of
 from distilvec.verbs.distill.names import check_texts
 from distilvec.verbs.distill.recipe import IndexOptions, Request, make_recipe
 from distilvec.verbs.distill.texts import text_sources, with_pieces
-from distilvec.verbs.finetune.command import finetune_recipe
+from distilvec.verbs.finetune import finetune_recipe
 
 DOCUMENT = {"role": "document", "language": None}
 

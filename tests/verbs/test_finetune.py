@@ -15,7 +15,7 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.task_head import load_head
-from distilvec.verbs.finetune.command import finetune_recipe
+from distilvec.verbs.finetune import finetune_recipe
 
 
 @pytest.mark.parametrize("words", [["--lora"], ["--no-lora"], ["student.lora=null"]], ids=" ".join)

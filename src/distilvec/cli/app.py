@@ -8,29 +8,29 @@ import typer
 
 from distilvec.cli.layout import Grouped, example
 from distilvec.cli.options import App, option
-from distilvec.verbs.align.command import align
+from distilvec.verbs.align import align
 from distilvec.verbs.cache.command import cache_app
 from distilvec.verbs.check.command import check
 from distilvec.verbs.classify.command import classify
 from distilvec.verbs.compare.command import compare
-from distilvec.verbs.corpus.command import corpus_app
-from distilvec.verbs.data.command import data_app
+from distilvec.verbs.corpus import corpus_app
+from distilvec.verbs.data import data_app
 from distilvec.verbs.demo.command import demo
 from distilvec.verbs.distill.command import distill
 from distilvec.verbs.distill.quickstart import quickstart
 from distilvec.verbs.doctor.command import doctor
 from distilvec.verbs.evaluate.command import evaluate
 from distilvec.verbs.export.command import export
-from distilvec.verbs.finetune.command import finetune
-from distilvec.verbs.help.command import help
+from distilvec.verbs.finetune import finetune
+from distilvec.verbs.help import help
 from distilvec.verbs.plan.command import plan
 from distilvec.verbs.push.command import push
-from distilvec.verbs.recipes.command import recipes_app
-from distilvec.verbs.report.command import report
+from distilvec.verbs.recipes import recipes_app
+from distilvec.verbs.report import report
 from distilvec.verbs.run.command import run
 from distilvec.verbs.runs.command import runs
 from distilvec.verbs.serve.command import serve
-from distilvec.verbs.speed.command import speed
+from distilvec.verbs.speed import speed
 from distilvec.verbs.transplant.command import transplant
 
 app = App(cls=Grouped, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)

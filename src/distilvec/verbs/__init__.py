@@ -1,1 +1,1 @@
-"""The verbs, a folder each: its Python function, its command, and what only it needs."""
+"""The verbs: a file for one with a single function, else a folder with its command and its function."""

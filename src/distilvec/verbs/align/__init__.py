@@ -1,1 +1,0 @@
-"""`distilvec align`: how well two tokenizers line up."""

@@ -1,1 +1,0 @@
-"""`distilvec data`: public data sets."""

@@ -1,1 +1,0 @@
-"""`distilvec finetune`: a teacher that learns a labelled task."""

@@ -1,1 +1,0 @@
-"""`distilvec recipes`: the built-in recipes."""

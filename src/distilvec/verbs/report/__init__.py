@@ -1,1 +1,0 @@
-"""`distilvec report`: the page of a finished run."""

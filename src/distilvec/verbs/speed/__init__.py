@@ -1,1 +1,0 @@
-"""`distilvec speed`: latency, throughput, size and memory."""

@@ -45,7 +45,7 @@ from distilvec.models.load import resolve_model
 from distilvec.teachers.cache.fill import fill_cache
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 
 MODEL = "all-MiniLM-L6-v2"
 Vectors = npt.NDArray[np.float32]

@@ -55,7 +55,7 @@ from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
 from distilvec.teachers.cache.fill import fill_cache
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 
 SIZES = {  # layers, dims, heads, vocabulary; base and large have BERT's own
     "tiny": (2, 64, 2, 1000),

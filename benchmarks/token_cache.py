@@ -50,10 +50,10 @@ from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.fill import TokenSource, compute_tokens, fill_steps
 from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.cached import BatchTeacher, CachedTeacher
-from distilvec.teachers.live import LiveTeacher
+from distilvec.teachers.cached import CachedTeacher, LiveTeacher
+from distilvec.teachers.embedder import BatchTeacher
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 from distilvec.train.dataset import TrainingData
 
 MODEL = "all-MiniLM-L6-v2"

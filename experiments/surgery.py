@@ -45,7 +45,7 @@ from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 from distilvec.verbs.transplant.transplant import read_texts
 from distilvec.vocabulary.choose import choose
 from distilvec.vocabulary.compare import compare_tokenizers

@@ -25,7 +25,6 @@ install_import_hook(
         "distilvec.methods.base.embedding_regression",
         "distilvec.students.encoder",
         "distilvec.students.pooling",
-        "distilvec.teachers.token_signals",
     ],
     "beartype.beartype",
 )

@@ -17,7 +17,7 @@ from distilvec.core.batch import Alignment, TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.data.readers import Location, Row, read_rows
 from distilvec.data.task_rows import some_of, text_of
-from distilvec.teachers.cached import BatchTeacher
+from distilvec.teachers.embedder import BatchTeacher
 from experiments.causal.schema import CausalDataSection
 
 IGNORED = -100  # transformers' label of a token without a loss

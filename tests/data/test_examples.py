@@ -27,7 +27,7 @@ from distilvec.data.tokens import build_tokens
 from distilvec.methods.base.terms import task_term
 from distilvec.models.tokenizers import separate_pairs
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 from distilvec.train.dataset import TrainingData
 
 

@@ -51,7 +51,7 @@ def data(write_jsonl, tmp_path):
 @pytest.fixture(scope="session")
 def tiny_teacher(tiny_model):
     from distilvec.config.schema import TeacherSection
-    from distilvec.teachers.teacher import load_teacher
+    from distilvec.teachers.open import load_teacher
 
     return load_teacher(TeacherSection(model=str(tiny_model), prompts={"query": "river stone ", "document": ""}), "cpu")
 

@@ -9,7 +9,7 @@ import pytest
 from distilvec.config.schema import TeacherSection
 from distilvec.evaluation.evaluator import EmbeddingCache, evaluate
 from distilvec.evaluation.suite import load_task, read_suite
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 
 ROOT = Path(__file__).parents[2]
 SUITE = ROOT / "recipes" / "suites" / "english.yaml"

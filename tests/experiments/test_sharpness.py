@@ -288,7 +288,7 @@ def assert_differences_of_gradients(landscape):
 
 def test_the_command_from_end_to_end(views_run, monkeypatch, capsys, tmp_path):
     folder, _ = views_run
-    monkeypatch.setattr("distilvec.teachers.teacher.load_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
+    monkeypatch.setattr("distilvec.teachers.open.load_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
     monkeypatch.setattr("distilvec.pipeline.describe.open_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
 
     main([str(folder), "--texts", "32", "--steps", "7,20", "--json", str(tmp_path / "out.json")])

@@ -12,7 +12,7 @@ from samples import make_texts
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.models.bidirectional import lift_causal_mask
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 
 NAMES = ["mistral", "qwen3", "llama"]
 TEXTS = [*make_texts(2), "A", " ".join(make_texts(4))]

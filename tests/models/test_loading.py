@@ -24,7 +24,7 @@ from distilvec.models.settings import ModelSettings
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.task_head import predict, save_head
 from distilvec.teachers.cache.manifest import hash_folder
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 
 FACTS = TeacherInfo(dim=48, normalized=True, max_length=60, prompts={"query": "query: "})
 

@@ -16,7 +16,7 @@ from distilvec.__main__ import run_command
 from distilvec.config.schema import TeacherSection
 from distilvec.models.load import load_tokenizer
 from distilvec.students.task_head import TaskModel
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 
 FIRST, SECOND = ("the cat", "sat"), ("the", " catsat")
 BYTES = processors.ByteLevel(trim_offsets=True)

@@ -28,7 +28,7 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 from distilvec.train.metrics import read_metrics
 
 TEXTS = [*make_texts(5), "A"]

@@ -23,7 +23,7 @@ from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.teachers.cache.parts import Share
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 from distilvec.verbs.cache.cluster import fill_one_share, merge_shares
 from distilvec.verbs.plan.plan import make_plan
 

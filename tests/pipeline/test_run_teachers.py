@@ -33,10 +33,9 @@ from distilvec.pipeline.overview import overview
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.cached import CachedTeacher, SeveralTeachers
-from distilvec.teachers.live import LiveTeacher
+from distilvec.teachers.cached import CachedTeacher, LiveTeacher, SeveralTeachers
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
 from distilvec.verbs.plan.plan import make_plan

@@ -27,8 +27,7 @@ from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.student import student_tokenizer, untrained_student
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.cached import CachedTeacher, NoTeacher
-from distilvec.teachers.live import LiveTeacher
+from distilvec.teachers.cached import CachedTeacher, LiveTeacher, NoTeacher
 from distilvec.train.metrics import read_metrics
 from distilvec.verbs.plan.plan import make_plan
 

@@ -28,7 +28,7 @@ from distilvec.students.build import (
     student_notes,
 )
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 
 WIDTH = 32
 

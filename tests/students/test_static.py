@@ -20,7 +20,7 @@ from distilvec.models.static import text_tokenizer
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.static import FREQUENT, frequency_weights, principal_components
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from distilvec.teachers.cache import parts
 from distilvec.teachers.cache.fill import compute_vectors, count_missing, fill_cache
 from distilvec.teachers.cache.parts import Share, fill_share, merge, part_folders
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 
 KILLS = int(os.environ.get("DISTILVEC_KILLS", "1"))
 

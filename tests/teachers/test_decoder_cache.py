@@ -27,9 +27,8 @@ from distilvec.pipeline.resolve import resolve
 from distilvec.teachers.cache.fill import TokenSource, compute_tokens, fill_steps
 from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.cached import CachedTeacher
-from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.cached import CachedTeacher, LiveTeacher
+from distilvec.teachers.open import load_teacher
 from distilvec.train.metrics import read_metrics
 
 TOKENS = TokenOutputSpec("offsets", hidden=(-1, -2), importance=True, gram_layers=(4,), divisor=2)

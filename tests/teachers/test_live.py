@@ -19,8 +19,8 @@ from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import build_tokens
 from distilvec.losses.emo import importance, select, selected_gram
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.cached import LiveTeacher
+from distilvec.teachers.open import load_teacher
 
 NAMES = ["bert", "modernbert", "qwen3", "mistral"]
 TOKENS = TokenOutputSpec(hidden=(-1,), importance=True, gram_layers=(1, 4), divisor=2)

@@ -24,8 +24,7 @@ from distilvec.models.load import load_model, resolve_model
 from distilvec.teachers import encode
 from distilvec.teachers.encode import collect, is_stateless, plan_batches
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.teachers.open import open_embedder
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher, open_embedder
 from distilvec.verbs.serve.model import ServedModel
 
 TEXTS = [*make_texts(40), "", "a", "garden " * 300, "Grüße aus Köln 🙂"]

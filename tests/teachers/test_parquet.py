@@ -16,8 +16,8 @@ from distilvec.data.corpus import build_corpus, text_key
 from distilvec.teachers.cache.fill import fill_cache
 from distilvec.teachers.cache.parquet import FINAL, PRE_DENSE, export_parquet, import_parquet
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.open import load_teacher
 from distilvec.teachers.table_embedder import TableEmbedder
-from distilvec.teachers.teacher import load_teacher
 
 PROMPTS = {"query": "find: ", "document": ""}
 

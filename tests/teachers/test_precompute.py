@@ -20,7 +20,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import Corpus, build_corpus
 from distilvec.teachers.cache.fill import count_missing, fill_cache
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 
 KILLS = int(os.environ.get("DISTILVEC_KILLS", "2"))
 PROMPTS = {"query": "find: ", "document": ""}

@@ -16,7 +16,7 @@ from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.models.placement import is_placed
 from distilvec.teachers.api_embedder import ApiEmbedder
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 
 SEARCH = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
 PASSAGES = "Represent this sentence for searching relevant passages: "

@@ -16,7 +16,7 @@ from distilvec.teachers.cache.evaluation_vectors import evaluation_folder, evalu
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.encode import EmbeddedBatch, collect
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 
 TEXTS = make_texts(30)
 

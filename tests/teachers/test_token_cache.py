@@ -26,9 +26,8 @@ from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.teachers.cache.fill import TokenSource, compute_tokens, fill_steps
 from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.cached import CachedTeacher
-from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.cached import CachedTeacher, LiveTeacher
+from distilvec.teachers.open import load_teacher
 
 TOKENS = TokenOutputSpec("offsets", hidden=(-1,), importance=True, gram_layers=(3, 4), divisor=2)
 WANTS = OutputSpec(embedding=True, vector=True, tokens=TOKENS)

@@ -7,7 +7,7 @@ from distilvec.core.batch import Alignment
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.losses.emo import importance, select, selected_gram, student_importance
-from distilvec.teachers.token_signals import token_reading, token_signals
+from distilvec.teachers.cached import token_reading, token_signals
 
 
 def random_maps(texts=4, tokens=9, seed=0):

@@ -17,7 +17,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.info import TeacherInfo
 from distilvec.data.corpus import build_corpus
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.maker import open_maker
+from distilvec.teachers.open import open_maker, open_teacher
 from distilvec.teachers.table_embedder import TableEmbedder
 
 TEXTS = make_texts(100)
@@ -238,7 +238,7 @@ def test_vectors_that_say_nothing_of_a_model_are_not_compared_with_it(tiny_model
 
     def fill(name, vectors):
         path = write(tmp_path / name, [*TEXTS[:20], ""], np.vstack([vectors, -vectors[:1]]))
-        table = TableEmbedder(TeacherSection(vectors=path, made_by=str(tiny_model)), device="cpu")
+        table = open_teacher(TeacherSection(vectors=path, made_by=str(tiny_model)), "cpu")
         cache = TeacherCache.create_or_open(tmp_path / f"{name}.cache", table.manifest())
         list(table.fill_steps(cache, corpus))
         return cache
@@ -257,11 +257,11 @@ def test_the_first_rows_of_a_table_may_be_empty(tiny_model, tmp_path, monkeypatc
     corpus = corpus_of(tmp_path / "corpus", TEXTS[5:30])
     zeros = np.zeros((8, vectors.shape[1]), dtype=np.float32)
     path = write(tmp_path / "t.parquet", [*[""] * 4, *TEXTS[40:44], *TEXTS[:20]], np.vstack([zeros, vectors]))
-    table = TableEmbedder(TeacherSection(vectors=path, made_by=str(tiny_model)), device="cpu")
+    table = open_teacher(TeacherSection(vectors=path, made_by=str(tiny_model)), "cpu")
     cache = TeacherCache.create_or_open(tmp_path / "cache", table.manifest())
     list(table.fill_steps(cache, corpus))
     assert len(cache) == 25
-    nothing = TableEmbedder(TeacherSection(vectors=write(tmp_path / "n.parquet", [""] * 4, zeros[:4])), device="cpu")
+    nothing = TableEmbedder(TeacherSection(vectors=write(tmp_path / "n.parquet", [""] * 4, zeros[:4])))
     with refused("teacher.vectors", "no row with a text"):
         nothing._sample(2)
 

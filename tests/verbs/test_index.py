@@ -39,9 +39,8 @@ from distilvec.remote.client import Client
 from distilvec.teachers.api_embedder import _PROBE
 from distilvec.teachers.cache.columns import USUAL_NAMES
 from distilvec.teachers.indexes import copy
-from distilvec.teachers.maker import SAMPLE
 from distilvec.teachers.open import open_table
-from distilvec.teachers.table_embedder import TableEmbedder
+from distilvec.teachers.table_embedder import SAMPLE, TableEmbedder
 from distilvec.verbs.check.check import check_index
 from distilvec.verbs.distill.maker import recognize
 from distilvec.verbs.distill.screens import next_command

@@ -24,8 +24,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.formats.router import save_router
 from distilvec.models.load import load
 from distilvec.pipeline.run import run
-from distilvec.teachers.open import open_embedder
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher, open_embedder
 from distilvec.verbs.check.check import check
 from distilvec.verbs.export.export import export_model
 from distilvec.verbs.export.router import document_tower

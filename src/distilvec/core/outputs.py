@@ -18,7 +18,7 @@ AlignmentKind = Literal["offsets", "overlap", "mined", "mined_types", "strict"]
 
 @dataclass(frozen=True)
 class TokenOutputSpec:
-    """Required outputs of a teacher's single tokens, which a cache keeps compressed (teachers/token_signals.py).
+    """Required outputs of a teacher's single tokens, which a cache keeps compressed (teachers/cached.py).
 
     - `alignment`: how the student's tokens are matched with the teacher's; None if nothing depends on the match.
     - `hidden`: the hidden states of these layers, counted from the last (-1); a cache stores them in `precision` if the

@@ -1,6 +1,6 @@
 """EMO (paper 000, section 3), eq. 6 to 18 in the paper's order: importance, attention CKA on aligned tokens, OTIS.
 
-The teacher's half (eq. 6, 8, 10, 15) is computed by `teachers/token_signals.py` and cached; a training step computes
+The teacher's half (eq. 6, 8, 10, 15) is computed by `teachers/cached.py` and cached; a training step computes
 the student's. Eq. 19 to 21, Sinkhorn's plan and its cost, are `transport_cost` of losses/transport.py.
 """
 

@@ -32,11 +32,11 @@ from distilvec.teachers.cache.fill import (
     superset_caches,
 )
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
+from distilvec.teachers.cached import LiveTeacher
 from distilvec.teachers.encode import BATCH_TOKENS, batch_budget
-from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.open import OpenTeacher
 from distilvec.teachers.table_embedder import TableEmbedder
-from distilvec.teachers.teacher import OpenTeacher
 
 OFFSET_BYTES = 8  # of a row's offset in a signal of uneven length
 

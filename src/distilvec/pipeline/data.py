@@ -12,8 +12,8 @@ from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.cached import BatchTeacher, CachedTeacher, NoTeacher, SeveralTeachers
-from distilvec.teachers.live import LiveTeacher
+from distilvec.teachers.cached import CachedTeacher, LiveTeacher, NoTeacher, SeveralTeachers
+from distilvec.teachers.embedder import BatchTeacher
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.dataset import TrainingData
 

@@ -31,7 +31,7 @@ from distilvec.report.record import TeacherRecord
 from distilvec.students.build import build_with_notes, dropout_rates, source_name
 from distilvec.teachers.cache.manifest import Manifest, hash_model, parse_manifest
 from distilvec.teachers.model_embedder import ModelEmbedder, special_tokens
-from distilvec.teachers.teacher import OpenTeacher, open_teacher
+from distilvec.teachers.open import OpenTeacher, open_teacher
 
 FORMAT = 5  # raised when the same settings and files would give another description
 STUDENT_FORMAT = 7

@@ -26,7 +26,7 @@ from distilvec.pipeline.texts import StudentVocabulary
 from distilvec.remote.meter import read_counts
 from distilvec.report.record import ApiRecord, TeacherRecord
 from distilvec.teachers.cache.manifest import Manifest
-from distilvec.teachers.teacher import OpenTeacher, open_teacher
+from distilvec.teachers.open import OpenTeacher, open_teacher
 from distilvec.train.stages import Stage
 
 TRAINING_FORMAT = 5  # raised when the same recipe and data would train other weights: earlier runs are not continued

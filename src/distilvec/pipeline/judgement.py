@@ -46,8 +46,7 @@ from distilvec.pipeline.start import read_start
 from distilvec.pipeline.student import trained_student
 from distilvec.pipeline.train import finished_training
 from distilvec.teachers.agreement import Agreement, compare, longer_texts
-from distilvec.teachers.embedder import Embedder
-from distilvec.teachers.first_dims import FirstDims
+from distilvec.teachers.embedder import Embedder, FirstDims
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
 

@@ -74,7 +74,7 @@ class _Measured(NamedTuple):
 
 
 class ApiEmbedder:
-    """A model behind an API as a Teacher (teachers/teacher.py); the first request measures its vectors.
+    """A model behind an API as a Teacher (teachers/open.py); the first request measures its vectors.
 
     `meter` counts requests and tokens, in the file `counts` if one is given. `key` names the API in errors. Errors:
     DistilvecError for a key that is not set.

@@ -1,9 +1,9 @@
-"""A model on this machine as an embedder: the vectors of `encode`, faster."""
+"""A model on this machine as an embedder: the vectors of `encode`, faster; and a Router of two such models."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -71,7 +71,7 @@ class ModelFiles:
 
 
 class ModelEmbedder:
-    """A SentenceTransformer as an embedder (teachers/embedder.py) and as a teacher (teachers/teacher.py).
+    """A SentenceTransformer as an embedder (teachers/embedder.py) and as a teacher (teachers/open.py).
 
     `dim` counts the dimensions of an embedding after `truncate_dim` (cut, then normalized again if the model
     normalizes; what a folder's own setting cuts is not, as in sentence-transformers), `pre_dense_dim` those of the
@@ -365,3 +365,43 @@ def _hashed_settings(model: SentenceTransformer) -> list[Any]:
     tokenizer = getattr(first, "tokenizer", None)
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer if isinstance(tokenizer, Tokenizer) else None)
     return [hashed, settings, layers, backend.to_str() if backend is not None else None]
+
+
+@dataclass(frozen=True, eq=False)
+class RoutedEmbedder:
+    """Gives the vectors of `encode_query` and `encode_document`."""
+
+    query: ModelEmbedder
+    document: ModelEmbedder
+
+    @property
+    def name(self) -> str:
+        """The Router's name."""
+        return self.document.name
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of a vector."""
+        return self.document.dim
+
+    @property
+    def prompts(self) -> Mapping[Role, str]:
+        """Texts that are put before a query and before a document."""
+        return self.document.prompts
+
+    @property
+    def similarity(self) -> Similarity:
+        """How the vectors are compared."""
+        return self.document.similarity
+
+    def of(self, role: Role) -> ModelEmbedder:
+        """Return the model for texts of this role."""
+        return self.query if role == "query" else self.document
+
+    def embed(self, texts: Sequence[str], role: Role = "document") -> npt.NDArray[np.float32]:
+        """Return float32 [texts, dim], with the role's prompt prepended."""
+        return self.of(role).embed(texts, role)
+
+    def embed_batches(self, texts: Sequence[str], role: Role = "document") -> Iterator[EmbeddedBatch]:
+        """Embed batch by batch."""
+        return self.of(role).embed_batches(texts, role)

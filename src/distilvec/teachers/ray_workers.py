@@ -25,7 +25,7 @@ from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import Array, Rows
 from distilvec.teachers.encode import EmbeddedBatch
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 
 LOCAL = "local"  # instead of an address: worker processes on this machine
 RETRIES = 16  # times that one shard is computed again after the death of its worker

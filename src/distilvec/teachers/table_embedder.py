@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from distilvec.config.schema import Role, TeacherSection
+from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import combine, hash_files
 from distilvec.core.info import TeacherInfo
@@ -21,37 +23,55 @@ from distilvec.core.spread import evenly_spread
 from distilvec.data.corpus import LONGEST_TEXT, Corpus, text_key
 from distilvec.data.corpus_files import as_keys, clean_text
 from distilvec.data.origins import COLUMN, names_documents, origin_numbers
-from distilvec.teachers.cache.fill import FillStep, FillSteps, compute_vectors, count_missing, fill_steps, key_chunks
+from distilvec.teachers.agreement import SAME, compare
+from distilvec.teachers.api_embedder import ApiEmbedder
+from distilvec.teachers.cache.fill import (
+    Batches,
+    FillStep,
+    FillSteps,
+    Unfinished,
+    compute_vectors,
+    count_missing,
+    fill_steps,
+    key_chunks,
+)
 from distilvec.teachers.cache.index import KeyIndex
 from distilvec.teachers.cache.manifest import Manifest, hash_named
 from distilvec.teachers.cache.parquet import TableRows, VectorTable, append_rows
 from distilvec.teachers.cache.signals import Array
-from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.cache.validate import beginning
+from distilvec.teachers.cache.store import TeacherCache, beginning
 from distilvec.teachers.encode import EmbeddedBatch, cut_dimensions
+from distilvec.teachers.model_embedder import ModelEmbedder
 
 _ROUNDED = 4e-3  # a length of 1, of numbers of 8 bits (bfloat16)
 _QUANTIZED = 0.5  # a length of 1 in the copy of an index that quantizes
 _FEW = 0.1  # share of vectors that may have length 1 at random
 _MEASURED = 65_536  # rows whose lengths are measured when the table is opened; all are when the cache is filled
+SAMPLE = 64  # stored texts that are embedded again
+_SAME_LENGTH = 0.05  # how far the mean length may be from that of the stored vectors, as a share of it
+
+OpenMaker = Callable[[], ModelEmbedder | ApiEmbedder]
 
 
 class TableEmbedder:
-    """A Parquet table as a Teacher (teachers/teacher.py), and as the embedder of the texts that it holds.
+    """A Parquet table as a Teacher (teachers/open.py), and as the embedder of the texts that it holds.
 
     It has no tokens, so its input has no maximum length. A row without a role counts for its text in every role.
-    Training texts that it lacks are embedded by `section.made_by`, the model or API that made it, on `device`.
+    Training texts that it lacks are embedded by `section.made_by`, the model or API that made it, which `open_maker`
+    opens (teachers/open.py).
     `normalized`: all vectors have length 1, as far as numbers of 8 bits can have it. `similarity` is the section's; a
     table states none, and is compared by cosine without it. `key` names the table in errors.
     """
 
-    def __init__(self, section: TeacherSection, key: str = "teacher.vectors", device: str = "auto") -> None:
+    def __init__(
+        self, section: TeacherSection, key: str = "teacher.vectors", open_maker: OpenMaker | None = None
+    ) -> None:
         if section.vectors is None:
             raise DistilvecError("expected a Parquet file or folder; found none.", "Name one.", key=key)
         path = Path(section.vectors)
         self.section = section
         self.key = key
-        self.device = device
+        self.open_maker = open_maker
         self.name = section.name or path.stem
         self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.prompts or {})}
         self.table = VectorTable(path, key, self.prompts, columns=section.columns)
@@ -156,10 +176,8 @@ class TableEmbedder:
 
     def _embed_missing(self, cache: TeacherCache, corpus: Corpus) -> FillSteps:
         """Embed the rows that the cache lacks with the model that made the table."""
-        from distilvec.teachers.maker import SAMPLE, Maker, open_maker  # it opens tables as well
-
-        assert self.section.made_by is not None
-        with open_maker(self.section.made_by, device=self.device) as embedder:
+        assert self.open_maker is not None
+        with self.open_maker() as embedder:
             self._refuse_unstated_prompt(embedder.name, embedder.prompts["query"], corpus)
             maker = Maker(embedder, self.dim, self.normalized)
             maker.check(*self._sample(SAMPLE))
@@ -360,3 +378,60 @@ def _real_and_unit(vectors: Array, tolerance: float) -> tuple[Any, Any]:
     """Two masks [n]: vectors that are neither zero nor NaN or infinite, and vectors of length 1."""
     real = vectors.any(axis=1) & np.isfinite(vectors).all(axis=1)
     return real, np.abs(np.linalg.norm(vectors, axis=1) - 1) <= tolerance
+
+
+def mean_length(vectors: Array) -> float:
+    """Return the mean length of the vectors [n, dim] that are finite and not zero; there must be one."""
+    lengths = np.linalg.norm(vectors, axis=1)
+    return float(lengths[np.isfinite(lengths) & (lengths > 0)].mean())
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Computes vectors as a table stores them: cut to its `dim`, and of length 1 where the table's are `normalized`."""
+
+    embedder: ModelEmbedder | ApiEmbedder
+    dim: int
+    normalized: bool
+
+    def batches(self, prompted: Sequence[Text], pre_dense: bool = False) -> Batches:
+        """Embed texts with their prompts, batch by batch; see ModelEmbedder.batches."""
+        assert not pre_dense
+        try:
+            with closing(cast(Batches, self.embedder.batches(prompted))) as batches:
+                for batch in batches:
+                    yield replace(batch, signals={"embedding": self._as_stored(batch.embedding)})
+        except Unfinished as part:  # of an API: what it has answered is paid for, and stored
+            signals = {"embedding": self._as_stored(part.signals["embedding"])}
+            raise Unfinished(part.rows, signals) from part.__cause__
+
+    def check(self, prompted: Sequence[str], stored: Array) -> None:
+        """Raise DistilvecError if the vectors of stored texts, float32 [n, dim], are not this model's."""
+        name = self.embedder.name
+        if self.embedder.dim < self.dim:
+            problem = f"{name} has {self.embedder.dim} dimensions, the table {self.dim}."
+            raise DistilvecError(problem, "Name the model that made the table.", key="teacher.made_by")
+        embedded = self._as_stored(self.embedder.embed_prompted(prompted))
+        agreement = compare(embedded, stored, stored)
+        if agreement.cosine < SAME:
+            raise DistilvecError(
+                f"{name} has not made the table: its vectors of {len(prompted)} stored texts have a mean cosine of "
+                f"{agreement.cosine:.3f} with the stored ones, expected {SAME} or more.",
+                agreement.text or "Name the model that made the table, and the prompts it was given.",
+                key="teacher.made_by",
+            )
+        length, stored_length = mean_length(embedded), mean_length(stored)
+        if abs(length - stored_length) > _SAME_LENGTH * stored_length:
+            raise DistilvecError(
+                f"the vectors of {name} have a mean length of {length:.3g}, the stored ones of the same texts "
+                f"{stored_length:.3g}: new texts would get vectors of another scale.",
+                "Name the model as it made the table, without the last step that gives vectors the length 1; or store "
+                "vectors of length 1.",
+                key="teacher.made_by",
+            )
+
+    def _as_stored(self, vectors: Array) -> Array:
+        vectors = cut_dimensions(vectors, self.dim, self.normalized)
+        if self.normalized:
+            vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+        return vectors

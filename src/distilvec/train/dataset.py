@@ -15,7 +15,7 @@ from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples
 from distilvec.data.tokens import TokenStore
-from distilvec.teachers.cached import BatchTeacher
+from distilvec.teachers.embedder import BatchTeacher
 
 
 class TrainingRows(Protocol):

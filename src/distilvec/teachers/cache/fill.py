@@ -26,9 +26,8 @@ from distilvec.data.corpus_files import first_occurrences
 from distilvec.teachers.cache.index import Keys
 from distilvec.teachers.cache.manifest import Manifest, read_manifest
 from distilvec.teachers.cache.signals import Array, Ragged, Rows, compress, join
-from distilvec.teachers.cache.store import MANIFEST, TeacherCache
-from distilvec.teachers.cache.validate import Describe, refuse
-from distilvec.teachers.cached import BatchTeacher
+from distilvec.teachers.cache.store import MANIFEST, Describe, TeacherCache, refuse
+from distilvec.teachers.embedder import BatchTeacher
 from distilvec.teachers.encode import CPU_FLOOR, EmbeddedBatch, plan_batches
 
 Planned = tuple[int, Rows]  # a shard to compute: its number, its rows of the corpus

@@ -30,8 +30,7 @@ from distilvec.teachers.cache.index import KeyIndex, Keys
 from distilvec.teachers.cache.journal import KEY_NAME
 from distilvec.teachers.cache.manifest import Manifest, parse_manifest
 from distilvec.teachers.cache.signals import Array
-from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.cache.validate import beginning
+from distilvec.teachers.cache.store import TeacherCache, beginning
 
 _COLUMNS = {"embedding": FINAL, "pre_dense": PRE_DENSE}
 _METADATA = b"distilvec.manifest"

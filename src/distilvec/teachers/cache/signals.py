@@ -199,7 +199,7 @@ def _to_int8(rows: npt.NDArray[np.float32]) -> Array:
 
 
 def _to_float16(rows: npt.NDArray[np.float32]) -> Array:
-    with np.errstate(over="ignore"):  # an overflow is refused when the shard is stored (validate.py)
+    with np.errstate(over="ignore"):  # an overflow is refused when the shard is stored (store.py)
         return rows.astype(np.float16)
 
 

@@ -26,9 +26,9 @@ from distilvec.report.overlap import Reason, index_advice, index_reason
 from distilvec.report.record import RunRecord
 from distilvec.report.scores import make_verdict
 from distilvec.report.sections.use import index_words
-from distilvec.teachers.first_dims import FirstDims
+from distilvec.teachers.embedder import FirstDims
+from distilvec.teachers.model_embedder import RoutedEmbedder
 from distilvec.teachers.open import Source, cache_named, expect_kind, open_table, opened
-from distilvec.teachers.routed import RoutedEmbedder
 from distilvec.verbs.check.section import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of
 

@@ -44,7 +44,7 @@ from distilvec.pipeline.resolve import cache_root
 from distilvec.pipeline.student import load_saved
 from distilvec.pipeline.texts import load_tasks
 from distilvec.report.record import RunRecord
-from distilvec.teachers.teacher import open_teacher
+from distilvec.teachers.open import open_teacher
 from distilvec.verbs.demo.web_runtime import find_runtime, packed
 from distilvec.verbs.export.export import FORMS, export_model
 from distilvec.verbs.transplant.transplant import read_texts

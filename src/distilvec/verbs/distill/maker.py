@@ -13,11 +13,10 @@ from distilvec.core.log import log
 from distilvec.data.sources import read_source
 from distilvec.teachers.agreement import SAME, Agreement, Ids, compare
 from distilvec.teachers.api_embedder import ApiEmbedder
-from distilvec.teachers.maker import SAMPLE, open_maker
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.teachers.open import open_table
+from distilvec.teachers.open import open_maker, open_table
 from distilvec.teachers.sources import OPENAI
-from distilvec.teachers.table_embedder import TableEmbedder
+from distilvec.teachers.table_embedder import SAMPLE, TableEmbedder
 from distilvec.verbs.distill.recipe import Request, has_texts_elsewhere, index_section
 
 

@@ -16,7 +16,7 @@ from distilvec.pipeline.projected import check_form_folder, finished_job, projec
 from distilvec.pipeline.student import load_saved
 from distilvec.report.model_card import model_card
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.teachers.teacher import load_teacher
+from distilvec.teachers.open import load_teacher
 
 
 def export_router(student: Path, out: Path | None) -> Path:

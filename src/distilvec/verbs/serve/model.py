@@ -12,9 +12,8 @@ from transformers import PreTrainedTokenizerBase
 from distilvec.models.load import model_name
 from distilvec.models.static import is_static, text_tokenizer, tokens_without_row
 from distilvec.teachers.graph_embedder import GraphEmbedder, model_folder
-from distilvec.teachers.model_embedder import CHARACTERS_A_TOKEN, ModelEmbedder
+from distilvec.teachers.model_embedder import CHARACTERS_A_TOKEN, ModelEmbedder, RoutedEmbedder
 from distilvec.teachers.open import expect_kind, open_embedder
-from distilvec.teachers.routed import RoutedEmbedder
 from distilvec.verbs.serve.batcher import Vectors
 
 FIRST_CHARACTERS = 16  # of a text for each token that the model reads: a text of words has four a token

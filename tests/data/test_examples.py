@@ -22,7 +22,7 @@ from distilvec.core.hashing import hash_files
 from distilvec.core.outputs import ModelOutputs
 from distilvec.data import labeled
 from distilvec.data.corpus import SEPARATOR, text_key
-from distilvec.data.labeled import build_examples, examples_fingerprint, read_split
+from distilvec.data.examples import build_examples, examples_fingerprint, read_split
 from distilvec.data.tokens import build_tokens
 from distilvec.methods.base.terms import task_term
 from distilvec.models.tokenizers import separate_pairs

@@ -16,7 +16,7 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import TaskInfo
-from distilvec.data.labeled import Labelled
+from distilvec.data.examples import Labelled
 from distilvec.evaluation.diagnostics import (
     Experts,
     Group,

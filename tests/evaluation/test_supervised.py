@@ -8,7 +8,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.task_head import TaskHead, TaskInfo
-from distilvec.data.labeled import Labelled
+from distilvec.data.examples import Labelled
 from distilvec.evaluation.diagnostics import (
     as_scores,
     class_metrics,

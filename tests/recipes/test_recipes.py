@@ -22,7 +22,7 @@ from distilvec.config.schema import TaskSection
 from distilvec.config.yaml_dialect import load_yaml
 from distilvec.core.registry import method_class
 from distilvec.core.task_head import TaskHead
-from distilvec.data.labeled import build_examples
+from distilvec.data.examples import build_examples
 from distilvec.models.load import load
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run

@@ -23,7 +23,7 @@ from distilvec.core.info import UNLIMITED
 from distilvec.core.log import progress
 from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
-from distilvec.data.labeled import Examples, Labelled
+from distilvec.data.examples import Examples, Labelled
 from distilvec.evaluation.evaluator import Sample, Score, row_keys
 from distilvec.evaluation.metrics import class_labels, correlations
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task

@@ -12,7 +12,7 @@ from pydantic import Field
 from scipy.special import expit, softmax
 from sklearn.metrics import precision_recall_fscore_support
 
-from distilvec.data.labeled import Labelled
+from distilvec.data.examples import Labelled
 from distilvec.evaluation.metrics import class_labels
 
 MOST_CONFUSED, MOST_TEXTS, LONGEST = 20, 100, 300  # pairs of classes, texts, characters of a text

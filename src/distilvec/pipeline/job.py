@@ -19,7 +19,7 @@ from distilvec.core.registry import method_class
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
-from distilvec.data.labeled import Examples
+from distilvec.data.examples import Examples
 from distilvec.evaluation.tasks import Task
 from distilvec.pipeline.loaded import LoadedModels
 from distilvec.pipeline.texts import StudentVocabulary

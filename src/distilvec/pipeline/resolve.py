@@ -24,7 +24,7 @@ from distilvec.core.registry import build_objective
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import HeadInfo, TaskHead
 from distilvec.data.corpus import Corpus, with_prompts
-from distilvec.data.labeled import Examples
+from distilvec.data.examples import Examples
 from distilvec.evaluation.tasks import Task
 from distilvec.pipeline.caches import find_cache
 from distilvec.pipeline.describe import (

@@ -27,7 +27,7 @@ from distilvec.data.corpus import (
     excluded_fingerprint,
     excluded_line,
 )
-from distilvec.data.labeled import (
+from distilvec.data.examples import (
     Examples,
     Labelled,
     build_examples,

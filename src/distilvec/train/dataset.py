@@ -13,7 +13,7 @@ from distilvec.alignment.store import AlignmentStore
 from distilvec.core.batch import TextBatch
 from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus
-from distilvec.data.labeled import Examples
+from distilvec.data.examples import Examples
 from distilvec.data.tokens import TokenStore
 from distilvec.teachers.embedder import BatchTeacher
 

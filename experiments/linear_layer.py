@@ -49,7 +49,7 @@ def main() -> None:
 def english_texts(count: int) -> list[str]:
     """Return `count` short texts of english_text, drawn by a fixed seed."""
     path = Path(os.environ.get("DISTILVEC_DATA", "data")) / "english_text" / "english_text.jsonl.gz"
-    texts = dict.fromkeys(str(row["text"]) for _, row in read_rows(path, "DISTILVEC_DATA") if isinstance(row, Mapping))
+    texts = dict.fromkeys(str(row["text"]) for _, row in read_rows(path) if isinstance(row, Mapping))
     short = [text for text in texts if len(text) < LONGEST]
     chosen = np.random.default_rng(0).choice(len(short), count, replace=False)
     return [short[number] for number in chosen]

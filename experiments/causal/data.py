@@ -14,8 +14,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.batch import Alignment, TextBatch
-from distilvec.core.errors import DistilvecError
-from distilvec.data.readers import Location, Row, read_rows
+from distilvec.core.errors import DistilvecError, about
+from distilvec.data.readers import Row, read_rows
 from distilvec.data.task_rows import some_of, text_of
 from distilvec.teachers.embedder import BatchTeacher
 from experiments.causal.schema import CausalDataSection
@@ -26,11 +26,11 @@ FIELDS = {"instruction": ("prompt", "instruction"), "input": ("input", "context"
 
 @dataclass(frozen=True)
 class Pair:
-    """A row: the prompt as the model reads it, the response (in test files also several), and the row's location."""
+    """A row: the prompt as the model reads it, the response (in test files also several), and the row's place."""
 
     prompt: str
     responses: tuple[str, ...]
-    where: Location
+    where: str
 
 
 def read_pairs(
@@ -41,7 +41,8 @@ def read_pairs(
     Rows whose prompt is too long for one of the tokenizers are left out, or a DistilvecError, as the recipe sets.
     Errors: DistilvecError for a file that is missing or has no rows, and for a row without its fields or texts.
     """
-    pairs = [_pair(row, where, section) for where, row in read_rows(path, key)]
+    with about(key):
+        pairs = [_pair(row, where, section) for where, row in read_rows(path)]
     if not pairs:
         raise DistilvecError(f"{path} has no rows. Expected rows with an instruction and a response.", key=key)
     texts = [pair.prompt for pair in pairs]
@@ -54,22 +55,22 @@ def read_pairs(
         problem = f"the prompt has {lengths[first]} tokens, at most {section.max_prompt} are allowed"
         where = pairs[first].where
         fix = "Raise data.max_prompt, or set data.long_prompts: drop."
-        raise DistilvecError(f"{where.place}: {problem}.", fix, key=where.key)
+        raise DistilvecError(f"{where}: {problem}.", fix, key=key)
     return [pair for pair, fit in zip(pairs, fits, strict=True) if fit], int((~fits).sum())
 
 
-def _pair(row: Row, where: Location, section: CausalDataSection) -> Pair:
+def _pair(row: Row, where: str, section: CausalDataSection) -> Pair:
     instruction, context = _field(row, "instruction", where), _field(row, "input", where)
     responses = _field(row, "response", where)
     if len(instruction) > 1:
-        raise DistilvecError(f"{where.place}: several instructions.", "Keep one of them.", key=where.key)
+        raise DistilvecError(f"{where}: several instructions.", "Keep one of them.")
     values = {"{instruction}": instruction[0], "{input}": "".join(context)}
     template = section.template_with_input if context else section.template
     prompt = re.sub("|".join(map(re.escape, values)), lambda found: values[found[0]], template)  # not in the texts
     return Pair(prompt, responses, where)
 
 
-def _field(row: Row, name: str, where: Location) -> tuple[str, ...]:
+def _field(row: Row, name: str, where: str) -> tuple[str, ...]:
     """The texts of a field under any of its names; () for an input that is missing or empty."""
     value = next((row[known] for known in FIELDS[name] if row.get(known) is not None), None)
     values = value if isinstance(value, list) else [] if value is None else [value]
@@ -80,7 +81,7 @@ def _field(row: Row, name: str, where: Location) -> tuple[str, ...]:
         return ()
     problem = f"the {name} is empty" if texts else f"no {name} in the columns {some_of(row)}"
     expected = f"Expected a text in {' or '.join(FIELDS[name])}."
-    raise DistilvecError(f"{where.place}: {problem}. {expected}", key=where.key)
+    raise DistilvecError(f"{where}: {problem}. {expected}")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from accelerate import Accelerator
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from distilvec.config import recipe as recipes
-from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.errors import DistilvecError, about, first_line
 from distilvec.core.files import remove, scratch, write_json
 from distilvec.core.hashing import hash_files
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
@@ -134,9 +134,11 @@ def training_fingerprint(recipe: CausalRecipe) -> str:
     files = {"data.train": recipe.data.train, "data.holdout": recipe.data.holdout}
     data = {key: path for key, path in files.items() if path is not None}
     for key, path in data.items():
-        check_readable(path, key)
+        with about(key):
+            check_readable(path)
     for name, path in recipe.data.tests.items():
-        check_readable(path, f"data.tests.{name}")
+        with about(f"data.tests.{name}"):
+            check_readable(path)
     tree = recipe.model_dump(mode="json", include={"teacher", "student", "data", "method", "train"})
     tree["data"].pop("tests")
     tree["train"] = {key: value for key, value in tree["train"].items() if key not in UNTRAINED}

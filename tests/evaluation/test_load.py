@@ -1,14 +1,23 @@
 import json
+from contextlib import contextmanager
 
 import datasets
 import numpy as np
 import pytest
 from refusals import refused
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.data.task_rows import TableOptions, load_labelled
 from distilvec.evaluation.task_files import join_title, load_classification, load_pairs, load_retrieval, load_sts
 from distilvec.evaluation.tasks import make_retrieval, task_texts
+
+
+@contextmanager
+def refused_data(word):
+    """The block is refused with the key that the suite's reader notes."""
+    with refused("suite", word), about("suite"):
+        yield
+
 
 STS = [
     {"split": "test", "sentence1": "a", "sentence2": "b", "score": 1, "subset": "x"},
@@ -42,12 +51,12 @@ def test_columns_of_other_names(write_jsonl):
 @pytest.mark.parametrize("score", ["high", None, float("nan"), float("inf"), True])
 def test_a_score_that_is_no_number_is_named(write_jsonl, score):
     path = write_jsonl("a.jsonl", [*STS[:2], {**STS[2], "score": score}])
-    with refused("suite", "a.jsonl, line 3"):
+    with refused_data("a.jsonl, line 3"):
         load_sts("t", path)
 
 
 def test_wrong_columns_texts_and_constant_scores(write_jsonl):
-    with refused("suite", "no column sentence1, score"):
+    with refused_data("no column sentence1, score"):
         load_sts("t", write_jsonl("a.jsonl", [{"text": "a", "sentence2": "b"}]))
     with pytest.raises(DistilvecError, match="line 1 has None in column sentence1"):
         load_sts("t", write_jsonl("b.jsonl", [{**STS[0], "sentence1": None}, STS[1]]))
@@ -84,7 +93,7 @@ def test_classes_have_the_names_that_the_file_states(tmp_path):
 
 def test_pairs_of_one_kind_are_refused(write_jsonl):
     path = write_jsonl("a.jsonl", [{"sentence1": "a", "sentence2": "b", "label": label} for label in "en"])
-    with refused("suite", "found: e, n"):
+    with refused_data("found: e, n"):
         load_pairs("t", path)
 
 
@@ -171,10 +180,10 @@ def test_retrieval_refuses_what_cannot_be_scored(write_jsonl, tmp_path):
         load_retrieval("t", folder)
     with pytest.raises(DistilvecError, match="no pair has a score above 0"):
         load_retrieval("t", retrieval_folder(write_jsonl, tmp_path, [("q0", "d1", 0)]))
-    with refused("suite", "qrels.tsv, line 2"):
+    with refused_data("qrels.tsv, line 2"):
         load_retrieval("t", retrieval_folder(write_jsonl, tmp_path, [("q0", "d1", "x")]))
     (folder / "qrels.tsv").unlink()
-    with refused("suite", "qrels.tsv or qrels/test.tsv"):
+    with refused_data("qrels.tsv or qrels/test.tsv"):
         load_retrieval("t", folder)
     write_jsonl("r/corpus.jsonl", [{"id": "d1", "text": "a"}, {"id": "d1", "text": "b"}])
     with pytest.raises(DistilvecError, match="line 2 repeats the id 'd1'"):
@@ -199,20 +208,20 @@ def test_lone_surrogates_are_named(write_jsonl, tmp_path):
         (tmp_path / "bad.jsonl").write_text(json.dumps(row) + "\n")
         return tmp_path / "bad.jsonl"
 
-    with refused("suite", "column sentence2"):
+    with refused_data("column sentence2"):
         load_sts("t", bad({"sentence1": "a", "sentence2": "b\ud800", "score": 1}))
-    with refused("suite", "column label"):
+    with refused_data("column label"):
         load_pairs("t", bad({"sentence1": "a", "sentence2": "b", "label": "b\ud800"}))
     folder = retrieval_folder(write_jsonl, tmp_path, [("q0", "d1", 1)])
     for name in ("id", "title", "text"):
         (folder / "corpus.jsonl").write_text(json.dumps({"id": "d1", "text": "a", name: "x\ud800"}) + "\n")
-        with refused("suite", f"column {name}"):
+        with refused_data(f"column {name}"):
             load_retrieval("t", folder)
 
 
 @pytest.mark.parametrize("score", [10**400, [], {}, "1e999"])
 def test_scores_beyond_numbers(write_jsonl, score):
-    with refused("suite", "in column score"):
+    with refused_data("in column score"):
         load_sts("t", write_jsonl("a.jsonl", [{**STS[0], "score": score}]))
 
 
@@ -236,12 +245,12 @@ def test_judgements_that_contradict_each_other_are_told(write_jsonl, tmp_path):
 
 def test_qrels_anywhere(write_jsonl, tmp_path):
     folder = retrieval_folder(write_jsonl, tmp_path, [("q0", "d1", 1)])
-    with refused("suite", "../absent.tsv"):
+    with refused_data("../absent.tsv"):
         load_retrieval("t", folder, qrels=str(tmp_path / "absent.tsv"))
 
 
-def test_a_labelled_task_has_a_key_of_its_own(write_jsonl):
-    with refused("task.path", "line 1"):
+def test_a_labelled_text_that_is_missing_is_named(write_jsonl):
+    with pytest.raises(DistilvecError, match="line 1"):
         load_labelled(write_jsonl("a.jsonl", [{"text": None, "label": 1}]), "classification", "test")
 
 
@@ -288,13 +297,13 @@ def test_judgements_of_every_form(write_jsonl, tmp_path, place):
 def test_files_that_hold_no_judgements(write_jsonl, tmp_path, content, word):
     folder = retrieval_folder(write_jsonl, tmp_path, [])
     (folder / "qrels.tsv").write_text(content)
-    with refused("suite", word):
+    with refused_data(word):
         load_retrieval("t", folder)
 
 
 def test_a_split_that_is_missing_is_told_with_those_that_are_there(write_jsonl, tmp_path):
     folder = retrieval_folder(write_jsonl, tmp_path, [("q0", "d1", 1)], "qrels/dev.tsv")
-    with refused("suite", "dev.tsv"):
+    with refused_data("dev.tsv"):
         load_retrieval("t", folder)
     assert triples(load_retrieval("t", folder, split="dev")) == {("q0", "d1", 1)}
 

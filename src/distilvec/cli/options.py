@@ -15,7 +15,7 @@ import typer
 
 from distilvec.cli.layout import Command
 from distilvec.cli.output import STANDARD_OUTPUT
-from distilvec.core.errors import TEXT_COLUMN, DistilvecError
+from distilvec.core.errors import TEXT_COLUMN, DistilvecError, about
 from distilvec.core.files import check_output_file, existing_paths
 from distilvec.core.run_folder import RunFolder
 
@@ -106,7 +106,8 @@ def check_recipe_paths(recipe: Recipe) -> None:
         check_model_path(recipe.student.model, "student.model")
     for position, source in enumerate(recipe.corpus.sources if recipe.corpus is not None else ()):
         if source.path is not None and not source.path.is_dir():
-            check_readable(source.path, f"corpus.sources.{position}.path")
+            with about(f"corpus.sources.{position}.path"):
+                check_readable(source.path)
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,9 @@ import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
+Item = TypeVar("Item")
 _KEY = "distilvec_key"  # attributes of another library's error: the key that it is about, and what the key names
 _NAME = "distilvec_name"
 _PACKAGE = Path(__file__).parents[1]
@@ -83,6 +85,18 @@ def about(key: str, name: str | Path = "") -> Iterator[None]:
         if name and not hasattr(error, _NAME):
             _set(error, _NAME, str(name))
         raise
+
+
+def each_about(items: Iterable[Item], key: str, name: str | Path = "") -> Iterator[Item]:
+    """The items, one by one; an error of their iterator is noted as by `about`, which stands around no `yield`."""
+    iterator = iter(items)
+    while True:
+        with about(key, name):
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+        yield item
 
 
 def noted_key(error: BaseException) -> str:

@@ -24,7 +24,7 @@ from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Role, TaskSection
 from distilvec.core.artifacts import META, open_column, open_or_build
 from distilvec.core.batch import NO_LABEL, Text, is_missing
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.hashing import hash_files
 from distilvec.core.log import log
 from distilvec.core.task_head import PAIRS, TaskInfo
@@ -246,7 +246,8 @@ def _check(
 
 
 def _read(section: TaskSection, split: str) -> tuple[list[tuple[str, ...]], Targets]:
-    return load_labelled(section.path, section.type, split, section.columns, section.train_split)
+    with about("task.path"):
+        return load_labelled(section.path, section.type, split, section.columns, section.train_split)
 
 
 def _draw(section: TaskSection, texts: Sequence[tuple[str, ...]]) -> tuple[Rows, Rows]:
@@ -313,7 +314,8 @@ def _files(section: TaskSection) -> list[Path]:
     Others in the folder are not among them: a note or a .DS_Store that appears there must not end a run's resuming.
     """
     if not section.path.is_dir():
-        check_readable(section.path, "task.path")
+        with about("task.path"):
+            check_readable(section.path)
         return [section.path]
     splits = [section.train_split, section.test_split]
     if section.validation_split is not None:

@@ -1,10 +1,10 @@
-"""Reads files and Hugging Face datasets row by row, each row with its location for messages.
+"""Reads files and Hugging Face datasets row by row, each row with its place for messages: "FILE, line 3".
 
 Formats: .txt, .jsonl, .csv and .tsv (each also as .gz), .parquet, and folders of `save_to_disk` of datasets. Nothing is
 read whole: lines stream, Parquet and Arrow are read by record batch. A .json that is named, not found in a folder, is
 an array of rows, or maps words to lists of texts; it is read whole.
 Where datasets has written the names of classes beside their numbers (ClassLabel), the rows have the names.
-Every problem is a DistilvecError with the key of the file, and with the line: "[key] FILE, line N: problem. Fix."
+Every problem is a DistilvecError with the line, and without a key: who reads a key's file notes it (`about`).
 """
 
 from __future__ import annotations
@@ -14,25 +14,16 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from distilvec.config.schema import SourceSection
-from distilvec.core.errors import DistilvecError, explain, explained, first_line
+from distilvec.core.errors import DistilvecError, about, each_about, first_line
 from distilvec.core.extras import require_extra
 from distilvec.data.public.table import how_to_get
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyarrow.parquet import ParquetFile
-
-
-class Location(NamedTuple):
-    """Where a row is, for messages: the key that names its file, and the place, "FILE, line 3"."""
-
-    key: str
-    place: str
 
 
 class ClassName(str):
@@ -43,7 +34,7 @@ class ClassName(str):
 
 
 Row = Mapping[str, Any]
-Rows = Iterator[tuple[Location, Row]]
+Rows = Iterator[tuple[str, Row]]  # each with its place
 Choose = Callable[[list[str]], Collection[str]]  # of the columns, those to read
 
 TABLES = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
@@ -64,41 +55,41 @@ _DAMAGE: dict[type[Exception], tuple[str, str]] = {  # problem and fix; the firs
 }
 
 
-def read_rows(path: Path, key: str, choose: Choose | None = None) -> Rows:
+def read_rows(path: Path, choose: Choose | None = None) -> Rows:
     """The rows of a file as mappings, in order; lines of .txt files have the column `text`, with their line ends.
 
-    `choose` gives the columns to read, for formats that can leave columns out. Errors: DistilvecError with `key`.
+    `choose` gives the columns to read, for formats that can leave columns out.
     """
     if is_saved_dataset(path):
-        return _saved_rows(path, key, choose)
-    check_readable(path, key)
+        return _saved_rows(path, choose)
+    check_readable(path)
     ending = extension(path)
     if ending == MAPPING:
-        return _json_file_rows(path, key)
+        return _json_file_rows(path)
     if ending == ".parquet":
-        return _parquet_rows(path, key, choose)
-    return _line_rows(path, key, ending.split(".")[1])
+        return _parquet_rows(path, choose)
+    return _line_rows(path, ending.split(".")[1])
 
 
-def read_lines(path: Path, key: str) -> Iterator[tuple[Location, str]]:
-    """The lines of a text file with their line ends and locations, whatever its name ends in; .gz is unpacked."""
-    for where, row in _line_rows(path, key, "txt"):
+def read_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """The lines of a text file with their places and line ends, whatever its name ends in; .gz is unpacked."""
+    for where, row in _line_rows(path, "txt"):
         yield where, row["text"]
 
 
-def check_readable(path: Path, key: str) -> None:
+def check_readable(path: Path) -> None:
     """DistilvecError if there is no such file, its extension is unknown, or it stands for a file that is elsewhere."""
     fix = f"Give a file: {', '.join(READABLE)}."
     if not path.exists():
-        raise DistilvecError(f"{path}: not found.", how_to_get(path) or fix, key=key)
+        raise DistilvecError(f"{path}: not found.", how_to_get(path) or fix)
     if not path.is_file():
         problem = "a folder" if path.is_dir() else "not a file"
-        raise DistilvecError(f"{path}: {problem}.", fix, key=key)
+        raise DistilvecError(f"{path}: {problem}.", fix)
     if extension(path) not in (*READABLE, MAPPING):
-        raise DistilvecError(f"{path}: unknown extension '{path.suffix}'.", fix, key=key)
-    with explained(key, path), path.open("rb") as file:
+        raise DistilvecError(f"{path}: unknown extension '{path.suffix}'.", fix)
+    with path.open("rb") as file:
         if file.read(len(_POINTER)) == _POINTER:  # its three lines would be texts
-            raise DistilvecError(f"{path} is a pointer of Git LFS, not the file.", "Fetch it: git lfs pull.", key=key)
+            raise DistilvecError(f"{path} is a pointer of Git LFS, not the file.", "Fetch it: git lfs pull.")
 
 
 def extension(path: Path) -> str:
@@ -132,21 +123,20 @@ def field_of(row: Mapping[str, Any], name: str) -> Any:
 
 
 class _Lines:
-    """The lines of a text file with their line ends; `where` is the location of the last one."""
+    """The lines of a text file with their line ends; `where` is the place of the last one."""
 
-    def __init__(self, path: Path, key: str) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.key = key
         self.number = 0
         self._before_number = f"{path}, line "
 
     @property
-    def where(self) -> Location:
-        return Location(self.key, f"{self._before_number}{self.number}")
+    def where(self) -> str:
+        return f"{self._before_number}{self.number}"
 
     def error(self, problem: str, fix: str = "") -> DistilvecError:
         """Return the error for a problem in the last line."""
-        return DistilvecError(f"{self.where.place}: {problem}", fix, key=self.key)
+        return DistilvecError(f"{self.where}: {problem}", fix)
 
     def __iter__(self) -> Iterator[str]:
         with self.path.open("rb") as raw:
@@ -164,18 +154,16 @@ class _Lines:
                     yield line.decode("utf-8-sig" if is_first else "utf-8")
 
 
-def _line_rows(path: Path, key: str, kind: str) -> Rows:
-    """The rows of a file of lines; an error of decoding or parsing becomes a DistilvecError with the line."""
+def _line_rows(path: Path, kind: str) -> Rows:
+    """The rows of a file of lines. An error of decoding or parsing gets its line, which the library does not know."""
     read = {"txt": _text_rows, "jsonl": _json_rows, "csv": _csv_rows, "tsv": _tsv_rows}[kind]
-    lines = _Lines(path, key)
+    lines = _Lines(path)
     try:
         for row in read(lines):
             yield lines.where, row
     except tuple(_DAMAGE) as error:
         problem, fix = next(damage for kind_of_error, damage in _DAMAGE.items() if isinstance(error, kind_of_error))
         raise lines.error(f"{problem} ({first_line(error)}).", fix) from None
-    except OSError as error:
-        raise (explain(error, key, path) or lines.error(f"{first_line(error)}.")) from None
 
 
 def _text_rows(lines: _Lines) -> Iterator[Row]:
@@ -264,29 +252,29 @@ def _repeated(names: list[str]) -> str | None:
     return None
 
 
-def _json_file_rows(path: Path, key: str) -> Rows:
+def _json_file_rows(path: Path) -> Rows:
     """The objects of an array; or the texts of {word: [text, ...]}, each with its word."""
     expected = 'expected [{"text": "..."}, ...] or {"word": ["text", ...], ...}'
-    with explained(key, path):
+    with about("", path):
         text = path.read_text(encoding="utf-8-sig")
     fix = "Save it as an array of objects, or as JSON Lines with the ending .jsonl."
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DistilvecError(f"{path}: not JSON ({first_line(error)}); {expected}.", fix, key=key) from None
+        raise DistilvecError(f"{path}: not JSON ({first_line(error)}); {expected}.", fix) from None
     if isinstance(content, list):
         for number, row in enumerate(content, 1):
-            where = Location(key, f"{path}, row {number}")
+            where = f"{path}, row {number}"
             if not isinstance(row, dict):
-                raise DistilvecError(f"{where.place}: a JSON {type(row).__name__}; {expected}.", key=key)
+                raise DistilvecError(f"{where}: a JSON {type(row).__name__}; {expected}.")
             yield where, row
         return
     if not isinstance(content, dict):
-        raise DistilvecError(f"{path}: a JSON {type(content).__name__}; {expected}.", fix, key=key)
+        raise DistilvecError(f"{path}: a JSON {type(content).__name__}; {expected}.", fix)
     for word, texts in content.items():
-        where = Location(key, f"{path}, word {word[:40]!r}")
+        where = f"{path}, word {word[:40]!r}"
         if not isinstance(texts, list):
-            raise DistilvecError(f"{where.place}: a JSON {type(texts).__name__}; {expected}.", fix, key=key)
+            raise DistilvecError(f"{where}: a JSON {type(texts).__name__}; {expected}.", fix)
         for text in texts:
             yield where, {"word": word, "text": text}
 
@@ -294,41 +282,28 @@ def _json_file_rows(path: Path, key: str) -> Rows:
 # -- Parquet ---------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def open_parquet(path: Path, key: str) -> Iterator[ParquetFile]:
-    """A Parquet file to read inside the block; DistilvecError with `key` if it is damaged or not a Parquet file."""
-    import pyarrow.parquet as pq
+def _parquet_rows(path: Path, choose: Choose | None) -> Rows:
+    from distilvec.core.arrow import open_parquet  # pyarrow is imported where it is needed
 
-    try:
-        # without a buffer and with pre_buffer all of the file comes into memory
-        with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-            yield file
-    except (DistilvecError, MemoryError):
-        raise
-    except Exception as error:  # of Arrow, and of Python for values that it does not have, such as years after 9999
-        system_error = explain(error, key, path) if isinstance(error, OSError) else None
-        problem = f"{path}: not a readable Parquet file ({first_line(error)})."
-        raise (system_error or DistilvecError(problem, "Download it again.", key=key)) from None
-
-
-def _parquet_rows(path: Path, key: str, choose: Choose | None) -> Rows:
-    with open_parquet(path, key) as file:
+    with about("", path):
+        file = open_parquet(path)
+    with file:
         names = file.schema_arrow.names
         repeated = _repeated(names)
         if repeated is not None:
-            problem = f"{path}: column '{repeated}' occurs twice."
-            raise DistilvecError(problem, "Rename or remove one.", key=key)
+            raise DistilvecError(f"{path}: column '{repeated}' occurs twice.", "Rename or remove one.")
         columns = sorted(choose(names)) if choose else None
-        yield from _arrow_rows(file.iter_batches(_PARQUET_ROWS, columns=columns), file.schema_arrow, path, key)
+        yield from _arrow_rows(file.iter_batches(_PARQUET_ROWS, columns=columns), file.schema_arrow, path)
 
 
-def _arrow_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path, key: str) -> Rows:
+def _arrow_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> Rows:
     classes = class_names(_features(schema))
     number = 0
-    for batch in batches:
-        for row in batch.to_pylist():
+    # Values that Python does not have, such as years after 9999, are errors of to_pylist
+    for rows in each_about((batch.to_pylist() for batch in batches), "", path):
+        for row in rows:
             number += 1
-            yield Location(key, f"{path}, row {number}"), with_class_names(row, classes) if classes else row
+            yield f"{path}, row {number}", with_class_names(row, classes) if classes else row
 
 
 def _features(schema: pa.Schema) -> Any:
@@ -371,38 +346,16 @@ def _named(value: Any, names: list[str]) -> Any:
 # -- Hugging Face datasets -------------------------------------------------------------------------------------------
 
 
-def read_dataset(source: SourceSection, key: str, choose: Choose) -> Rows:
-    """The rows of one split of a dataset, by its id or the folder that save_to_disk wrote. Errors: see `read_rows`."""
-    require_extra("datasets", key)
+def read_dataset(source: SourceSection, choose: Choose) -> Rows:
+    """The rows of one split of a dataset, by its id or the folder that save_to_disk wrote."""
+    require_extra("datasets", "")
     place = f"dataset {source.dataset}"
-    try:
-        data = _load_dataset(source, key)
-    except (DistilvecError, MemoryError):
-        raise
-    except Exception as error:  # of the network, of any file format, of a script of the dataset
-        problem = f"split '{source.split}' cannot be loaded ({_typed_line(error)})."
-        raise DistilvecError(f"{place}: {problem}", key=key) from None
-    if data.column_names is not None:  # unknown for some streams
-        data = data.select_columns(sorted(choose(data.column_names)))
-
-    number = 0
-    try:
-        for row in data:
-            number += 1
-            yield Location(key, f"{place}, row {number}"), row
-    except MemoryError:
-        raise
-    except Exception as error:  # the rows of a stream are fetched and decoded here, one by one
-        problem = f"{place}, row {number + 1}: cannot be read ({_typed_line(error)})."
-        fix = "Download it again."
-        if source.streaming:
-            fix = "Run the command again, or set streaming: false, which downloads the dataset first."
-        raise DistilvecError(problem, fix, key=key) from None
-
-
-def _typed_line(error: Exception) -> str:
-    """The type and the first line of a library's error, to stand inside a sentence."""
-    return f"{type(error).__name__}: {first_line(error)}"
+    with about("", place):
+        data = _load_dataset(source)
+        if data.column_names is not None:  # unknown for some streams
+            data = data.select_columns(sorted(choose(data.column_names)))
+    for number, row in enumerate(each_about(data, "", place), 1):  # rows of a stream are fetched one by one
+        yield f"{place}, row {number}", row
 
 
 def is_saved_dataset(folder: Path) -> bool:
@@ -421,26 +374,23 @@ def saved_files(folder: Path) -> list[tuple[str | None, Path]]:
     return files
 
 
-def _saved_rows(folder: Path, key: str, choose: Choose | None) -> Rows:
+def _saved_rows(folder: Path, choose: Choose | None) -> Rows:
     """The rows of all splits, which are named in the column `split`."""
     import pyarrow as pa
 
-    try:
-        for split, path in saved_files(folder):
-            with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as stream:
-                names = stream.schema.names if split is None else [*stream.schema.names, "split"]
-                columns = [name for name in choose(names) if name in stream.schema.names] if choose else None
-                batches = (batch if columns is None else batch.select(columns) for batch in stream)
-                for where, row in _arrow_rows(batches, stream.schema, path, key):
-                    yield where, row if split is None else {"split": split, **row}
-    except (DistilvecError, MemoryError):
-        raise
-    except Exception as error:
-        problem = f"{folder}: not readable as a folder of save_to_disk ({first_line(error)})."
-        raise DistilvecError(problem, "Save it again.", key=key) from None
+    with about("", folder):
+        files = saved_files(folder)
+    for split, path in files:
+        with about("", path):
+            stream = pa.ipc.open_stream(pa.memory_map(str(path)))
+        names = stream.schema.names if split is None else [*stream.schema.names, "split"]
+        columns = [name for name in choose(names) if name in stream.schema.names] if choose else None
+        batches = (batch if columns is None else batch.select(columns) for batch in stream)
+        for where, row in _arrow_rows(batches, stream.schema, path):
+            yield where, row if split is None else {"split": split, **row}
 
 
-def _load_dataset(source: SourceSection, key: str) -> Any:
+def _load_dataset(source: SourceSection) -> Any:
     import datasets
 
     if not is_saved_dataset(Path(str(source.dataset))):
@@ -451,5 +401,5 @@ def _load_dataset(source: SourceSection, key: str) -> Any:
         return data
     if source.split not in data:
         problem = f"dataset {source.dataset}: no split '{source.split}'; found: {', '.join(data)}."
-        raise DistilvecError(problem, "Set 'split'.", key=key)
+        raise DistilvecError(problem, "Set 'split'.")
     return data[source.split]

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from distilvec.config.schema import SourceSection
-from distilvec.core.errors import TEXT_COLUMN, ColumnError, DistilvecError, nearest
+from distilvec.core.errors import TEXT_COLUMN, ColumnError, DistilvecError, about, nearest
 from distilvec.core.files import table_files
 from distilvec.core.hashing import combine, hash_files
 from distilvec.core.log import log
 from distilvec.core.storage import Remote
 from distilvec.data import docstrings, readers
 from distilvec.data.origins import COLUMNS as DOCUMENT_COLUMNS
-from distilvec.data.readers import READABLE, Location, extension, names_of
+from distilvec.data.readers import READABLE, extension, names_of
 from distilvec.data.task_rows import shown_value, some_of
 from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
@@ -112,13 +112,13 @@ def read_texts(source: SourceSection, position: int) -> Iterator[SourceText]:
         for token in _tokens(source.tokenizer, source.revision, f"{key}.tokenizer"):
             yield SourceText(token)
     elif source.dataset is not None:
-        read = partial(readers.read_dataset, source, f"{key}.dataset")
-        yield from _texts(read, source, conditions, key, f"dataset {source.dataset}")
+        read = partial(readers.read_dataset, source)
+        yield from _texts(read, source, conditions, key, "dataset", f"dataset {source.dataset}")
     else:
         option = "url" if source.url else "path"
         for path in source_files(source, position):
-            read = partial(readers.read_rows, path, f"{key}.{option}")
-            yield from _texts(read, source, conditions, key, str(path))
+            read = partial(readers.read_rows, path)
+            yield from _texts(read, source, conditions, key, option, str(path))
     for line in conditions.unmet():
         log(f"{source.label}: {line} ({key}.where)")
 
@@ -145,7 +145,8 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
     key = f"corpus.sources.{position}.path"
     files = table_files(path, lambda file: extension(file) in READABLE, key)
     for file in files:
-        readers.check_readable(file, key)  # links to nothing and pipes are no texts
+        with about(key):
+            readers.check_readable(file)  # links to nothing and pipes are no texts
     if not files:
         fix = f"Readable: {', '.join(READABLE)}."
         if readers.is_saved_dataset(path):
@@ -213,9 +214,17 @@ def text_columns(names: list[str], source: SourceSection, key: str, place: str) 
 
 
 def _texts(
-    read: Callable[[readers.Choose], readers.Rows], source: SourceSection, conditions: Conditions, key: str, place: str
+    read: Callable[[readers.Choose], readers.Rows],
+    source: SourceSection,
+    conditions: Conditions,
+    key: str,
+    option: str,
+    place: str,
 ) -> Iterator[SourceText]:
-    """The texts of one file or dataset; an empty `text` is replaced by the `title`, if the table has one."""
+    """The texts of one file or dataset, which `option` of the source names.
+
+    An empty `text` is replaced by the `title`, if the table has one.
+    """
     columns: list[str] = []
     document_column = ""
 
@@ -239,15 +248,29 @@ def _texts(
             needed.add("title")
         return needed
 
-    for where, row in read(choose):
+    def texts_of_row(where: str, row: readers.Row) -> list[SourceText]:
         if not columns:
             choose(list(row))
         if not conditions.hold(row):
-            continue
+            return []
         document = readers.field_of(row, document_column) if document_column else None
+        document = None if document == "" else document
+        texts = []
         for column in columns:
-            for text in _texts_of(row, column, source, key, where):
-                yield SourceText(text, None if document == "" else document, document_column)
+            texts += [
+                SourceText(text, document, document_column) for text in _texts_of(row, column, source, key, where)
+            ]
+        return texts
+
+    with about(f"{key}.{option}", place):
+        rows = read(choose)
+    while True:
+        with about(f"{key}.{option}", place):
+            located = next(rows, None)
+            if located is None:
+                return
+            texts = texts_of_row(*located)
+        yield from texts
 
 
 def _top_column(name: str, names: Collection[str]) -> str | None:
@@ -270,7 +293,7 @@ def _tell_unread(names: list[str], columns: list[str], source: SourceSection, ke
         )
 
 
-def _texts_of(row: readers.Row, column: str, source: SourceSection, key: str, where: Location) -> list[str]:
+def _texts_of(row: readers.Row, column: str, source: SourceSection, key: str, where: str) -> list[str]:
     """The text of a row; the texts of a list in a column that the source names, since others may hold words."""
     texts = []
     for value in _values_below(row, column, column, key, where):
@@ -279,7 +302,7 @@ def _texts_of(row: readers.Row, column: str, source: SourceSection, key: str, wh
     return texts
 
 
-def _values_below(parent: object, name: str, column: str, key: str, where: Location) -> list[object]:
+def _values_below(parent: object, name: str, column: str, key: str, where: str) -> list[object]:
     """The value of a field of `parent`, or of a field inside of one (doc.text); of a list of objects that of each.
 
     `name` is what is left of the column's name below `parent`. Errors: DistilvecError for an object without the field,
@@ -295,18 +318,18 @@ def _values_below(parent: object, name: str, column: str, key: str, where: Locat
 
     place = column.removesuffix(name)  # "doc." for the field text of doc.text
     if not isinstance(parent, Mapping):
-        problem = f"{where.place}: '{place[:-1]}' holds {shown_value(parent)}, which has no field '{name}'."
+        problem = f"{where}: '{place[:-1]}' holds {shown_value(parent)}, which has no field '{name}'."
         raise ColumnError(problem, "Set another 'column'.", "Set another --column.", key=f"{key}.column")
     top = _top_column(name, parent)
     if top is None:
         found = [f"{place}{inner}" for inner in names_of(parent)]
-        raise DistilvecError(f"{where.place}: no '{column}'; {_names_line(column, found)}", key=where.key)
+        raise DistilvecError(f"{where}: no '{column}'; {_names_line(column, found)}")
     if top == name:
         return [parent[name]]
     return _values_below(parent[top], name[len(top) + 1 :], column, key, where)
 
 
-def _text(row: readers.Row, value: object, column: str, source: SourceSection, key: str, where: Location) -> str:
+def _text(row: readers.Row, value: object, column: str, source: SourceSection, key: str, where: str) -> str:
     text = value
     is_empty = not str(text or "").strip()
     if is_empty and column == "text" and source.column is None and "title" in row:
@@ -314,11 +337,11 @@ def _text(row: readers.Row, value: object, column: str, source: SourceSection, k
     if text is None:
         return ""
     if not isinstance(text, str):
-        problem = f"{where.place}: '{column}' holds {shown_value(text)}."
+        problem = f"{where}: '{column}' holds {shown_value(text)}."
         fix = "Convert it to text, or set another"
         raise ColumnError(problem, f"{fix} 'column'.", f"{fix} --column.", key=f"{key}.column")
     if "\0" in text:
-        raise DistilvecError(f"{where.place}: '{column}' holds a NUL character.", "Remove it.", key=where.key)
+        raise DistilvecError(f"{where}: '{column}' holds a NUL character.", "Remove it.")
     return text
 
 

@@ -1,6 +1,6 @@
 """Rows of labelled tables: one split, with the columns that a task needs, as texts, labels and scores.
 
-Every row comes with its location, the key and "FILE, line N", which begins each error message.
+Every row comes with its place, "FILE, line N", which begins each error message.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from distilvec.core.errors import DistilvecError, explained
-from distilvec.data.readers import MAPPING, TABLES, Location, Row, extension, is_saved_dataset, read_rows
+from distilvec.core.errors import DistilvecError, about, explained
+from distilvec.data.readers import MAPPING, TABLES, Row, extension, is_saved_dataset, read_rows
 
 TRAIN: Final = "train"
 VALIDATION: Final = "validation"
@@ -60,8 +60,8 @@ def find_table(folder: Path, stem: str, key: str) -> Path | None:
     return tables[0] if tables else None
 
 
-def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list[tuple[Location, Row]]:
-    """The rows of a split and its subsets with their locations, columns renamed, of every needed column and no other.
+def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list[tuple[str, Row]]:
+    """The rows of a split and its subsets with their places, columns renamed, of every needed column and no other.
 
     `path` is a file whose rows may have a column `split` (without the column every row belongs to the split), or a
     folder with one file a split (`test.jsonl`, `train.csv`, ...) or a single table.
@@ -75,26 +75,30 @@ def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list
     file = split_file(path, options)
 
     def choose(found: list[str]) -> Collection[str]:
-        need_columns(dict.fromkeys(found), needed_of_file, Location(options.key, str(file)), fix)
+        need_columns(dict.fromkeys(found), needed_of_file, str(file), fix)
         return {name for name in (*needed_of_file, *about_rows) if name in found}
 
     rows = []
-    for where, row in read_rows(file, options.key, choose):
-        rows.append((where, only_columns(row, needed_of_file, about_rows)))
+    with about(options.key, file):
+        for where, row in read_rows(file, choose):
+            rows.append((where, only_columns(row, needed_of_file, about_rows)))
     if not rows:
         raise DistilvecError(f"{path}: no rows. Expected the rows of split '{options.split}'.", key=options.key)
-    table = Location(options.key, str(path))
+    table = str(path)
     if any("split" in row for _, row in rows):
         for where, row in rows:
             if row.get("split") in (None, ""):
-                problem = f"{where.place}: no split, though other rows have one."
+                problem = f"{where}: no split, though other rows have one."
                 raise DistilvecError(problem, "Name the split of every row.", key=options.key)
-        rows = _select(rows, "split", (options.split,), table)
+        with about(options.key):
+            rows = _select(rows, "split", (options.split,), table)
     if options.subset is not None:
-        rows = _select(rows, "subset", options.subset, table)
+        with about(options.key):
+            rows = _select(rows, "subset", options.subset, table)
 
     for number, (where, row) in enumerate(rows):
-        need_columns(row, needed_of_file, where, fix)
+        with about(options.key):
+            need_columns(row, needed_of_file, where, fix)
         rows[number] = (where, {name: row[file_name] for name, file_name in file_names.items()})
     return rows
 
@@ -154,12 +158,12 @@ def load_labelled(
     return texts, [labels_of(cell, where, classes) for where, cell in cells]
 
 
-def need_columns(row: Row, needed: Sequence[str], where: Location, fix: str = "Rename the file's columns.") -> None:
+def need_columns(row: Row, needed: Sequence[str], where: str, fix: str = "Rename the file's columns.") -> None:
     """DistilvecError with the missing columns and how to fix it."""
     missing = [name for name in needed if name not in row]
     if missing:
         problem = f"no column {some_of(missing)}; expected {', '.join(needed)}, found {some_of(row)}."
-        raise DistilvecError(f"{where.place} has {problem}", fix, key=where.key)
+        raise DistilvecError(f"{where} has {problem}", fix)
 
 
 def only_columns(row: Row, needed: Sequence[str], optional: Sequence[str] = ()) -> Row:
@@ -172,12 +176,12 @@ def only_columns(row: Row, needed: Sequence[str], optional: Sequence[str] = ()) 
     return {name: row[name] for name in (*needed, *optional) if name in row}
 
 
-def texts_of(rows: Sequence[tuple[Location, Row]], column: str) -> list[str]:
+def texts_of(rows: Sequence[tuple[str, Row]], column: str) -> list[str]:
     """The texts of a column."""
     return [text_of(row[column], where, column) for where, row in rows]
 
 
-def text_of(value: Any, where: Location, column: str) -> str:
+def text_of(value: Any, where: str, column: str) -> str:
     """A cell as text; DistilvecError for anything else, and for text that is not Unicode."""
     if not isinstance(value, str):
         raise _unexpected(value, where, column, "a text")
@@ -186,7 +190,7 @@ def text_of(value: Any, where: Location, column: str) -> str:
             value.encode()
         except UnicodeEncodeError as error:
             problem = f"the text in column {column} is not Unicode ({error.reason} at {error.start})"
-            raise DistilvecError(f"{where.place}: {problem}.", "Fix the text.", key=where.key) from None
+            raise DistilvecError(f"{where}: {problem}.", "Fix the text.") from None
     return value
 
 
@@ -206,7 +210,7 @@ def id_text(value: object) -> str:
     return str(value).strip()
 
 
-def number_of(value: Any, where: Location, column: str) -> float:
+def number_of(value: Any, where: str, column: str) -> float:
     """A cell as a finite number; DistilvecError for anything else."""
     value = _python_value(value)
     try:
@@ -218,7 +222,7 @@ def number_of(value: Any, where: Location, column: str) -> float:
     return number
 
 
-def label_of(value: Any, where: Location) -> str:
+def label_of(value: Any, where: str) -> str:
     """A label as text: 1, 1.0, True and "1" are the same label, as the file formats write them differently."""
     value = _python_value(value)
     if isinstance(value, float) and value.is_integer():
@@ -232,7 +236,7 @@ def label_of(value: Any, where: Location) -> str:
     return text_of(str(value), where, "label")
 
 
-def labels_of(value: Any, where: Location, classes: Sequence[str] | None = None) -> tuple[str, ...]:
+def labels_of(value: Any, where: str, classes: Sequence[str] | None = None) -> tuple[str, ...]:
     """The classes of a text, sorted: a list, or a text that is a JSON list, as in CSV; it may be empty.
 
     `classes`: those of lists that have 0 or 1 for each of them; see `classes_of_marks`.
@@ -243,7 +247,7 @@ def labels_of(value: Any, where: Location, classes: Sequence[str] | None = None)
     return tuple(sorted({label_of(label, where) for label in labels}))
 
 
-def classes_of_marks(cells: Iterable[tuple[Location, Any]]) -> list[str] | None:
+def classes_of_marks(cells: Iterable[tuple[str, Any]]) -> list[str] | None:
     """The classes "0" to "n-1" where every row has a list of n zeros and ones; None for lists of labels.
 
     Numbers of classes are such lists as well where all of them are 0 and 1. They are told apart by what a list of
@@ -267,12 +271,12 @@ def classes_of_marks(cells: Iterable[tuple[Location, Any]]) -> list[str] | None:
     if may_be_marks:
         return [str(number) for number in range(lengths.pop())]
     if is_repeated or is_boolean or lengths == {1}:
-        problem = f"{where.place}: are the lists of 0 and 1 numbers of classes, or has each class its place?"
-        raise DistilvecError(problem, 'Write the names of the classes, such as ["billing", "refund"].', key=where.key)
+        problem = f"{where}: are the lists of 0 and 1 numbers of classes, or has each class its place?"
+        raise DistilvecError(problem, 'Write the names of the classes, such as ["billing", "refund"].')
     return None
 
 
-def marked_classes(marks: Sequence[Any], where: Location, classes: Sequence[str]) -> tuple[str, ...]:
+def marked_classes(marks: Sequence[Any], where: str, classes: Sequence[str]) -> tuple[str, ...]:
     """The classes whose mark is 1 or true, sorted. Errors: DistilvecError for other marks than 0, 1, false and true."""
     values = [_MARKS.get(str(mark).strip().lower()) for mark in marks]
     if len(values) != len(classes) or None in values:
@@ -280,7 +284,7 @@ def marked_classes(marks: Sequence[Any], where: Location, classes: Sequence[str]
     return tuple(sorted(name for name, value in zip(classes, values, strict=True) if value))
 
 
-def _label_list(value: Any, where: Location) -> list[Any]:
+def _label_list(value: Any, where: str) -> list[Any]:
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = json.loads(value)
@@ -313,20 +317,18 @@ def _python_value(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
-def _unexpected(value: Any, where: Location, column: str, expected: str) -> DistilvecError:
-    problem = f"{where.place} has {shown_value(value)} in column {column}. Expected {expected}."
-    return DistilvecError(problem, key=where.key)
+def _unexpected(value: Any, where: str, column: str, expected: str) -> DistilvecError:
+    problem = f"{where} has {shown_value(value)} in column {column}. Expected {expected}."
+    return DistilvecError(problem)
 
 
-def _select(
-    rows: list[tuple[Location, Row]], column: str, values: Sequence[str], table: Location
-) -> list[tuple[Location, Row]]:
+def _select(rows: list[tuple[str, Row]], column: str, values: Sequence[str], table: str) -> list[tuple[str, Row]]:
     """The rows with one of the values in a column, each of which must occur in the table."""
     present = sorted({str(row.get(column)).strip() for _, row in rows})
     missing = [value for value in values if value not in present]
     if missing:
-        problem = f"{table.place}: no {column} '{some_of(missing)}'; found {some_of(present)}."
-        raise DistilvecError(problem, "Name one of these.", key=table.key)
+        problem = f"{table}: no {column} '{some_of(missing)}'; found {some_of(present)}."
+        raise DistilvecError(problem, "Name one of these.")
     return [(where, row) for where, row in rows if str(row.get(column)).strip() in values]
 
 

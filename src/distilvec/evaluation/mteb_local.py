@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.data.task_rows import TableOptions
 from distilvec.evaluation.suite import suite_fingerprint
 from distilvec.evaluation.task_files import load_classification, load_pairs, load_retrieval, load_sts
@@ -55,7 +55,10 @@ def load_local(task: Any, folder: Path) -> LocalData:
             key="--data",
         )
     paths = paths or {subsets[0]: folder}
-    read = {(subset, split): _read(task, path, split) for subset, path in paths.items() for split in task.eval_splits}
+    read: dict[tuple[str, str], Task] = {}
+    for subset, path in paths.items():
+        with about("suite", path):
+            read |= {(subset, split): _read(task, path, split) for split in task.eval_splits}
     dataset: dict[str, dict[str, Any]] = {subset: {} for subset in paths}
     for (subset, split), data in read.items():
         dataset[subset] |= _converted(task, data, split)

@@ -24,7 +24,7 @@ from distilvec.config.messages import Problems, explain
 from distilvec.config.paths import absolute, resolve_tree
 from distilvec.config.schema import Role
 from distilvec.config.yaml_dialect import read_yaml
-from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.errors import DistilvecError, about, nearest, user_error
 from distilvec.data.task_rows import TableOptions
 from distilvec.evaluation.aggregate import AVERAGES
 from distilvec.evaluation.task_files import (
@@ -128,9 +128,12 @@ def load_suite(path: Path, problems: list[TaskFailure] | None = None) -> list[Ta
     for number, section in enumerate(read_suite(path)):
         try:
             task = load_task(section, path.parent)
-        except DistilvecError as error:
-            problem = error.problem if error.key == "suite" else str(error)
-            found.append(TaskFailure(section.name, f"{number}.path: {problem} {error.fix}".rstrip()))
+        except Exception as error:
+            refusal = user_error(error)
+            if refusal is None:
+                raise
+            problem = refusal.problem if refusal.key == "suite" else str(refusal)
+            found.append(TaskFailure(section.name, f"{number}.path: {problem} {refusal.fix}".rstrip()))
             continue
         tasks.append(task)
         notes = getattr(task, "warnings", ())
@@ -182,7 +185,8 @@ def load_task(section: TaskSection, folder: Path) -> Task:
     if isinstance(section, TableSection):
         arguments = {key: value for key, value in arguments.items() if key not in ("split", "subset", "columns")}
         arguments["options"] = section.options
-    return dataclasses.replace(_SECTIONS[section.type][1](path=path, **arguments), domain=section.domain)
+    with about("suite", path):
+        return dataclasses.replace(_SECTIONS[section.type][1](path=path, **arguments), domain=section.domain)
 
 
 def suite_texts(tasks: Iterable[Task], documents: bool = True) -> dict[str, list[str]]:

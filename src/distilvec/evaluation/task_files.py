@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from distilvec.config.schema import Role
-from distilvec.core.errors import DistilvecError, explained
+from distilvec.core.errors import DistilvecError, about
 from distilvec.data.judgements import read_judgements
 from distilvec.data.public.table import how_to_get
 from distilvec.data.readers import TABLES, ClassName, read_rows
@@ -137,7 +137,7 @@ def load_retrieval(
     always ("keep"). A document that is judged relevant to the query of its id is never left out: files that number
     queries and documents alike have other queries than documents.
     """
-    with explained(KEY, path):
+    with about(KEY, path):
         if not path.is_dir():
             fix = how_to_get(path) or "Expected a folder with corpus, queries and qrels.tsv."
             raise DistilvecError(f"folder not found: {path}.", fix, key=KEY)
@@ -145,7 +145,7 @@ def load_retrieval(
         file = _judgements_file(path, split, qrels)
         judgements: dict[tuple[str, str], float] = {}
         differing = set()
-        for pair, score in read_judgements(file, KEY):
+        for pair, score in read_judgements(file):
             if judgements.setdefault(pair, score) != score:
                 differing.add(pair)
             judgements[pair] = max(judgements[pair], score)
@@ -222,17 +222,17 @@ def _texts_by_id(folder: Path, stem: str) -> dict[str, tuple[str, str]]:
             f"{folder} has no {stem} file. Expected {stem} with an ending of {', '.join(TABLES)}.", key=KEY
         )
     texts: dict[str, tuple[str, str]] = {}
-    for line, row in read_rows(file, KEY):
+    for line, row in read_rows(file):
         key, title = row.get("id") if row.get("id") is not None else row.get("_id"), row.get("title")
         if not isinstance(key, (str, int, float)) or "text" not in row:
             raise DistilvecError(
-                f"{line.place} needs columns id (or _id) and text; found {some_of(row)}.", "Add them.", key=KEY
+                f"{line} needs columns id (or _id) and text; found {some_of(row)}.", "Add them.", key=KEY
             )
         if isinstance(title, (dict, list)):
-            raise DistilvecError(f"{line.place} has {shown_value(title)} in column title. Expected a text.", key=KEY)
+            raise DistilvecError(f"{line} has {shown_value(title)} in column title. Expected a text.", key=KEY)
         key = id_text(key)
         if key in texts:
-            raise DistilvecError(f"{line.place} repeats the id '{key}'. Ids must be distinct.", key=KEY)
+            raise DistilvecError(f"{line} repeats the id '{key}'. Ids must be distinct.", key=KEY)
         title, text = text_of(str(title or ""), line, "title"), text_of(row["text"], line, "text")
         texts[text_of(key, line, "id")] = (title, text)
     if not texts:

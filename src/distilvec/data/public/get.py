@@ -146,7 +146,7 @@ def _rows(entry: DataSet, part: Part, downloads: Path) -> Iterator[Row]:
     """The rows of a part, its sources downloaded first."""
     if part.dataset is not None:
         source = SourceSection(dataset=part.dataset, config=part.config, split=part.split)
-        rows = (row for _, row in read_dataset(source, "data", lambda names: names))
+        rows = (row for _, row in read_dataset(source, lambda names: names))
         return rows_of_dataset(part, rows)
     return rows_of_files(part, _files(part, part.repository or entry.repository or "", downloads))
 

@@ -110,13 +110,13 @@ def _read_texts(
     choices: dict[Part, str] = {part: name for part, name in (columns or {}).items() if part != "embedding"}
     names: dict[Part, str] = {}
     origins: dict[str, str | None] = {}
-    for number, (where, row) in enumerate(read_rows(path, _TEXTS)):
+    for number, (where, row) in enumerate(read_rows(path)):
         names = names or find_columns(names_of(row), choices, str(path), _TEXTS, ("text",))
-        text = read_text(field_of(row, names["text"]), str(number), where.place, _TEXTS)
+        text = read_text(field_of(row, names["text"]), str(number), where, _TEXTS)
         texts.append(None if text is None else text.rstrip("\n"))
         value = field_of(row, names["id"]) if "id" in names else None
         if value is None and "id" in names:
-            raise DistilvecError(f"{where.place}: no id.", "Give each text the id of its vector.", key=_TEXTS)
+            raise DistilvecError(f"{where}: no id.", "Give each text the id of its vector.", key=_TEXTS)
         ids.append(read_id(value, number))
         if "origin" in names:
             origins.setdefault(texts[-1] or "", read_origin(field_of(row, names["origin"])))

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from distilvec.core.errors import DistilvecError, nearest
-from distilvec.data.readers import Location, Row, class_names, read_rows, with_class_names
+from distilvec.core.errors import DistilvecError, about, each_about, nearest
+from distilvec.data.readers import Row, class_names, read_rows, with_class_names
 from distilvec.data.task_rows import classes_of_marks, label_of, labels_of, shown_value, some_of, text_of
 
 Source: TypeAlias = str | Path | Iterable[Mapping[str, Any]]
@@ -84,16 +84,18 @@ def read_labelled(
     if isinstance(source, (str, Path)):
         path = Path(source)
         name, place = path.name.split(".")[0] or "rows", str(path)
-        located = read_rows(path, key, choose)
+        with about(key, path):
+            located = read_rows(path, choose)
     else:
-        located = _python_rows(source, key)
+        located = _python_rows(source)
 
     columns: Columns | None = None
     several = None if like is None else like.several
     split = SPLIT
     rows = []
     cells = []
-    for where, row in located:  # one by one: other columns, such as vectors, would fill the memory
+    # One by one: other columns, such as vectors, would fill the memory
+    for where, row in each_about(located, key, place):
         if columns is None:
             columns = choose_columns(row, text, label, place)
             split = _split_column(row)
@@ -102,23 +104,22 @@ def read_labelled(
         for column_key, names in (("text", columns.texts), ("label", columns.labels)):
             for column in names:
                 if column not in row:
-                    raise DistilvecError(
-                        f"{where.place} has no column '{column}'; found {some_of(row)}.", key=column_key
-                    )
-        at_text, at_label = Location("text", where.place), Location("label", where.place)
-        texts = tuple(text_of(row[column], at_text, column) for column in columns.texts)
+                    raise DistilvecError(f"{where} has no column '{column}'; found {some_of(row)}.", key=column_key)
+        with about("text"):
+            texts = tuple(text_of(row[column], where, column) for column in columns.texts)
         cell = row[columns.labels[0]]
         if len(columns.labels) > 1:
             cell = [row[column] for column in columns.labels]
         elif not several and _looks_like_list(cell):
             fix = 'Write a JSON list in every row, such as ["billing", "refund"], or one label without brackets.'
             raise DistilvecError(
-                f"{where.place}: {shown_value(cell)} looks like a list of labels, in a text.", fix, key="label"
+                f"{where}: {shown_value(cell)} looks like a list of labels, in a text.", fix, key="label"
             )
-        labels = () if several else (label_of(cell, at_label),)
+        with about("label"):
+            labels = () if several else (label_of(cell, where),)
         rows.append(LabelledText(texts, labels, _split_of(row.get(split))))
         if several:
-            cells.append((at_label, cell))
+            cells.append((where, cell))
     if columns is None:
         raise DistilvecError(f"{place}: no rows.", "Give labelled texts, one a row.", key=key)
     if several and len(columns.texts) == 2:
@@ -127,9 +128,11 @@ def read_labelled(
     if len(columns.labels) > 1:
         marked = columns.labels
     elif several:
-        marked = classes_of_marks(cells) if like is None else like.marked
-    for number, (where, cell) in enumerate(cells):
-        rows[number] = replace(rows[number], labels=labels_of(cell, where, marked))
+        with about("label"):
+            marked = classes_of_marks(cells) if like is None else like.marked
+    with about("label"):
+        for number, (where, cell) in enumerate(cells):
+            rows[number] = replace(rows[number], labels=labels_of(cell, where, marked))
     return LabelledTexts(name, columns, bool(several), rows, marked)
 
 
@@ -159,7 +162,7 @@ def choose_columns(row: Row, text: Sequence[str], label: Sequence[str], place: s
     return Columns((found,), label)
 
 
-def _python_rows(source: Iterable[Any], key: str) -> Iterator[tuple[Location, Row]]:
+def _python_rows(source: Iterable[Any]) -> Iterator[tuple[str, Row]]:
     """Rows in memory: mappings, a pandas DataFrame, a datasets.Dataset."""
     frame: Any = source
     rows = frame.to_dict("records") if hasattr(frame, "iterrows") else source
@@ -167,11 +170,11 @@ def _python_rows(source: Iterable[Any], key: str) -> Iterator[tuple[Location, Ro
     classes = class_names(features.to_dict() if hasattr(features, "to_dict") else None)
     expected = "expected a file, or rows such as {'text': ..., 'label': ...}"
     if not isinstance(rows, Iterable) or isinstance(rows, Mapping):
-        raise DistilvecError(f"{expected}; found a {type(source).__name__}.", key=key)
+        raise DistilvecError(f"{expected}; found a {type(source).__name__}.")
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
-            raise DistilvecError(f"{expected}; row {number} is a {type(row).__name__}.", key=key)
-        yield Location(key, f"row {number}"), with_class_names(row, classes)
+            raise DistilvecError(f"{expected}; row {number} is a {type(row).__name__}.")
+        yield f"row {number}", with_class_names(row, classes)
 
 
 def _split_column(names: Iterable[str]) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from distilvec.config.base import as_name
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import absolute_path, write_file
 from distilvec.core.log import log
 from distilvec.data.origins import origin_numbers
-from distilvec.data.readers import Location, Row, read_rows
+from distilvec.data.readers import Row, read_rows
 from distilvec.data.task_rows import (
     SPLIT_USES,
     TRAIN,
@@ -40,7 +40,7 @@ COLUMNS = {
     "search": ("query", "document"),
 }
 SPLITS = [name for name, use in SPLIT_USES.items() if use != TRAIN]  # that may be scored, the first that is there
-LocatedRows = list[tuple[Location, Row]]
+LocatedRows = list[tuple[str, Row]]
 
 
 def suite_of(path: Path, root: Path) -> Path:
@@ -63,7 +63,8 @@ def suite_of(path: Path, root: Path) -> Path:
     if path.is_dir() and find_table(path, "corpus", KEY) is not None:
         entry = {"name": as_name(path.name, "test"), "type": "retrieval", "path": str(path)}
     else:
-        entry = _labelled_entry(path, root)
+        with about(KEY, path):
+            entry = _labelled_entry(path, root)
     return _stored(entry, root)
 
 
@@ -83,7 +84,7 @@ def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:
 
     kind = ""
     rows = []
-    for where, row in read_rows(file, KEY, choose):
+    for where, row in read_rows(file, choose):
         kind = kind or _kind_of(row, file)
         rows.append((where, only_columns(row, COLUMNS[kind], ("split",))))
     if not rows:

@@ -65,26 +65,34 @@ class DistilvecError(Exception):
         return error
 
 
-@contextmanager
-def about(key: str, name: str | Path = "") -> Iterator[None]:
-    """Note on an exception that leaves the block which key it is about, and raise it again as it is.
+class about:  # a class, as contextlib.suppress: it stands around single rows
+    """Note on an exception that leaves the block which key it is about; the exception is raised on as it is.
 
     The innermost note stays: an error that has a key keeps it, a relative key (".column") is added to this one. `name`
     is what the key names, a file or a model, for the sentence about an exception of another library (`user_error`).
     It stands where a section, an option or an argument is read: in the generator, thread or process that reads, never
     around a `yield`. The note is an attribute, so it survives pickling.
     """
-    try:
-        yield
-    except Exception as error:
+
+    __slots__ = ("key", "name")
+
+    def __init__(self, key: str, name: str | Path = "") -> None:
+        self.key = key
+        self.name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, Exception):
+            return
         noted = noted_key(error)
         if not noted:
-            _note(error, key)
+            _note(error, self.key)
         elif noted.startswith("."):
-            _note(error, key + noted)
-        if name and not hasattr(error, _NAME):
-            _set(error, _NAME, str(name))
-        raise
+            _note(error, self.key + noted)
+        if self.name and not hasattr(error, _NAME):
+            _set(error, _NAME, str(self.name))
 
 
 def each_about(items: Iterable[Item], key: str, name: str | Path = "") -> Iterator[Item]:

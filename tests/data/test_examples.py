@@ -20,7 +20,7 @@ from distilvec.core.batch import is_missing
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import hash_files
 from distilvec.core.outputs import ModelOutputs
-from distilvec.data import labeled
+from distilvec.data import examples as task_examples
 from distilvec.data.corpus import SEPARATOR, text_key
 from distilvec.data.examples import build_examples, examples_fingerprint, read_split
 from distilvec.data.tokens import build_tokens
@@ -349,7 +349,7 @@ def test_a_folder_without_the_splits_is_refused(tmp_path):
 
 def test_files_that_change_while_they_are_read_are_refused(tmp_path, monkeypatch):
     """Their rows would be stored under the name of the earlier content."""
-    original = labeled._write
+    original = task_examples._write
 
     def write(section, *others):
         content = original(section, *others)
@@ -357,7 +357,7 @@ def test_files_that_change_while_they_are_read_are_refused(tmp_path, monkeypatch
             file.write(json.dumps(SMALL[0]) + "\n")
         return content
 
-    monkeypatch.setattr(labeled, "_write", write)
+    monkeypatch.setattr(task_examples, "_write", write)
     with refused("task.path", "task.jsonl"):
         make(tmp_path, SMALL)
     assert not (tmp_path / "examples").exists()

@@ -12,12 +12,12 @@ from refusals import refused
 
 from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import loose_key
+from distilvec.data.labelled_rows import load_labelled
 from distilvec.data.task_rows import (
     TableOptions,
     find_table,
     id_text,
     label_of,
-    load_labelled,
     loose_text,
     number_of,
     some_of,

@@ -7,7 +7,8 @@ import pytest
 from refusals import refused
 
 from distilvec.core.errors import DistilvecError, about
-from distilvec.data.task_rows import TableOptions, load_labelled
+from distilvec.data.labelled_rows import load_labelled
+from distilvec.data.task_rows import TableOptions
 from distilvec.evaluation.task_files import join_title, load_classification, load_pairs, load_retrieval, load_sts
 from distilvec.evaluation.tasks import make_retrieval, task_texts
 

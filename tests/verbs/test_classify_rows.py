@@ -12,7 +12,7 @@ import pandas
 import pytest
 from refusals import refused
 
-from distilvec.verbs.classify.rows import read_labelled
+from distilvec.data.labelled_rows import read_labelled
 from distilvec.verbs.classify.split import read_and_split, split_rows
 
 INTENTS = [{"utterance": f"text {number}", "intent": f"intent {number % 4}"} for number in range(40)]

@@ -30,9 +30,10 @@ from distilvec.core.log import log
 from distilvec.core.task_head import PAIRS, TaskInfo
 from distilvec.data.corpus import LONGEST_TEXT, SEPARATOR, Corpus, describe, text_key
 from distilvec.data.corpus_files import Rows, TextWriter, as_keys, clean_text, write_columns
+from distilvec.data.labelled_rows import load_labelled
 from distilvec.data.origins import draw_origins, origin_numbers
 from distilvec.data.readers import check_readable, saved_files
-from distilvec.data.task_rows import TableOptions, load_labelled, shown_value, some_of, split_file
+from distilvec.data.task_rows import TableOptions, shown_value, some_of, split_file
 
 FORMAT = 2
 VALIDATION = 10  # one training row in ten is for validation if the task has no validation split

@@ -1,4 +1,4 @@
-"""Rows of labelled tables: one split, with the columns that a task needs, as texts, labels and scores.
+"""Rows of tables, with the columns that a task needs, and their cells as texts, labels and scores.
 
 Every row comes with its place, "FILE, line N", which begins each error message.
 """
@@ -8,30 +8,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from distilvec.core.errors import DistilvecError, about, explained
 from distilvec.data.readers import MAPPING, TABLES, Row, extension, is_saved_dataset, read_rows
 
-TRAIN: Final = "train"
-VALIDATION: Final = "validation"
-TEST: Final = "test"
-# Usual names of splits and what they are for; of several names for one use the first is preferred
-SPLIT_USES = {
-    "test": TEST,
-    "testing": TEST,
-    "validation": VALIDATION,
-    "dev": VALIDATION,
-    "valid": VALIDATION,
-    "val": VALIDATION,
-    "development": VALIDATION,
-    "train": TRAIN,
-    "training": TRAIN,
-}
+LocatedRow: TypeAlias = tuple[str, Row]
 # How 0 and 1 are written for a class that a text has not, or has, by formats and by pandas
 _MARKS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 
@@ -60,7 +46,7 @@ def find_table(folder: Path, stem: str, key: str) -> Path | None:
     return tables[0] if tables else None
 
 
-def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list[tuple[str, Row]]:
+def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list[LocatedRow]:
     """The rows of a split and its subsets with their places, columns renamed, of every needed column and no other.
 
     `path` is a file whose rows may have a column `split` (without the column every row belongs to the split), or a
@@ -74,9 +60,9 @@ def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list
     about_rows = ["split"] if options.subset is None else ["split", "subset"]
     file = split_file(path, options)
 
-    def choose(found: list[str]) -> Collection[str]:
-        need_columns(dict.fromkeys(found), needed_of_file, str(file), fix)
-        return {name for name in (*needed_of_file, *about_rows) if name in found}
+    def choose(names: list[str]) -> Collection[str]:
+        need_columns(dict.fromkeys(names), needed_of_file, str(file), fix)
+        return {name for name in (*needed_of_file, *about_rows) if name in names}
 
     rows = []
     with about(options.key, file):
@@ -116,48 +102,6 @@ def split_file(path: Path, options: TableOptions) -> Path:
         return _split_file(path, options) if path.is_dir() and not is_saved_dataset(path) else path
 
 
-def split_use(name: str) -> str | None:
-    """What a split is for by its name, in any case of letters: TRAIN, VALIDATION or TEST; None for other names."""
-    return SPLIT_USES.get(name.strip().casefold())
-
-
-def load_labelled(
-    path: Path, kind: str, split: str, renamed: Mapping[Any, str | list[str]] | None = None, train_split: str = TRAIN
-) -> tuple[list[tuple[str, ...]], list[Any]]:
-    """The rows of one split of a recipe's task: texts (one, or two for pair and sts), and labels, or scores for sts.
-
-    The label of a multilabel row is a sorted tuple of classes. The rows of `train_split` decide how lists are read.
-    `renamed`: the file's names of the columns, as in `TableOptions.columns`; for `label` it may have several columns,
-    each with 0 or 1 for one class.
-    """
-    names = dict(renamed or {})
-    label_columns = names.pop("label", "label")
-    text_columns = ("sentence1", "sentence2") if kind in ("pair", "sts") else ("text",)
-    target_columns = ["score"] if kind == "sts" else ["label"]
-    if isinstance(label_columns, list):
-        target_columns = label_columns
-    elif kind != "sts":
-        names["label"] = label_columns
-    options = TableOptions(split, columns=cast(dict[str, str], names), key="task.path")
-    rows = table_rows(path, options, (*text_columns, *target_columns))
-    texts = [tuple(text_of(row[column], where, column) for column in text_columns) for where, row in rows]
-    if kind == "sts":
-        return texts, [number_of(row["score"], where, "score") for where, row in rows]
-    if kind != "multilabel":
-        return texts, [label_of(row["label"], where) for where, row in rows]
-
-    if isinstance(label_columns, list):
-        marks = [[row[column] for column in label_columns] for _, row in rows]
-        return texts, [marked_classes(cell, where, label_columns) for cell, (where, _) in zip(marks, rows, strict=True)]
-    cells = [(where, row["label"]) for where, row in rows]
-    trained = cells
-    if split != train_split:
-        training_rows = table_rows(path, replace(options, split=train_split), ("label",))
-        trained = [(where, row["label"]) for where, row in training_rows]
-    classes = classes_of_marks(trained)
-    return texts, [labels_of(cell, where, classes) for where, cell in cells]
-
-
 def need_columns(row: Row, needed: Sequence[str], where: str, fix: str = "Rename the file's columns.") -> None:
     """DistilvecError with the missing columns and how to fix it."""
     missing = [name for name in needed if name not in row]
@@ -176,7 +120,7 @@ def only_columns(row: Row, needed: Sequence[str], optional: Sequence[str] = ()) 
     return {name: row[name] for name in (*needed, *optional) if name in row}
 
 
-def texts_of(rows: Sequence[tuple[str, Row]], column: str) -> list[str]:
+def texts_of(rows: Sequence[LocatedRow], column: str) -> list[str]:
     """The texts of a column."""
     return [text_of(row[column], where, column) for where, row in rows]
 
@@ -322,7 +266,7 @@ def _unexpected(value: Any, where: str, column: str, expected: str) -> Distilvec
     return DistilvecError(problem)
 
 
-def _select(rows: list[tuple[str, Row]], column: str, values: Sequence[str], table: str) -> list[tuple[str, Row]]:
+def _select(rows: list[LocatedRow], column: str, values: Sequence[str], table: str) -> list[LocatedRow]:
     """The rows with one of the values in a column, each of which must occur in the table."""
     present = sorted({str(row.get(column)).strip() for _, row in rows})
     missing = [value for value in values if value not in present]

@@ -18,6 +18,7 @@ from distilvec.core.errors import DistilvecError, about
 from distilvec.data.judgements import read_judgements
 from distilvec.data.public.table import how_to_get
 from distilvec.data.readers import TABLES, ClassName, read_rows
+from distilvec.data.row_splits import draw_training_rows
 from distilvec.data.task_rows import (
     TableOptions,
     find_table,
@@ -206,12 +207,7 @@ def _training_rows(labels: list[str], limit: int | None, seed: int, path: Path) 
         raise DistilvecError(
             f"{path}: train_limit is {limit}, but there are {count} labels.", "Keep at least one row of each.", key=KEY
         )
-    order = np.random.default_rng(seed).permutation(len(labels)).tolist()
-    first: dict[str, int] = {}
-    for row in order:
-        first.setdefault(labels[row], row)
-    kept = set(first.values())
-    return sorted([*kept, *[row for row in order if row not in kept][: limit - count]])
+    return draw_training_rows(labels, limit, seed)
 
 
 def _texts_by_id(folder: Path, stem: str) -> dict[str, tuple[str, str]]:

@@ -11,6 +11,7 @@ from distilvec.core.files import existing_paths
 from distilvec.core.log import log
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.verbosity import quiet_libraries
+from distilvec.data.labelled_rows import LabelledTexts, Source
 from distilvec.models.load import model_name as short_name
 from distilvec.pipeline.claim import own_folder
 from distilvec.pipeline.inputs import Model, model_name
@@ -36,7 +37,6 @@ from distilvec.verbs.classify.recipes import (
     with_rate,
 )
 from distilvec.verbs.classify.result import Classifier, read_classifier
-from distilvec.verbs.classify.rows import LabelledTexts, Source
 from distilvec.verbs.classify.split import Split, read_and_split, refuse_learned_rows, split_files, write_split
 
 

@@ -13,6 +13,7 @@ from distilvec.config.schema import Recipe
 from distilvec.core.duration import duration
 from distilvec.core.errors import DistilvecError
 from distilvec.core.run_folder import RunFolder
+from distilvec.data.labelled_rows import LabelledTexts
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.prepare import tokenize
 from distilvec.pipeline.rates import embedding_rate
@@ -27,7 +28,6 @@ from distilvec.verbs.classify.recipes import (
     teacher_recipe,
     whole_cut,
 )
-from distilvec.verbs.classify.rows import LabelledTexts
 from distilvec.verbs.classify.split import Split, split_files, write_split
 from distilvec.verbs.plan.plan import Lines, SampleTeacher, measure_stage
 from distilvec.vocabulary.compare import parameter_counts

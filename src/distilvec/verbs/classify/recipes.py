@@ -11,7 +11,7 @@ from typing import Any, Literal
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
-from distilvec.verbs.classify.rows import LabelledTexts
+from distilvec.data.labelled_rows import LabelledTexts
 from distilvec.verbs.classify.split import Split
 
 DEFAULT_TEACHER = "all-MiniLM-L6-v2"  # 22.7 M parameters, as in `quickstart`

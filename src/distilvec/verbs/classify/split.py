@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -13,19 +12,11 @@ from typing import TypeAlias
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_file
 from distilvec.core.run_folder import RunFolder
+from distilvec.data.labelled_rows import LabelledText, LabelledTexts, Source, read_labelled
 from distilvec.data.origins import origin_numbers
-from distilvec.data.task_rows import (
-    SPLIT_USES,
-    TEST,
-    TRAIN,
-    VALIDATION,
-    loose_text,
-    shown_value,
-    some_of,
-    split_use,
-)
+from distilvec.data.row_splits import SPLIT, SPLIT_USES, TEST, TRAIN, VALIDATION, draw_share, grouped, split_use
+from distilvec.data.task_rows import loose_text, shown_value, some_of
 from distilvec.pipeline.claim import has_trained
-from distilvec.verbs.classify.rows import SPLIT, LabelledText, LabelledTexts, Source, read_labelled
 
 VALIDATION_SHARE = 0.1  # of the training rows; on them the best student is chosen
 LEAST_FOR_VALIDATION = 4  # training rows of a label before one of them is taken away
@@ -310,36 +301,10 @@ def _without_texts(
 def _draw(
     rows: Sequence[LabelledText], origins: _Origins, share: float, seed: int, fewest: int
 ) -> tuple[list[LabelledText], list[LabelledText]]:
-    """Draw a share of every label's origins, at least one where there are `fewest`; the other rows come first.
-
-    All rows of an origin are drawn together. One with several labels counts for its rarest one.
-    """
-    groups = _grouped(rows, [origins[row.texts] for row in rows])
-    labels_of_groups = [{label for row in group for label in row.labels} for group in groups]
-    counts = Counter(label for labels in labels_of_groups for label in labels)
-    by_label: dict[str, list[int]] = {}
-    for number, labels in enumerate(labels_of_groups):
-        rarest = min(labels, key=lambda label: (counts[label], label), default="")
-        by_label.setdefault(rarest, []).append(number)
-    generator = random.Random(seed)
-    drawn: set[int] = set()
-    for label in sorted(by_label):
-        numbers = by_label[label]
-        generator.shuffle(numbers)
-        if len(numbers) >= fewest:
-            count = max(1, round(share * len(numbers)))
-            drawn.update(numbers[: min(count, len(numbers) - 1)])
-
-    # An origin with several labels is not drawn where one of them would be left without a row to train on
-    remaining = {label for number, labels in enumerate(labels_of_groups) if number not in drawn for label in labels}
-    drawn = {number for number in drawn if remaining.issuperset(labels_of_groups[number])}
-    kept_rows, drawn_rows = [], []
-    for number, group in enumerate(groups):
-        if number in drawn:
-            drawn_rows += group
-        else:
-            kept_rows += group
-    return kept_rows, drawn_rows
+    """Draw a share of every label's origins, at least one where there are `fewest`; the other rows come first."""
+    labels = [row.labels for row in rows]
+    others, drawn = draw_share(labels, [origins[row.texts] for row in rows], share, seed, fewest)
+    return [rows[number] for number in others], [rows[number] for number in drawn]
 
 
 def _check(split: Split, key: str, left_out: Sequence[LabelledText]) -> None:
@@ -380,26 +345,18 @@ def _origins_of(rows: Sequence[LabelledText]) -> _Origins:
     return dict(zip(texts, numbers.tolist(), strict=True))
 
 
-def _grouped(rows: Sequence[LabelledText], keys: Sequence[Hashable]) -> list[list[LabelledText]]:
-    """The rows grouped by their keys, in the order of the first row of each."""
-    groups: dict[Hashable, list[LabelledText]] = {}
-    for row, key in zip(rows, keys, strict=True):
-        groups.setdefault(key, []).append(row)
-    return list(groups.values())
-
-
 def _contradictory_texts(rows: Sequence[LabelledText]) -> list[str]:
     """The texts whose rows have different labels; of a pair its first text."""
     contradictory = []
-    for group in _grouped(rows, [_text_key(row) for row in rows]):
-        if len({row.labels for row in group}) > 1:
-            contradictory.append(group[0].texts[0])
+    for group in grouped([_text_key(row) for row in rows]):
+        if len({rows[number].labels for number in group}) > 1:
+            contradictory.append(rows[group[0]].texts[0])
     return contradictory
 
 
 def _labels_of_one_text(rows: Sequence[LabelledText], origins: _Origins) -> list[str]:
     """The labels that texts of a single origin have, sorted."""
     counts: Counter[str] = Counter()
-    for group in _grouped(rows, [origins[row.texts] for row in rows]):
-        counts.update({label for row in group for label in row.labels})
+    for group in grouped([origins[row.texts] for row in rows]):
+        counts.update({label for number in group for label in rows[number].labels})
     return sorted(label for label, count in counts.items() if count == 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,16 @@ from distilvec.config.base import as_name
 from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import absolute_path, write_file
 from distilvec.core.log import log
+from distilvec.data.labelled_rows import chosen_rows
 from distilvec.data.origins import origin_numbers
-from distilvec.data.readers import Row, read_rows
+from distilvec.data.row_splits import SPLIT, SPLIT_USES, TEST, TRAIN, last_fifths, split_use
 from distilvec.data.task_rows import (
-    SPLIT_USES,
-    TRAIN,
+    LocatedRow,
     find_table,
     label_of,
     need_columns,
     number_of,
-    only_columns,
     some_of,
-    split_use,
     text_of,
 )
 from distilvec.evaluation.suite import SUITE_ENDINGS, suite_paths
@@ -40,7 +38,6 @@ COLUMNS = {
     "search": ("query", "document"),
 }
 SPLITS = [name for name, use in SPLIT_USES.items() if use != TRAIN]  # that may be scored, the first that is there
-LocatedRows = list[tuple[str, Row]]
 
 
 def suite_of(path: Path, root: Path) -> Path:
@@ -79,14 +76,14 @@ def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:
     """Return the suite's entry for labelled rows."""
     file = _split_file(path) if path.is_dir() else path
 
-    def choose(names: list[str]) -> Collection[str]:
-        return {name for name in (*COLUMNS[_kind_of(names, file)], "split") if name in names}
-
     kind = ""
-    rows = []
-    for where, row in read_rows(file, choose):
-        kind = kind or _kind_of(row, file)
-        rows.append((where, only_columns(row, COLUMNS[kind], ("split",))))
+
+    def choose(names: list[str]) -> Sequence[str]:
+        nonlocal kind
+        kind = _kind_of(names, file)
+        return COLUMNS[kind]
+
+    rows = list(chosen_rows(file, choose, (SPLIT,)))
     if not rows:
         raise DistilvecError(f"{file} has no rows.", key=KEY)
     name = as_name(path.name.lstrip(".").split(".")[0], "test")
@@ -127,7 +124,7 @@ def _kind_of(names: Collection[str], file: Path) -> str:
     )
 
 
-def _check_cells(rows: LocatedRows, kind: str) -> None:
+def _check_cells(rows: list[LocatedRow], kind: str) -> None:
     """DistilvecError with the row's number if a row lacks a column of its kind, or has no text, label or score there.
 
     The first row decides on the kind; the rows of JSON Lines may differ from it.
@@ -183,7 +180,7 @@ def _split_file(folder: Path) -> Path:
     )
 
 
-def _positive_label(rows: LocatedRows, file: Path) -> str:
+def _positive_label(rows: list[LocatedRow], file: Path) -> str:
     """Return the label of pairs that match: by its name, or 1, true or yes in a file of two labels.
 
     Of three numbered labels 1 is none: in data of inference it stands for neutral pairs.
@@ -202,34 +199,29 @@ def _positive_label(rows: LocatedRows, file: Path) -> str:
     )
 
 
-def _split_by_label(rows: LocatedRows, file: Path, root: Path) -> Path:
+def _split_by_label(rows: list[LocatedRow], file: Path, root: Path) -> Path:
     """Write rows of one split with two: the last fifth of every label's rows, in the file's order, is the test.
 
     An origin counts once, whatever its labels: no text, or part of one, is in both splits. Of a label with few texts
     one is tested. Errors: DistilvecError where no label has two texts.
     """
-    texts_by_label: dict[str, list[str]] = {}
     texts = [text_of(row["text"], where, "text") for where, row in rows]
     distinct = np.sort(np.unique(origin_numbers(texts), return_index=True)[1]).tolist()
-    for number in distinct:
-        where, row = rows[number]
-        texts_by_label.setdefault(label_of(row["label"], where), []).append(texts[number])
     repeated = len(rows) - len(distinct)
     if repeated:
         log(f"note: {file}: {repeated:,} rows repeat another one, or much of its text, and are left out of the test")
-
-    if all(len(texts) < 2 for texts in texts_by_label.values()):
-        raise DistilvecError(f"{file}: no label has two texts, one to train on and one to test.", "Add some.", key=KEY)
+    labels = [label_of(rows[number][1]["label"], rows[number][0]) for number in distinct]
     lines = []
-    for label, texts in texts_by_label.items():
-        first_of_test = max(1, len(texts) - max(1, len(texts) // 5))
-        for number, text in enumerate(texts):
-            split = "test" if number >= first_of_test else "train"
-            lines.append({"text": text, "label": label, "split": split})
+    for training, tested in last_fifths(labels):
+        for split, numbers in ((TRAIN, training), (TEST, tested)):
+            for number in numbers:
+                lines.append({"text": texts[distinct[number]], "label": labels[number], "split": split})
+    if all(line["split"] == TRAIN for line in lines):
+        raise DistilvecError(f"{file}: no label has two texts, one to train on and one to test.", "Add some.", key=KEY)
     return _stored_lines("labelled", {"rows.jsonl": lines}, root) / "rows.jsonl"
 
 
-def _search_folder(rows: LocatedRows, scored: LocatedRows, root: Path) -> Path:
+def _search_folder(rows: list[LocatedRow], scored: list[LocatedRow], root: Path) -> Path:
     """Write pairs of a query and its document in BEIR's form; equal documents are one, equal queries as well.
 
     The documents of all rows are searched, for the queries of the scored ones.

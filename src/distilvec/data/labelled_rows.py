@@ -1,21 +1,35 @@
-"""Labelled texts from a file, or from rows in memory."""
+"""Labelled texts: of files whose columns are found by their usual names, of rows in memory, of a task's splits."""
 
 from __future__ import annotations
 
 import ast
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from distilvec.core.errors import DistilvecError, about, each_about, nearest
-from distilvec.data.readers import Row, class_names, read_rows, with_class_names
-from distilvec.data.task_rows import classes_of_marks, label_of, labels_of, shown_value, some_of, text_of
+from distilvec.data.readers import class_names, read_rows, with_class_names
+from distilvec.data.row_splits import SPLIT, TRAIN
+from distilvec.data.task_rows import (
+    LocatedRow,
+    TableOptions,
+    classes_of_marks,
+    label_of,
+    labels_of,
+    marked_classes,
+    number_of,
+    only_columns,
+    shown_value,
+    some_of,
+    table_rows,
+    text_of,
+)
 
 Source: TypeAlias = str | Path | Iterable[Mapping[str, Any]]
 
@@ -24,7 +38,6 @@ TEXT_NAMES = ("text", "sentence", "utterance", "query", "question", "content", "
 LABEL_NAMES = ("label", "labels", "intent", "category", "class", "sentiment", "topic", "target")
 PAIR_NAMES = (("sentence1", "sentence2"), ("text1", "text2"), ("premise", "hypothesis"), ("question1", "question2"))
 _ARRAY = re.compile(r"\[[\d.\s]*\]")  # [0 1 0]
-SPLIT = "split"  # a column that says which rows are for training and which for the test
 
 
 @dataclass(frozen=True)
@@ -74,33 +87,30 @@ def read_labelled(
     Errors: DistilvecError with `key` for the file, "text" and "label" for columns and their cells.
     """
     name, place = "rows", "the rows"
-
-    def choose(names: list[str]) -> Collection[str]:
-        """The columns to read, of a format that can leave others out."""
-        columns = choose_columns(dict.fromkeys(names), text, label, place)
-        chosen = {*columns.texts, *columns.labels, _split_column(names)}
-        return chosen & set(names)
-
+    located: Path | Iterable[LocatedRow]
     if isinstance(source, (str, Path)):
-        path = Path(source)
-        name, place = path.name.split(".")[0] or "rows", str(path)
-        with about(key, path):
-            located = read_rows(path, choose)
+        located = Path(source)
+        name, place = located.name.split(".")[0] or "rows", str(located)
     else:
         located = _python_rows(source)
 
     columns: Columns | None = None
-    several = None if like is None else like.several
     split = SPLIT
+
+    def choose(names: list[str]) -> Sequence[str]:
+        nonlocal columns, split
+        columns = choose_columns(names, text, label, place)
+        split = next((name for name in names if name.lower() == SPLIT), SPLIT)
+        chosen = [*columns.texts, *columns.labels]
+        return [*chosen, split] if split in names else chosen
+
+    several = None if like is None else like.several
     rows = []
     cells = []
-    # One by one: other columns, such as vectors, would fill the memory
-    for where, row in each_about(located, key, place):
-        if columns is None:
-            columns = choose_columns(row, text, label, place)
-            split = _split_column(row)
-            if several is None:
-                several = len(columns.labels) > 1 or _is_list(row[columns.labels[0]])
+    for where, row in each_about(chosen_rows(located, choose), key, place):
+        assert columns is not None
+        if several is None:
+            several = len(columns.labels) > 1 or _is_list(row[columns.labels[0]])
         for column_key, names in (("text", columns.texts), ("label", columns.labels)):
             for column in names:
                 if column not in row:
@@ -136,9 +146,71 @@ def read_labelled(
     return LabelledTexts(name, columns, bool(several), rows, marked)
 
 
-def choose_columns(row: Row, text: Sequence[str], label: Sequence[str], place: str) -> Columns:
-    """The columns of the stated names, or the first usual names that a row has. DistilvecError if there are none."""
-    names = [str(name) for name in row]
+def load_labelled(
+    path: Path, kind: str, split: str, renamed: Mapping[Any, str | list[str]] | None = None, train_split: str = TRAIN
+) -> tuple[list[tuple[str, ...]], list[Any]]:
+    """The rows of one split of a recipe's task: texts (one, or two for pair and sts), and labels, or scores for sts.
+
+    The label of a multilabel row is a sorted tuple of classes. The rows of `train_split` decide how lists are read.
+    `renamed`: the file's names of the columns, as in `TableOptions.columns`; for `label` it may have several columns,
+    each with 0 or 1 for one class.
+    """
+    names = dict(renamed or {})
+    label_columns = names.pop("label", "label")
+    text_columns = ("sentence1", "sentence2") if kind in ("pair", "sts") else ("text",)
+    target_columns = ["score"] if kind == "sts" else ["label"]
+    if isinstance(label_columns, list):
+        target_columns = label_columns
+    elif kind != "sts":
+        names["label"] = label_columns
+    options = TableOptions(split, columns=cast(dict[str, str], names), key="task.path")
+    rows = table_rows(path, options, (*text_columns, *target_columns))
+    texts = [tuple(text_of(row[column], where, column) for column in text_columns) for where, row in rows]
+    if kind == "sts":
+        return texts, [number_of(row["score"], where, "score") for where, row in rows]
+    if kind != "multilabel":
+        return texts, [label_of(row["label"], where) for where, row in rows]
+
+    if isinstance(label_columns, list):
+        marks = [[row[column] for column in label_columns] for _, row in rows]
+        return texts, [marked_classes(cell, where, label_columns) for cell, (where, _) in zip(marks, rows, strict=True)]
+    cells = [(where, row["label"]) for where, row in rows]
+    trained = cells
+    if split != train_split:
+        training_rows = table_rows(path, replace(options, split=train_split), ("label",))
+        trained = [(where, row["label"]) for where, row in training_rows]
+    classes = classes_of_marks(trained)
+    return texts, [labels_of(cell, where, classes) for where, cell in cells]
+
+
+def chosen_rows(
+    source: Path | Iterable[LocatedRow],
+    choose: Callable[[list[str]], Sequence[str]],
+    optional: Sequence[str] = (),
+) -> Iterator[LocatedRow]:
+    """The rows of a file, or located rows, with some columns alone: others, such as vectors, would fill the memory.
+
+    `choose` names the columns, once a file, by those that it has; it is called before the first row comes. `optional`
+    columns are read where a row has them. A row that lacks a chosen column stays whole, since messages list the columns
+    that it has.
+    """
+    columns: Sequence[str] | None = None
+
+    def choose_once(names: list[str]) -> Collection[str]:
+        nonlocal columns
+        columns = choose(names)
+        return {name for name in (*columns, *optional) if name in names}
+
+    rows = read_rows(source, choose_once) if isinstance(source, Path) else source
+    for where, row in rows:
+        if columns is None:
+            choose_once([str(name) for name in row])
+        assert columns is not None
+        yield where, only_columns(row, columns, optional)
+
+
+def choose_columns(names: Sequence[str], text: Sequence[str], label: Sequence[str], place: str) -> Columns:
+    """The columns of the stated names, or the first usual ones of `names`. DistilvecError if there are none."""
     if len(text) > 2:
         problem = f"found {len(text)} columns of texts; a row is one text, or a pair."
         raise DistilvecError(problem, "Give one or two columns.", key="text")
@@ -162,7 +234,7 @@ def choose_columns(row: Row, text: Sequence[str], label: Sequence[str], place: s
     return Columns((found,), label)
 
 
-def _python_rows(source: Iterable[Any]) -> Iterator[tuple[str, Row]]:
+def _python_rows(source: Iterable[Any]) -> Iterator[LocatedRow]:
     """Rows in memory: mappings, a pandas DataFrame, a datasets.Dataset."""
     frame: Any = source
     rows = frame.to_dict("records") if hasattr(frame, "iterrows") else source
@@ -175,11 +247,6 @@ def _python_rows(source: Iterable[Any]) -> Iterator[tuple[str, Row]]:
         if not isinstance(row, Mapping):
             raise DistilvecError(f"{expected}; row {number} is a {type(row).__name__}.")
         yield f"row {number}", with_class_names(row, classes)
-
-
-def _split_column(names: Iterable[str]) -> str:
-    """The column of the splits, in any case of letters; SPLIT in a file without one."""
-    return next((str(name) for name in names if str(name).lower() == SPLIT), SPLIT)
 
 
 def _split_of(cell: Any) -> str | None:

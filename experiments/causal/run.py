@@ -37,7 +37,7 @@ from distilvec.models.experts import Experts
 from distilvec.models.load import load_tokenizer
 from distilvec.models.unreadable import check_weights, readable
 from distilvec.pipeline.claim import check_training, claim_folder, refuse_foreign
-from distilvec.train.metrics import read_metrics
+from distilvec.train.metrics import Metric, read_metrics
 from distilvec.train.trainer import Trainer, TrainingHooks
 from experiments.causal.align import align_responses, common_tokens
 from experiments.causal.answers import score_tests
@@ -157,8 +157,8 @@ def load_causal_model(key: str, name: str, revision: str | None, dtype: torch.dt
 @torch.no_grad()
 def validation_cross_entropy(
     encoder: CausalEncoder, objective: Objective, data: CausalData, accelerator: Accelerator, batch_size: int
-) -> tuple[dict[str, float], float]:
-    """Cross-entropy a token of the validation responses (nats; tokens count alike), perplexity, the monitored value.
+) -> tuple[dict[str, float], Metric]:
+    """Cross-entropy a token of the validation responses (nats; tokens count alike), perplexity; the first is watched.
 
     Every process takes all rows. Values of students with different tokenizers cannot be compared.
     """
@@ -172,7 +172,8 @@ def validation_cross_entropy(
         count = (batch.tokens["labels"] != IGNORED).sum(1)
         total += torch.stack([(losses * count).sum(), count.sum()]).double()
     mean = float(total[0] / total[1])
-    return {"cross_entropy": mean, "perplexity": float(np.exp(min(mean, 700.0)))}, mean
+    numbers = {"cross_entropy": mean, "perplexity": float(np.exp(min(mean, 700.0)))}
+    return numbers, Metric("cross_entropy", mean, higher_is_better=False)
 
 
 def _report(recipe: CausalRecipe, folder: Path, trainer: Trainer) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.run import run
 from distilvec.report.record import RunRecord, StudentRecord, TeacherRecord
 from distilvec.report.values import Report, Verdict
+from distilvec.train.metrics import Metric
 
 
 def score(model, value):
@@ -33,6 +34,7 @@ RECORD = RunRecord(
     student=StudentRecord(parameters=2_000_000),
     teacher=TeacherRecord(parameters=4_000_000),
     metrics={"distance": 0.25, "untrained_distance": 0.9},
+    watched=Metric("distance", 0.25, higher_is_better=False),
 )
 
 
@@ -50,7 +52,7 @@ def made(folder, record=RECORD, page=True, **report):
 def test_the_lines_at_the_prompt(tmp_path):
     text = repr(made(tmp_path))
     for part in (
-        "0.2500 to the teacher",
+        "0.2500 in validation",
         "(0.9000 before training)",
         "75.0% of the teacher",
         str(tmp_path),
@@ -59,7 +61,7 @@ def test_the_lines_at_the_prompt(tmp_path):
         assert part in text
     assert len(text.splitlines()) == 5
     failure = TaskFailure("mini", "[suite] no file.", "teacher")
-    labelled = RunRecord(metrics={"accuracy": 0.5})
+    labelled = RunRecord(metrics={"accuracy": 0.5}, watched=Metric("accuracy", 0.5, higher_is_better=True))
     bare = repr(made(tmp_path, labelled, page=False, scores={}, verdict=None, failures=[failure]))
     assert "accuracy" in bare and "verdict" not in bare and "report.html" not in bare
     assert "not scored task 'mini' (teacher): no file." in bare

@@ -39,20 +39,7 @@ PRECISIONS = {
     "binary_rescored": (1.2, 4.0),
 }
 STEPS, EVERY = 2400, 40
-SENTENCES = [
-    ("A man is playing a guitar on the stage.", "stsb"),
-    ("A woman is slicing an onion in the kitchen.", "stsb"),
-    ("Two dogs run through the snow.", "stsb"),
-    ("I have lost my card & need a new one <today>", "banking77"),
-    ("Why was I charged a fee for a transfer?", "banking77"),
-    ("My top-up has not arrived yet", "banking77"),
-    (
-        "what similarity laws must be obeyed when constructing aeroelastic models of heated high speed aircraft",
-        "cranfield",
-    ),
-    ("boundary layer on a flat plate in supersonic flow", "cranfield"),
-    ("can a criterion be developed to show when the wing flutters", "cranfield"),
-]
+WATCHED = {"watched": "distance", "better": "lower"}
 
 
 @cache
@@ -336,7 +323,7 @@ def _timing(model: str, backend: str, role: str | None, size: int, tokens: int, 
 
 def _history() -> list[dict[str, Any]]:
     generator, lines = np.random.default_rng(9), []
-    lines.append({"step": 0, "epoch": 0.0, "eval/distance": 0.9712, "eval/cosine": 0.4521})
+    lines.append({"step": 0, "epoch": 0.0, "eval/distance": 0.9712, "eval/cosine": 0.4521} | WATCHED)
     for step in range(EVERY, STEPS + 1, EVERY):
         distance = 0.31 + 0.6 * math.exp(-step / 420) + 0.012 * float(generator.normal())
         relations = 0.05 + 0.11 * math.exp(-step / 300) + 0.003 * float(generator.normal())
@@ -346,7 +333,7 @@ def _history() -> list[dict[str, Any]]:
         lines.append({key: round(value, 7) for key, value in line.items()} | routing_figures(step))
         if step % 240 == 0:
             found = 0.3 + 0.55 * math.exp(-step / 500)
-            evaluated = {"eval/distance": round(found, 4), "eval/cosine": round(1 - found**2 / 2, 4)}
+            evaluated = {"eval/distance": round(found, 4), "eval/cosine": round(1 - found**2 / 2, 4)} | WATCHED
             lines.append({"step": step, "epoch": round(step / 800, 4)} | evaluated)
     return lines
 
@@ -380,6 +367,7 @@ def _record(scores: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
             "steps": STEPS, "texts": 76_800, "epochs": 3, "batch_size": 32, "learning_rate": 1e-4, "final_learning_rate": 1e-5,  # noqa: E501
             "schedule": "linear", "weight_decay": 0.01, "update": "plain", "precision": "fp32", "seed": 0, "best_step": 2400, "minutes": 41.3,  # noqa: E501
         },
+        "watched": {"name": "distance", "value": 0.3045, "higher_is_better": False},
         "metrics": {"distance": 0.3045, "cosine": 0.9536, "untrained_distance": 0.9712},
         "scores": {name: [{key: s[key] for key in ("task", "type", "metric", "value")} for s in found] for name, found in scores.items()},  # noqa: E501
         "versions": {"distilvec": "0.1.0", "python": "3.11.9", "torch": "2.13.0+cpu", "sentence-transformers": "6.2.0"},

@@ -221,7 +221,8 @@ def test_the_teachers_documents():
     ],
 )
 def test_the_end_of_the_training(name, values, part):
-    history = [{"step": 10 * step, f"eval/{name}": value} for step, value in enumerate(values)]
+    watched = {"watched": name, "better": "lower" if name == "distance" else "higher"}
+    history = [{"step": 10 * step, f"eval/{name}": value} | watched for step, value in enumerate(values)]
     text = still_better({"history": history})
     assert (part in text) if part else text == ""
     assert still_better({"history": history[:2]}) == still_better({}) == ""
@@ -229,7 +230,8 @@ def test_the_end_of_the_training(name, values, part):
 
 def test_a_student_of_higher_overlap_was_not_best_before():
     distances = [0.7, 0.75, 0.8, 0.85]
-    history = [{"step": 10 * step, "eval/distance": distance} for step, distance in enumerate(distances)]
+    watched = {"watched": "distance", "better": "lower"}
+    history = [{"step": 10 * step, "eval/distance": value} | watched for step, value in enumerate(distances)]
     assert "best at step 10" in still_better({"history": history})
     with_overlap = [{**line, "eval/overlap": share} for line, share in zip(history, (0.1, 0.2, 0.3, 0.5), strict=True)]
     assert still_better({"history": with_overlap}) == ""

@@ -16,7 +16,6 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.evaluator import Sample, Score
 from distilvec.evaluation.tasks import OF_AN_INDEX
 from distilvec.pipeline.columns import intervals
-from distilvec.pipeline.record import shipped_metrics
 from distilvec.report.exports import export_note, export_table, read_exports, write_exports
 from distilvec.report.html import render_page
 from distilvec.report.json_values import from_json
@@ -28,6 +27,7 @@ from distilvec.report.sections.use import next_commands
 from distilvec.report.tables import ABSENT
 from distilvec.report.values import ExportedForm, Report, read_report
 from distilvec.report.write import refresh_report
+from distilvec.train.metrics import shipped_numbers
 from tests.report.report_sample import as_report, sample_report
 
 
@@ -133,7 +133,7 @@ def test_a_page_is_not_made_of_half_a_report(run, part, key):
 def test_metrics_without_a_figure(run):
     run.metrics.write_text('{"step": 1, "epoch": 0.1, "train/loss": 0.5}\n')
     with refused("metrics.jsonl"):
-        shipped_metrics([run.metrics], best_step=1)
+        shipped_numbers([run.metrics], best_step=1)
 
 
 FORM = {

@@ -42,7 +42,7 @@ def test_learns_and_writes_metrics(tiny_recipe, tmp_path):
     lines = read_metrics(RunFolder(tmp_path / "run").metrics)
     distances = [line["eval/distance"] for line in lines if "eval/distance" in line]
     assert len(distances) == 5 and distances[-1] < 0.8 * distances[0]
-    assert state.finished and state.best_distance == pytest.approx(min(distances[1:]), abs=1e-7)
+    assert state.finished and state.best.metric.value == pytest.approx(min(distances[1:]), abs=1e-7)
     logged = [line for line in lines if "train/loss" in line]
     assert logged[0]["train/loss"] == logged[0]["train/loss_l2"] and logged[0]["train/texts_per_second"] > 0
     assert state.texts == 4 * len(loop.data.train_rows)

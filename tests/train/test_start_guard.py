@@ -19,7 +19,7 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.start import read_start
-from distilvec.train.metrics import read_metrics
+from distilvec.train.metrics import Metric, read_metrics
 from distilvec.train.start import Standing, suitable_rate, validation_steps
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -142,17 +142,31 @@ def test_the_start_ships_where_a_nearer_student_has_a_lower_overlap(tiny_recipe,
         ((0.5, 0.50), (0.6, 0.60), False),
         ((0.7, 0.70), (0.5, 0.60), True),
         ((0.5, 0.59), (0.6, 0.60), True),
-        ((0.5, 0.00), (math.inf, 0.00), True),
         ((0.5, 0.60), (0.5, 0.60), False),
     ],
 )
 def test_the_overlap_counts_first_and_then_the_distance(ours, theirs, better):
-    assert Standing(*ours).is_better_than(Standing(*theirs)) is better
+    standings = [Standing(Metric("distance", distance, False), overlap) for distance, overlap in (ours, theirs)]
+    assert standings[0].is_better_than(standings[1]) is better
+
+
+def test_every_student_is_better_than_none():
+    assert Standing(Metric("distance", 9.0, False), 0.0).is_better_than(None)
+    assert not Standing(Metric("distance", math.nan, False), 0.0).is_better_than(None)
+
+
+def test_a_metric_says_which_way_is_better():
+    near, far = (Metric("distance", value, False) for value in (0.9, 1.0))
+    assert near.is_better_than(far) and far.is_worse_than(near) and not far.is_better_than(near)
+    assert near.is_better_than(far, 0.09) and not near.is_better_than(far, 0.11) and not far.is_worse_than(near, 0.12)
+    good, bad = (Metric("accuracy", value, True) for value in (0.9, 0.8))
+    assert good.is_better_than(bad) and bad.is_worse_than(good) and not bad.is_better_than(good)
+    assert not good.is_better_than(good) and not good.is_worse_than(good)
 
 
 def test_training_that_helps_is_left_alone(tiny_recipe, tmp_path):
     state = train(resolve(tiny_recipe(train__epochs=3), tmp_path / "run")).state
-    assert state.returns == 0 and state.best_step > 0 and state.best_distance < state.start_distance
+    assert state.returns == 0 and state.best_step > 0 and state.best.metric.value < state.start.metric.value
 
 
 def test_a_student_that_knows_its_texts_is_not_trained(tiny_recipe, tmp_path, capsys):

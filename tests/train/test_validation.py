@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -14,13 +15,12 @@ from sentence_transformers import SentenceTransformer
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.similarity import SIMILARITIES
 from distilvec.evaluation.overlap import find_overlap, nearest
-from distilvec.pipeline.record import shipped_metrics
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.accelerator import make_accelerator
-from distilvec.train.metrics import read_metrics, validation_metric
+from distilvec.train.metrics import Metric, read_metrics, shipped_numbers, watched_metric
 from distilvec.train.validation import overlap_found, teacher_distance
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -113,19 +113,25 @@ def test_no_distance_between_two_spaces(parts):
 
 
 def test_the_watched_number_of_a_line():
-    assert validation_metric({"step": 1, "train/loss": 2.0}) is None
-    assert validation_metric({"eval/distance": 1.0, "eval/similarity_gap": 0.1}) == "distance"
-    assert validation_metric({"eval/similarity_gap": 0.1}) == "similarity_gap"
+    assert watched_metric({"step": 1, "train/loss": 2.0}) is None
+    line = {"eval/distance": 1.0, "eval/similarity_gap": 0.1, "watched": "distance", "better": "lower"}
+    assert watched_metric(line) == Metric("distance", 1.0, higher_is_better=False)
+    assert watched_metric({"eval/f1": 0.5, "watched": "f1", "better": "higher"}) == Metric("f1", 0.5, True)
+    unranked = {"eval/similarity_gap": 0.1, "watched": "similarity_gap"}
+    assert watched_metric(unranked) == Metric("similarity_gap", 0.1, None)
 
 
 @pytest.mark.parametrize(("name", "step"), [("distance", 0), ("similarity_gap", 3), ("accuracy", 1), ("accuracy", 2)])
 def test_the_figures_of_the_student_that_ships(tmp_path, name, step):
     """Those of its step, also where a head that began at random had the same score by chance."""
     values = (0.4, 0.4, 0.2, 0.3)
-    lines = [f'{{"step": {number}, "eval/{name}": {value}}}\n' for number, value in enumerate(values)]
+    lines = []
+    for number, value in enumerate(values):
+        lines.append(json.dumps({"step": number, f"eval/{name}": value, "watched": name}) + "\n")
     (tmp_path / "metrics.jsonl").write_text("".join(lines))
-    figures = shipped_metrics([tmp_path / "metrics.jsonl"], step)
-    assert figures == {name: values[step], f"untrained_{name}": values[0]}
+    shipped = shipped_numbers([tmp_path / "metrics.jsonl"], step)
+    assert shipped.numbers == {name: values[step], f"untrained_{name}": values[0]}
+    assert shipped.watched == Metric(name, values[step], None)
 
 
 @pytest.mark.parametrize("method", ["redact", "simcse"])
@@ -151,7 +157,7 @@ def test_the_student_that_ships(tiny_recipe, tmp_path, monkeypatch, method):
     assert saved == {"redact": steps[:2], "simcse": steps[1:]}[method]
     assert state.best_step == saved[-1]
     names = {"redact": "distance", "simcse": "similarity_gap"}
-    metrics = shipped_metrics([RunFolder(tmp_path / "run").metrics], state.best_step)
+    metrics = shipped_numbers([RunFolder(tmp_path / "run").metrics], state.best_step).numbers
     last = 0.5 + 0.1 / 19 * (len(steps) - 3)
     assert metrics[names[method]] == pytest.approx({"redact": 0.2, "simcse": last}[method])
 

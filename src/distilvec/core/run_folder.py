@@ -12,7 +12,7 @@ from pathlib import Path
 
 from distilvec.core.errors import DistilvecError
 
-FORMAT = 2  # raised when a file of the folder moves, or is read in another way
+FORMAT = 3  # raised when a file of the folder moves, or is read in another way
 DETAILS = "details"
 
 

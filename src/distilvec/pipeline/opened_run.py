@@ -22,19 +22,10 @@ from distilvec.report.record import RunRecord, read_record
 from distilvec.report.scores import problem_text, score_frame, score_table
 from distilvec.report.tables import Table, html_list, to_html, words
 from distilvec.report.values import Report, Verdict, read_report
-from distilvec.train.metrics import MONITORED
 
 if TYPE_CHECKING:
     from distilvec.verbs.export.export import Exported
     from distilvec.verbs.push.push import Pushed
-
-MEASURES = {
-    "distance": ("distance", "to the teacher on validation texts"),
-    "similarity_gap": ("cosine gap", "to the teacher on validation texts"),
-    "accuracy": ("accuracy", "on validation examples"),
-    "f1": ("F1", "on validation examples"),
-    "spearman": ("Spearman", "on validation examples"),
-}
 
 
 @dataclass(frozen=True, repr=False)
@@ -168,16 +159,13 @@ class Run:
         return [*lines, *(("advice", text) for text in self.verdict.advice)]
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return the other main results as (name, value): distance, also before training, folder, report."""
+        """Return the other main results as (name, value): the watched metric, also before training, folder, report."""
         lines = []
-        for name in MONITORED:
-            value = self.validation.get(name)
-            if value is not None:
-                measure, where = MEASURES[name]
-                before = self.validation.get(f"untrained_{name}")
-                began = "" if before is None else f" ({before:.4f} before training)"
-                lines.append((measure, f"{value:.4f} {where}{began}"))
-                break
+        watched = self.record.watched
+        if watched is not None:
+            before = self.validation.get(f"untrained_{watched.name}")
+            began = "" if before is None else f" ({before:.4f} before training)"
+            lines.append((watched.title, f"{watched.value:.4f} in validation{began}"))
         lines.append(("run", str(self.folder)))
         if self.page is not None:
             lines.append(("report", str(self.page)))

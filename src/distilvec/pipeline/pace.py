@@ -21,11 +21,11 @@ from distilvec.core.run_folder import TrainingFolder
 from distilvec.students.encoder import Encoder
 from distilvec.train.dataset import TrainingData
 from distilvec.train.length import Pace, read_steps, steps_within, write_steps
+from distilvec.train.metrics import Metric
 from distilvec.train.stages import Stage
 from distilvec.train.trainer import Trainer, TrainingHooks, steps_between
 from distilvec.train.validation import padded_tokens, validate
 
-Validation = tuple[dict[str, float], float | None]
 SAMPLE_STEPS = 8
 WARM_STEPS = 2  # the first ones are slower: memory is allocated, kernels are chosen
 VALIDATION_ROWS = 64
@@ -90,7 +90,9 @@ def measure_pace(encoder: Encoder, objective: Objective, data: TrainingData, tra
     tokens: list[int] = []  # that were trained on before each of them
     validations: list[float] = []  # seconds of each
 
-    def timed(encoder: Any, objective: Objective, data: Any, accelerator: Accelerator, size: int) -> Validation:
+    def timed(
+        encoder: Any, objective: Objective, data: Any, accelerator: Accelerator, size: int
+    ) -> tuple[dict[str, float], Metric]:
         _finish_device(accelerator.device)  # the steps before
         began = time.monotonic()
         result = validate(encoder, objective, data, accelerator, size)

@@ -39,7 +39,7 @@ def publish(job: Job, training: Training, report: Report) -> Run:
     with suppress(DistilvecError):  # a damaged record is written again
         before = read_record(job.files)
         hub = {} if before is None else before.hub
-    record = run_record(stages, teachers, student, job.corpus, objective, training.metrics, report, start, hub)
+    record = run_record(stages, teachers, student, job.corpus, objective, training.shipped, report, start, hub)
     layer = fresh_layer(job, student)
     if layer is not None and record.training is not None:
         origin = "ridge" if f"student.{layer}" in start.ridge_distances else "random"

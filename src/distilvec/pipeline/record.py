@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ import distilvec
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Recipe
 from distilvec.core.device import pick_device
-from distilvec.core.errors import DistilvecError
 from distilvec.core.method_file import short_name
 from distilvec.core.objective import Objective
 from distilvec.data.corpus import Corpus
@@ -41,7 +40,7 @@ from distilvec.report.sections.compression import mean_rows
 from distilvec.report.values import Report
 from distilvec.train.accelerator import uses_bf16
 from distilvec.train.checkpoint import Progress
-from distilvec.train.metrics import read_metrics, validation_metric
+from distilvec.train.metrics import ShippedNumbers
 from distilvec.train.optimizer import final_rate
 from distilvec.train.stages import Stage
 
@@ -52,14 +51,14 @@ def run_record(
     student: SentenceTransformer,
     corpus: Corpus,
     objective: Objective,
-    metrics: Mapping[str, float],
+    shipped: ShippedNumbers,
     report: Report,
     start: Start,
     hub: Mapping[str, Any],
 ) -> RunRecord:
     """Return the record: method and settings of the last stage; steps, texts and minutes of all stages.
 
-    `metrics` are those of `shipped_metrics`. `hub` is that of the run's earlier record, if there is one, and stays: its
+    `hub` is that of the run's earlier record, if there is one, and stays: its
     models may be gone since.
     """
     recipe = stages[-1][0].recipe
@@ -91,7 +90,8 @@ def run_record(
             code=code_of(stages),
         ),
         training=training_record(stages, start),
-        metrics=dict(metrics),
+        metrics=dict(shipped.numbers),
+        watched=shipped.watched if math.isfinite(shipped.watched.value) else None,
         scores=scores,
         versions=versions(),
         teacher_compatible=objective.in_teacher_space and about.width == teachers[0].width,
@@ -176,16 +176,17 @@ def what_was_dropped(state: Progress, labelled: bool, stages: Sequence[StageReco
     lower = f"Lower train.learning_rate (it was {rate}), or train longer (it was {steps})."
     if len(dropped) < len(stages):
         return f"The stage {' and '.join(dropped)} brought nothing and was dropped. Lower its train.learning_rate."
+    start, last = state.start, state.last
+    assert start is not None and last is not None  # a start ships only where it is the best that was validated
+    values = f"{start.metric.value:.4f} before, {last.metric.value:.4f} after"
     if labelled:
-        scores = f"{1 - state.start_distance:.4f} before, {1 - state.last_distance:.4f} after"
         return (
             "Training brought the student nothing: the start, a logistic regression on the vectors as they were, is "
-            f"saved (validation: {scores}). {lower}"
+            f"saved (validation: {values}). {lower}"
         )
-    measured = f"distance {state.start_distance:.4f} before, {state.last_distance:.4f} after"
-    if state.last_distance < state.start_distance:
-        shares = f"{state.start_overlap:.2f} before, {state.last_overlap:.2f} after"
-        measured = f"overlap@10 {shares}; {measured}"
+    measured = f"{last.metric.title} {values}"
+    if last.metric.is_better_than(start.metric):
+        measured = f"overlap@10 {start.overlap:.2f} before, {last.overlap:.2f} after; {measured}"
     return f"Training brought the student no nearer to its teacher ({measured}): the untrained one is saved. {lower}"
 
 
@@ -238,27 +239,6 @@ def data_record(corpus: Corpus) -> DataRecord:
         train_rows=corpus.report["train"],
         holdout_rows=corpus.report["holdout"],
     )
-
-
-def shipped_metrics(metrics: Sequence[Path], best_step: int) -> dict[str, float]:
-    """Return the validation metrics of the student that ships, and the monitored one before training.
-
-    `metrics` are the files of the stages, `best_step` the step of the last stage after which the student was saved. The
-    monitored metric is `distance`, on a task a score, in a space of the student's own `similarity_gap`
-    (train/validation.py).
-    """
-    first = [line for line in read_metrics(metrics[0]) if validation_metric(line)]
-    last = [line for line in read_metrics(metrics[-1]) if validation_metric(line)]
-    shipped = [line for line in last if line["step"] == best_step]
-    if not first or not shipped:
-        path = metrics[-1] if first else metrics[0]
-        problem = f"{path} has no validation metrics of the student that ships."
-        raise DistilvecError(problem, "Start over: --restart.", key="metrics.jsonl")
-    figures = {key.removeprefix("eval/"): value for key, value in shipped[-1].items() if key.startswith("eval/")}
-    name = validation_metric(shipped[-1])
-    if f"eval/{name}" in first[0]:  # another method, in another stage, may watch another number
-        figures[f"untrained_{name}"] = first[0][f"eval/{name}"]
-    return figures
 
 
 def versions() -> dict[str, str]:

@@ -16,7 +16,6 @@ from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.pace import with_measured_steps
 from distilvec.pipeline.prepare import Prepared
-from distilvec.pipeline.record import shipped_metrics
 from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.pipeline.start import has_new_layer
 from distilvec.pipeline.student import fitting_texts, student_similarity, trainable
@@ -24,23 +23,23 @@ from distilvec.students.encoder import Encoder
 from distilvec.students.factorize import expanded
 from distilvec.students.lora import merged
 from distilvec.students.task_head import save_head
-from distilvec.train.checkpoint import Progress, save_objective
+from distilvec.train.checkpoint import Progress, read_progress, save_objective
 from distilvec.train.length import write_steps
-from distilvec.train.metrics import Callback
+from distilvec.train.metrics import Callback, ShippedNumbers, shipped_numbers
 from distilvec.train.sharding import whole_model
 from distilvec.train.stages import stage_progress, take_over
 from distilvec.train.start import BEHIND_LAYER_RATE, HIGHEST_RATE
 from distilvec.train.trainer import Trainer, TrainingHooks
 
-FORMAT = 2  # of training.json
+FORMAT = 3  # of training.json
 
 
 @dataclass(frozen=True)
 class Training:
-    """A finished training: the progress of every stage, and the validation metrics of the student that ships."""
+    """A finished training: the progress of every stage, and what validation says of the student that ships."""
 
     stages: tuple[Progress, ...]
-    metrics: dict[str, float]
+    shipped: ShippedNumbers
 
     @property
     def state(self) -> Progress:
@@ -64,7 +63,7 @@ def finished_training(job: Job) -> Training | None:
     content = read_json(path, "Delete it and run the same recipe again.")
     if content.get("format") != FORMAT or content.get("fingerprint") != job.fingerprint:
         return None
-    return _training(job, [Progress(**stage) for stage in content["stages"]])
+    return _training(job, [read_progress(stage) for stage in content["stages"]])
 
 
 def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> Training:
@@ -121,8 +120,8 @@ def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> T
 
 
 def _training(job: Job, stages: Sequence[Progress]) -> Training:
-    metrics = shipped_metrics([stage.folder.metrics for stage in job.stages], stages[-1].best_step)
-    return Training(tuple(stages), metrics)
+    shipped = shipped_numbers([stage.folder.metrics for stage in job.stages], stages[-1].best_step)
+    return Training(tuple(stages), shipped)
 
 
 def remove_checkpoints(job: Job) -> None:

@@ -21,7 +21,7 @@ from distilvec.report.sections.compression import BITS, mean_rows, vectors
 from distilvec.report.sections.training import metric_values
 from distilvec.report.tables import number
 from distilvec.report.values import Report, Verdict
-from distilvec.train.metrics import OVERLAP_BY_CHANCE, SCORES, validation_metric
+from distilvec.train.metrics import OVERLAP_BY_CHANCE, watched_metric
 
 FALLS = 3.0  # percent of the teacher's score that retrieval keeps less than the average
 HELPS = 1.0  # percent that the teacher's documents add
@@ -200,27 +200,31 @@ def teachers_documents(report: Report) -> str:
 
 def still_better(report: Report) -> str:
     """The validation was still improving at the end, or was best long before."""
-    lines = [line for line in report.history if validation_metric(line)]
-    name = validation_metric(lines[-1]) if lines else None
-    if name is None or name == "similarity_gap":  # the gap does not rank students
+    metrics = {}  # by step
+    for line in report.history:
+        metric = watched_metric(line)
+        if metric is not None and metric.higher_is_better is not None:
+            metrics[int(line["step"] or 0)] = metric
+    after_start = list(metrics)[1:]
+    if len(after_start) < 2:
         return ""
-    values = metric_values(lines[1:], f"eval/{name}")
-    if len(values) < 2:
-        return ""
-    sign = -1 if name in SCORES else 1  # of a score the greatest is best
-    title = name.replace("_", " ")
-    best_step, best = min(values, key=lambda point: sign * point[1])
-    (_, before), (last_step, last) = values[-2:]
-    if len(values) > 2 and best_step == last_step and sign * (before - last) > STILL * abs(before):
-        change = f"{number(before, 4)} to {number(last, 4)}"
-        return f"The validation {title} still improved at the end ({change}): train longer (train.epochs)."
+    best_step = after_start[0]
+    for step in after_start:
+        if metrics[step].is_better_than(metrics[best_step]):
+            best_step = step
+    last_step = after_start[-1]
+    before, last, best = metrics[after_start[-2]], metrics[last_step], metrics[best_step]
+    if len(after_start) > 2 and best_step == last_step and last.is_better_than(before, STILL):
+        change = f"{number(before.value, 4)} to {number(last.value, 4)}"
+        return f"The validation {last.title} still improved at the end ({change}): train longer (train.epochs)."
     # The student with the higher overlap@10 is the better one, and is saved (train/start.py)
-    overlap = dict(metric_values(lines, "eval/overlap"))
+    overlap = dict(metric_values(report.history, "eval/overlap"))
     gain = overlap.get(last_step, 0.0) - overlap.get(best_step, 0.0)
-    if best_step < 0.7 * last_step and sign * (last - best) > STILL * abs(best) and gain <= OVERLAP_BY_CHANCE:
+    if best_step < 0.7 * last_step and last.is_worse_than(best, STILL) and gain <= OVERLAP_BY_CHANCE:
+        is_labelled = report.record is not None and report.record.supervised is not None
         return (
-            f"The validation {title} was best at step {best_step:,} of {last_step:,}: lower train.learning_rate, or "
-            f"add {'labelled rows' if name in SCORES else 'texts'}."
+            f"The validation {last.title} was best at step {best_step:,} of {last_step:,}: lower train.learning_rate, "
+            f"or add {'labelled rows' if is_labelled else 'texts'}."
         )
     return ""
 

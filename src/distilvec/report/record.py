@@ -24,6 +24,7 @@ from distilvec.formats.replace import RECORD
 from distilvec.models.limits import max_length
 from distilvec.models.static import is_static, token_table
 from distilvec.report.json_values import from_json, read_value, to_json
+from distilvec.train.metrics import Metric
 
 RECORD_FORMAT = 3
 RUN_AGAIN = "Delete it and run the same recipe again: it is made again, training is kept."
@@ -217,7 +218,8 @@ class RunRecord:
     """See the top of this file.
 
     teacher: of several the first, which all scores are compared with
-    metrics: numbers on validation texts
+    metrics: numbers on validation texts, by name
+    watched: the one of them that validation watches; None in records of earlier versions
     scores: by model (`report.scores.MODELS`), times 100
     teacher_compatible: the vectors were trained into the teacher's space; None: it follows from equal widths
     overlap: the judgement without labels
@@ -234,6 +236,7 @@ class RunRecord:
     method: MethodRecord | None = None
     training: TrainingRecord | None = None
     metrics: dict[str, FiniteFloat | None] = field(default_factory=dict)
+    watched: Metric | None = None
     scores: dict[str, list[Score]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     teacher_compatible: bool | None = None

@@ -20,7 +20,7 @@ from distilvec.report.html import render_page
 from distilvec.report.record import RunRecord
 from distilvec.report.scores import make_verdict
 from distilvec.report.values import MetricsLine, Report, read_report
-from distilvec.train.metrics import read_metrics, validation_metric
+from distilvec.train.metrics import read_metrics
 
 HISTORY_LINES = 400  # training lines kept for the curves
 
@@ -96,11 +96,11 @@ def _can_draw(page: str) -> bool:
 def history(metrics: Path) -> list[MetricsLine]:
     """Return the lines of metrics.jsonl, training lines thinned evenly; every validation stays."""
     lines = [line for line in read_metrics(metrics) if "warning" not in line]
-    training = [number for number, line in enumerate(lines) if validation_metric(line) is None]
+    training = [number for number, line in enumerate(lines) if "watched" not in line]
     with_loss = [number for number in training if "train/loss" in lines[number]]
     of_gradients = [number for number in training if "train/loss" not in lines[number]]
     chosen = {*_thinned(with_loss), *_thinned(of_gradients)}
-    return [line for number, line in enumerate(lines) if number in chosen or validation_metric(line)]
+    return [line for number, line in enumerate(lines) if number in chosen or "watched" in line]
 
 
 def _thinned(numbers: Sequence[int]) -> Sequence[int]:

@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -25,6 +27,7 @@ from distilvec.core.processes import is_main
 from distilvec.students.lora import base_weights
 from distilvec.train.optimizer import load_optimizer_tensors, optimizer_tensors
 from distilvec.train.sharding import gathered, like
+from distilvec.train.start import Standing
 
 KEY = "checkpoint"
 FIX = "Put back a copy of it, or delete it to start training again from step 0."
@@ -44,21 +47,17 @@ class Progress:
     texts: int = 0
     tokens: int = 0
     seconds: float = 0.0  # training time, without interruptions
-    best_distance: float = float("inf")  # of validation, as all distances here; on a task one minus the score
     best_step: int = -1  # 0: the student as it started
-    start_distance: float = float("inf")
-    last_distance: float = float("inf")
-    best_overlap: float = 0.0  # the most of a saved student; as all here of validation, 0 where not measured
-    start_overlap: float = 0.0
-    last_overlap: float = 0.0
+    best: Standing | None = None  # of validation, as all here; with the most overlap@10 that a saved student had
+    start: Standing | None = None
+    last: Standing | None = None
     learning_rate: float = 0.0  # the schedule's highest, known after the first validation
     returns: int = 0  # to the start
     returned_step: int = 0  # of the last return
     dropped: bool = False  # of a stage that another follows: it ended worse than it began, and left what it began with
     # Of a training that ends early where validation is flat (train/length.py)
     judged_step: int = 0  # of the last validation that counted
-    flat_distance: float = float("inf")  # of the last one that improved
-    flat_overlap: float = 0.0
+    flat: Standing | None = None  # of the last one that improved
     flat_validations: int = 0  # that counted since then
     decay_step: int = -1  # at which the decay began early; -1 before that
     finished: bool = False
@@ -67,6 +66,14 @@ class Progress:
     def passes(self) -> float:
         """Epochs that are done, with the part of the one in progress."""
         return self.epoch + self.step_in_epoch / max(self.steps_an_epoch, 1)
+
+
+def read_progress(content: Any) -> Progress:
+    """Return the progress of its plain data. Errors: ValueError for other fields or types than those of `Progress`."""
+    if not isinstance(content, dict) or content.keys() != asdict(Progress()).keys():
+        raise ValueError("its fields are others")
+    # compared strictly, as JSON has it: a step "80" is damage
+    return TypeAdapter(Progress).validate_json(json.dumps(content), strict=True)
 
 
 def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -159,14 +166,11 @@ def read_checkpoint(
 
 def _read_progress(text: str, path: Path) -> Progress:
     """Progress in a checkpoint's metadata; DistilvecError if its fields or their types are unknown."""
-    expected_types = {name: type(value) for name, value in asdict(Progress()).items()}
     try:
-        values = json.loads(text)
+        return read_progress(json.loads(text))
     except ValueError:
-        values = None
-    if isinstance(values, dict) and {name: type(value) for name, value in values.items()} == expected_types:
-        return Progress(**values)
-    raise DistilvecError(f"{path} is damaged or of another version of distilvec: its progress is {text}.", FIX, key=KEY)
+        problem = f"{path} is damaged or of another version of distilvec: its progress is {text}."
+        raise DistilvecError(problem, FIX, key=KEY) from None
 
 
 # -- the objective's parameters ---------------------------------------------------------------------------------------

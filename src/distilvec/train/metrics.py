@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,37 @@ from distilvec.core.errors import DistilvecError, creating, explained, first_lin
 from distilvec.core.files import write_file
 
 KEY = "metrics.jsonl"
+TEXTS = ("kind", "warning", "watched", "better")  # keys of a line whose values are texts
 OVERLAP_BY_CHANCE = 0.02  # an overlap@10 that differs by less is the same
-MONITORED = ("distance", "similarity_gap", "f1", "accuracy", "spearman")  # numbers of validation, the first one counts
-SCORES = ("f1", "accuracy", "spearman")  # on a labelled task: greater is better
 Callback = Callable[[int, dict[str, float]], object]  # (step, metrics by name), called for every line but warnings
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The number that validation watches. Only train/validation.py knows its name and what it means.
+
+    higher_is_better: which way is better; None where it does not tell which of two students is the better one
+    """
+
+    name: str
+    value: float
+    higher_is_better: bool | None
+
+    @property
+    def title(self) -> str:
+        """The name in sentences and figures."""
+        return self.name.replace("_", " ")
+
+    def is_better_than(self, other: Metric, share: float = 0.0) -> bool:
+        """Whether it is better by more than this share of the other's value."""
+        return self._gain(other) > share * abs(other.value)
+
+    def is_worse_than(self, other: Metric, share: float = 0.0) -> bool:
+        """Whether it is worse by more than this share of the other's value."""
+        return -self._gain(other) > share * abs(other.value)
+
+    def _gain(self, other: Metric) -> float:
+        return self.value - other.value if self.higher_is_better else other.value - self.value
 
 
 class MetricsLog:
@@ -43,10 +71,15 @@ class MetricsLog:
                 write_file(self.path, "".join(map(_line, lines)), KEY)
         return {line["kind"] for line in lines if "warning" in line}
 
-    def write(self, step: int, epoch: float, prefix: str, values: Mapping[str, float]) -> None:
-        """Write a line with `values`, named `<prefix>/<name>`. Errors: DistilvecError if a callback fails."""
+    def write(
+        self, step: int, epoch: float, prefix: str, values: Mapping[str, float], watched: Metric | None = None
+    ) -> None:
+        """Write a line with `values`, named `<prefix>/<name>`; of a validation also which of them is watched.
+
+        Errors: DistilvecError if a callback fails.
+        """
         metrics = {"epoch": round(epoch, 4)} | {f"{prefix}/{name}": value for name, value in values.items()}
-        self._append({"step": step} | metrics)
+        self._append({"step": step} | metrics | _watched_keys(watched))
         self.accelerator.log(metrics, step=step)
         for callback in self.callbacks if processes.is_main() else ():
             try:
@@ -157,18 +190,61 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def _is_line(entry: dict[str, Any]) -> bool:
     """Whether a line has what is written: numbers by name, and the texts of a warning."""
     for name, value in entry.items():
-        expected = str if name in ("kind", "warning") else (int, float, type(None))
+        expected = str if name in TEXTS else (int, float, type(None))
         if not isinstance(value, expected):
             return False
-    return True
+    return "watched" not in entry or f"eval/{entry['watched']}" in entry
 
 
-def validation_metric(line: Mapping[str, Any]) -> str | None:
-    """Name of the monitored number in a line of metrics.jsonl; None in other lines."""
-    for name in MONITORED:
-        if f"eval/{name}" in line:
-            return name
-    return None
+def _watched_keys(watched: Metric | None) -> dict[str, str]:
+    """What a line of a validation says of the metric that is watched; see `watched_metric`."""
+    if watched is None:
+        return {}
+    if watched.higher_is_better is None:
+        return {"watched": watched.name}
+    return {"watched": watched.name, "better": "higher" if watched.higher_is_better else "lower"}
+
+
+def watched_metric(line: Mapping[str, Any]) -> Metric | None:
+    """The metric that is watched, in a validation's line of metrics.jsonl; None in other lines."""
+    name = line.get("watched")
+    if name is None:
+        return None
+    value = line.get(f"eval/{name}")
+    higher_is_better = line["better"] == "higher" if "better" in line else None
+    return Metric(name, math.nan if value is None else value, higher_is_better)
+
+
+@dataclass(frozen=True)
+class ShippedNumbers:
+    """The numbers of validation of the student that ships.
+
+    numbers: by name; `untrained_<name>` of the watched one is that of the student before training
+    watched: the one that validation watches
+    """
+
+    numbers: dict[str, float]
+    watched: Metric
+
+
+def shipped_numbers(metrics: Sequence[Path], best_step: int) -> ShippedNumbers:
+    """Return what validation says of the student that ships.
+
+    `metrics` are the files of the stages, `best_step` the step of the last stage after which the student was saved.
+    """
+    first = [line for line in read_metrics(metrics[0]) if "watched" in line]
+    last = [line for line in read_metrics(metrics[-1]) if "watched" in line]
+    shipped = [line for line in last if line["step"] == best_step]
+    if not first or not shipped:
+        path = metrics[-1] if first else metrics[0]
+        problem = f"{path} has no validation metrics of the student that ships."
+        raise DistilvecError(problem, "Start over: --restart.", key=KEY)
+    numbers = {key.removeprefix("eval/"): value for key, value in shipped[-1].items() if key.startswith("eval/")}
+    watched = watched_metric(shipped[-1])
+    assert watched is not None
+    if f"eval/{watched.name}" in first[0]:  # another method, in another stage, may watch another number
+        numbers[f"untrained_{watched.name}"] = first[0][f"eval/{watched.name}"]
+    return ShippedNumbers(numbers, watched)
 
 
 def _line(entry: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from distilvec.train.metrics import OVERLAP_BY_CHANCE
+from distilvec.train.metrics import OVERLAP_BY_CHANCE, Metric
 
 UNKNOWN_RATE = 1e-4  # of a student in a space of its own, whose start has no distance to the teacher
 LOWEST_RATE, HIGHEST_RATE = 1e-5, 1e-3
@@ -28,7 +28,7 @@ VALIDATION_SHARE = 0.05  # of the training time that validations between epochs 
 BACKWARD = 3  # a training step costs about three forward passes, a validation one
 TEXTS_AT_START = 256  # training texts on which the start is compared with the teacher
 SAME_VECTORS = 0.005  # a model without the tokens that the texts do not use, with rounding
-BEHIND = 1.05  # further from the teacher than at the start by more than chance: 5%
+BEHIND = 0.05  # by this share worse than at the start is worse by more than chance
 SLOWER = 0.25  # of the rate, after each return to the start
 RETURNS = 2
 # A validation soon after a return says nothing: an epoch may end a few steps later, and the way has only begun.
@@ -66,25 +66,26 @@ def validation_steps(total_steps: int, validation_rows: int, rows_a_step: float)
 
 @dataclass(frozen=True)
 class Standing:
-    """What a validation says of a student: its distance from the teacher, and its overlap@10.
+    """What a validation says of a student: the metric that is watched, and its overlap@10.
 
-    The share is 0 where it was not measured; the distance then decides alone. On a task the distance is one minus the
-    score.
+    The share is 0 where it was not measured; the metric then decides alone.
     """
 
-    distance: float
+    metric: Metric
     overlap: float
 
-    def is_better_than(self, other: Standing) -> bool:
-        """Whether this student has a higher overlap@10, or as high a one and is nearer.
+    def is_better_than(self, other: Standing | None) -> bool:
+        """Whether this student has a higher overlap@10, or as high a one and a better metric.
 
         The distance alone does not tell: in its first steps a student can come nearer to its teacher on average and
-        have a lower overlap@10.
+        have a lower overlap@10. Every student is better than none, but not one whose metric is nan.
         """
+        if other is None:
+            return not math.isnan(self.metric.value)
         gain = self.overlap - other.overlap
         if abs(gain) > OVERLAP_BY_CHANCE:
             return gain > 0
-        return self.distance < other.distance
+        return self.metric.is_better_than(other.metric)
 
 
 class StartWeights:

@@ -28,7 +28,7 @@ from distilvec.train.checkpoint import Progress, load_checkpoint, save_checkpoin
 from distilvec.train.dataset import TrainingData, TrainingRows
 from distilvec.train.distillation import StepGradients, prepare
 from distilvec.train.length import CLOSEST_JUDGED, FLAT, FLAT_VALIDATIONS, decay_steps
-from distilvec.train.metrics import OVERLAP_BY_CHANCE, Callback, MetricsLog, RunningMeans
+from distilvec.train.metrics import OVERLAP_BY_CHANCE, Callback, Metric, MetricsLog, RunningMeans
 from distilvec.train.monitors import CollapseMonitor, GateMonitor, Monitor, OptionMonitor
 from distilvec.train.optimizer import (
     build_optimizer,
@@ -58,8 +58,8 @@ from distilvec.train.start import (
 from distilvec.train.update import FiniteGuard, Update, all_finite
 from distilvec.train.validation import validate
 
-# (encoder, objective, data, accelerator, batch size) -> (metrics, the number to minimize or None)
-Validate = Callable[[Any, Objective, Any, Accelerator, int], tuple[dict[str, float], float | None]]
+# (encoder, objective, data, accelerator, batch size) -> (numbers by name, the one that is watched)
+Validate = Callable[[Any, Objective, Any, Accelerator, int], tuple[dict[str, float], Metric]]
 
 
 EARLY_STEPS = 3  # they move the weights little: where the loss is nan so soon, it is the method's more often
@@ -333,8 +333,9 @@ class Trainer:
         assert isinstance(self.data, TrainingData)
         sample = replace(self.data, holdout_rows=np.sort(rows))
         module = self.module
-        _, distance = validate(module.encoder, module.objective, sample, self.accelerator, self.train.batch_size)
-        if distance is None or distance > SAME_VECTORS:
+        numbers, _ = validate(module.encoder, module.objective, sample, self.accelerator, self.train.batch_size)
+        distance = numbers["distance"]
+        if distance > SAME_VECTORS:
             return False
         log(
             f"the student gives the teacher's vectors of the training texts already (distance {distance:.3f}): there "
@@ -351,61 +352,53 @@ class Trainer:
     def _validate(self) -> dict[str, float]:
         """Validate; save the student if it is the best so far, or its step is one of `keep_students`.
 
-        The start is the first candidate, but not with a head that begins at random. Without a number to minimize the
-        last student ships. A student that has fallen behind its start goes back there.
+        The start is the first candidate, but not with a head that begins at random. Without a metric that ranks
+        students the last one ships. A student that has fallen behind its start goes back there.
         """
         self._refuse_failure(weights=True)
         state = self.state
         module = self.module
-        metrics, monitored = self.hooks.validate(
+        numbers, metric = self.hooks.validate(
             module.encoder, module.objective, self.data, self.accelerator, self.train.batch_size
         )
-        self.metrics.write(state.step, state.passes, "eval", metrics)
+        self.metrics.write(state.step, state.passes, "eval", numbers, metric)
         # What a random head gets right by chance says nothing about the student
         head = module.objective.head
         is_candidate = state.step > 0 or head is None or (isinstance(head, TaskHead) and head.fitted)
-        if monitored is None:
+        if metric.higher_is_better is None:
             is_best = state.step > 0
         else:
-            overlap = metrics.get("overlap", 0.0)
-            best = Standing(state.best_distance, state.best_overlap)
-            is_best = is_candidate and Standing(monitored, overlap).is_better_than(best)
-            if is_best:
-                state.best_distance = monitored
-                # The most that a saved student had: else many small losses, each within chance, would add up
-                state.best_overlap = max(overlap, state.best_overlap)
-            state.last_distance, state.last_overlap = monitored, overlap
+            state.last = Standing(metric, numbers.get("overlap", 0.0))
             if state.step == 0:
-                state.start_distance, state.start_overlap = monitored, overlap
+                state.start = state.last
+            is_best = is_candidate and state.last.is_better_than(state.best)
+            if is_best:
+                # The most that a saved student had: else many small losses, each within chance, would add up
+                most = max(state.last.overlap, 0.0 if state.best is None else state.best.overlap)
+                state.best = Standing(metric, most)
         if is_best:
             state.best_step = state.step
             self.hooks.save("student")
         if state.step in self.saved_steps:
             self.hooks.save(f"students/step-{state.step}")
         if state.finished:
-            return metrics
+            return numbers
         if self._is_behind_start():
             self._return_to_start()
         elif self.ends_early:
             self._end_if_flat()
-        return metrics
+        return numbers
 
     def _is_behind_start(self) -> bool:
         """Whether the student is worse than its start by more than chance, with enough steps to be judged."""
         state = self.state
-        if self.start_weights is None or state.returns > RETURNS:
+        start, last = state.start, state.last
+        if self.start_weights is None or start is None or last is None or state.returns > RETURNS:
             return False
-        start, last = self._start_and_last()
-        if last.distance <= BEHIND * start.distance or last.is_better_than(start):
+        if not last.metric.is_worse_than(start.metric, BEHIND) or last.is_better_than(start):
             return False
         steps_to_judge = min(STEPS_OF_A_RETURN, SHARE_OF_A_RETURN * self.planned_steps)
         return state.returns == 0 or state.step - state.returned_step >= steps_to_judge
-
-    def _start_and_last(self) -> tuple[Standing, Standing]:
-        """What validation says of the student at its start, and of the student now."""
-        state = self.state
-        start = Standing(state.start_distance, state.start_overlap)
-        return start, Standing(state.last_distance, state.last_overlap)
 
     def _return_to_start(self) -> None:
         """Go back to the weights of the start with a lower rate; after RETURNS of them with the first one, for good."""
@@ -415,12 +408,11 @@ class Trainer:
         state.returned_step = state.step
         # The way there begins anew, with another rate
         state.judged_step, state.flat_validations, state.decay_step = state.step, 0, -1
-        state.flat_distance, state.flat_overlap = float("inf"), 0.0
+        state.flat = None
         self.start_weights.restore(self.module)
         self.optimizer.state.clear()
         text = (
-            "the student is further from its teacher than before training "
-            f"(distance {state.last_distance:.4f}, {state.start_distance:.4f} at the start): back to its start, "
+            f"the student is further from its teacher than before training ({change_text(state)}): back to its start, "
         )
         if state.returns <= RETURNS:
             self._set_schedule(SLOWER * state.learning_rate)
@@ -439,20 +431,21 @@ class Trainer:
 
         Without this a student could ship that is worse than the one before all training.
         """
-        start, last = self._start_and_last()
-        if self.start_weights is None or not start.is_better_than(last):
+        start, last = self.state.start, self.state.last
+        if self.start_weights is None or start is None or not start.is_better_than(last):
             return
         self.start_weights.restore(self.module)
         self.state.dropped = True
         log(
-            f"the student ends worse than it began (distance {last.distance:.4f}, {start.distance:.4f} at the start): "
-            "the next stage begins where this one began"
+            f"the student ends worse than it began ({change_text(self.state)}): the next stage begins where this one "
+            "began"
         )
 
     def _end_if_flat(self) -> None:
         """Begin the decay of the rate, if the last validations have not improved and the schedule's end is far."""
         state = self.state
-        if state.decay_step >= 0:
+        last, flat = state.last, state.flat
+        if state.decay_step >= 0 or last is None:
             return
         if self.train.validation_steps is not None:
             first = self.train.validation_steps
@@ -462,10 +455,12 @@ class Trainer:
             return
 
         state.judged_step = state.step
-        is_nearer = state.last_distance < (1 - FLAT) * state.flat_distance
-        finds_more = state.last_overlap > state.flat_overlap + OVERLAP_BY_CHANCE
-        if is_nearer or finds_more:
-            state.flat_distance, state.flat_overlap = state.last_distance, state.last_overlap
+        if (
+            flat is None
+            or last.metric.is_better_than(flat.metric, FLAT)
+            or last.overlap > flat.overlap + OVERLAP_BY_CHANCE
+        ):
+            state.flat = last
             state.flat_validations = 0
             return
         state.flat_validations += 1
@@ -474,8 +469,8 @@ class Trainer:
             state.decay_step = state.step
             self._set_schedule(state.learning_rate)
             log(
-                f"step {state.step:,}: over {FLAT_VALIDATIONS} validations the distance to the teacher has not fallen "
-                f"by more than {FLAT:.1%}, nor has overlap@10 risen, so the learning rate falls to "
+                f"step {state.step:,}: over {FLAT_VALIDATIONS} validations the {last.metric.title} has not become "
+                f"better by more than {FLAT:.1%}, nor has overlap@10 risen, so the learning rate falls to "
                 f"its end and training ends at step {self.total_steps:,} instead of {self.planned_steps:,}"
             )
 
@@ -551,6 +546,14 @@ class Trainer:
         if number > 1:
             self._ask_to_stop(number // 2)
         return number > 1, number > 0
+
+
+def change_text(state: Progress) -> str:
+    """The watched metric now and at the start: "distance 0.3000, 0.2000 at the start"."""
+    if state.start is None or state.last is None:
+        return ""
+    last = state.last.metric
+    return f"{last.title} {last.value:.4f}, {state.start.metric.value:.4f} at the start"
 
 
 def measures_distance(objective: Objective) -> bool:

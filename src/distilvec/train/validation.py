@@ -21,7 +21,7 @@ from distilvec.losses.relations import similarity_gaps
 from distilvec.losses.supervised import task_loss
 from distilvec.students.encoder import Encoder
 from distilvec.train.dataset import TrainingData
-from distilvec.train.metrics import SCORES
+from distilvec.train.metrics import Metric
 
 DEPTH = 10  # neighbours of a text
 FEWEST = 20  # other texts: among fewer, ten neighbours say nothing
@@ -30,18 +30,20 @@ ROWS_SEARCHED = 1024  # together: their scores against all texts are in memory
 
 def validate(
     encoder: Encoder, objective: Objective, data: TrainingData, accelerator: Accelerator, batch_size: int
-) -> tuple[dict[str, float], float | None]:
-    """Metrics on the validation rows, and the number to minimize; on a task that is one minus the score.
+) -> tuple[dict[str, float], Metric]:
+    """Numbers on the validation rows, and the metric among them that training and report watch.
 
-    None for a student in a space of its own: `similarity_gap` does not rank students. It asks for cosines as large as
-    the teacher's, which losses that only order texts, or spread them, do not give. So the last weights ship.
+    `similarity_gap`, of a student in a space of its own, does not rank students. It asks for cosines as large as the
+    teacher's, which losses that only order texts, or spread them, do not give. So the last weights ship.
     """
     if objective.head is not None:
-        metrics = task_metrics(encoder, objective.head, data, accelerator, batch_size)
-        score = next(metrics[name] for name in SCORES if name in metrics)
-        return metrics, 1 - score
-    metrics = teacher_distance(encoder, data, accelerator, batch_size, objective.in_teacher_space)
-    return metrics, metrics["distance"] if objective.in_teacher_space else None
+        numbers = task_metrics(encoder, objective.head, data, accelerator, batch_size)
+        name, value = next(iter(numbers.items()))  # the first one is the score of this kind of task
+        return numbers, Metric(name, value, higher_is_better=True)
+    numbers = teacher_distance(encoder, data, accelerator, batch_size, objective.in_teacher_space)
+    if objective.in_teacher_space:
+        return numbers, Metric("distance", numbers["distance"], higher_is_better=False)
+    return numbers, Metric("similarity_gap", numbers["similarity_gap"], higher_is_better=None)
 
 
 @torch.no_grad()

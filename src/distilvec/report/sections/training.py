@@ -7,19 +7,15 @@ from collections.abc import Sequence
 from distilvec.report.figures import LineLook, LinePoint, TopAxis, lines_figure
 from distilvec.report.record import RunRecord, TrainingRecord
 from distilvec.report.section import Section, folded, make_section, notes, pairs
-from distilvec.report.tables import make_table
+from distilvec.report.tables import Table, make_table
 from distilvec.report.values import MetricsLine, Report
-from distilvec.train.metrics import SCORES, validation_metric
+from distilvec.train.metrics import watched_metric
 
-GRADIENT, LOSS_TERM = "train/gradient_", "train/loss_"
+GRADIENT, LOSS_TERM, VALIDATION = "train/gradient_", "train/loss_", "eval/"
 STAGES = {
     "Stage": "name", "Method": "method", "Trained": "trained", "learning rate": ("learning_rate", None),
     "steps": ("steps", 0), "texts": ("texts", 0), "minutes": ("minutes", 1),
 }  # fmt: skip
-MEASURES = ("distance", "cosine", "overlap", "similarity_gap", *SCORES, "task_loss")
-EVALUATIONS = {"Step": ("step", 0), "epoch": ("epoch", 2)} | {
-    name.replace("_", " "): (f"eval/{name}", 4) for name in MEASURES
-}
 TOKENS = "DynamicCKA: {:.1f} teacher tokens per student token (mean of the last fifth)."
 
 
@@ -27,7 +23,6 @@ def section(report: Report) -> Section | None:
     """Return the curves, the stages, the settings and every evaluation."""
     record = report.record or RunRecord()
     training = record.training or TrainingRecord()
-    evaluations = [line for line in report.history if validation_metric(line)]
     kept_tokens = [value for _, value in metric_values(report.history, "train/kept_tokens")]
     last = kept_tokens[-max(1, len(kept_tokens) // 5) :]
     return make_section(
@@ -43,9 +38,20 @@ def section(report: Report) -> Section | None:
             TOKENS.format(sum(last) / len(last)) if last else "",
             make_table("stage-table", "Stages of training, in order", training.stages, STAGES),
             pairs({**training.settings(), **record.metrics}),
-            folded("Every evaluation", make_table("history-table", "Every evaluation", evaluations, EVALUATIONS)),
+            folded("Every evaluation", evaluation_table(report.history)),
         ),
     )
+
+
+def evaluation_table(history: Sequence[MetricsLine]) -> Table:
+    """Return one row per validation, one column per number."""
+    evaluations = [line for line in history if watched_metric(line)]
+    columns = {"Step": ("step", 0), "epoch": ("epoch", 2)}
+    for line in evaluations:
+        for name in line:
+            if name.startswith(VALIDATION):
+                columns[name.removeprefix(VALIDATION).replace("_", " ")] = (name, 4)
+    return make_table("history-table", "Every evaluation", evaluations, columns)
 
 
 def metric_values(history: Sequence[MetricsLine], name: str) -> list[tuple[int, float]]:
@@ -95,10 +101,10 @@ def training_points(history: Sequence[MetricsLine]) -> list[LinePoint]:
     panels["train/learning_rate"] = ("learning rate", "learning rate")
     panels["train/texts_per_second"] = ("texts per second", "texts per second")
     for line in history:
-        metric = validation_metric(line)
+        metric = watched_metric(line)
         if metric is not None:
-            title = f"validation {metric.replace('_', ' ')}"
-            panels[f"eval/{metric}"] = (title, title)
+            title = f"validation {metric.title}"
+            panels[f"{VALIDATION}{metric.name}"] = (title, title)
     points = []
     for name, (panel, label) in panels.items():
         points += [LinePoint(panel, label, step, value) for step, value in metric_values(history, name)]

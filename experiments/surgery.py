@@ -36,11 +36,11 @@ from distilvec.config.schema import TeacherSection
 from distilvec.config.student import VocabularySection
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
+from distilvec.evaluation.columns import make_columns, score_columns
 from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.suite import load_suite
 from distilvec.losses.distance import l2_distance
 from distilvec.models.load import load, load_tokenizer
-from distilvec.pipeline.columns import make_columns, score_columns
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
@@ -100,7 +100,7 @@ def figures(
     model: SentenceTransformer, texts: list[str], wanted: torch.Tensor, tasks: list[Any], memo: EmbeddingCache
 ) -> dict[str, Any]:
     """What a model comes to without training."""
-    scores = score_columns(tasks, make_columns(ModelEmbedder(model, "trimmed")), memo, [])[0]["student"]
+    scores = score_columns(tasks, make_columns({"student": ModelEmbedder(model, "trimmed")}), memo, [])[0]["student"]
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "distance": round(float(l2_distance(vectors(model, texts), wanted).mean()), 4),

@@ -112,7 +112,7 @@ def test_a_task_that_cannot_be_scored_is_named_again_and_not_scored_again(
     """Its failure belongs to scores that are measured."""
     recipe = tiny_recipe(evaluation__suite=suite, evaluation__columns=["student"], train__max_steps=2)
     with monkeypatch.context() as patched:
-        patched.setattr("distilvec.pipeline.columns.score_task", fail)
+        patched.setattr("distilvec.evaluation.columns.score_task", fail)
         first = run(recipe, tmp_path / "run").problems
     assert [(problem.task, problem.column) for problem in first] == [("sts", "student")]
     monkeypatch.setattr("distilvec.pipeline.evaluate.score_columns", lambda *a: pytest.fail("scored again"))

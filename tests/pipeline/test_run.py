@@ -80,7 +80,7 @@ def test_whole_run_with_evaluation_and_a_second_run_does_nothing_again(
     assert "SentenceTransformer(" in printed and "sts" in printed and str(tmp_path / "run") in printed
     weights = (tmp_path / "run" / "student" / "model.safetensors").read_bytes()
     monkeypatch.setattr("distilvec.train.trainer.Trainer._step", lambda *a: pytest.fail("trained again"))
-    monkeypatch.setattr("distilvec.pipeline.columns.score_task", lambda *a: pytest.fail("evaluated again"))
+    monkeypatch.setattr("distilvec.evaluation.columns.score_task", lambda *a: pytest.fail("evaluated again"))
     monkeypatch.setattr(
         "distilvec.teachers.model_embedder.ModelEmbedder.signals", lambda *a, **k: pytest.fail("ran the teacher again")
     )

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from distilvec.evaluation.compression import CompressionScore
+from distilvec.evaluation.significance import ChangeInterval
 from distilvec.evaluation.speed import Speed
 from distilvec.report import figures
 from distilvec.report.comparison import Comparison, retention_figure
@@ -32,7 +33,6 @@ from distilvec.report.sections import compression, margin, speed, training
 from distilvec.report.sections import scores as scores_section
 from distilvec.report.sections.compression import mean_rows
 from distilvec.report.sections.scores import retained
-from distilvec.report.values import ChangeInterval
 from tests.report.report_sample import TASKS, as_report, sample_report
 
 pytest.importorskip("matplotlib")

@@ -13,9 +13,9 @@ from refusals import refused
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
+from distilvec.evaluation.columns import intervals
 from distilvec.evaluation.evaluator import Sample, Score
 from distilvec.evaluation.tasks import OF_AN_INDEX
-from distilvec.pipeline.columns import intervals
 from distilvec.report.exports import export_note, export_table, read_exports, write_exports
 from distilvec.report.html import render_page
 from distilvec.report.json_values import from_json

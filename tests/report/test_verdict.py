@@ -11,11 +11,11 @@ from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.memory import ModelSize
 from distilvec.evaluation.overlap import Overlap, Share
+from distilvec.evaluation.significance import ChangeInterval
 from distilvec.evaluation.speed import Speed
 from distilvec.report.record import RunRecord, StudentRecord, TeacherRecord
 from distilvec.report.scores import complete_averages, make_verdict, score_table
 from distilvec.report.sections.scores import retained
-from distilvec.report.values import ChangeInterval
 from tests.report.report_sample import as_report, sample_judgement, sample_report
 
 SPEED = Speed(ratio={"query": 3.1, "document": 3.1})

@@ -20,9 +20,9 @@ from distilvec.config.api_teacher import ApiSection
 from distilvec.config.schema import TeacherSection
 from distilvec.core.addresses import has_password
 from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.columns import score_columns
 from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.tasks import StsTask
-from distilvec.pipeline.columns import score_columns
 from distilvec.remote.meter import Batch, Meter, make_batches, read_counts, token_counter
 from distilvec.teachers.api_embedder import _PROBE, AGAIN, ApiEmbedder
 from distilvec.teachers.api_embedder import KEY as SECTION

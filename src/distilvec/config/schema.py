@@ -27,6 +27,7 @@ from distilvec.config.base import (
 )  # fmt: skip
 from distilvec.config.endpoint import check_endpoint
 from distilvec.config.presets import PRESETS, Preset, PresetName, find_preset
+from distilvec.config.score_columns import SCORE_COLUMNS, ColumnName
 from distilvec.config.student import Pooling, StudentSection
 from distilvec.config.sweep import SweepSection
 from distilvec.config.training import StageSection, TrainSection
@@ -320,11 +321,6 @@ class MethodSection(Section):
 
 Part = Literal["agreement", "compression", "margin", "speed", "experts", "vocabulary", "texts"]
 PARTS: tuple[Part, ...] = get_args(Part)
-Column = Literal["teacher", "untrained", "student", "projected", "asymmetric", "untrained_asymmetric", "mixed"]
-COLUMNS: tuple[Column, ...] = ("teacher", "untrained", "student", "projected", "asymmetric")  # scored by default
-# For these the teacher embeds the texts of the tasks
-TEACHER_COLUMNS = frozenset({"teacher", "asymmetric", "untrained_asymmetric", "mixed"})
-START_COLUMNS = frozenset({"untrained", "untrained_asymmetric"})  # of the student before its training
 
 
 class MarksSection(Section):
@@ -349,8 +345,10 @@ class EvaluationSection(Section):
     stored: int | None = key(None, "n texts of teacher.vectors that are searched in it, and not trained on", gt=0)
     batch_tokens: BatchTokens | None = key(None, "tokens in a batch of texts that are scored; as teacher.batch_tokens")
     parts: list[Part] = key(list(PARTS), "parts of the report in addition to the scores")
-    columns: list[Column] = key(
-        list(COLUMNS), "models that are scored, if the run has them; docs/report.md says what each is", min_length=1
+    columns: list[ColumnName] = key(
+        [name for name, column in SCORE_COLUMNS.items() if column.by_default],
+        "models that are scored, if the run has them; docs/report.md says what each is",
+        min_length=1,
     )
     every_classification: bool = key(False, "classification at every dimension, precision and saved checkpoint too")
     speed_seconds: float = key(60.0, "time for the whole speed table; it says what it leaves out", gt=0, le=3600)

@@ -47,7 +47,6 @@ from distilvec.teachers.embedder import Embedder
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]  # (name, done, all)
-MIXED = "mixed"  # the model that takes both embedders for every type of task
 
 
 @dataclass(frozen=True)

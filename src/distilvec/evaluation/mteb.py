@@ -36,7 +36,8 @@ import numpy as np
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
-from distilvec.evaluation.evaluator import MIXED, EmbeddingCache, Score
+from distilvec.evaluation.columns import takes_both
+from distilvec.evaluation.evaluator import EmbeddingCache, Score
 from distilvec.evaluation.mteb_benchmarks import NAMES, benchmark_tasks, is_prepared
 from distilvec.evaluation.mteb_local import LocalData, load_local
 from distilvec.evaluation.tasks import TaskFailure
@@ -84,7 +85,7 @@ def mteb_scores(
         memo = EmbeddingCache()
         scores_by_pair: dict[tuple[int, int], Score] = {}
         for model, pair in models.items():
-            query, document = embedders(task.metadata.type, pair, model == MIXED)
+            query, document = embedders(task.metadata.type, pair, takes_both(model))
             key = (id(query), id(document))
             revision = "-".join(dict.fromkeys([weights[id(query)], weights[id(document)]]))
             try:

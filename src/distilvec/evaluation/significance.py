@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.stats import binomtest, permutation_test, rankdata
@@ -39,6 +39,24 @@ _MOST_FLIPPED = 12  # rows whose sign flips are all counted; with more, Student'
 _SAME = 1e-9  # least difference of two values of a row that is none of rounding
 _MOST_BINS = 1000
 METRICS = ("spearman", "average_precision", "accuracy", "macro_f1")  # that have values of rows, as every retrieval has
+
+
+class ChangeInterval(NamedTuple):
+    """The 95% interval of a difference in points, and the two-sided p-value of "there is no difference"."""
+
+    low: float
+    high: float
+    p: float
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether the whole interval is below 0."""
+        return self.high < 0
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether the whole interval is above 0."""
+        return self.low > 0
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,24 @@ missing.
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from distilvec.config.recipe import fingerprint
-from distilvec.config.schema import START_COLUMNS
+from distilvec.config.score_columns import columns_with
 from distilvec.core.device import pick_device, release_memory
 from distilvec.core.errors import DistilvecError
+from distilvec.core.files import write_file
 from distilvec.core.log import log
+from distilvec.evaluation.columns import Samples, change_intervals, intervals, score_columns
 from distilvec.evaluation.diagnostics import as_scores, labelled_groups, supervised_report
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.margin import in_first_epoch
@@ -23,7 +30,6 @@ from distilvec.evaluation.stored import tasks_in_table
 from distilvec.evaluation.suite import suite_fingerprint
 from distilvec.evaluation.tasks import Task, TaskFailure
 from distilvec.pipeline.caches import cached_vectors, open_cache
-from distilvec.pipeline.columns import Samples, change_intervals, intervals, score_columns, write_samples
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.judgement import judge_run
 from distilvec.pipeline.parts import PARTS, Models, SavedStudent
@@ -32,7 +38,7 @@ from distilvec.pipeline.start import read_start
 from distilvec.pipeline.student import trained_student
 from distilvec.pipeline.texts import test_split
 from distilvec.report.scores import complete_averages
-from distilvec.report.values import Report, read_report
+from distilvec.report.values import REPORT_FORMAT, Report, read_report
 from distilvec.students.task_head import load_head
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.model_embedder import ModelEmbedder
@@ -103,7 +109,7 @@ def _fingerprint(job: Job) -> str:
         chosen = {"columns", "every_classification", "speed_seconds", "speed_batches"}
         settings = section.model_dump(mode="json", include=chosen)
         if not trains_projection(job):
-            settings["columns"] = [name for name in settings["columns"] if name != "projected"]
+            settings["columns"] = [name for name in settings["columns"] if name not in columns_with("projected")]
         key = fingerprint(job.fingerprint, suite_fingerprint(list(job.tasks)), MEASURED, settings)
     else:
         key = fingerprint(job.fingerprint, MEASURED, "supervised")
@@ -129,7 +135,7 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
     labeled = labelled_groups(job.examples, test_split(job.recipe, job.examples)) if job.examples is not None else []
     device = pick_device(job.recipe.train.device)
     student = trained_student(job)
-    projected = projected_student(job, student) if "projected" in section.columns else None
+    projected = projected_student(job, student) if columns_with("projected") & {*section.columns} else None
     if projected is not None:
         projected.to(device)
     student.to(device)  # last: the projected one shares its modules, and is built on the CPU
@@ -168,7 +174,7 @@ def _reads_teacher(job: Job) -> bool:
 def _untrained(job: Job, device: str) -> ModelEmbedder | None:
     """Build the student before its training, on this device; None if no part of the report is made of it."""
     section = job.recipe.evaluation
-    if not (job.tasks and START_COLUMNS & {*section.columns}):
+    if not (job.tasks and columns_with("untrained") & {*section.columns}):
         return None
     model = read_start(job).student(job).to(device)
     return ModelEmbedder(model, "untrained", section.batch_tokens, job.teacher.info.prompts)
@@ -252,3 +258,15 @@ def _add_supervised(job: Job, models: Models, report: Report) -> None:
         report.mistakes = find_mistakes(logits, test, job.examples.classes)
     if not job.tasks:
         _add_scores(job, models, report, as_scores(report.supervised), samples, [])
+
+
+def write_samples(path: Path, samples: Samples) -> None:
+    """Write samples.npz, whole or not at all: arrays <model>/<task>/predicted and <model>/<task>/gold, the format."""
+    arrays: dict[str, Any] = {}
+    for model, by_task in samples.items():
+        for task, sample in by_task.items():
+            arrays[f"{model}/{task}/predicted"] = sample.predicted
+            arrays[f"{model}/{task}/gold"] = sample.gold
+    content = io.BytesIO()
+    np.savez_compressed(content, format=np.array(REPORT_FORMAT), **arrays)
+    write_file(path, content.getvalue(), path.name)

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from distilvec.config.schema import EvaluationSection
+from distilvec.config.score_columns import ScoredModel
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import progress
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.agreement import TaskRankings, ranking_agreement
+from distilvec.evaluation.columns import Columns, make_columns
 from distilvec.evaluation.compression import PRECISIONS, CompressionScore, compression_rows, default_dims
 from distilvec.evaluation.diagnostics import Experts, Group, experts_report, task_groups, vocabulary_report
 from distilvec.evaluation.evaluator import EmbeddingCache, Score, evaluate, requests
@@ -24,12 +26,12 @@ from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, 
 from distilvec.evaluation.text_distances import TextDistances, farthest_texts, spread_rows, text_distances
 from distilvec.models.placement import is_placed
 from distilvec.models.static import text_tokenizer
-from distilvec.pipeline.columns import Columns, make_columns
 from distilvec.pipeline.judgement import embed_rows
 from distilvec.pipeline.student import load_saved
 from distilvec.report.json_values import from_json
 from distilvec.report.values import Compression, Vocabulary
 from distilvec.teachers.api_embedder import ApiEmbedder
+from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
 
@@ -87,8 +89,14 @@ class Models:
     @property
     def columns(self) -> Columns:
         """Query and document embedder of every model that `evaluation.columns` names."""
-        teacher = self.teacher or self.remote
-        columns = make_columns(self.student, self.untrained, teacher, self.in_teacher_space, self.projected)
+        models: dict[ScoredModel, Embedder | None] = {
+            "teacher": self.teacher or self.remote,
+            "untrained": self.untrained,
+            "student": self.student,
+            "projected": self.projected,
+        }
+        present = {name: model for name, model in models.items() if model is not None}
+        columns = make_columns(present, self.in_teacher_space)
         known = self.scores or columns  # a table of vectors may lack the texts of every task
         return {name: pair for name, pair in columns.items() if name in self.section.columns and name in known}
 

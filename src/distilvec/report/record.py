@@ -220,7 +220,7 @@ class RunRecord:
     teacher: of several the first, which all scores are compared with
     metrics: numbers on validation texts, by name
     watched: the one of them that validation watches; None in records of earlier versions
-    scores: by model (`report.scores.MODELS`), times 100
+    scores: by model (config/score_columns.py), times 100
     teacher_compatible: the vectors were trained into the teacher's space; None: it follows from equal widths
     overlap: the judgement without labels
     hub: base_model (ids), datasets (ids) and license for the metadata of the model card

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from distilvec.config.score_columns import SCORE_COLUMNS
 from distilvec.core.escape import one_line
 from distilvec.evaluation.aggregate import (
     AVERAGE,
@@ -21,25 +22,23 @@ from distilvec.evaluation.aggregate import (
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.overlap import Judgement
-from distilvec.evaluation.significance import share_interval, significance_mark
+from distilvec.evaluation.significance import ChangeInterval, share_interval, significance_mark
 from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS, TaskFailure
 from distilvec.report.overlap import overlap_sentence
 from distilvec.report.record import RunRecord
 from distilvec.report.tables import Cell, Table, make_table, number, number_cell, to_frame, words
-from distilvec.report.values import ChangeInterval, Changes, Verdict, Vocabulary
+from distilvec.report.values import Changes, Verdict, Vocabulary
 
 T = TypeVar("T")
 
-MODELS = ("teacher", "untrained", "student", "projected", "asymmetric", "untrained_asymmetric", "mixed")
 FLOAT_MB = 4e-6  # megabytes of a parameter in float32
-WITH_CHANGE = ("student", "projected", "asymmetric")  # models with their changes against the teacher
 Scores = Mapping[str, Sequence[Score]]  # by model
 
 
 def in_order(by_model: Mapping[str, T]) -> dict[str, T]:
     """Return a mapping by model in the usual order of models, others last; empty values are left out."""
-    names = dict.fromkeys([*MODELS, *by_model])
+    names = dict.fromkeys([*SCORE_COLUMNS, *by_model])
     return {name: by_model[name] for name in names if by_model.get(name)}
 
 
@@ -111,13 +110,13 @@ def score_table(
 
     A model without a score on some task has no averages, and tasks that are made of an index itself count in none.
     `also` names further metrics by type of task, which get rows of their own and count in no average. With `intervals`,
-    even empty ones, the models of `WITH_CHANGE` get a column with the change against the teacher in points, its stars
-    and its interval.
+    even empty ones, columns with a change (`ScoreColumn.has_change`) get a column beside them with the change against
+    the teacher in points, its stars and its interval.
     """
     scores = in_order(scores)
     compared: Sequence[str] = ()
     if intervals is not None and "teacher" in scores:
-        compared = [model for model in scores if model in WITH_CHANGE]
+        compared = [name for name, column in SCORE_COLUMNS.items() if column.has_change and name in scores]
 
     rows_of: dict[tuple[str, str], dict[str, TaskScore]] = {}
     for row in task_scores(scores, also):

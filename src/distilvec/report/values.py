@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
@@ -22,6 +22,7 @@ from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.margin import Margin
 from distilvec.evaluation.mistakes import Mistakes
 from distilvec.evaluation.overlap import Judgement
+from distilvec.evaluation.significance import ChangeInterval
 from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.evaluation.text_distances import TextDistances
@@ -39,24 +40,6 @@ def _finite(score: Score) -> Score:
 
 
 ModelScores = dict[str, list[Annotated[Score, AfterValidator(_finite)]]]  # by model
-
-
-class ChangeInterval(NamedTuple):
-    """The 95% interval of a difference in points, and the two-sided p-value of "there is no difference"."""
-
-    low: float
-    high: float
-    p: float
-
-    @property
-    def is_loss(self) -> bool:
-        """Whether the whole interval is below 0."""
-        return self.high < 0
-
-    @property
-    def is_gain(self) -> bool:
-        """Whether the whole interval is above 0."""
-        return self.low > 0
 
 
 Changes = dict[str, ChangeInterval]  # by task and average
@@ -269,7 +252,7 @@ class Report:
 
     fingerprint: of the student and all that its scores depend on
     intervals: changes of each model against the teacher, by model
-    changes: what training changed, and what the teacher's documents change (pipeline/columns.py)
+    changes: what training changed, and what the teacher's documents change (evaluation/columns.py)
     agreement: by retrieval task
     marks: evaluation.marks of the recipe
     history: lines of metrics.jsonl, thinned

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from distilvec.config.schema import START_COLUMNS
+from distilvec.config.score_columns import SCORE_COLUMNS, columns_with
 from distilvec.evaluation.aggregate import (
     AVERAGE,
     AVERAGES,
@@ -26,14 +26,6 @@ TESTED = (
     "Changes are in points against the teacher, with the 95% interval over the test rows, pair by pair; "
     "* p < 0.05, ** p < 0.01, *** p < 0.001."
 )
-NOTES = {
-    "projected": "Projected: the student behind the linear map into the teacher's space that was trained with it.",
-    "asymmetric": "Asymmetric: in retrieval, queries embedded by the student, documents by the teacher; on other tasks "
-    "the student's own score.",
-    "untrained_asymmetric": "Untrained, asymmetric: the same with the student before its training.",
-    "mixed": "Mixed: first sentences, queries and test rows by the student; second sentences, documents and training "
-    "rows by the teacher.",
-}
 
 
 @dataclass(frozen=True)
@@ -69,7 +61,7 @@ def section(report: Report) -> Section | None:
         retention_figure(retained(scores, report.intervals), "teacher" in scores) if len(tasks) > 1 else None,
         notes(
             TESTED if scores and any(report.intervals.values()) else "",
-            *(note for model, note in NOTES.items() if model in scores),
+            *(column.note for name, column in SCORE_COLUMNS.items() if name in scores),
             folded(f"Remarks on tasks ({len(remarks)})", Block("list", remarks)),
             folded("Every metric", every_metric),
         ),
@@ -125,7 +117,7 @@ def retention_figure(rows: Sequence[Retained], teacher: bool) -> Figure:
     columns = {"Model": "model", "Task": "task", unit: ("value", 1), "low": ("low", 1), "high": ("high", 1)}
     data = make_table("data-scores", f"{unit}, with 95% intervals", rows, columns)
     last = [BY_TYPE, RETRIEVAL, AVERAGE]
-    trained = [row for row in rows if row.model not in START_COLUMNS]
+    trained = [row for row in rows if row.model not in columns_with("untrained")]
     trained.sort(key=lambda row: last.index(row.task) + 1 if row.task in last else 0)
     points = [DotPoint("", row.task, row.model, row.value, row.low, row.high) for row in trained]
     return dots_figure("scores", title, points, unit, data, level)

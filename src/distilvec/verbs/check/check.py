@@ -14,12 +14,12 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import user_cache
 from distilvec.core.log import log
 from distilvec.core.verbosity import quiet_libraries
+from distilvec.evaluation.columns import Columns, score_columns
 from distilvec.evaluation.evaluator import EmbeddingCache, Score
 from distilvec.evaluation.overlap import Judgement
 from distilvec.evaluation.stored import stored_tasks, tasks_in_table
 from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import TaskFailure
-from distilvec.pipeline.columns import Columns, score_columns
 from distilvec.pipeline.judgement import judge_encoder
 from distilvec.pipeline.local import log_similarity
 from distilvec.report.overlap import Reason, index_advice, index_reason

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from distilvec.config.score_columns import SCORE_COLUMNS
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.evaluation.aggregate import (
     AVERAGE,
@@ -37,7 +38,6 @@ from distilvec.evaluation.speed import SpeedRow
 from distilvec.pipeline.opened_run import Run
 from distilvec.report.comparison import Comparison, Difference, Lead, Row
 from distilvec.report.record import TrainingRecord
-from distilvec.report.scores import MODELS
 from distilvec.verbs.compare.results import SeedRun, distinct_names, load_runs, unfinished
 
 Groups = Mapping[str, Sequence[Run]]  # the seeds of a row by its name
@@ -55,9 +55,9 @@ def compare_runs(folders: Sequence[Path], reference: str | None = None, column: 
     run's own teacher. `minutes` and `texts` are those of training one seed. Unknown values are None.
     Errors: DistilvecError as `load_runs`; an unknown reference or column; runs that share no task.
     """
-    if column not in MODELS:
-        hint = nearest(column, MODELS) or "."
-        raise DistilvecError(f"no column '{column}'{hint} Known: {', '.join(MODELS)}.", key="--column")
+    if column not in SCORE_COLUMNS:
+        hint = nearest(column, SCORE_COLUMNS) or "."
+        raise DistilvecError(f"no column '{column}'{hint} Known: {', '.join(SCORE_COLUMNS)}.", key="--column")
     seed_runs = load_runs(folders)
     if not seed_runs:
         raise DistilvecError(
@@ -141,7 +141,7 @@ def _find_reference(reference: str | None, groups: Groups) -> str:
 
 def _shared_tasks(runs: Sequence[Run], column: str) -> tuple[list[str], list[str]]:
     """Return the tasks that every run has with the same metric, and a note on the others."""
-    if not any(run.scores.get(model) for run in runs for model in MODELS):
+    if not any(run.scores.get(model) for run in runs for model in SCORE_COLUMNS):
         return [], ["No run was evaluated: they are compared by distance and cost."]
     scored_tasks = []
     unscored = []
@@ -153,7 +153,7 @@ def _shared_tasks(runs: Sequence[Run], column: str) -> tuple[list[str], list[str
     if unscored:
         fix = "Evaluate them on the others' suite or leave them out."
         if len(unscored) == len(runs):
-            scored_models = [model for model in MODELS if any(run.scores.get(model) for run in runs)]
+            scored_models = [model for model in SCORE_COLUMNS if any(run.scores.get(model) for run in runs)]
             fix = f"Choose {' or '.join(scored_models)}."
         if column == "asymmetric":
             fix += " The asymmetric column needs a student of its teacher's dim."

@@ -10,18 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from distilvec.config.score_columns import ScoredModel
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.extras import require_extra
 from distilvec.core.files import user_cache
 from distilvec.core.log import log
 from distilvec.evaluation.aggregate import ALSO, PROTOCOLS, type_averages, with_protocol
-from distilvec.evaluation.evaluator import MIXED, EmbeddingCache, Sample, Score
+from distilvec.evaluation.columns import Columns, Samples, make_columns, score_columns, takes_both
+from distilvec.evaluation.evaluator import EmbeddingCache, Sample, Score
 from distilvec.evaluation.mteb import find_tasks, import_mteb, mteb_scores
 from distilvec.evaluation.significance import score_interval
 from distilvec.evaluation.stored import stored_tasks, tasks_in_table
 from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import KNOWN_ITEM, TaskFailure
-from distilvec.pipeline.columns import Columns, Samples, make_columns, score_columns
 from distilvec.report.scores import complete_averages, problem_text, score_frame, score_remarks, score_table
 from distilvec.report.tables import html_list, to_html, to_text
 from distilvec.teachers.embedder import Embedder
@@ -205,9 +206,10 @@ def open_columns(
         student = stack.enter_context(open_one(model, key="model"))
         if teacher is not None and other is None:
             other = stack.enter_context(open_one(teacher, key="teacher"))
-        columns = make_columns(student, teacher=other)
-        if not mixed:
-            columns.pop(MIXED, None)
+        models: dict[ScoredModel, Embedder] = {"student": student}
+        if other is not None:
+            models["teacher"] = other
+        columns = {name: pair for name, pair in make_columns(models).items() if mixed or not takes_both(name)}
         if other is not None and "asymmetric" not in columns:
             dims = (
                 f"vectors of {shown(model)} have {student.dim} dimensions, those of {shown(teacher)} {other.dim}: no "

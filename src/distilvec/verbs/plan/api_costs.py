@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from distilvec.config.schema import TEACHER_COLUMNS, Role
+from distilvec.config.schema import Role
+from distilvec.config.score_columns import columns_with
 from distilvec.evaluation.tasks import embedded_texts
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.teachers.api_embedder import ApiEmbedder
@@ -63,7 +64,7 @@ def cost_lines(job: Job, teacher: Teacher, model: ApiEmbedder, missing: int) -> 
 
 def _evaluation_texts(job: Job, teacher: Teacher) -> list[str]:
     """Distinct texts with prompts that the evaluation sends; none if it does not score this teacher."""
-    if teacher is not job.teacher or not TEACHER_COLUMNS & {*job.recipe.evaluation.columns}:
+    if teacher is not job.teacher or not columns_with("teacher") & {*job.recipe.evaluation.columns}:
         return []
     texts: dict[tuple[Role, str], None] = {}
     for task in job.tasks:

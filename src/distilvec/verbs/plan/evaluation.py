@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from distilvec.config.schema import TEACHER_COLUMNS, Column, Role
+from distilvec.config.schema import Role
+from distilvec.config.score_columns import SCORE_COLUMNS, columns_with
 from distilvec.core.duration import duration
 from distilvec.core.spread import spread_items
 from distilvec.evaluation.tasks import RetrievalTask, Task, embedded_texts
@@ -93,8 +94,11 @@ def _columns_with_teacher(job: Job) -> list[str]:
     if not job.in_teacher_space or job.context.student_dim != job.teacher.info.dim:
         return []
     columns = job.recipe.evaluation.columns
-    by_model: dict[Column, Column] = {"untrained_asymmetric": "untrained", "asymmetric": "student", "mixed": "student"}
-    return [column for column, model in by_model.items() if column in columns and model not in columns]
+    names = []
+    for name, column in SCORE_COLUMNS.items():
+        if name in columns and len(column.models) > 1 and column.queries not in columns:
+            names.append(name)
+    return names
 
 
 def evaluation_lines(job: Job, student: SentenceTransformer, teacher: str | None) -> list[list[str]]:
@@ -105,7 +109,7 @@ def evaluation_lines(job: Job, student: SentenceTransformer, teacher: str | None
     names = ", ".join(task.name for task in job.tasks)
     count = "1 task" if len(job.tasks) == 1 else f"{len(job.tasks)} tasks"
     lines = [["evaluation", f"{count}: {names}"]]
-    if teacher is not None and TEACHER_COLUMNS & {*section.columns}:
+    if teacher is not None and columns_with("teacher") & {*section.columns}:
         lines.append(["  with the teacher", teacher])
     of_student = student_evaluation(job, student)
     if of_student is not None:

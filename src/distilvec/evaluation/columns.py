@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from distilvec.core.errors import DistilvecError
-from distilvec.core.files import write_file
+from distilvec.config.score_columns import SCORE_COLUMNS, ScoredModel
+from distilvec.core.errors import DistilvecError, user_error
 from distilvec.core.log import log, progress
 from distilvec.evaluation.aggregate import task_weights
 from distilvec.evaluation.evaluator import (
-    MIXED,
     EmbeddingCache,
     Request,
     Sample,
@@ -24,9 +18,8 @@ from distilvec.evaluation.evaluator import (
     requests,
     score_task,
 )
-from distilvec.evaluation.significance import average_interval
+from distilvec.evaluation.significance import ChangeInterval, average_interval
 from distilvec.evaluation.tasks import OF_AN_INDEX, Task, TaskFailure, embedded_texts
-from distilvec.report.values import REPORT_FORMAT, ChangeInterval
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.table_embedder import TableEmbedder
@@ -41,35 +34,24 @@ CHANGES = {  # columns: after, before
 }
 
 
-def make_columns(
-    student: Embedder,
-    untrained: Embedder | None = None,
-    teacher: Embedder | None = None,
-    in_teacher_space: bool = True,
-    projected: Embedder | None = None,
-) -> Columns:
-    """Return query and document embedders by model, for every column that there are models for.
+def make_columns(models: Mapping[ScoredModel, Embedder], in_teacher_space: bool = True) -> Columns:
+    """Return query and document embedders by column, for every column that there are models for.
 
-    - projected: the student behind the linear map into the teacher's space that its method has trained
-    - asymmetric: the student's queries against the teacher's documents; other tasks than retrieval repeat the student's
-      score. Needs a student in the teacher's space, with embeddings of the same dim.
-    - untrained_asymmetric: the same with the student before its training
-    - mixed: both models in every task (evaluator.py)
+    Two models need one space: the teacher's, with embeddings of one dim.
     """
     columns: Columns = {}
-    if teacher is not None:
-        columns["teacher"] = (teacher, teacher)
-    if untrained is not None:
-        columns["untrained"] = (untrained, untrained)
-    columns["student"] = (student, student)
-    if projected is not None:
-        columns["projected"] = (projected, projected)
-    if teacher is not None and in_teacher_space and teacher.dim == student.dim:
-        columns["asymmetric"] = (student, teacher)
-        if untrained is not None:
-            columns["untrained_asymmetric"] = (untrained, teacher)
-        columns[MIXED] = (student, teacher)
+    for name, column in SCORE_COLUMNS.items():
+        if not column.models <= models.keys():
+            continue
+        query, document = models[column.queries], models[column.documents]
+        if query is document or (in_teacher_space and query.dim == document.dim):
+            columns[name] = (query, document)
     return columns
+
+
+def takes_both(name: str) -> bool:
+    """Whether the column of this name takes both models in every task."""
+    return name in SCORE_COLUMNS and SCORE_COLUMNS[name].every_task
 
 
 def score_columns(
@@ -84,7 +66,7 @@ def score_columns(
     samples: Samples = {}
     tasks_by_model = {name: answered(tasks, name, *pair) for name, pair in columns.items()}
     for name, pair in columns.items():
-        for request in requests(tasks_by_model[name], *pair, mixed=name == MIXED):
+        for request in requests(tasks_by_model[name], *pair, mixed=takes_both(name)):
             embed_ahead(request, cache)
     with progress("evaluating", sum(map(len, tasks_by_model.values())), "tasks") as advance:
         done = 0
@@ -97,11 +79,14 @@ def score_columns(
                 advance(done, f"{name}: {task.name}")
                 done += 1
                 try:
-                    pair = embedders(task, query, document, name == MIXED)
+                    pair = embedders(task, query, document, takes_both(name))
                     score, samples[name][task.name] = score_task(task, *pair, cache)
                     scores[name].append(score)
-                except DistilvecError as error:
-                    problems.append(TaskFailure(task.name, str(error), name))
+                except Exception as error:
+                    problem = user_error(error)
+                    if problem is None:
+                        raise
+                    problems.append(TaskFailure(task.name, str(problem), name))
         advance(done)
     return scores, samples
 
@@ -127,7 +112,7 @@ def answered(tasks: Sequence[Task], name: str, query: Embedder, document: Embedd
     complete = []
     for task in tasks:
         missing = 0
-        pair = embedders(task, query, document, name == MIXED)
+        pair = embedders(task, query, document, takes_both(name))
         for embedder, (role, texts) in zip(pair, embedded_texts(task), strict=True):
             if isinstance(embedder, TableEmbedder):
                 missing += embedder.lacking(texts, role)
@@ -182,15 +167,3 @@ def _differences(
             averaged = [pairs[task] for task in weights]
             differences[average] = average_interval(averaged, list(weights.values()))
     return {task: ChangeInterval(interval.low, interval.high, interval.p) for task, interval in differences.items()}
-
-
-def write_samples(path: Path, samples: Mapping[str, Mapping[str, Sample]]) -> None:
-    """Write samples.npz, whole or not at all: arrays <model>/<task>/predicted and <model>/<task>/gold, the format."""
-    arrays: dict[str, Any] = {}
-    for model, by_task in samples.items():
-        for task, sample in by_task.items():
-            arrays[f"{model}/{task}/predicted"] = sample.predicted
-            arrays[f"{model}/{task}/gold"] = sample.gold
-    content = io.BytesIO()
-    np.savez_compressed(content, format=np.array(REPORT_FORMAT), **arrays)
-    write_file(path, content.getvalue(), path.name)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from distilvec.config import recipe as recipes
-from distilvec.config.base import MOST_ROWS, MOST_TOKENS, ModelName, Name, Section, Seed, WorkingPath
+from distilvec.config.base import MOST_ROWS, MOST_TOKENS, FolderOrId, Name, Section, Seed, WorkingPath
 from distilvec.config.messages import explain, invalid
 from distilvec.config.schema import MethodSection
 from distilvec.config.student import ExpertsSection
@@ -29,7 +29,7 @@ RESPONSE = "### Response:\n"
 class CausalTeacherSection(Section):
     """The teacher: a causal language model. It runs in every step."""
 
-    model: ModelName = Field(description="folder or hub id")
+    model: FolderOrId = Field(description="folder or hub id")
     revision: str | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
 
@@ -37,9 +37,9 @@ class CausalTeacherSection(Section):
 class CausalStudentSection(Section):
     """The trained language model: `model`, or a fresh one from `config`. The experts help training and do not ship."""
 
-    model: ModelName | None = Field(None, description="folder or hub id")
+    model: FolderOrId | None = Field(None, description="folder or hub id")
     config: dict[str, Any] | None = Field(None, description="a fresh model: a transformers config with 'model_type'")
-    tokenizer: ModelName | None = Field(None, description="only with 'config': folder or hub id")
+    tokenizer: FolderOrId | None = Field(None, description="only with 'config': folder or hub id")
     revision: str | None = None
     experts: ExpertsSection | None = Field(None, description="on the mean of the response's last hidden states")
 

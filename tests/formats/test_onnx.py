@@ -22,7 +22,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.formats import onnx as export
 from distilvec.formats.onnx import OnnxEmbedder, export_copy, export_onnx, parity
 from distilvec.models.experts import Experts
-from distilvec.models.limits import max_length
+from distilvec.models.parts import max_length
 from distilvec.students.attention import NAME
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder

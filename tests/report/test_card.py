@@ -18,7 +18,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config.student import ExpertsSection, StudentSection
 from distilvec.evaluation.overlap import Overlap, Share
-from distilvec.models import limits
+from distilvec.models import parts
 from distilvec.models.load import EXPERTS_FILE
 from distilvec.report import model_card as cards
 from distilvec.report.json_values import to_json
@@ -110,7 +110,7 @@ def test_a_student_without_a_limit_states_no_length(
     student: SentenceTransformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As T5's, whose positions are relative, with a teacher that states none: its tokenizer has a number for that."""
-    monkeypatch.setattr(limits, "position_limit", lambda backbone: None)
+    monkeypatch.setattr(parts, "position_limit", lambda backbone: None)
     for length in (10**6, 10**30):
         monkeypatch.setattr(student.tokenizer, "model_max_length", length)
         described = describe_student(student, "tiny")

@@ -27,7 +27,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from distilvec.config.student import StudentSection
 from distilvec.core.errors import DistilvecError
-from distilvec.models.limits import position_limit
+from distilvec.models.parts import position_limit
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.layers import layer_list
 

@@ -14,9 +14,8 @@ from distilvec.config.schema import TeacherSection
 from distilvec.config.student import StudentSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import OutputSpec
-from distilvec.models.limits import max_length
 from distilvec.models.load import load
-from distilvec.models.static import text_tokenizer
+from distilvec.models.parts import max_length, text_tokenizer
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.static import FREQUENT, frequency_weights, principal_components

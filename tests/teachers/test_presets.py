@@ -14,7 +14,7 @@ from distilvec.config import recipe
 from distilvec.config.presets import PRESETS, find_preset
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
-from distilvec.models.placement import is_placed
+from distilvec.models.settings import is_placed
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.open import load_teacher
 

@@ -16,7 +16,7 @@ import distilvec
 from distilvec.__main__ import run_command
 from distilvec.config.recipe import override
 from distilvec.data.sources import read_source
-from distilvec.models.placement import count_parameters
+from distilvec.models.weights import count_parameters
 from distilvec.report.advice import advice
 from distilvec.report.sections.use import next_commands
 from distilvec.verbs.distill import distill as distill_module

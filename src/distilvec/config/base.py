@@ -115,7 +115,7 @@ def _is_model_path(text: str, folder: Path) -> bool:
     return bool(glob.glob(pattern))  # noqa: PTH207 - it may be absolute
 
 
-ModelName = Annotated[str, PathMark(_is_model_path)]  # else an id of the hub
+FolderOrId = Annotated[str, PathMark(_is_model_path)]  # else an id of the hub
 # "teacher" is the teacher's model, also beside a folder of that name
 StudentModelName = Annotated[str, PathMark(lambda text, folder: text != "teacher" and _is_model_path(text, folder))]
 TeacherModelName = Annotated[str, PathMark(_is_model_path, unless="api")]  # there it is the server's name of a model

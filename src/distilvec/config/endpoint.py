@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import field_validator, model_validator
 
-from distilvec.config.base import ModelName, Section, key, refused
+from distilvec.config.base import FolderOrId, Section, key, refused
 
 # Words of a field's name: api_key, apiKey, API-Key
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -84,7 +84,7 @@ class EndpointSection(Section):
     timeout: float = key(60.0, "seconds to wait for an answer", gt=0, le=3600)
     retries: int = key(8, "of a request", ge=0, le=100)
     retry_seconds: float = key(1.0, "longest pause before the first retry; twice as long each time, to a minute", ge=0)
-    tokenizer: ModelName | None = key(None, "counts tokens for estimates: folder or hub id; else 4 bytes are a token")
+    tokenizer: FolderOrId | None = key(None, "counts tokens for estimates: folder or hub id; else 4 bytes are a token")
     price: float | None = key(None, "of a million tokens, in your currency", ge=0)
     most_tokens: int | None = key(None, "cap on the tokens of this teacher and corpus, over all resumed runs", gt=0)
     most_cost: float | None = key(None, "the cap in the currency of the price", gt=0)

@@ -11,9 +11,9 @@ from distilvec.config.api_teacher import ApiSection
 from distilvec.config.base import (
     BatchTokens,
     CodeName,
+    FolderOrId,
     IndexName,
     Mark,
-    ModelName,
     Name,
     Rows,
     Section,
@@ -89,7 +89,7 @@ class TeacherSection(Section):
     similarity: Similarity | None = key(
         None, "how vectors are compared; as the model or index states, 'cosine' where none is stated"
     )
-    made_by: ModelName | None = key(
+    made_by: FolderOrId | None = key(
         None, "the model or API (openai:MODEL, http://HOST/v1#MODEL) that made vectors: it embeds the texts they lack"
     )
     name: str | None = key(None, "name in reports; the model's id or folder name by default")
@@ -107,7 +107,7 @@ class TeacherSection(Section):
         None, "tokens in one teacher batch; by default 4,096, on a GPU 32,768, and fewer where memory does not suffice"
     )
     attention: Literal["own", "bidirectional"] = key("own", "'bidirectional' lifts a decoder's causal mask (LLM2Vec)")
-    adapters: list[ModelName] | None = key(None, "PEFT adapters, folders or hub ids, merged one after another")
+    adapters: list[FolderOrId] | None = key(None, "PEFT adapters, folders or hub ids, merged one after another")
     quantize: Literal["8bit", "4bit"] | None = key(None, "weights in 8 or 4 bits, with bitsandbytes")
     device_map: Literal["auto", "balanced", "sequential"] | dict[str, int | str] | None = key(
         None, "spread the layers over devices: a plan of accelerate, or modules with cpu, disk or a GPU's number"
@@ -195,8 +195,8 @@ class SourceSection(Section):
     text_key = "path"
     path: Path | None = key(None, "text, JSON Lines, CSV or Parquet, or a folder of these")
     url: str | None = key(None, "file or folder behind an address, such as s3://bucket/texts: docs/cluster.md")
-    tokenizer: ModelName | None = key(None, "every token of a tokenizer as a text: folder or hub id")
-    dataset: ModelName | None = key(None, "Hugging Face id or folder written by save_to_disk")
+    tokenizer: FolderOrId | None = key(None, "every token of a tokenizer as a text: folder or hub id")
+    dataset: FolderOrId | None = key(None, "Hugging Face id or folder written by save_to_disk")
     builtin: Literal["python-docstrings", "teacher"] | None = key(None, "'teacher': the texts of teacher.vectors")
     name: Name | None = key(None, "short name used in reports; the file's by default")
     role: Role = key("document", "the teacher's prompt that the texts get")

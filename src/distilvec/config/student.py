@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from distilvec.config.base import ModelName, Section, StudentModelName, Tokens, Units, VocabularySize, key, refused
+from distilvec.config.base import FolderOrId, Section, StudentModelName, Tokens, Units, VocabularySize, key, refused
 
 Pooling = Literal["mean", "cls", "lasttoken"]
 
@@ -67,7 +67,7 @@ class VocabularySection(Section):
         "trim",
         "tokens that the texts use (trim), with the target language's own (hybrid), or trained on the texts",
     )
-    tokenizer: ModelName | None = key(None, "an existing tokenizer instead: folder, id, tokenizer.json or .model")
+    tokenizer: FolderOrId | None = key(None, "an existing tokenizer instead: folder, id, tokenizer.json or .model")
     size: VocabularySize | None = key(
         None, "tokens in all, or as near as the texts allow; with trim all that they use by default"
     )
@@ -113,7 +113,7 @@ class StudentSection(Section):
     one_of = ("model", "config")
     model: StudentModelName | None = key(None, "folder or hub id; 'teacher': the teacher's backbone")
     config: dict[str, Any] | None = key(None, "a fresh backbone: transformers config with 'model_type'")
-    tokenizer: ModelName | None = key(None, "only with 'config': folder or hub id; vocabulary may replace its tokens")
+    tokenizer: FolderOrId | None = key(None, "only with 'config': folder or hub id; vocabulary may replace its tokens")
     revision: str | None = key(None, "branch, tag or commit of the hub")
     size: str | None = key(
         None,

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from distilvec.core.errors import explained
 from distilvec.models.load import load
-from distilvec.models.static import is_static, text_tokenizer, token_table
+from distilvec.models.parts import is_static, text_tokenizer, token_table
 
 _SAMPLE_SECONDS = 0.002
 MOST_SECONDS = 600.0  # of a memory measurement

@@ -24,7 +24,7 @@ from distilvec.evaluation.significance import average_interval, share_interval
 from distilvec.evaluation.speed import ROLE_TOKENS, Timing, interleaved
 from distilvec.evaluation.tasks import RetrievalTask, make_retrieval
 from distilvec.formats.onnx import LOGITS, Graph
-from distilvec.models.limits import max_length
+from distilvec.models.parts import max_length
 from distilvec.teachers.graph_embedder import GraphEmbedder, Runnable
 
 QUERIES, DOCUMENTS = 100, 200  # most queries, and documents unless their relevant ones are more

@@ -31,7 +31,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.evaluator import Progress
 from distilvec.evaluation.memory import MOST_SECONDS, ModelSize, machine_info, measure_size, random_tokens
 from distilvec.formats.onnx import OnnxEmbedder, export_copy, export_onnx
-from distilvec.models.limits import max_length
+from distilvec.models.parts import max_length
 
 ROLE_TOKENS: dict[Role, int] = {"query": 16, "document": 256}
 BATCH_SIZES, LENGTHS = (1, 2, 4, 8, 16, 24, 32), (16, 32, 64, 128, 256, 512)

@@ -31,9 +31,8 @@ from distilvec.core.task_head import TaskHead
 from distilvec.formats.read_back import PROBES
 from distilvec.formats.replace import real
 from distilvec.formats.sentence_transformers import in_float32
-from distilvec.models.limits import max_length
 from distilvec.models.load import evaluating
-from distilvec.models.static import is_static
+from distilvec.models.parts import is_static, max_length
 from distilvec.models.tokenizers import fill_empty_texts
 from distilvec.students.attention import NAME as OUR_ATTENTION
 from distilvec.students.task_head import AFTER_HEAD

@@ -29,10 +29,8 @@ from distilvec.models.adapters import check_base, merge_adapters, merge_own_adap
 from distilvec.models.bidirectional import lift_causal_mask
 from distilvec.models.complete import complete_weights
 from distilvec.models.experts import CONFIG, WEIGHTS, Experts
-from distilvec.models.limits import max_length, position_limit
-from distilvec.models.placement import placement
-from distilvec.models.settings import ModelSettings, setting_key
-from distilvec.models.static import is_static
+from distilvec.models.parts import is_static, max_length, position_limit
+from distilvec.models.settings import ModelSettings, placement, setting_key
 from distilvec.models.tokenizers import give_padding, lower_case, separate_pairs
 from distilvec.models.unreadable import (
     PROBE,

@@ -1,4 +1,4 @@
-"""Settings that a model is loaded with."""
+"""Settings that a model is loaded with: its own, weights in 8 or 4 bits, layers spread over devices and disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-MODEL_FILES = frozenset({"modules.json", "config.json", "adapter_config.json"})  # a model's folder has one of them
+import torch
+from sentence_transformers import SentenceTransformer
+
+from distilvec.core.extras import require_extra
 
 
 @dataclass(frozen=True)
@@ -52,3 +55,32 @@ def setting_key(key: str, setting: str) -> str:
     """
     section, dot, _ = key.rpartition(".")
     return f"{section}.{setting}" if dot else key
+
+
+def placement(settings: ModelSettings, device: str, key: str) -> dict[str, Any]:
+    """Keywords of `from_pretrained` for `quantize` and `device_map`; empty without both.
+
+    Such a model is loaded to its devices in the precision it computes in, and is not moved after that.
+    4-bit weights are NF4 (QLoRA, Dettmers et al. 2023), 8-bit ones LLM.int8 (Dettmers et al. 2022).
+    Errors: DistilvecError if bitsandbytes is missing.
+    """
+    if settings.quantize is None and settings.device_map is None:
+        return {}
+    dtype = torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
+    keywords: dict[str, Any] = {"dtype": dtype, "device_map": settings.device_map or {"": device}}
+    if settings.quantize is not None:
+        require_extra("quantize", setting_key(key, "quantize"))
+        from transformers import BitsAndBytesConfig
+
+        if settings.quantize == "4bit":
+            config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+        else:
+            config = BitsAndBytesConfig(load_in_8bit=True)
+        keywords["quantization_config"] = config
+    return keywords
+
+
+def is_placed(model: SentenceTransformer) -> bool:
+    """Whether `placement` has loaded this model: in 8 or 4 bits, or in parts on several devices or a disk."""
+    backbone = getattr(model[0], "auto_model", None)
+    return getattr(backbone, "hf_device_map", None) is not None or bool(getattr(backbone, "is_quantized", False))

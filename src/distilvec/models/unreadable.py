@@ -15,9 +15,8 @@ from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.errors import DistilvecError, explain, explained, first_line
 from distilvec.core.files import files_below
-from distilvec.models.limits import max_length
-from distilvec.models.settings import MODEL_FILES
-from distilvec.models.static import is_static, text_tokenizer, tokens_without_row
+from distilvec.core.model_name import MODEL_FILES
+from distilvec.models.parts import is_static, max_length, text_tokenizer, tokens_without_row
 
 Kind = Literal["model", "tokenizer", "adapter", "causal language model"]
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)  # for these the message names the model, not the missing file

@@ -16,13 +16,11 @@ from distilvec.core.info import UNLIMITED, StudentInfo, TeacherInfo
 from distilvec.core.log import log
 from distilvec.data.corpus import Corpus
 from distilvec.models.experts import Experts
-from distilvec.models.limits import max_length
 from distilvec.models.load import folder_of, resolve_model
-from distilvec.models.mapped import map_weights
-from distilvec.models.placement import count_parameters
-from distilvec.models.static import is_static, text_tokenizer
+from distilvec.models.parts import is_static, max_length, text_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.models.unreadable import Kind, readable
+from distilvec.models.weights import count_parameters, map_weights
 from distilvec.pipeline.job import errors_of
 from distilvec.pipeline.loaded import LoadedModels
 from distilvec.pipeline.precision import hardware_dtype, is_open

@@ -38,7 +38,7 @@ from distilvec.evaluation.overlap import (
 from distilvec.evaluation.stored import draw_stored
 from distilvec.evaluation.tasks import StoredTask
 from distilvec.evaluation.text_distances import row_batches
-from distilvec.models.limits import max_length
+from distilvec.models.parts import max_length
 from distilvec.pipeline.caches import cached_vectors
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.prepare import tokenize

@@ -15,7 +15,7 @@ class LoadedModels:
     """Models in memory; None for those that have to be loaded or built.
 
     teacher: loaded for its description, and not used yet; `section` is the recipe's, with its precision.
-    untrained: the student, built for its description, and not used yet; its weights are mapped (models/mapped.py).
+    untrained: the student, built for its description, and not used yet; its weights are mapped (models/weights.py).
     start: a copy of the student from before its training, mapped as well, and then on any device.
     student: the best student, loaded from the run folder, on any device.
     """

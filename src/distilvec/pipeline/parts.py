@@ -24,8 +24,8 @@ from distilvec.evaluation.margin import LEAST_POINTS, Margin, MarginPoint, margi
 from distilvec.evaluation.speed import Speed, Timing, measure_speed
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts
 from distilvec.evaluation.text_distances import TextDistances, farthest_texts, spread_rows, text_distances
-from distilvec.models.placement import is_placed
-from distilvec.models.static import text_tokenizer
+from distilvec.models.parts import text_tokenizer
+from distilvec.models.settings import is_placed
 from distilvec.pipeline.judgement import embed_rows
 from distilvec.pipeline.student import load_saved
 from distilvec.report.json_values import from_json

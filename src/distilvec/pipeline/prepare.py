@@ -21,10 +21,9 @@ from distilvec.core.outputs import OutputSpec
 from distilvec.core.processes import main_first
 from distilvec.data.corpus import Corpus
 from distilvec.data.tokens import TokenStore, build_tokens
-from distilvec.models.limits import max_length
-from distilvec.models.mapped import load_mapped
-from distilvec.models.static import is_static, text_tokenizer
+from distilvec.models.parts import is_static, max_length, text_tokenizer
 from distilvec.models.tokenizers import expect_boundary, tokenizer_hash
+from distilvec.models.weights import load_mapped
 from distilvec.pipeline.caches import fill, open_cache, push_cache, reads_tokens
 from distilvec.pipeline.data import PreparedData, ReadyTeacher
 from distilvec.pipeline.job import Job, Teacher

@@ -14,8 +14,8 @@ from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import Corpus
 from distilvec.formats.replace import damaged_files
 from distilvec.models.load import load, load_tokenizer
-from distilvec.models.mapped import map_weights
 from distilvec.models.unreadable import readable
+from distilvec.models.weights import map_weights
 from distilvec.pipeline.job import Job
 from distilvec.students.build import build_student, source_name, with_dropout
 from distilvec.students.encoder import Encoder

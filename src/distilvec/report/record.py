@@ -21,8 +21,7 @@ from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.overlap import Judgement
 from distilvec.formats.replace import RECORD
-from distilvec.models.limits import max_length
-from distilvec.models.static import is_static, token_table
+from distilvec.models.parts import is_static, max_length, token_table
 from distilvec.report.json_values import from_json, read_value, to_json
 from distilvec.train.metrics import Metric
 

@@ -37,8 +37,8 @@ from distilvec.core.objective import Projection
 from distilvec.models.adapters import merge_adapters
 from distilvec.models.bidirectional import lift_causal_mask
 from distilvec.models.experts import Experts
-from distilvec.models.limits import lengthen, position_limit, stated_positions
 from distilvec.models.load import load_backbone, load_tokenizer, resolve_model, role_prompts, with_owner
+from distilvec.models.parts import lengthen, position_limit, stated_positions
 from distilvec.models.tokenizers import give_padding
 from distilvec.models.unreadable import refuse_several_parts
 from distilvec.students.after_pooling import has_own_modules, kept_modules, why_not_kept

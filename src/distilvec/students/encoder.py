@@ -20,7 +20,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import LayerPooling, ModelOutputs, OutputSpec
 from distilvec.core.precision import full_precision
 from distilvec.models.experts import Experts
-from distilvec.models.static import is_static
+from distilvec.models.parts import is_static
 from distilvec.students.attention import has_interface, install_attention, recording
 from distilvec.students.dropout import install_fast_dropout
 from distilvec.students.pooling import KINDS, Pool, pool_states, pooling_inputs, pooling_weights

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.info import UNLIMITED
 from distilvec.core.vectors import cosine_pairs
-from distilvec.models.limits import max_length
+from distilvec.models.parts import max_length
 
 Array = np.ndarray[Any, Any]
 Ids = Callable[[Sequence[int]], Sequence[str]]

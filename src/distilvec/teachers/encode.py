@@ -22,9 +22,8 @@ from transformers import PreTrainedModel
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.core.threads import map_on_threads
-from distilvec.models.limits import max_length
 from distilvec.models.load import evaluating
-from distilvec.models.static import text_tokenizer
+from distilvec.models.parts import max_length, text_tokenizer
 from distilvec.models.tokenizers import blank_token, expect_boundary
 
 CPU_TOKENS = 1024  # more in a batch falls out of the processor's cache, and takes more memory

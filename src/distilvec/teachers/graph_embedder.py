@@ -17,9 +17,8 @@ from distilvec.core.info import Role
 from distilvec.core.similarity import Similarity
 from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, tokenize
 from distilvec.formats.openvino import OpenvinoEmbedder
-from distilvec.models.limits import max_length
 from distilvec.models.load import load_model, model_similarity, role_prompts
-from distilvec.models.static import tokens_without_row
+from distilvec.models.parts import max_length, tokens_without_row
 from distilvec.teachers.encode import EmbeddedBatch, check_tokens, collect, cut_dimensions
 
 BATCH = 8

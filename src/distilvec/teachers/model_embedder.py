@@ -23,7 +23,6 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.info import Role, TeacherInfo
 from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus
-from distilvec.models.limits import max_length
 from distilvec.models.load import (
     evaluating,
     folder_of,
@@ -34,8 +33,8 @@ from distilvec.models.load import (
     role_prompts,
     unused_prompts,
 )
+from distilvec.models.parts import max_length, tokens_without_row
 from distilvec.models.settings import ModelSettings, setting_key
-from distilvec.models.static import tokens_without_row
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.models.unreadable import PROBE, check_vector, vector_expected
 from distilvec.teachers.cache.evaluation_vectors import open_evaluation_cache, stored_batches

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from distilvec.models.settings import MODEL_FILES
+from distilvec.core.model_name import MODEL_FILES
 from distilvec.teachers.indexes.address import is_index, nothing_to_read
 
 Kind = Literal["model", "export", "table", "api"]

@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedTokenizerFast
 
 from distilvec.core.errors import DistilvecError
-from distilvec.models.static import is_static, token_table
+from distilvec.models.parts import is_static, token_table
 from distilvec.vocabulary.pieces import Pieces
 
 Texts = Mapping[str, Sequence[str]]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from distilvec.core.errors import DistilvecError
-from distilvec.models.limits import lengthen, position_limit, position_table
+from distilvec.models.parts import lengthen, position_limit, position_table
 from distilvec.vocabulary.edit import swap_ids
 from distilvec.vocabulary.pieces import OPTION, Pieces, Surface
 

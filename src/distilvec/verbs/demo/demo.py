@@ -37,7 +37,7 @@ from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.parity import sample_task
 from distilvec.evaluation.tasks import RetrievalTask
 from distilvec.formats.replace import real
-from distilvec.models.limits import max_length
+from distilvec.models.parts import max_length
 from distilvec.pipeline.local import with_local_tables
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import cache_root

@@ -22,7 +22,7 @@ from distilvec.core.info import UNLIMITED
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.data.corpus import validation_line
 from distilvec.data.tokens import TokenStore
-from distilvec.models.static import is_static, text_tokenizer
+from distilvec.models.parts import is_static, text_tokenizer
 from distilvec.pipeline.caches import begun_cache, bytes_of_a_text, missing_rows, reads_tokens, token_source
 from distilvec.pipeline.data import ReadyTeacher, training_data
 from distilvec.pipeline.job import Job, Teacher

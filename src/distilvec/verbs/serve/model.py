@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.models.load import model_name
-from distilvec.models.static import is_static, text_tokenizer, tokens_without_row
+from distilvec.models.parts import is_static, text_tokenizer, tokens_without_row
 from distilvec.teachers.graph_embedder import GraphEmbedder, model_folder
 from distilvec.teachers.model_embedder import CHARACTERS_A_TOKEN, ModelEmbedder, RoutedEmbedder
 from distilvec.teachers.open import expect_kind, open_embedder

@@ -1,17 +1,28 @@
-"""Weights that wait: a model in memory whose weights lie in a file until they are used."""
+"""Weights of a model in memory: their number, and the file that they lie in while they wait."""
 
 from __future__ import annotations
 
+import math
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from distilvec.core.log import log
 
 ALIGNMENT = 64  # bytes
+
+
+def count_parameters(weights: Iterable[Tensor]) -> int:
+    """Number of parameters; of 4-bit weights, which are stored two in a byte, their own number."""
+    count = 0
+    for weight in weights:
+        state = getattr(weight, "quant_state", None)
+        count += math.prod(getattr(state, "shape", weight.shape))
+    return count
 
 
 def map_weights(model: nn.Module, folder: Path) -> None:

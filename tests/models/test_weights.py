@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from distilvec.models.mapped import load_mapped, map_weights
+from distilvec.models.weights import load_mapped, map_weights
 
 
 class Tied(nn.Module):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from distilvec.evaluation.memory import measure_memory
-from distilvec.verbs.run.launch import launch
+from distilvec.verbs.run.command import launch
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from distilvec.config import recipe as recipes
 from distilvec.core.errors import Interrupted
 from distilvec.core.run_folder import RunFolder
 from distilvec.train.metrics import read_metrics
-from distilvec.verbs.run import launch
+from distilvec.verbs.run import command as run_command
 from distilvec.verbs.run.sweep import read_sweep
 
 
@@ -49,7 +49,7 @@ def test_a_killed_process_ends_all_and_ctrl_c_leaves_a_checkpoint(tiny_recipe, t
 
 
 def test_after_a_signal_a_process_has_the_time_that_it_needs(tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "GRACE", 0.2)
+    monkeypatch.setattr(run_command, "GRACE", 0.2)
     quick = "import signal, sys; signal.signal(2, lambda *_: sys.exit(130)); print(1, flush=True); signal.pause()"
     slow = quick.replace("sys.exit(130)", f"(time.sleep(1), open({str(tmp_path / 'done')!r}, 'w'), sys.exit(130))")
     children = [
@@ -66,8 +66,8 @@ def test_after_a_signal_a_process_has_the_time_that_it_needs(tmp_path, monkeypat
             raise signaled
         sleep(seconds)
 
-    monkeypatch.setattr(launch.time, "sleep", interrupted)
-    launch._wait(children)
+    monkeypatch.setattr(run_command.time, "sleep", interrupted)
+    run_command._wait(children)
     assert (tmp_path / "done").exists() and [child.returncode for child in children] == [130, 130]
     for child in children:
         child.stdout.close()

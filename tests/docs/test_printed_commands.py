@@ -26,7 +26,7 @@ from distilvec.pipeline.run import run
 from distilvec.teachers.cache.journal import JOURNAL, read_journal
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.verbs.demo import demo
-from distilvec.verbs.demo.web_runtime import find_runtime
+from distilvec.verbs.demo.demo import find_runtime
 from distilvec.verbs.run.sweep import expand, run_sweep
 
 CODE = re.compile(r"<pre id=\"code-(?:load-the-student|predict|next)\"[^>]*><code>(.*?)</code></pre>", re.DOTALL)

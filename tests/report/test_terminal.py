@@ -27,7 +27,7 @@ from distilvec.report.comparison import leaderboard
 from distilvec.report.json_values import from_json
 from distilvec.report.sections.speed import speed_text
 from distilvec.report.tables import text_table
-from distilvec.report.values import Vocabulary
+from distilvec.report.values import VocabularyChange
 
 TASKS = [
     "STSBenchmark", "Banking77Classification", "SprintDuplicateQuestions", "cranfield", "NFCorpus", "TwentyNewsgroups", "sick-r", "mrpc",  # noqa: E501
@@ -67,7 +67,7 @@ def test_real_outputs_fit(width, monkeypatch, capsys):
     show_table(["", "tiny"], [["run folder", "/home/" + "long/" * 30], ["texts", "12,000 (300 held out)"]])
     content = sample_vocabulary()
     content["notes"] = []
-    show_tokenizers(from_json(Vocabulary, content))
+    show_tokenizers(from_json(VocabularyChange, content))
     lines = capsys.readouterr().out.splitlines()
     assert max(cell_len(line) for line in lines if "│" in line) <= width
     text = "\n".join(lines)

@@ -10,7 +10,7 @@ from distilvec.cli.terminal import show_tokenizers
 from distilvec.report.html import render_page
 from distilvec.report.json_values import from_json
 from distilvec.report.sections import vocabulary as shown
-from distilvec.report.values import Vocabulary
+from distilvec.report.values import VocabularyChange
 from distilvec.report.write import draw_comparison
 from tests.report.comparison_sample import sample_comparison
 from tests.report.report_sample import as_report, sample_report
@@ -21,15 +21,15 @@ pytest.importorskip("matplotlib")
 
 
 def note(content):
-    return shown.note(from_json(Vocabulary, content))
+    return shown.note(from_json(VocabularyChange, content))
 
 
 def tables(content):
-    return shown.tables(from_json(Vocabulary, content))
+    return shown.tables(from_json(VocabularyChange, content))
 
 
 def vocabulary_figure(content):
-    return shown.vocabulary_figure(from_json(Vocabulary, content))
+    return shown.vocabulary_figure(from_json(VocabularyChange, content))
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_what_is_not_known_is_left_out(content):
 
 def test_on_a_terminal(content, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    show_tokenizers(from_json(Vocabulary, content))
+    show_tokenizers(from_json(VocabularyChange, content))
     printed = capsys.readouterr().out
     assert all(text in printed for text in ("301.319", "attention", "2.35", "33.4%"))
 

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from distilvec.verbs.serve.batcher import Batcher, Overloaded
+from distilvec.verbs.serve.model import Batcher, Overloaded
 
 
 class Slow:

@@ -29,9 +29,8 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation import parity
 from distilvec.evaluation.search import top_k
 from distilvec.formats.sentence_transformers import save_student
-from distilvec.verbs.demo import demo, web_runtime
-from distilvec.verbs.demo.demo import megabytes, quantized, write_demo
-from distilvec.verbs.demo.web_runtime import PACKAGES, find_runtime
+from distilvec.verbs.demo import demo
+from distilvec.verbs.demo.demo import PACKAGES, find_runtime, megabytes, quantized, write_demo
 
 pytest.importorskip("onnxruntime")
 CACHE = Path.home() / ".cache" / "distilvec" / "tests"
@@ -310,7 +309,7 @@ def test_what_cannot_be_shown_is_refused_before_the_work(world, copy, tmp_path, 
     far = {**world.recipe, "teacher": {**world.recipe["teacher"], "similarity": "euclidean"}}
     (other / "recipe.yaml").write_text(yaml.safe_dump(far))
     refuse(r"^\[demo\] plain compares vectors by their distance", other)
-    monkeypatch.setattr(web_runtime.shutil, "which", lambda name: None)
+    monkeypatch.setattr(demo.shutil, "which", lambda name: None)
     refuse(r"^\[demo\] npm was not found.*--runtime", runtime=None)
 
 

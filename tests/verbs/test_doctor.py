@@ -9,8 +9,8 @@ import pytest
 
 from distilvec.__main__ import run_command
 from distilvec.core import extras
-from distilvec.verbs.doctor import checks
-from distilvec.verbs.doctor.checks import Check, diagnose
+from distilvec.verbs import doctor
+from distilvec.verbs.doctor import Check, diagnose
 
 
 @pytest.fixture
@@ -56,26 +56,26 @@ def test_the_size_of_the_cache_is_shown(tmp_path, monkeypatch):
     with (folder / "teachers" / "vectors.npy").open("wb") as file:
         file.truncate(3 * 2**30)  # takes no space
     monkeypatch.setenv("DISTILVEC_CACHE", str(folder))
-    assert "3.0 GB" in checks.check_cache()[0].value
+    assert "3.0 GB" in doctor.check_cache()[0].value
 
 
 def test_a_missing_extra_is_noted_with_its_command(monkeypatch):
     monkeypatch.setitem(extras.PACKAGES, "onnx", ("onnx", "no_such_package"))
-    noted = next(check for check in checks.check_extras() if check.name == "extra onnx")
+    noted = next(check for check in doctor.check_extras() if check.name == "extra onnx")
     assert noted.state == "note" and "pip install" in noted.fix and "[onnx]" in noted.fix
 
 
 def test_a_hub_that_does_not_answer_is_noted(monkeypatch):
     """The fixture no_network refuses the connection."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    (check,) = checks.check_hub()
+    (check,) = doctor.check_hub()
     assert check.state == "note" and "cannot be reached" in check.value
 
 
 def test_wrong_and_missing_versions_are_named(monkeypatch):
     needed = ["numpy>=99", "no-such-package", 'another>=1; extra == "onnx"', "torch>=1"]
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: needed)
-    wrong, missing = checks.wrong_versions()
+    wrong, missing = doctor.wrong_versions()
     assert wrong.startswith("numpy is ") and ">=99" in wrong
     assert missing == "no-such-package is missing"
 
@@ -84,7 +84,7 @@ def test_a_check_that_fails_is_broken_and_the_others_go_on(offline, monkeypatch)
     def fail() -> list[Check]:
         raise ImportError("libcudart.so is missing")
 
-    monkeypatch.setattr(checks, "check_gpu", fail)
+    monkeypatch.setattr(doctor, "check_gpu", fail)
     found = {check.name: check for check in diagnose()}
     assert found["gpu"].state == "broken" and "libcudart.so" in found["gpu"].value
     assert "hub" in found

@@ -33,8 +33,8 @@ from benchmarks.serve import measure
 from distilvec.__main__ import run_command
 from distilvec.formats.onnx import export_onnx
 from distilvec.teachers.api_embedder import named_api
+from distilvec.verbs.serve.app import Limits, RequestError, read_body
 from distilvec.verbs.serve.model import ServedModel
-from distilvec.verbs.serve.requests import Limits, RequestError, read_body
 from distilvec.verbs.serve.server import TimedProtocol, take_address
 
 pytestmark = pytest.mark.usefixtures("loopback")

@@ -21,8 +21,7 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, ByT5To
 from distilvec.cli.app import app
 from distilvec.core.errors import DistilvecError
 from distilvec.models.load import resolve_model
-from distilvec.verbs.transplant.budget import _fixed, _sizes, some_of_each
-from distilvec.verbs.transplant.transplant import _card, rows_line
+from distilvec.verbs.transplant.transplant import _card, _fixed, _sizes, rows_line, some_of_each
 
 TEXTS = make_texts(300)
 

@@ -25,7 +25,7 @@ from distilvec.report.tables import ABSENT, NARROWEST, text_table, to_text
 if TYPE_CHECKING:
     from distilvec.pipeline.opened_run import Run
     from distilvec.report.comparison import Comparison
-    from distilvec.report.values import Vocabulary
+    from distilvec.report.values import VocabularyChange
     from distilvec.verbs.export.export import Exported
 
 PATHS = ("run", "report")  # of Run.lines
@@ -139,7 +139,7 @@ def show_comparison(comparison: Comparison) -> None:
     print_result(comparison_text(comparison))
 
 
-def show_tokenizers(content: Vocabulary) -> None:
+def show_tokenizers(content: VocabularyChange) -> None:
     """Two tokenizers side by side, table by table."""
     from distilvec.report.sections.vocabulary import note, tables
 

@@ -29,7 +29,7 @@ from distilvec.models.settings import is_placed
 from distilvec.pipeline.judgement import embed_rows
 from distilvec.pipeline.student import load_saved
 from distilvec.report.json_values import from_json
-from distilvec.report.values import Compression, Vocabulary
+from distilvec.report.values import Compression, VocabularyChange
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
@@ -216,10 +216,10 @@ def experts(models: Models) -> Experts | None:
     return experts_report(models.student, models.groups)
 
 
-def vocabulary(models: Models) -> Vocabulary | None:
+def vocabulary(models: Models) -> VocabularyChange | None:
     """Compare the tokenizers of teacher and student on the corpus; None for one tokenizer."""
     content = vocabulary_report(models.teacher, models.student, models.corpus)
-    return from_json(Vocabulary, content) if content else None
+    return from_json(VocabularyChange, content) if content else None
 
 
 def texts(models: Models) -> TextDistances | None:

@@ -28,7 +28,7 @@ from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS, TaskFailure
 from distilvec.report.overlap import overlap_sentence
 from distilvec.report.record import RunRecord
 from distilvec.report.tables import Cell, Table, make_table, number, number_cell, to_frame, words
-from distilvec.report.values import Changes, Verdict, Vocabulary
+from distilvec.report.values import Changes, Verdict, VocabularyChange
 
 T = TypeVar("T")
 
@@ -303,7 +303,7 @@ def make_verdict(
     changes: Changes | None = None,
     speed: Speed | None = None,
     record: RunRecord | None = None,
-    vocabulary: Vocabulary | None = None,
+    vocabulary: VocabularyChange | None = None,
 ) -> Verdict:
     """Return the verdict on a student. `changes` are the student's against the teacher.
 

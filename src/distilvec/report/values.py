@@ -165,7 +165,7 @@ class VocabularySide:
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class VocabularyChange:
     """Two tokenizers compared. `names`: how the page calls before and after."""
 
     before: VocabularySide
@@ -277,7 +277,7 @@ class Report:
     margin: Margin | None = None
     speed: Speed | None = None
     experts: Experts | None = None
-    vocabulary: Vocabulary | None = None
+    vocabulary: VocabularyChange | None = None
     texts: TextDistances | None = None
     verdict: Verdict | None = None
     marks: Marks = field(default_factory=Marks)

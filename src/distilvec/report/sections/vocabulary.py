@@ -7,7 +7,7 @@ from typing import Any
 from distilvec.report.figures import DotPoint, dots_figure
 from distilvec.report.section import Figure, Section, make_section
 from distilvec.report.tables import Table, lookup, make_table, number
-from distilvec.report.values import Report, Vocabulary
+from distilvec.report.values import Report, VocabularyChange
 
 SIDES = ("before", "after")
 MOST_DRAWN = 24  # languages in the figure: those with most text
@@ -45,7 +45,7 @@ def section(report: Report) -> Section | None:
     return make_section("Vocabulary", note(vocabulary), figure, *shown)
 
 
-def tables(vocabulary: Vocabulary) -> list[Table]:
+def tables(vocabulary: VocabularyChange) -> list[Table]:
     """Return the table by language, if there are texts, and the table of vocabularies and parameters."""
     names = vocabulary.names
     sides = [
@@ -65,7 +65,7 @@ def tables(vocabulary: Vocabulary) -> list[Table]:
     return [make_table("length-table", "Tokens by language", rows, columns | SAVED), measures]
 
 
-def _one_language(vocabulary: Vocabulary) -> Table:
+def _one_language(vocabulary: VocabularyChange) -> Table:
     """Return the tokens of a single language: a row for each measure, a column for each tokenizer."""
     ((name, language),) = vocabulary.languages.items()
     sides = [{"name": vocabulary.names[side], "side": getattr(language, side)} for side in SIDES]
@@ -76,7 +76,7 @@ def _one_language(vocabulary: Vocabulary) -> Table:
     return make_table("length-table", caption, sides, columns, across=True)
 
 
-def note(vocabulary: Vocabulary) -> str:
+def note(vocabulary: VocabularyChange) -> str:
     """Return the change of the sequences' mean length over all languages; "" without texts."""
     lengths = [language.saved.length for language in vocabulary.languages.values()]
     saved = [length for length in lengths if length is not None]
@@ -93,7 +93,7 @@ def note(vocabulary: Vocabulary) -> str:
     return " ".join([*sentences, *vocabulary.notes])
 
 
-def vocabulary_figure(vocabulary: Vocabulary) -> Figure | None:
+def vocabulary_figure(vocabulary: VocabularyChange) -> Figure | None:
     """Return the tokens per word, or per text where words are not defined everywhere; None for fewer than two."""
     languages = {
         name: language for name, language in vocabulary.languages.items() if language.before.mean_length is not None

@@ -46,9 +46,8 @@ def serve(
     with take_address(host, port) as place:
         from distilvec.core.device import return_memory
         from distilvec.core.log import log
-        from distilvec.verbs.serve.app import make_app
+        from distilvec.verbs.serve.app import Limits, make_app
         from distilvec.verbs.serve.model import ServedModel
-        from distilvec.verbs.serve.requests import Limits
 
         limits = Limits(body=int(max_body * 1e6), texts=max_texts, batch_texts=max_batch, truncate=truncate)
         return_memory()

@@ -92,7 +92,7 @@ def transplant(
         from distilvec.core.errors import DistilvecError
         from distilvec.core.extras import require_extra
         from distilvec.report.json_values import from_json
-        from distilvec.report.values import Vocabulary
+        from distilvec.report.values import VocabularyChange
         from distilvec.students.design import parse_size
         from distilvec.verbs.transplant.transplant import (
             distance_line,
@@ -118,7 +118,7 @@ def transplant(
             teacher, section, sources, out, max_length, overwrite=overwrite, trust_remote_code=trust_remote_code,
             rank=rank, budget=parameters, languages=stated_languages(texts or []),
         )  # fmt: skip
-    show_tokenizers(from_json(Vocabulary, found["compared"]))
+    show_tokenizers(from_json(VocabularyChange, found["compared"]))
     print(f"{out}: {rows_line(found)}")
     if line := distance_line(found, teacher, out):
         print(line)

@@ -1,8 +1,7 @@
-"""What `distilvec doctor` looks at. Nothing is installed, downloaded or left behind."""
+"""`distilvec doctor`: whether this machine can do the work, and how fast. Nothing is installed or left behind."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import shutil
 import tempfile
@@ -11,6 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import typer
+
+from distilvec.cli.options import JsonFile, check_outputs
+from distilvec.cli.output import write_result
 from distilvec.core.errors import first_line
 from distilvec.core.extras import PACKAGES, install_command, missing_packages
 from distilvec.core.files import folder_bytes, user_cache
@@ -68,7 +71,7 @@ def check_packages() -> list[Check]:
     from distilvec import __version__
 
     checks = [
-        Check("distilvec", f"{__version__}, Python {platform.python_version()}, {Path(__file__).parents[2]}"),
+        Check("distilvec", f"{__version__}, Python {platform.python_version()}, {Path(__file__).parents[1]}"),
         Check("torch", torch.__version__),
         Check("transformers", f"{transformers.__version__}, sentence-transformers {sentence_transformers.__version__}"),
     ]
@@ -81,6 +84,8 @@ def check_packages() -> list[Check]:
 
 def wrong_versions() -> list[str]:
     """Return what is missing or has another version than distilvec's installed metadata asks for."""
+    import importlib.metadata
+
     from packaging.requirements import Requirement
 
     try:
@@ -219,3 +224,32 @@ def list_environment() -> list[Check]:
     """Show the variables that change where files go or how fast the work is, if any is set."""
     variables = [f"{name}={os.environ[name]}" for name in ENVIRONMENT if name in os.environ]
     return [Check("environment", ", ".join(variables))] if variables else []
+
+
+def doctor(json_file: JsonFile = None) -> None:
+    """Check this machine for what a run needs.
+
+    Versions, processor, GPU, memory, disk, cache, optional packages, the hub. Exit status 1 if something that every run
+    needs is broken. What is only noted costs speed, or a feature.
+    """
+    check_outputs([("--json", json_file)])
+
+    from dataclasses import asdict
+
+    from distilvec.cli.terminal import print_result, show_table
+    from distilvec.verbs.doctor import diagnose
+
+    checks = diagnose()
+    broken = [check for check in checks if check.state == "broken"]
+    write_result(json_file, {"healthy": not broken, "checks": [asdict(check) for check in checks]})
+
+    show_table(["", "this machine"], [[check.name, check.value] for check in checks])
+    noted = [check for check in checks if check.state == "note"]
+    if noted:
+        print_result()
+    for check in noted:
+        print_result(f"{check.name}: {check.fix}")
+    for check in broken:
+        print_result(f"distilvec: [{check.name}] {check.value}. {check.fix}", error=True)
+    if broken:
+        raise typer.Exit(1)

@@ -1,1 +1,0 @@
-"""`distilvec doctor`: whether this machine can do the work, and how fast."""

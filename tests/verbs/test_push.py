@@ -162,7 +162,7 @@ def test_refusals_of_the_hub_leave_nothing(pushed):
     hub, answers = pushed
     keys = {
         "unknown license": "[README.md] the hub refuses the card: ", "wrong card": "[README.md] ",
-        "another owner": "[token] the token may not write to somebody/never.",
+        "another owner": "[token] http://127.0.0.1",
         "refused": "[token] http://127.0.0.1", "no token": "[token] no token of the hub was found.",
     }  # fmt: skip
     for name, beginning in keys.items():

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, constants, get_token
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.errors import DistilvecError, about, first_line
 from distilvec.core.escape import quoted
 from distilvec.core.files import is_hidden
 from distilvec.core.log import log
@@ -89,10 +88,8 @@ def push_model(
     The token is that of HF_TOKEN or of `hf auth login`. Errors: DistilvecError for a folder without a model, weights or
     card, a card without a license or that the hub refuses, an existing repository, and every refusal of the hub.
     """
-    try:
+    with about("repo_id", repo):
         validate_repo_id(repo)
-    except HFValidationError as error:
-        raise DistilvecError(f"{first_line(error)}. Expected OWNER/NAME.", key="repo_id") from None
     files = model_files(model)
     card = checked_card(model, license)
     if constants.is_offline_mode():
@@ -102,9 +99,24 @@ def push_model(
             "no token of the hub was found.", "Log in with `hf auth login`, or set HF_TOKEN.", key="token"
         )
     api = HfApi()
-    with _refusals(repo):
-        _validate(card)
-        repo = api.create_repo(repo, private=not public, exist_ok=update).repo_id
+    with about("hub", f"{constants.ENDPOINT}/{repo}"):
+        try:
+            card.validate()  # the hub is asked
+        except ValueError as error:
+            reasons = " ".join(str(error).split())[:300].rstrip(" .")
+            raise DistilvecError(f"the hub refuses the card: {reasons}.", "Correct the card.", key=CARD) from error
+        try:
+            repo = api.create_repo(repo, private=not public, exist_ok=update).repo_id
+        except HfHubHTTPError as error:
+            status = error.response.status_code
+            if status == 409:
+                fix = "Choose another name, or push into it with --update."
+                raise DistilvecError(f"{repo} exists on the hub.", fix, key="repo_id") from error
+            if status in (401, 403):
+                fix = "Log in again (`hf auth login`), or set HF_TOKEN to a token that may write there."
+                problem = f"{constants.ENDPOINT} refuses the token for {repo}."
+                raise DistilvecError(problem, fix, key="token") from error
+            raise
         private = bool(api.repo_info(repo).private)
         if not (private or public):
             raise DistilvecError(f"{repo} exists and is public.", "Push into it with --public.", key="--public")
@@ -241,52 +253,3 @@ def hub_card(card: str, repo: str, revision: str | None = None) -> str:
     # TaskModel takes a folder alone
     task_model = f"from huggingface_hub import snapshot_download\nmodel = TaskModel(snapshot_download({source}))"
     return card.replace(f"model = TaskModel{folder}", task_model).replace(folder, f"({source})")
-
-
-@contextmanager
-def _refusals(repo: str) -> Iterator[None]:
-    """Turn refusals of the hub, and failures of the network, into a DistilvecError."""
-    try:
-        yield
-    except DistilvecError:
-        raise
-    except HfHubHTTPError as error:
-        status = getattr(error.response, "status_code", None)
-        if status == 401:
-            raise DistilvecError(
-                f"{constants.ENDPOINT} refuses the token.",
-                "Log in again (`hf auth login`), or correct HF_TOKEN.",
-                key="token",
-            ) from error
-        if status == 403:
-            raise DistilvecError(
-                f"the token may not write to {repo}.", "Take a token with write access, or another owner.", key="token"
-            ) from error
-        if status == 409:
-            raise DistilvecError(
-                f"{repo} exists on the hub.", "Choose another name, or push into it with --update.", key="repo_id"
-            ) from error
-        raise DistilvecError(
-            f"{repo} was not pushed: {_reason(error)}.", "Push again with --update.", key="hub"
-        ) from error
-    except Exception as error:  # of the HTTP client, and of storage
-        raise DistilvecError(
-            f"{constants.ENDPOINT} cannot be reached, or the upload failed: {_reason(error)}.",
-            "Check network and HF_ENDPOINT, then push again, with --update if the repository was made.",
-            key="hub",
-        ) from error
-
-
-def _validate(card: ModelCard) -> None:
-    """Ask the hub to validate the card's metadata."""
-    try:
-        card.validate()
-    except HfHubHTTPError:
-        raise
-    except ValueError as error:
-        raise DistilvecError(f"the hub refuses the card: {_reason(error)}.", "Correct the card.", key=CARD) from error
-
-
-def _reason(error: Exception) -> str:
-    """Return an error's message on one line."""
-    return " ".join(str(error).split())[:300].rstrip(" .") or type(error).__name__

@@ -218,7 +218,7 @@ def test_a_task_some_checkpoints_lack_is_fitted_to_the_others():
     assert (
         report.fits["b"].slope == fit_margin([p.distance for p in others], [p.scores["b"] for p in others], 70.0).slope
     )
-    with pytest.raises(DistilvecError, match=r"^\[margin\] c: found 0"):
+    with pytest.raises(DistilvecError, match=r"^\[margin\] found 0"):
         margin_report(points, {"a": 78.0, "c": 70.0})
     with refused("margin"):
         margin_report(points, {})

@@ -410,12 +410,14 @@ def test_learning_rate_factors_may_name_what_a_stage_does_not_train(staged, tmp_
 def test_unknown_parameters_are_named_before_any_work(staged, tmp_path):
     stages = copy.deepcopy(STAGES)
     stages[1]["set"]["train.trainable"] = ["encoder.model.7"]
-    expected = r"^\[train.trainable\] stage all: no parameter's name starts with 'encoder.model.7'; did you mean 'encoder.model.[02]'\? "  # noqa: E501
+    expected = (
+        r"^\[train.trainable\] no parameter's name starts with 'encoder.model.7'; did you mean 'encoder.model.[02]'\? "
+    )
     with pytest.raises(DistilvecError, match=expected + r"Names start with encoder.model.0, encoder.model.2"):
         run(staged(stages=stages), tmp_path / "run")
     assert not RunFolder(tmp_path / "run").earlier_stages
     stages = [{"name": "a"}, {"name": "b", "set": {"method.options": {"distanse": "l2"}}}]
-    with refused("method.options.distanse", "stage b:"):
+    with refused("method.options.distanse"):
         run(staged(stages=stages), tmp_path / "run")
 
 
@@ -519,7 +521,7 @@ def test_two_views_need_dropout(tiny_recipe, tmp_path, name, rate):
         resolve(tiny_recipe(**changes), tmp_path / "run")
     if name == "simcse":
         late = [{"name": "a", "set": {"method.name": "redact"}}, {"name": "b"}]
-        with pytest.raises(DistilvecError, match=r"^\[student.dropout\] stage b"):
+        with pytest.raises(DistilvecError, match=r"^\[student.dropout\] .*rate above 0"):
             resolve(tiny_recipe(stages=late, **changes), tmp_path / "run")
 
 

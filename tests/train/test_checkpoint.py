@@ -148,9 +148,9 @@ def test_one_of_another_recipe_is_refused(saved):
 )
 def test_other_progress(saved, change, message):
     path, *_ = saved
-    tensors, metadata = read_tensors(path, "checkpoint", "Fix.")
+    tensors, metadata = read_tensors(path, "Fix.")
     progress = json.dumps(change(json.loads(metadata["progress"])))
-    write_tensors(path, tensors, {"fingerprint": "mark", "progress": progress}, "checkpoint")
+    write_tensors(path, tensors, {"fingerprint": "mark", "progress": progress})
     with pytest.raises(DistilvecError, match=rf"^\[checkpoint\] .*{message}"):
         read_checkpoint(path, "mark", ())
 
@@ -206,8 +206,8 @@ def test_the_objectives_file_notices_damage_too(tmp_path):
     ],
 )
 def test_every_kind_of_tensor(tmp_path, value):
-    write_tensors(tmp_path / "file.safetensors", {"value": value}, {}, "file")
-    (found,) = read_tensors(tmp_path / "file.safetensors", "file", "Fix.")[0].values()
+    write_tensors(tmp_path / "file.safetensors", {"value": value}, {})
+    (found,) = read_tensors(tmp_path / "file.safetensors", "Fix.")[0].values()
     assert torch.equal(found, value) and found.dtype == value.dtype
     with safe_open(tmp_path / "file.safetensors", framework="pt") as file:
         assert list(file.metadata()) == [SEALED]

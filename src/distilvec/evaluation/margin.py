@@ -141,7 +141,6 @@ def margin_report(points: Sequence[MarginPoint], teacher: Mapping[str, float], l
 
     A task is fitted to the points that have it; "average", if not given, to those that have all tasks. Tasks that are
     made of an index itself do not count in it. `left_out` are the steps of checkpoints that are not among the points.
-    Errors: DistilvecError as `fit_margin`, with the task's name.
     """
     tasks = [task for task in teacher if task != "average"]
     if not tasks:
@@ -151,10 +150,7 @@ def margin_report(points: Sequence[MarginPoint], teacher: Mapping[str, float], l
     names = [*tasks, "average"] if "average" in references else tasks
     for task in names:
         pairs = [(point.distance, point.scores[task]) for point in averaged if task in point.scores]
-        try:
-            fits[task] = fit_margin([x for x, _ in pairs], [y for _, y in pairs], references[task])
-        except DistilvecError as error:
-            raise DistilvecError(f"{task}: {error.problem}", error.fix, key="margin") from None
+        fits[task] = fit_margin([x for x, _ in pairs], [y for _, y in pairs], references[task])
     return Margin(averaged, fits, list(left_out))
 
 

@@ -25,7 +25,7 @@ from pydantic import FiniteFloat
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from distilvec.core.errors import explained
+from distilvec.core.errors import about
 from distilvec.models.load import load
 from distilvec.models.parts import is_static, text_tokenizer, token_table
 
@@ -55,7 +55,7 @@ def measure_size(
     The model is saved to `folder`, which must be new; its memory is measured for at most `seconds`.
     Errors: DistilvecError if it cannot be saved.
     """
-    with explained("speed", folder.parent):
+    with about("speed", folder.parent):
         model.save_pretrained(str(folder), create_model_card=False)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in _WEIGHTS)
     memory = None if setting is None else measure_memory(folder, *setting, torch.get_num_threads(), seconds)

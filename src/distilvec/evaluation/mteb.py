@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.config.schema import Role
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, user_error
 from distilvec.core.extras import require_extra
 from distilvec.evaluation.columns import takes_both
 from distilvec.evaluation.evaluator import EmbeddingCache, Score
@@ -78,8 +78,11 @@ def mteb_scores(
         name = task.metadata.name
         try:
             local = _take_local_data(task, data)
-        except DistilvecError as error:
-            problems.append(TaskFailure(name, str(error)))
+        except Exception as error:
+            problem = user_error(error)
+            if problem is None:
+                raise
+            problems.append(TaskFailure(name, str(problem)))
             continue
         results = None if cache is None else cache / (local.fingerprint if local else "hub")
         memo = EmbeddingCache()
@@ -97,10 +100,10 @@ def mteb_scores(
             except NoDataError as error:
                 problems.append(TaskFailure(name, str(error)))
                 break
-            except DistilvecError as error:
-                problems.append(TaskFailure(name, str(error), model))
             except Exception as error:  # mteb's tasks raise whatever their code raises
-                problems.append(TaskFailure(name, f"mteb failed: {type(error).__name__}: {error}", model))
+                problem = user_error(error)
+                text = f"mteb failed: {type(error).__name__}: {error}" if problem is None else str(problem)
+                problems.append(TaskFailure(name, text, model))
         task.dataset, task.data_loaded = None, False  # of all tasks they would not fit into memory
     return scores
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from distilvec.config.schema import Role
 from distilvec.core.device import release_memory
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import user_error
 from distilvec.evaluation.evaluator import Progress
 from distilvec.evaluation.memory import MOST_SECONDS, ModelSize, machine_info, measure_size, random_tokens
 from distilvec.formats.onnx import OnnxEmbedder, export_copy, export_onnx
@@ -374,8 +374,11 @@ def onnx_encoders(
             continue
         try:
             encoders[name] = OnnxEmbedder(export_onnx(models[name], folder / f"{number}.onnx")).encode_tokens
-        except DistilvecError as error:
-            notes.append(f"{name}: no ONNX rows: {error}")
+        except Exception as error:
+            problem = user_error(error)
+            if problem is None:
+                raise
+            notes.append(f"{name}: no ONNX rows: {problem}")
     return encoders
 
 

@@ -233,4 +233,4 @@ def _section(number: int, entry: Any, folder: Path) -> TaskSection | list[Distil
     except ValidationError as error:
         return explain(error, model, str(number))
     except DistilvecError as error:
-        return [error.renamed(f"{number}.{error.key}")]
+        return [DistilvecError(error.problem, error.fix, key=f"{number}.{error.key}")]

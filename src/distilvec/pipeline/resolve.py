@@ -64,7 +64,7 @@ from distilvec.students.task_head import load_head
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cached import uncached
-from distilvec.train.stages import Stage, any_in_teacher_space, errors_named, training_stages, with_length
+from distilvec.train.stages import Stage, any_in_teacher_space, training_stages, with_length
 from distilvec.train.trainer import measures_distance
 
 
@@ -279,29 +279,28 @@ def make_objective(stage: Stage, context: ObjectiveContext) -> Objective:
     """Build a stage's objective; its own parameters are drawn from the seed."""
     method, train = stage.recipe.method, stage.recipe.train
     torch.manual_seed(train.seed)
-    with errors_named(stage):
-        objective = build_objective(method.name, method.options, method.weights, context)
-        if objective.needs_fixed_batch and train.max_tokens:
-            raise DistilvecError(
-                f"{method.name} compares the texts of a batch with each other, so batches need a fixed number of rows.",
-                "Remove max_tokens and set batch_size.",
-                key="train.max_tokens",
-            )
-        if train.fixed_batches and stage.recipe.task is not None and stage.recipe.task.labels is not None:
-            raise DistilvecError(
-                "with task.labels, each epoch draws other examples without labels; fixed batches would keep the first.",
-                "Remove one of the two keys.",
-                key="train.fixed_batches",
-            )
-        if not context.student.layers:
-            check_static(method.name, objective.student_outputs, train)
-        if objective.student_outputs.second_view and not context.student.dropout:
-            raise DistilvecError(
-                f"{method.name} compares two views of a text under dropout; every rate of the student is 0, so that "
-                "both are equal.",
-                "Give a rate above 0, such as 0.1.",
-                key="student.dropout",
-            )
+    objective = build_objective(method.name, method.options, method.weights, context)
+    if objective.needs_fixed_batch and train.max_tokens:
+        raise DistilvecError(
+            f"{method.name} compares the texts of a batch with each other, so batches need a fixed number of rows.",
+            "Remove max_tokens and set batch_size.",
+            key="train.max_tokens",
+        )
+    if train.fixed_batches and stage.recipe.task is not None and stage.recipe.task.labels is not None:
+        raise DistilvecError(
+            "with task.labels, each epoch draws other examples without labels; fixed batches would keep the first.",
+            "Remove one of the two keys.",
+            key="train.fixed_batches",
+        )
+    if not context.student.layers:
+        check_static(method.name, objective.student_outputs, train)
+    if objective.student_outputs.second_view and not context.student.dropout:
+        raise DistilvecError(
+            f"{method.name} compares two views of a text under dropout; every rate of the student is 0, so that "
+            "both are equal.",
+            "Give a rate above 0, such as 0.1.",
+            key="student.dropout",
+        )
     return objective
 
 

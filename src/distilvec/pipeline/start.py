@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from distilvec.config.student import LayersSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.device import pick_device
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.log import log, progress
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import ModelOutputs, OutputSpec
@@ -133,10 +133,11 @@ def find_start(job: Job, data: PreparedData, student: SentenceTransformer) -> tu
     start = _read(job)
     if start is None:
         start, student = _find(job, data, student)
-        about = {name: value for name, value in asdict(replace(start, weights={})).items() if name != "weights"}
-        metadata = {"fingerprint": job.fingerprint, "start": json.dumps(about)}
+        settings = {name: value for name, value in asdict(replace(start, weights={})).items() if name != "weights"}
+        metadata = {"fingerprint": job.fingerprint, "start": json.dumps(settings)}
         path = job.files.start
-        write_tensors(path, start.weights, metadata, path.name)
+        with about(path.name, path):
+            write_tensors(path, start.weights, metadata)
         log(f"start: {start.label}")
     elif start.needs_another_build(job):
         student = start.student(job)
@@ -212,7 +213,8 @@ def _read(job: Job) -> Start | None:
     path = job.files.start
     if not path.exists():
         return None
-    weights, metadata = read_tensors(path, path.name, "Put back a copy of it, or start over (--restart).")
+    with about(path.name, path):
+        weights, metadata = read_tensors(path, "Put back a copy of it, or start over (--restart).")
     if metadata.get("fingerprint") != job.fingerprint:  # of a run that had not begun to train
         return None
     return Start(**json.loads(metadata["start"]), weights=weights)

@@ -77,10 +77,10 @@ def draw_comparison(path: Path, comparison: Comparison, figures: Path | None = N
     return _write(path, render_comparison(comparison.visible(), draw), "--out")
 
 
-def draw_vocabulary(path: Path, report: Report, key: str) -> None:
+def draw_vocabulary(path: Path, report: Report) -> None:
     """Write the page of a model with another vocabulary; nothing without matplotlib."""
     if _can_draw(path.name):
-        write_file(path, render_page(report.visible(), partial(write_figure, folder=None)), key)
+        write_file(path, render_page(report.visible(), partial(write_figure, folder=None)), "--out")
 
 
 def _can_draw(page: str) -> bool:

@@ -20,7 +20,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from distilvec.core.errors import DistilvecError, explained, first_line
+from distilvec.core.errors import DistilvecError, about, first_line
 from distilvec.core.files import SEAL, remove, remove_scratch, scratch, seal, sync_folder
 from distilvec.core.objective import Objective
 from distilvec.core.processes import is_main
@@ -100,7 +100,8 @@ def save_checkpoint(
     tensors |= {f"optimizer/{name}": value for name, value in optimizer_tensors(optimizer, module).items()}
     tensors = gathered(tensors) | {f"loop/{name}": value for name, value in memory.items()}
     if is_main():
-        write_tensors(path, tensors, {"progress": json.dumps(asdict(state)), "fingerprint": fingerprint}, KEY)
+        with about(KEY, path):
+            write_tensors(path, tensors, {"progress": json.dumps(asdict(state)), "fingerprint": fingerprint})
 
 
 def load_checkpoint(
@@ -111,20 +112,20 @@ def load_checkpoint(
     if checkpoint is None:
         return None
     tensors, state = checkpoint
-    with fitting(path):
+    with about(KEY, path), fitting(path):
         restore(module, with_prefix(tensors, "model/"))
         load_optimizer_tensors(optimizer, module, with_prefix(tensors, "optimizer/"))
     return state, with_prefix(tensors, "loop/")
 
 
 @contextmanager
-def fitting(path: Path, key: str = KEY, fix: str = FIX) -> Iterator[None]:
+def fitting(path: Path, fix: str = FIX) -> Iterator[None]:
     """Turn errors about tensors that fit no parameter into a DistilvecError that names this file."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise DistilvecError(f"{path} does not fit the student and its objective ({reason}).", fix, key=key) from None
+        raise DistilvecError(f"{path} does not fit the student and its objective ({reason}).", fix) from None
 
 
 def restore(module: nn.Module, tensors: dict[str, Tensor]) -> None:
@@ -154,7 +155,8 @@ def read_checkpoint(
     """
     if not path.exists():
         return None
-    tensors, metadata = read_tensors(path, KEY, FIX, parts)
+    with about(KEY, path):
+        tensors, metadata = read_tensors(path, FIX, parts)
     if metadata.get("fingerprint") != fingerprint:
         raise DistilvecError(
             f"{path} belongs to another recipe or other data.",
@@ -180,7 +182,8 @@ def save_objective(path: Path, objective: Objective) -> None:
     """Write the objective's own parameters and buffers; an objective without any leaves no file."""
     contents = objective.state_dict()
     if contents:
-        write_tensors(path, contents, {}, path.name)
+        with about(path.name, path):
+            write_tensors(path, contents, {})
     else:
         path.unlink(missing_ok=True)
 
@@ -192,63 +195,56 @@ def load_objective(path: Path, objective: Objective) -> None:
     fix = "Put back a copy of it, or train again (--restart)."
     if not path.exists():
         raise DistilvecError(f"{path} is missing: it holds the parameters of the objective.", fix, key=path.name)
-    tensors, _ = read_tensors(path, path.name, fix)
-    with fitting(path, path.name, fix):
-        objective.load_state_dict(tensors)
+    with about(path.name, path), fitting(path, fix):
+        objective.load_state_dict(read_tensors(path, fix)[0])
 
 
 # -- files of tensors --------------------------------------------------------------------------------------------------
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], key: str) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write the file atomically: a kill or a full disk leaves the old file or the new one.
 
     The scratch file has a folder of its own, since safetensors makes further scratch files next to it.
-    Errors: DistilvecError with `key` if the file cannot be written.
     """
     contents = {name: value.detach().contiguous().cpu() for name, value in tensors.items()}
     checksums = {name: tensor_checksum(value) for name, value in contents.items()}
     sealed = json.dumps({"checksums": checksums, SEAL: seal({**metadata, "checksums": checksums})})
     folder = scratch(path)
-    with explained(key, path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            remove_scratch(path.parent)  # of a run that was killed here, before there is too little space for a new one
-            folder.mkdir()
-            new = folder / path.name
-            save_file(contents, new, metadata={**metadata, SEALED: sealed})
-            # This order and no other: the new content is on the disk before its name is, and the name before this
-            # function returns. Otherwise a power cut can leave a file with the right name and no content.
-            with new.open("rb") as file:
-                os.fsync(file.fileno())
-            new.replace(path)
-            sync_folder(path.parent)
-        finally:
-            remove(folder)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_scratch(path.parent)  # of a run that was killed here, before there is too little space for a new one
+        folder.mkdir()
+        new = folder / path.name
+        save_file(contents, new, metadata={**metadata, SEALED: sealed})
+        # This order and no other: the new content is on the disk before its name is, and the name before this
+        # function returns. Otherwise a power cut can leave a file with the right name and no content.
+        with new.open("rb") as file:
+            os.fsync(file.fileno())
+        new.replace(path)
+        sync_folder(path.parent)
+    finally:
+        remove(folder)
 
 
-def read_tensors(
-    path: Path, key: str, fix: str, prefixes: tuple[str, ...] = ("",)
-) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(path: Path, fix: str, prefixes: tuple[str, ...] = ("",)) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read the tensors whose names start with one of `prefixes`, and the metadata.
 
-    The seal is always checked, the checksums only of tensors that are read.
-    Errors: DistilvecError with `key`, and `fix` for a damaged file.
+    The seal is always checked, the checksums only of tensors that are read. `fix` is for a damaged file.
     """
+    path.open("rb").close()  # safe_open's own errors for a missing or forbidden file do not name the reason
     try:
-        with explained(key, path):
-            path.open("rb").close()  # safe_open's own errors for a missing or forbidden file do not name the reason
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                names = list(file.keys())
-                tensors = {name: file.get_tensor(name) for name in names if name.startswith(prefixes)}
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            names = list(file.keys())
+            tensors = {name: file.get_tensor(name) for name in names if name.startswith(prefixes)}
         damage = _damage(metadata, set(names), tensors)
-    except (DistilvecError, MemoryError):
+    except (OSError, MemoryError):
         raise
     except Exception as error:  # safetensors and torch raise any kind
         damage = first_line(error)
     if damage:
-        raise DistilvecError(f"{path} is damaged ({damage}).", fix, key=key)
+        raise DistilvecError(f"{path} is damaged ({damage}).", fix)
     return tensors, {name: text for name, text in metadata.items() if name != SEALED}
 
 

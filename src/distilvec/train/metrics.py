@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from distilvec.core import processes
-from distilvec.core.errors import DistilvecError, creating, explained, first_line
+from distilvec.core.errors import DistilvecError, about, first_line
 from distilvec.core.files import write_file
 
 KEY = "metrics.jsonl"
@@ -66,7 +66,7 @@ class MetricsLog:
         if step:
             lines = [line for line in read_metrics(self.path) if line["step"] <= step]
         if processes.is_main():
-            with creating(KEY, self.path):
+            with about(KEY, self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 write_file(self.path, "".join(map(_line, lines)), KEY)
         return {line["kind"] for line in lines if "warning" in line}
@@ -99,12 +99,12 @@ class MetricsLog:
     def sync(self) -> None:
         """Wait until all lines are on the disk: a checkpoint must not outlive lines of earlier steps."""
         if processes.is_main():
-            with explained(KEY, self.path), self.path.open("ab") as file:
+            with about(KEY, self.path), self.path.open("ab") as file:
                 os.fsync(file.fileno())
 
     def _append(self, entry: dict[str, Any]) -> None:
         if processes.is_main():
-            with explained(KEY, self.path), self.path.open("a", encoding="utf-8") as file:
+            with about(KEY, self.path), self.path.open("a", encoding="utf-8") as file:
                 file.write(_line(entry))
 
 
@@ -172,7 +172,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
-    with explained(KEY, path):
+    with about(KEY, path):
         *lines, _ = path.read_bytes().split(b"\n")
     entries = []
     for number, line in enumerate(lines, 1):

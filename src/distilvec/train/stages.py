@@ -6,20 +6,19 @@ that readers of a run find them at the same path.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.method_file import method_code
 from distilvec.core.objective import Objective
 from distilvec.core.registry import method_class
 from distilvec.core.run_folder import RunFolder, TrainingFolder
 from distilvec.core.task_head import TaskHead
 from distilvec.students.encoder import Encoder
-from distilvec.train.checkpoint import Progress, fitting, read_checkpoint, restore, with_prefix
+from distilvec.train.checkpoint import KEY, Progress, fitting, read_checkpoint, restore, with_prefix
 from distilvec.train.distillation import Distillation
 from distilvec.train.length import MOST_PASSES, Passes, automatic_passes
 from distilvec.train.optimizer import parameter_groups
@@ -78,29 +77,17 @@ def with_length(stage: Stage, rows: int, labelled: bool) -> Stage:
     return replace(stage, recipe=stage.recipe.model_copy(update={"train": train}), automatic=automatic)
 
 
-@contextmanager
-def errors_named(stage: Stage) -> Iterator[None]:
-    """Name the stage in errors."""
-    try:
-        yield
-    except DistilvecError as error:
-        if not stage.name:
-            raise
-        raise DistilvecError(f"stage {stage.name}: {error.problem}", error.fix, key=error.key) from error
-
-
 def check_stage(stage: Stage, encoder: Encoder, objective: Objective) -> None:
     """DistilvecError for parameters that student and objective do not have, and for gradient checkpointing of layers
     that cannot do it; nothing is changed.
     """
-    with errors_named(stage):
-        parameter_groups(Distillation(encoder, objective), stage.recipe.train)
-        if stage.recipe.train.gradient_checkpointing and not encoder.backbone.supports_gradient_checkpointing:
-            raise DistilvecError(
-                f"{type(encoder.backbone).__name__} cannot compute its layers again.",
-                "Leave it out, and set a smaller train.batch_size where memory does not suffice.",
-                key="train.gradient_checkpointing",
-            )
+    parameter_groups(Distillation(encoder, objective), stage.recipe.train)
+    if stage.recipe.train.gradient_checkpointing and not encoder.backbone.supports_gradient_checkpointing:
+        raise DistilvecError(
+            f"{type(encoder.backbone).__name__} cannot compute its layers again.",
+            "Leave it out, and set a smaller train.batch_size where memory does not suffice.",
+            key="train.gradient_checkpointing",
+        )
 
 
 def stage_progress(stage: Stage, fingerprint: str) -> Progress:
@@ -123,7 +110,7 @@ def take_over(encoder: Encoder, objective: Objective, stage: Stage, before: Stag
             key="stages",
         )
     weights = checkpoint[0]
-    with fitting(path):
+    with about(KEY, path), fitting(path):
         restore(encoder, with_prefix(weights, "model/encoder."))
     if stage.recipe.method.name == before.recipe.method.name:
         parameters = objective.state_dict()

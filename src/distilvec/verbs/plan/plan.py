@@ -40,7 +40,7 @@ from distilvec.teachers.cache.fill import compute_tokens, in_order
 from distilvec.teachers.cache.signals import Array, Ragged, Rows
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
-from distilvec.train.stages import Stage, errors_named
+from distilvec.train.stages import Stage
 from distilvec.train.trainer import planned_steps
 from distilvec.verbs.plan.api_costs import cost_lines
 from distilvec.verbs.plan.evaluation import evaluation_lines, teacher_evaluation
@@ -389,8 +389,7 @@ def measure_stage(
     objective = make_objective(stage, job.context)
     required = required_outputs(objective, job.examples)
     data = training_data(job, tokens, alignment, [teacher.signals_for(required) for teacher in teachers], required)
-    with errors_named(stage):
-        pace = measure_pace(encoder, objective, data, train)
+    pace = measure_pace(encoder, objective, data, train)
     if train.minutes is None:
         steps = planned_steps(train, pace.steps_an_epoch)
     else:

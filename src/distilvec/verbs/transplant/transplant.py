@@ -180,7 +180,7 @@ def transplant_folder(
 
     def write_extra_files(folder: Path) -> None:
         write_json(folder / FIGURES, record, key="--out")
-        draw_vocabulary(folder / PAGE, vocabulary_report(record, name, out), "--out")
+        draw_vocabulary(folder / PAGE, vocabulary_report(record, name, out))
 
     save_student(made.model, out, record, _card(name, record, languages), write_extra_files, "--out", _sample(read))
     return record

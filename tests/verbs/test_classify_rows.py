@@ -398,12 +398,9 @@ def test_no_other_column_of_parquet_is_read(tmp_path, columns_read):
 
 
 def test_what_cannot_be_read_is_refused(tmp_path):
-    with refused("file", "nope.csv"):
-        read_labelled(tmp_path / "nope.csv", [], [])
-    with refused("file"):
-        read_labelled([], [], [])
-    with refused("file", "list"):
-        read_labelled([["a", "b"]], [], [])
+    for source, word in ((tmp_path / "nope.csv", "nope.csv"), ([], "no rows"), ([["a", "b"]], "list")):
+        with refused("file", word):
+            read_and_split(source, [], [], None, None, 0)
     with refused("text", "'utterance'"):
         read_labelled(INTENTS, ["uterance"], [])
     with refused("label", "intent"):
@@ -423,6 +420,7 @@ def test_what_cannot_be_read_is_refused(tmp_path):
     with refused("label", "only"):
         split([{"text": f"{number}", "label": "only"} for number in range(10)])
     with refused("file"):
-        split([{"text": f"{number}", "label": f"{number}"} for number in range(10)])
+        rows = [{"text": f"{number}", "label": f"{number}"} for number in range(10)]
+        read_and_split(rows, [], [], None, None, 0)
     with refused("test_size", "2"):
         read_and_split(INTENTS, [], [], None, 2.0, 0)

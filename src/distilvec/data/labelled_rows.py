@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from distilvec.core.errors import DistilvecError, about, each_about, nearest
+from distilvec.core.errors import DistilvecError, about, nearest
 from distilvec.data.readers import class_names, read_rows, with_class_names
 from distilvec.data.row_splits import SPLIT, TRAIN
 from distilvec.data.task_rows import (
@@ -77,14 +77,13 @@ class LabelledTexts:
 
 
 def read_labelled(
-    source: Source, text: Sequence[str], label: Sequence[str], like: LabelledTexts | None = None, key: str = "file"
+    source: Source, text: Sequence[str], label: Sequence[str], like: LabelledTexts | None = None
 ) -> LabelledTexts:
     """Read every row of a file (CSV, TSV, JSON Lines, Parquet), or rows {column: value} in memory.
 
     `text` names one column, or two whose texts are pairs; `label` one, or several with 0 or 1 for a label each. Without
     names the usual ones are looked for. Labels are lists, or texts that are JSON lists as in CSV, where the first row's
     is one; with `like` they are read as those of that file were.
-    Errors: DistilvecError with `key` for the file, "text" and "label" for columns and their cells.
     """
     name, place = "rows", "the rows"
     located: Path | Iterable[LocatedRow]
@@ -107,7 +106,7 @@ def read_labelled(
     several = None if like is None else like.several
     rows = []
     cells = []
-    for where, row in each_about(chosen_rows(located, choose), key, place):
+    for where, row in chosen_rows(located, choose):
         assert columns is not None
         if several is None:
             several = len(columns.labels) > 1 or _is_list(row[columns.labels[0]])
@@ -131,7 +130,7 @@ def read_labelled(
         if several:
             cells.append((where, cell))
     if columns is None:
-        raise DistilvecError(f"{place}: no rows.", "Give labelled texts, one a row.", key=key)
+        raise DistilvecError(f"{place}: no rows.", "Give labelled texts, one a row.")
     if several and len(columns.texts) == 2:
         raise DistilvecError(f"{place}: pairs have one label each; found lists.", "Give one label a row.", key="label")
     marked: Sequence[str] | None = None

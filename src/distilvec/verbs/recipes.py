@@ -12,7 +12,7 @@ import typer
 from distilvec.cli.layout import Listed, example
 from distilvec.cli.options import App, JsonFile, argument, check_outputs, option
 from distilvec.cli.output import write_result
-from distilvec.core.errors import DistilvecError, explained, nearest
+from distilvec.core.errors import DistilvecError, about, nearest
 from distilvec.core.files import check_output_file, make_parents, write_file
 
 BuiltIn = Annotated[str, argument("The recipe's name.")]
@@ -88,7 +88,7 @@ def show_recipe(name: BuiltIn) -> None:
     from distilvec.config.builtin import recipe_file
 
     path = recipe_file(name)
-    with explained("recipe", path):
+    with about("recipe", path):
         print(path.read_text(encoding="utf-8"), end="")
 
 

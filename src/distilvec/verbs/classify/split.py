@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import write_file
 from distilvec.core.run_folder import RunFolder
 from distilvec.data.labelled_rows import LabelledText, LabelledTexts, Source, read_labelled
@@ -52,11 +52,14 @@ def read_and_split(
         raise DistilvecError("the test rows are those of another file.", "Give the file or a share.", key="test_size")
     if test_size is not None and not 0 < test_size < 1:
         raise DistilvecError(f"found {test_size:g}.", "Give a share between 0 and 1, such as 0.2.", key="test_size")
-    data = read_labelled(file, text, label)
-    test_data = None
-    if test is not None:
-        test_data = read_labelled(test, data.columns.texts, data.columns.labels, data, key="test")
-    return data, split_rows(data, test_data, test_size, seed)
+    with about("file"):
+        data = read_labelled(file, text, label)
+    if test is None:
+        with about("file"):
+            return data, split_rows(data, None, test_size, seed)
+    with about("test"):
+        test_data = read_labelled(test, data.columns.texts, data.columns.labels, data)
+        return data, split_rows(data, test_data, test_size, seed)
 
 
 def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float | None, seed: int) -> Split:
@@ -70,7 +73,6 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
     """
     column = _rows_by_use(data)
     notes: list[str] = []
-    key = "file" if test is None else "test"
     validation: list[LabelledText] = []
     if test is not None:
         train, validation = _rows_beside_a_test(column, notes)
@@ -107,14 +109,14 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
         if single:
             notes.append(f"trained on and not tested, with one text each: {some_of(single)}")
     if not test_rows:
-        raise DistilvecError("no rows are left for the test.", "Give at least two rows of every label.", key=key)
+        raise DistilvecError("no rows are left for the test.", "Give at least two rows of every label.")
     if not train:
         problem = "no rows are left for the training: all of their texts are in the test or validation rows."
-        raise DistilvecError(problem, "Give training rows with other texts.", key=key)
+        raise DistilvecError(problem, "Give training rows with other texts.")
     if not validation:
         train, validation = _draw(train, origins, VALIDATION_SHARE, seed, LEAST_FOR_VALIDATION)
     split = Split(train, validation, test_rows, notes)
-    _check(split, key, left_out)
+    _check(split, left_out)
     return split
 
 
@@ -164,7 +166,8 @@ def refuse_learned_rows(teacher: Path, split: Split) -> None:
     for name in (TRAIN, VALIDATION):
         path = folder / f"{name}.jsonl"
         if path.is_file():
-            rows = read_labelled(path, (), ["label"], key="teacher").rows
+            with about("teacher"):
+                rows = read_labelled(path, (), ["label"]).rows
             learned.update(_text_key(row) for row in rows)
     tested = sum(_text_key(row) in learned for row in split.test)
     if tested:
@@ -307,7 +310,7 @@ def _draw(
     return [rows[number] for number in others], [rows[number] for number in drawn]
 
 
-def _check(split: Split, key: str, left_out: Sequence[LabelledText]) -> None:
+def _check(split: Split, left_out: Sequence[LabelledText]) -> None:
     """DistilvecError for rows of the same labels, and for labels that are to be tested and were not trained on.
 
     `left_out`: training rows whose texts are in the test, which may have been a label's only ones.
@@ -325,7 +328,7 @@ def _check(split: Split, key: str, left_out: Sequence[LabelledText]) -> None:
             fix = "Add training rows of them, or correct the labels."
             if labels_left_out.intersection(unknown):
                 fix = "Add training rows of them with other texts: the texts of those there are also tested."
-            raise DistilvecError(problem, fix, key=key)
+            raise DistilvecError(problem, fix)
 
 
 def _distinct(rows: Sequence[LabelledText]) -> list[LabelledText]:

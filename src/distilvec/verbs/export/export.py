@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import EvaluationSection
 from distilvec.core.artifacts import ArtifactStore
-from distilvec.core.errors import DistilvecError, creating, explained, nearest
+from distilvec.core.errors import DistilvecError, about, nearest
 from distilvec.core.extras import require_extra
 from distilvec.core.files import remove, remove_scratch, scratch, sync_folder
 from distilvec.core.log import log
@@ -178,9 +178,8 @@ def _write(
     """Make the form's files in a scratch folder, compare them with PyTorch, move them; return what was measured."""
     form, target = FORMS[to], real(place)
     graph = Graph(export_copy(model), head).eval()
-    with creating("--out", place):
+    with about("--out", place):
         target.parent.mkdir(parents=True, exist_ok=True)
-    with explained("--out", place):
         remove_scratch(target.parent)
         folder = scratch(target)
         folder.mkdir()

@@ -31,7 +31,7 @@ from distilvec.config.messages import invalid
 from distilvec.config.paths import resolve_tree
 from distilvec.config.schema import Recipe
 from distilvec.config.sweep import SweepSection
-from distilvec.core.errors import Busy, DistilvecError, ProcessLost, Stopped, explain, first_line
+from distilvec.core.errors import Busy, DistilvecError, ProcessLost, Stopped, first_line, user_error
 from distilvec.core.files import locked, read_json, write_json
 from distilvec.core.log import log
 from distilvec.core.run_folder import DETAILS, RunFolder
@@ -304,7 +304,7 @@ def run_sweep(
             if world_size() > 1:  # the other processes are in the middle of this run: none can go on with the next
                 note(member.name, state="failed", message=str(error))
                 raise
-            failure = error if isinstance(error, DistilvecError) else explain(error)
+            failure = user_error(error)
             if failure is None:
                 bug = error
                 problem = f"unexpected {type(error).__name__}: {first_line(error)}."
@@ -359,8 +359,11 @@ def _entries(out: Path) -> list[dict[str, Any]]:
     """Return the entries of an earlier sweep; none if its file is damaged: finished runs are found by their folders."""
     try:
         return read_sweep(out) or []
-    except DistilvecError as error:
-        log(f"{error} Its finished runs are kept.")
+    except Exception as error:
+        problem = user_error(error)
+        if problem is None:
+            raise
+        log(f"{problem} Its finished runs are kept.")
         return []
 
 

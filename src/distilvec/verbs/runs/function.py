@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from distilvec.config import recipe as recipes
-from distilvec.core.errors import DistilvecError, explained
+from distilvec.core.errors import DistilvecError, about, user_error
 from distilvec.core.files import folder_bytes, is_locked
 from distilvec.core.run_folder import RunFolder
 from distilvec.report.record import read_record
@@ -64,7 +64,7 @@ def runs(folder: str | Path = "runs") -> list[RunInfo]:
     root = Path(folder)
     if not root.is_dir():
         raise DistilvecError(f"{root} is not a folder.", "Give the folder that holds your runs.", key="folder")
-    with explained("folder", root):
+    with about("folder", root):
         next(root.iterdir(), None)
     return sorted(runs_below(root), key=lambda run: run.changed, reverse=True)
 
@@ -74,12 +74,15 @@ def runs_below(folder: Path) -> Iterator[RunInfo]:
     run = RunFolder(folder)
     folders: list[Path] = []
     try:
-        with explained("folder", folder):
+        with about("folder", folder):
             is_run = run.marker.is_file() and not run.sweep.is_file()
             if not is_run:
                 folders = [path for path in sorted(folder.iterdir()) if _is_searched(path)]
-    except DistilvecError as error:
-        yield RunInfo(folder, folder.name, "unreadable", None, None, _last_touch(folder), 0, problem=str(error))
+    except Exception as error:
+        problem = user_error(error)
+        if problem is None:
+            raise
+        yield RunInfo(folder, folder.name, "unreadable", None, None, _last_touch(folder), 0, problem=str(problem))
         return
     if is_run:
         yield read_run(folder)
@@ -103,15 +106,18 @@ def read_run(folder: Path) -> RunInfo:
     run = RunFolder(folder)
     changed, size = _last_touch(folder), 0
     try:
-        with explained("run folder", folder):
+        with about("run folder", folder):
             changed = last_change(run)
             size = folder_bytes(folder)
             step, steps = training_progress(run)
             record = read_record(run)
             report = read_report(run) or Report()
             is_running = is_locked(run.lock)
-    except DistilvecError as error:
-        return RunInfo(folder, folder.name, "damaged", None, None, changed, size, problem=str(error))
+    except Exception as error:
+        problem = user_error(error)
+        if problem is None:
+            raise
+        return RunInfo(folder, folder.name, "damaged", None, None, changed, size, problem=str(problem))
 
     if is_running:
         return RunInfo(folder, folder.name, "running", step, steps, changed, size)

@@ -28,10 +28,11 @@ import distilvec
 from benchmarks.markdown import markdown_table
 from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
+from distilvec.core.similarity import NEIGHBOR_COUNT
 from distilvec.data.docstrings import docstrings
 from distilvec.data.origins import origin_numbers
 from distilvec.data.pieces import pieces
-from distilvec.evaluation.overlap import DEPTH, QueryOverlaps, find_overlap, nearest
+from distilvec.evaluation.overlap import QueryOverlaps, find_overlap, nearest
 from distilvec.evaluation.stored import draw_stored
 from distilvec.pipeline.caches import cached_vectors
 from distilvec.pipeline.judgement import draw_rows, embed_rows
@@ -174,7 +175,7 @@ def measure_texts(source: Input, teacher: str, folder: Path) -> dict[str, Any]:
     student = open_embedder(str(run.student_folder))
     student_queries = student.embed(texts, "document")
     student_candidates = embed_rows(job.corpus, rows.candidates, student)
-    expected = nearest(queries, candidates, DEPTH)
+    expected = nearest(queries, candidates, NEIGHBOR_COUNT)
     numbers = np.array(documents)
     shares = find_overlap(expected, candidates, "cosine", student_queries, student_candidates, True, numbers)
     return row_of(source, run, shares)
@@ -197,7 +198,7 @@ def measure_index(source: Input, teacher: str, folder: Path) -> dict[str, Any]:
     texts, documents = chunks_of(source.new)
     queries = open_embedder(teacher).embed(texts, "document")
     student_queries = open_embedder(str(run.student_folder)).embed(texts, "document")
-    expected = nearest(queries, candidates, DEPTH)
+    expected = nearest(queries, candidates, NEIGHBOR_COUNT)
     shares = find_overlap(expected, candidates, "cosine", student_queries, None, True, np.array(documents))
     return row_of(source, run, shares)
 

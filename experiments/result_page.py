@@ -23,7 +23,7 @@ from distilvec.core.files import write_json
 from distilvec.pipeline.opened_run import Run
 from distilvec.report.figures import write_figure
 from distilvec.report.json_values import from_json
-from distilvec.report.record import parse_record
+from distilvec.report.record import RunRecord
 from distilvec.report.scores import make_verdict
 from distilvec.report.section import Block
 from distilvec.report.sections.compression import section as compression
@@ -76,7 +76,9 @@ def rewrite(name: str) -> None:
     content = json.loads((ROOT / "results" / f"{prefix}-report.json").read_text(encoding="utf-8"))
     record = json.loads((ROOT / "results" / f"{prefix}.json").read_text(encoding="utf-8"))
     report = from_json(Report, content)
-    report.verdict = make_verdict(report.scores, report.intervals.get("student"), report.speed, parse_record(record))
+    report.verdict = make_verdict(
+        report.scores, report.intervals.get("student"), report.speed, from_json(RunRecord, record)
+    )
     blocks = [block for make in (scores, compression) if (section := make(report)) for block in section.blocks]
     with tempfile.TemporaryDirectory() as folder:
         for figure in (figure for block in blocks if block.kind == "figures" for figure in block.content):

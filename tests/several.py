@@ -200,7 +200,7 @@ def a_step(name, task, folder):
 
 
 def shared(batch):
-    from distilvec.train.shares import share_of
+    from distilvec.train.prefetch import share_of
 
     return share_of(batch)
 

@@ -16,7 +16,7 @@ from distilvec.evaluation.compression import (
     int8_ranges,
     truncate,
 )
-from distilvec.evaluation.evaluator import EmbeddingCache, evaluate
+from distilvec.evaluation.evaluator import EmbeddingCache, score_tasks
 from distilvec.evaluation.tasks import ClassificationTask, PairTask, StoredTask, StsTask, make_retrieval
 
 STS = StsTask("graded", [f"left {i}" for i in range(60)], [f"right {i % 20}" for i in range(60)], np.arange(60) % 7.0)
@@ -156,7 +156,7 @@ def test_rows_for_every_task_column_width_and_precision(columns):
 def test_full_width_float32_is_the_plain_score_and_always_there(columns):
     rows = compression_rows(TASKS, columns, EmbeddingCache(), dims=[32], precisions=["binary"], classification=True)
     for column, (query, document) in columns.items():
-        for score in evaluate(TASKS, query, document):
+        for score in score_tasks(TASKS, query, document):
             assert value_of(rows, task=score.task, column=column, width=48, precision="float32") == score.value
             assert value_of(rows, task=score.task, column=column, width=32, precision="binary") != score.value
     assert len(rows) == 3 * 4 * 2
@@ -166,7 +166,7 @@ def test_no_text_is_embedded_twice(columns):
     """Every width, precision and column shares one embedding of each text a model and role."""
     memo = EmbeddingCache()
     for query, document in columns.values():
-        evaluate(TASKS, query, document, memo)
+        score_tasks(TASKS, query, document, memo)
     compression_rows(TASKS, columns, memo, classification=True)
     wanted = {
         ("document", text)

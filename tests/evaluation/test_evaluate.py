@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, f1_score
 
 from distilvec.evaluation.aggregate import average, percent_of_teacher, retention
-from distilvec.evaluation.evaluator import EmbeddingCache, Score, evaluate
+from distilvec.evaluation.evaluator import EmbeddingCache, Score, score_tasks
 from distilvec.evaluation.tasks import ClassificationTask, PairTask, StsTask, make_retrieval
 
 STS = StsTask("graded", [f"left {i}" for i in range(30)], [f"right {i % 10}" for i in range(30)], np.arange(30) % 7.0)
@@ -32,7 +32,7 @@ def cosine(first, second):
 
 
 def test_main_metrics_and_scale(embedder):
-    scores = evaluate(TASKS, embedder())
+    scores = score_tasks(TASKS, embedder())
     assert [(s.task, s.type, s.metric, s.rows) for s in scores] == [
         ("graded", "sts", "spearman", 30),
         ("same", "pair", "average_precision", 30),
@@ -55,7 +55,7 @@ def test_every_type_takes_its_sides_from_the_right_model(embedder, mode):
     query = embedder("student", seed="s")
     searched = embedder("teacher") if mode != "standard" else query
     document = searched if mode == "mixed" else query
-    graded, _, classes, search = evaluate(TASKS, query, searched, mixed=mode == "mixed")
+    graded, _, classes, search = score_tasks(TASKS, query, searched, mixed=mode == "mixed")
     similarities = [cosine(query.vector(a), document.vector(b)) for a, b in zip(STS.first, STS.second, strict=True)]
     assert graded.value == pytest.approx(100 * spearmanr(similarities, STS.gold).statistic)
 
@@ -82,12 +82,12 @@ def test_a_model_is_scored_by_the_similarity_it_states(embedder, similarity):
     """Pairs, STS and retrieval; a pair of models by that of the documents' model, as an index is searched."""
     compare = {"dot": np.dot, "euclidean": lambda a, b: -np.linalg.norm(a - b)}[similarity]
     model, student = embedder(similarity=similarity), embedder("student", seed="s")
-    graded, same, _, search = evaluate(TASKS, model)
+    graded, same, _, search = score_tasks(TASKS, model)
     similarities = [compare(model.vector(a), model.vector(b)) for a, b in zip(STS.first, STS.second, strict=True)]
     assert graded.value == pytest.approx(100 * spearmanr(similarities, STS.gold).statistic)
     assert same.value == pytest.approx(100 * average_precision_score(PAIRS.positive, similarities))
-    assert graded.value != pytest.approx(evaluate(TASKS, embedder())[0].value, abs=0.1)
-    for query, found in ((model, search), (student, evaluate([SEARCH], student, model)[0])):
+    assert graded.value != pytest.approx(score_tasks(TASKS, embedder())[0].value, abs=0.1)
+    for query, found in ((model, search), (student, score_tasks([SEARCH], student, model)[0])):
         first = []
         for number, text in enumerate(SEARCH.queries):
             scores = {key: compare(query.vector(text), model.vector(DOCUMENTS[key])) for key in DOCUMENTS}
@@ -98,8 +98,8 @@ def test_a_model_is_scored_by_the_similarity_it_states(embedder, similarity):
 
 def test_asymmetric_scores_repeat_the_students_outside_retrieval(embedder):
     student, teacher, samples = embedder("student", seed="s"), embedder("teacher", width=16), [{}, {}]
-    alone = evaluate(TASKS, student, samples=samples[0])
-    pair = evaluate(TASKS, student, teacher, samples=samples[1])
+    alone = score_tasks(TASKS, student, samples=samples[0])
+    pair = score_tasks(TASKS, student, teacher, samples=samples[1])
     for ours, theirs in zip(alone[:3], pair[:3], strict=True):
         assert ours.metrics == theirs.metrics
         assert np.array_equal(samples[0][ours.task].predicted, samples[1][ours.task].predicted)
@@ -110,7 +110,7 @@ def test_asymmetric_scores_repeat_the_students_outside_retrieval(embedder):
 def test_each_text_is_embedded_once_a_model_and_role(embedder):
     student, teacher, memo = embedder("student", seed="s"), embedder("teacher"), EmbeddingCache()
     for query, document in ((teacher, teacher), (student, student), (student, teacher)):
-        evaluate(TASKS, query, document, memo)
+        score_tasks(TASKS, query, document, memo)
     wanted = {
         ("document", text)
         for text in [*STS.first, *STS.second, *CLASSES.train_texts, *CLASSES.test_texts, *SEARCH.documents]
@@ -122,14 +122,14 @@ def test_each_text_is_embedded_once_a_model_and_role(embedder):
 
 def test_a_memo_changes_no_figure_and_tells_models_of_one_name_apart(embedder):
     one, other, memo = embedder("model", seed="1"), embedder("model", seed="2"), EmbeddingCache()
-    shared = [[s.metrics for s in evaluate(TASKS, model, memo=memo)] for model in (one, other, one)]
-    assert shared[0] == shared[2] == [s.metrics for s in evaluate(TASKS, one)]
-    assert shared[1] == [s.metrics for s in evaluate(TASKS, other)] != shared[0]
+    shared = [[s.metrics for s in score_tasks(TASKS, model, memo=memo)] for model in (one, other, one)]
+    assert shared[0] == shared[2] == [s.metrics for s in score_tasks(TASKS, one)]
+    assert shared[1] == [s.metrics for s in score_tasks(TASKS, other)] != shared[0]
 
 
 def test_role_of_a_task_reaches_the_model(embedder):
     model = embedder()
-    evaluate([dataclasses.replace(STS, role="query")], model)
+    score_tasks([dataclasses.replace(STS, role="query")], model)
     assert {role for role, _ in model.asked} == {"query"}
 
 
@@ -139,20 +139,20 @@ def test_perfect_model_reaches_100(embedder):
     task = make_retrieval(
         "search", {"1": "x", "2": "y", "3": "z"}, {"q": "q", "r": "r"}, {("q", "1"): 1, ("r", "2"): 1}
     )
-    assert evaluate([task], embedder(known=known))[0].metrics == {"ndcg@10": 100, "recall@100": 100, "mrr@10": 100}
+    assert score_tasks([task], embedder(known=known))[0].metrics == {"ndcg@10": 100, "recall@100": 100, "mrr@10": 100}
 
 
 def test_equal_scores_are_ranked_by_descending_id(embedder):
     one = np.ones(16)
     task = make_retrieval("search", {"10": "a", "2": "b", "3": "c"}, {"q": "q"}, {("q", "10"): 1})
-    score = evaluate([task], embedder(known={"a": one, "b": one, "c": one, "q": one}))[0]
+    score = score_tasks([task], embedder(known={"a": one, "b": one, "c": one, "q": one}))[0]
     assert score.metrics["mrr@10"] == pytest.approx(100 / 3) and score.value == pytest.approx(50)
 
 
 def test_empty_documents_are_not_embedded_and_rank_last(embedder):
     model = embedder(known={"q": np.ones(16), "a": -np.ones(16)})
     task = make_retrieval("search", {"1": "a", "2": " "}, {"q": "q"}, {("q", "1"): 1, ("gone", "1"): 1})
-    score = evaluate([task], model)[0]
+    score = score_tasks([task], model)[0]
     assert score.value == 100 and (("document", " ")) not in model.asked
     assert score.warnings == (
         "1 of 2 judgements name ids that are not in corpus or queries; left out",
@@ -162,7 +162,7 @@ def test_empty_documents_are_not_embedded_and_rank_last(embedder):
 
 def test_a_collapsed_model_scores_0_with_a_word_about_it(embedder):
     collapsed = embedder(known=dict.fromkeys([*STS.first, *STS.second], np.ones(16)))
-    score = evaluate([STS], collapsed)[0]
+    score = score_tasks([STS], collapsed)[0]
     assert score.metrics == {"spearman": 0, "pearson": 0} and "all similarities are equal" in score.warnings[0]
 
 
@@ -170,22 +170,22 @@ def test_a_collapsed_model_scores_0_with_a_word_about_it(embedder):
 def test_vectors_that_are_not_finite_name_model_and_text(embedder, number):
     broken = embedder("broken", known={"right 3": np.full(16, number)})
     with refused("model", "the first is 'right 3'"):
-        evaluate([STS], broken)
+        score_tasks([STS], broken)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.type)
 def test_two_widths_are_refused(embedder, task):
     with refused("model", "of dim 16"):
-        evaluate([task], embedder("student", width=8), embedder("teacher"), mixed=True)
+        score_tasks([task], embedder("student", width=8), embedder("teacher"), mixed=True)
 
 
 def test_no_tasks_and_arrays_of_the_wrong_shape(embedder):
     with refused("suite"):
-        evaluate([], embedder())
+        score_tasks([], embedder())
     model = embedder("short")
     model.embed = lambda texts, role="document": np.zeros((len(texts) - 1, 4))
     with refused("model", "(29, 4)"):
-        evaluate([STS], model)
+        score_tasks([STS], model)
 
 
 def score(task, value, metric="spearman"):

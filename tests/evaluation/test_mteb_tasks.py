@@ -14,7 +14,7 @@ from commands import SERVER
 from samples import make_texts
 
 from distilvec.core.errors import DistilvecError
-from distilvec.evaluation.evaluator import EmbeddingCache, evaluate
+from distilvec.evaluation.evaluator import EmbeddingCache, score_tasks
 from distilvec.evaluation.task_files import load_pairs, load_retrieval, load_sts
 
 if importlib.util.find_spec("mteb") is None:  # importing it here would make a folder in the user's home
@@ -82,7 +82,7 @@ def test_figures_equal_ours_for_one_model_and_for_a_pair(data, tiny_teacher, emb
         load_retrieval("NFCorpus", data / "NFCorpus"),
     ]
     for column, (query, document) in models.items():
-        sts, pairs, retrieval = evaluate(tasks, query, document, mixed=column == "mixed")
+        sts, pairs, retrieval = score_tasks(tasks, query, document, mixed=column == "mixed")
         assert found[column]["STSBenchmark"]["cosine_spearman"] == pytest.approx(sts.metrics["spearman"], abs=1e-6)
         assert found[column]["STSBenchmark"]["cosine_pearson"] == pytest.approx(sts.metrics["pearson"], abs=1e-3)
         assert found[column]["SprintDuplicateQuestions"]["cosine_ap"] == pytest.approx(
@@ -218,7 +218,7 @@ def test_subsets_have_folders(data, embedder, write_jsonl):
     write_jsonl("data/STS17/es-es/test.jsonl", rows)
     model = embedder()
     (score,) = scored({"student": (model, model)}, ["STS17"], data=data)["student"]
-    parts = [evaluate([load_sts("x", data / "STS17" / name)], model)[0].value for name in ("en-en", "es-es")]
+    parts = [score_tasks([load_sts("x", data / "STS17" / name)], model)[0].value for name in ("en-en", "es-es")]
     assert score.value == pytest.approx(np.mean(parts), abs=1e-6) and score.rows == 30
     assert score.warnings[0].endswith("subsets have no local data; left out")
 
@@ -237,7 +237,7 @@ def test_equal_similarities_of_one_subset_count_as_zero_there_alone(data, embedd
         write_jsonl(f"data/STS17/{folder}/test.jsonl", rows)
     model = embedder(known={text: np.ones(16) for text in TEXTS[:20]})
     (score,) = scored({"student": (model, model)}, ["STS17"], data=data)["student"]
-    other = evaluate([load_sts("x", data / "STS17" / "es-es")], model)[0].value
+    other = score_tasks([load_sts("x", data / "STS17" / "es-es")], model)[0].value
     assert other != 0 and score.value == pytest.approx(other / 2, abs=1e-6)
     assert "undefined in 1 of 2 splits and subsets" in score.warnings[-1]
 

@@ -10,8 +10,8 @@ from distilvec.evaluation.overlap import (
     FITS,
     Judgement,
     Overlap,
+    OverlapShare,
     QueryOverlaps,
-    Share,
     SourceOverlap,
     find_overlap,
     nearest,
@@ -108,8 +108,8 @@ def test_queries_of_one_origin_count_as_one(rng):
 
 
 def judgement(low=0.7, mean=0.75, **changes):
-    among = Overlap(Share(0.5, 0.4, 0.6), Share(mean, low, 0.9), 0.98)
-    source = SourceOverlap("tr", 40, Overlap(alone=Share(0.5, 0.4, 0.6)))
+    among = Overlap(OverlapShare(0.5, 0.4, 0.6), OverlapShare(mean, low, 0.9), 0.98)
+    source = SourceOverlap("tr", 40, Overlap(alone=OverlapShare(0.5, 0.4, 0.6)))
     given = {"student": among, "start": Overlap(), "gain": None, "trained": None, "sources": (source,)}
     return Judgement("teacher", 500, 10_000, 20_000, "cosine", **{**given, **changes})
 
@@ -130,5 +130,5 @@ def test_a_judgement_survives_json():
 )
 def test_thresholds(low, mean, expected):
     assert judgement(low, mean).compatibility == expected
-    alone = judgement(student=Overlap(alone=Share(0.9, 0.85, 0.95)))
+    alone = judgement(student=Overlap(alone=OverlapShare(0.9, 0.85, 0.95)))
     assert alone.compatibility is None and alone.share.mean == 0.9

@@ -5,7 +5,7 @@ import pytest
 from refusals import refused
 
 from distilvec.evaluation.aggregate import ALSO, PROTOCOLS, averages, retention, type_averages, with_protocol
-from distilvec.evaluation.evaluator import Score, evaluate
+from distilvec.evaluation.evaluator import Score, score_tasks
 from distilvec.evaluation.tasks import ClassificationTask, PairTask
 from distilvec.report.scores import score_table
 
@@ -97,7 +97,7 @@ def test_protocol_on_our_own_scores(embedder):
         ClassificationTask("topics", texts[:20], labels[:20], texts[20:], labels[20:]),
         PairTask("pairs", texts[:15], texts[15:], np.arange(15) % 2 == 0),
     ]
-    topics, pairs = evaluate(tasks, embedder())
+    topics, pairs = score_tasks(tasks, embedder())
     assert (topics.metric, pairs.metric) == ("accuracy", "average_precision")
     chosen = {name: [with_protocol(s, name) for s in (topics, pairs)] for name in PROTOCOLS}
     assert {name: tuple(s.metric for s in found) for name, found in chosen.items()} == {

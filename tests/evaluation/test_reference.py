@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from distilvec.config.schema import TeacherSection
-from distilvec.evaluation.evaluator import EmbeddingCache, evaluate
+from distilvec.evaluation.evaluator import EmbeddingCache, score_tasks
 from distilvec.evaluation.suite import load_task, read_suite
 from distilvec.teachers.open import load_teacher
 
@@ -31,7 +31,7 @@ EXPECTED = {"stsb": 82.03, "sts13": 80.60, "mrpc": 83.69}
 @pytest.mark.parametrize("name", EXPECTED)
 def test_minilm_reaches_its_published_figures(minilm, name):
     model, memo = minilm
-    assert evaluate([loaded(name)], model, memo=memo)[0].value == pytest.approx(EXPECTED[name], abs=0.01)
+    assert score_tasks([loaded(name)], model, memo=memo)[0].value == pytest.approx(EXPECTED[name], abs=0.01)
 
 
 def loaded(name):

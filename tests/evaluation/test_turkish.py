@@ -12,7 +12,7 @@ from samples import make_texts
 from scipy.stats import pearsonr, spearmanr
 
 from distilvec.config.builtin import recipe_files
-from distilvec.evaluation.evaluator import evaluate
+from distilvec.evaluation.evaluator import score_tasks
 from distilvec.evaluation.suite import load_suite
 
 
@@ -58,7 +58,7 @@ def test_sts_with_both_correlations_and_retrieval(suite, embedder):
     assert len(graded.first) == 15, "the validation rows alone"
     assert not search.warnings and len(search.queries) == 20
     model = embedder()
-    scores = evaluate(tasks, model)
+    scores = score_tasks(tasks, model)
     assert [score.metric for score in scores] == ["spearman", "ndcg@10"]
     first, second = (model.embed(texts) for texts in (graded.first, graded.second))
     cosines = np.sum(first * second, 1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)

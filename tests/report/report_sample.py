@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.evaluation.overlap import Judgement, Overlap, Share, SourceOverlap
+from distilvec.evaluation.overlap import Judgement, Overlap, OverlapShare, SourceOverlap
 from distilvec.report.json_values import from_json
 from distilvec.report.values import Report
 from tests.report.expert_sample import routing_figures, sample_experts
@@ -98,7 +98,7 @@ def sample_judgement() -> Judgement:
     """A student with two sources, which fits its teacher's vectors in part."""
 
     def shares(alone: float, among: float, half: float = 0.02) -> Overlap:
-        return Overlap(*(Share(mean, mean - half, mean + half) for mean in (alone, among)), 0.987)
+        return Overlap(*(OverlapShare(mean, mean - half, mean + half) for mean in (alone, among)), 0.987)
 
     return Judgement(
         origin="teacher",

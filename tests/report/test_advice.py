@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from distilvec.evaluation.compression import CompressionScore
-from distilvec.evaluation.overlap import Judgement, Overlap, Share
+from distilvec.evaluation.overlap import Judgement, Overlap, OverlapShare
 from distilvec.report import advice as rules
 from distilvec.report.advice import index_advice
 from distilvec.report.comparison import pareto
@@ -44,7 +44,7 @@ def verdict(**numbers):
 
 def shares(alone, among, spread=0.02):
     def share(mean):
-        return None if mean is None else Share(mean, mean - spread, mean + spread)
+        return None if mean is None else OverlapShare(mean, mean - spread, mean + spread)
 
     return Overlap(share(alone), share(among), None if among is None else 0.95)
 

@@ -17,16 +17,16 @@ from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config.student import ExpertsSection, StudentSection
-from distilvec.evaluation.overlap import Overlap, Share
+from distilvec.evaluation.overlap import Overlap, OverlapShare
 from distilvec.models import parts
 from distilvec.models.load import EXPERTS_FILE
 from distilvec.report import model_card as cards
-from distilvec.report.json_values import to_json
+from distilvec.report.json_values import from_json, to_json
 from distilvec.report.model_card import (
     loading_call,
 )
 from distilvec.report.overlap import overlap_sentence
-from distilvec.report.record import RunRecord, describe_student, parse_record
+from distilvec.report.record import RunRecord, student_record
 from distilvec.report.scores import make_verdict
 from distilvec.students.build import TeacherInfo, build_student
 from tests.report.report_sample import sample_judgement
@@ -35,7 +35,7 @@ Content = dict[str, Any]  # of a distillation.json
 
 
 def model_card(content: Content) -> str:
-    return cards.model_card(parse_record(content))
+    return cards.model_card(from_json(RunRecord, content))
 
 
 def score(task: str, value: float, metric: str = "spearman", kind: str = "") -> Any:
@@ -69,7 +69,7 @@ def record(student: SentenceTransformer) -> Content:
             "parameters": 22_713_216,
             "normalized": True,
         },
-        "student": to_json(describe_student(student, "tiny-student", base_model="org/base", kept_layers=[0, 3])),
+        "student": to_json(student_record(student, "tiny-student", base_model="org/base", kept_layers=[0, 3])),
         "data": {
             "sources": [
                 {"name": "wiki|pedia", "rows": 1200, "role": "document", "language": "tr"},
@@ -98,7 +98,7 @@ def split(card: str) -> tuple[dict[str, Any], str]:
 
 
 def test_facts_of_the_student(student: SentenceTransformer) -> None:
-    info = to_json(describe_student(student, "tiny", kept_layers=[0, 3]))
+    info = to_json(student_record(student, "tiny", kept_layers=[0, 3]))
     assert (info["layers"], info["hidden_width"], info["width"], info["max_length"]) == (2, 32, 48, 64)
     assert info["dense"] and info["normalized"] and info["pooling"] == "mean" and info["similarity"] == "cosine"
     assert info["embedding_parameters"] == student.tokenizer.vocab_size * 32
@@ -113,7 +113,7 @@ def test_a_student_without_a_limit_states_no_length(
     monkeypatch.setattr(parts, "position_limit", lambda backbone: None)
     for length in (10**6, 10**30):
         monkeypatch.setattr(student.tokenizer, "model_max_length", length)
-        described = describe_student(student, "tiny")
+        described = student_record(student, "tiny")
         assert described.max_length is None
         assert "maximum length" not in cards.model_card(RunRecord(name="tiny", student=described))
 
@@ -219,7 +219,9 @@ def test_other_widths_are_not_compatible(record: Content) -> None:
 
 
 def shares(among: float | None) -> Overlap:
-    return Overlap(Share(0.58, 0.56, 0.6), None if among is None else Share(among, among - 0.02, among + 0.02))
+    return Overlap(
+        OverlapShare(0.58, 0.56, 0.6), None if among is None else OverlapShare(among, among - 0.02, among + 0.02)
+    )
 
 
 @pytest.mark.parametrize(
@@ -236,7 +238,7 @@ def test_compatibility_is_what_was_measured(record: Content, among: float, title
     record["overlap"] = judgement.to_json()
     text = model_card(record)
     assert f"**{title}.** It {overlap_sentence(judgement)}. " in text and words in text
-    assert overlap_sentence(judgement) == make_verdict({}, record=parse_record(record)).text
+    assert overlap_sentence(judgement) == make_verdict({}, record=from_json(RunRecord, record)).text
     record["teacher_compatible"] = False
     record["overlap"] = replace(judgement, student=shares(None)).to_json()
     apart = model_card(record)
@@ -267,7 +269,7 @@ def test_a_student_with_experts_says_how_it_loads(tmp_path: Path) -> None:
         model=str(bert(tmp_path / "bert")), layers=2, experts=ExpertsSection(width=24, gate_width=5)
     )
     built = build_student(section, TeacherInfo(dim=32, normalized=True, max_length=64), seed=0)
-    info = to_json(describe_student(built, "mixed"))
+    info = to_json(student_record(built, "mixed"))
     assert info["experts"] == {"dim": 32, "experts": 3, "width": 24, "gate_width": 5, "dropout": 0.1}
     assert json.loads(json.dumps(info)) == info
     text = model_card({"name": "mixed", "student": info})

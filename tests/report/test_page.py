@@ -13,7 +13,7 @@ import pytest
 
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.agreement import RankedQueries, RankedQuery
-from distilvec.evaluation.overlap import Overlap, Share
+from distilvec.evaluation.overlap import Overlap, OverlapShare
 from distilvec.report.comparison import Comparison, Row, comparison_verdict, render_comparison
 from distilvec.report.html import render_page, tiles
 from distilvec.report.scores import make_verdict, score_table
@@ -226,11 +226,11 @@ def test_the_judgement_by_overlap(report):
     assert "its first 100 of 10,000 hold 98.7% of the teacher's top 10" in shown
     for words in ("[0.69, 0.73]", "+0.43", "[+0.41, +0.45]", "english_queries (120 queries)", "500 validation texts"):
         assert words in shown
-    index = judgement(report, origin="index", student=Overlap(among=Share(0.9, 0.85, 0.95), among_wider=1.0))
+    index = judgement(report, origin="index", student=Overlap(among=OverlapShare(0.9, 0.85, 0.95), among_wider=1.0))
     shown = unescape(re.sub(r"<[^>]*>", "", render_page(as_report(index), draw)))
     assert "500 stored texts that were not trained on" in shown and "in the index" in shown
     assert "Teacher-compatible: yes. It finds 0.90 of the index's ten nearest (overlap@10) [0.85, 0.95]" in shown
-    alone = judgement(report, student=Overlap(alone=Share(0.5, 0.4, 0.6)), sources=(), trained=None)
+    alone = judgement(report, student=Overlap(alone=OverlapShare(0.5, 0.4, 0.6)), sources=(), trained=None)
     alone["record"]["teacher_compatible"] = False
     shown = unescape(re.sub(r"<[^>]*>", "", render_page(as_report(alone), draw)))
     assert "It finds 0.50 of the teacher's ten nearest with its own vectors (overlap@10) [0.40, 0.60]" in shown

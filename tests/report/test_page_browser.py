@@ -11,7 +11,7 @@ import pytest
 from axe import violations
 
 from distilvec.core.run_folder import RunFolder
-from distilvec.evaluation.overlap import Overlap, Share
+from distilvec.evaluation.overlap import Overlap, OverlapShare
 from distilvec.report.figures import write_figure
 from distilvec.report.html import render_page
 from distilvec.report.scores import make_verdict
@@ -75,7 +75,7 @@ def folder(tmp_path_factory):
 def jobs():
     """A report of each job but that of a suite, which is `sample_report`."""
     samples = {name: sample_report() for name in JOBS}
-    index = {"origin": "index", "student": Overlap(among=Share(0.9, 0.85, 0.95), among_wider=1.0)}
+    index = {"origin": "index", "student": Overlap(among=OverlapShare(0.9, 0.85, 0.95), among_wider=1.0)}
     judgement = replace(sample_judgement(), start=None, gain=None, trained=None, sources=(), **index).to_json()
     samples["index"]["record"]["overlap"] = samples["index"]["overlap"] = judgement
     for part in ("scores", "intervals", "agreement", "compression"):

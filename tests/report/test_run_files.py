@@ -20,7 +20,7 @@ from distilvec.report.exports import export_note, export_table, read_exports, wr
 from distilvec.report.html import render_page
 from distilvec.report.json_values import from_json
 from distilvec.report.model_card import model_card
-from distilvec.report.record import RunRecord, TeacherRecord, parse_record, read_record
+from distilvec.report.record import RunRecord, TeacherRecord, read_run_record
 from distilvec.report.scores import make_verdict
 from distilvec.report.sections.record import stated_keys
 from distilvec.report.sections.use import next_commands
@@ -69,7 +69,7 @@ def test_commands_on_the_page_open_the_teacher_of_the_run_or_none(teacher, stude
 
 
 def test_what_is_not_there(run):
-    assert read_report(run) is read_record(run) is refresh_report(run) is None
+    assert read_report(run) is read_run_record(run) is refresh_report(run) is None
 
 
 def test_a_whole_report_is_read_as_it_was_written(run):
@@ -83,9 +83,9 @@ def test_a_whole_report_is_read_as_it_was_written(run):
 
 
 def test_a_record_is_read_as_it_was_written(run):
-    record = parse_record(sample_report()["record"])
+    record = from_json(RunRecord, sample_report()["record"])
     write_json(run.record, record.to_json(), sealed=True)
-    assert read_record(run) == record
+    assert read_run_record(run) == record
     assert record.to_json()["scores"]["student"][0] == {
         "task": "stsb", "type": "sts", "metric": "spearman", "value": 80.92,
     }  # fmt: skip

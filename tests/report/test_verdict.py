@@ -10,7 +10,7 @@ from distilvec.evaluation.aggregate import average, retention
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.memory import ModelSize
-from distilvec.evaluation.overlap import Overlap, Share
+from distilvec.evaluation.overlap import Overlap, OverlapShare
 from distilvec.evaluation.significance import ChangeInterval
 from distilvec.evaluation.speed import Speed
 from distilvec.report.record import RunRecord, StudentRecord, TeacherRecord
@@ -117,14 +117,14 @@ def test_without_a_suite_the_overlap_is_the_verdict():
     task = LabelledScores("intents", "classification", 9, {"student": {"accuracy": 0.978}})
     labelled = make_verdict({"student": column(intents=97.8)}, record=replace(record, supervised=task))
     assert labelled.text == "accuracy 97.8 on intents" and labelled.overlap is None
-    own = replace(sample_judgement(), student=Overlap(alone=Share(0.5, 0.4, 0.6)), start=None)
+    own = replace(sample_judgement(), student=Overlap(alone=OverlapShare(0.5, 0.4, 0.6)), start=None)
     apart = make_verdict({}, record=RunRecord(overlap=own))
     assert apart.text == "finds 0.50 of the teacher's ten nearest with its own vectors (overlap@10) [0.40, 0.60]"
     assert (apart.overlap, apart.overlap_alone) == (0.5, None)
 
 
 def test_an_index_is_judged_by_overlap_and_not_by_averages_of_its_own_texts():
-    found = Overlap(among=Share(0.69, 0.67, 0.71), among_wider=0.99)
+    found = Overlap(among=OverlapShare(0.69, 0.67, 0.71), among_wider=0.99)
     record = RunRecord(overlap=replace(sample_judgement(), origin="index", student=found, start=None))
     item = Score("index-known-item", "retrieval", "ndcg@10", 98.9, {"ndcg@10": 98.9, "mrr@10": 98.2})
     mine = Score("mine", "retrieval", "ndcg@10", 60.0)

@@ -21,8 +21,9 @@ from distilvec.evaluation.parity import equal_labels
 from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, check_onnx_place, tokenize
 from distilvec.formats.sentence_transformers import finish_student, save_student
 from distilvec.report.exports import read_exports
+from distilvec.report.json_values import from_json
 from distilvec.report.model_card import model_card
-from distilvec.report.record import parse_record
+from distilvec.report.record import RunRecord
 from distilvec.students.task_head import TaskModel, save_head
 from distilvec.verbs.export.command import export
 from distilvec.verbs.export.export import FORMS, export_model
@@ -42,7 +43,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(parity, "TIMING", parity.Timing(1, 5, 1.0))
     model = SentenceTransformer(str(made), device="cpu")
     record = {"format": 1, "name": "tiny"}
-    save_student(model, folder, record, model_card(parse_record(record)))
+    save_student(model, folder, record, model_card(from_json(RunRecord, record)))
     task = tmp_path / "task"
     task.mkdir()
     rows = [(f"d{number}", text) for number, text in enumerate(texts)]
@@ -100,7 +101,7 @@ def test_a_damaged_student_is_refused_with_the_numbers_unless_forced(world: Simp
         with torch.no_grad():
             table.weight *= 1e-6
     record = {"format": 1, "name": "damaged"}
-    save_student(world.model, world.folder, record, model_card(parse_record(record)))
+    save_student(world.model, world.folder, record, model_card(from_json(RunRecord, record)))
     assert export_model(str(world.folder), suite=world.suite).forms["onnx"].mean_cosine > 0.9999
     with refused("--to", "mean cosine 0."):
         export_model(str(world.folder), "onnx-fp16", suite=world.suite)
@@ -189,13 +190,13 @@ def test_a_card_changed_by_hand_and_exports_of_other_weights_are_kept_out(world:
     with torch.no_grad():
         world.model[0].auto_model.embeddings.word_embeddings.weight[5] += 1
     record = {"format": 1, "name": "other"}
-    save_student(world.model, world.folder, record, model_card(parse_record(record)))
+    save_student(world.model, world.folder, record, model_card(from_json(RunRecord, record)))
     assert read_exports(world.folder) == {}
 
 
 def test_a_card_with_exports_is_the_students_own_in_the_next_save(world: SimpleNamespace) -> None:
     export_model(str(world.folder), suite=world.suite)
-    record = parse_record({"format": 1, "name": "evaluated again"})
+    record = from_json(RunRecord, {"format": 1, "name": "evaluated again"})
     card = model_card(record, exports=read_exports(world.folder))
     finish_student(world.folder, world.model, record.to_json(), card)
     assert (world.folder / "README.md").read_text() == card and "## Exported files" in card
@@ -206,7 +207,7 @@ def test_a_card_with_exports_is_the_students_own_in_the_next_save(world: SimpleN
 def test_exports_stay_known_where_a_card_changed_by_hand_is_kept(world: SimpleNamespace) -> None:
     export_model(str(world.folder), suite=world.suite)
     (world.folder / "README.md").write_text("My own card.\n")
-    record = parse_record({"format": 1, "name": "evaluated again"})
+    record = from_json(RunRecord, {"format": 1, "name": "evaluated again"})
     finish_student(world.folder, world.model, record.to_json(), model_card(record))
     assert (world.folder / "README.md.yours").read_text() == "My own card.\n"
     assert list(read_exports(world.folder)) == ["onnx"]

@@ -18,8 +18,9 @@ from refusals import refused
 
 from distilvec.core.errors import DistilvecError
 from distilvec.report.exports import write_exports
+from distilvec.report.json_values import from_json
 from distilvec.report.model_card import FROM_FOLDER, model_card
-from distilvec.report.record import parse_record
+from distilvec.report.record import RunRecord
 from distilvec.report.values import ExportedForm
 from distilvec.verbs.push.push import _PUSHED, checked_card, hub_card, model_files, push_model
 
@@ -47,7 +48,7 @@ def folders(tiny_model, tmp_path_factory):
     teacher = {**RECORD, "hub": {"base_model": ["teacher"], "license": "mit"}}
     for name, record in {"student": RECORD, "unlicensed": without, "old": teacher}.items():
         shutil.copytree(tiny_model, root / name)
-        (root / name / "README.md").write_text(model_card(parse_record(record)), encoding="utf-8")
+        (root / name / "README.md").write_text(model_card(from_json(RunRecord, record)), encoding="utf-8")
         (root / name / "distillation.json").write_text(json.dumps(record), encoding="utf-8")
     (root / "secret").write_bytes(b"secret")
     (root / "student" / "vocab.txt").unlink(missing_ok=True)
@@ -131,7 +132,7 @@ def test_an_existing_repository_is_kept_unless_asked(pushed):
 
 def test_the_card_of_a_labelled_student_loads_its_head_from_the_hub():
     supervised = {"task": "intents", "type": "classification", "rows": 9, "scores": {"student": {"accuracy": 0.9}}}
-    card = model_card(parse_record({**RECORD, "supervised": supervised}))
+    card = model_card(from_json(RunRecord, {**RECORD, "supervised": supervised}))
     assert card.count('(".")') == 2
     text = hub_card(card, "me/intents", "v2")
     assert '(".")' not in text and FROM_FOLDER not in text

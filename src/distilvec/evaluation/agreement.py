@@ -13,6 +13,7 @@ from scipy.stats import kendalltau
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.escape import shortened
+from distilvec.core.similarity import NEIGHBOR_COUNT
 from distilvec.evaluation import metrics
 from distilvec.evaluation.evaluator import EmbeddingCache, ranked_documents, retrieval_vectors, score_task
 from distilvec.evaluation.search import top_k
@@ -22,7 +23,6 @@ from distilvec.teachers.embedder import Embedder
 Array = np.ndarray[Any, Any]
 Vectors = tuple[Array, Array, Array]  # ranking_vectors of queries and documents, and the documents with text
 
-DEPTH = 10
 TEXT_CHARACTERS = 160
 LISTED, RANKED = 500, 100  # queries of a task in the list, and those of them with every model's ranking
 _SCORES_AT_ONCE = 4_000_000
@@ -110,7 +110,7 @@ def ranking_agreement(
         vectors[name] = left, right, filled
     top = {}
     for name, (left, right, filled) in vectors.items():
-        top[name] = ranked_documents(task, left, right, filled, DEPTH, partial(top_k, similarity="dot"))
+        top[name] = ranked_documents(task, left, right, filled, NEIGHBOR_COUNT, partial(top_k, similarity="dot"))
     asked = np.concatenate([top[name] for name in others], axis=1)
     ranks = np.split(_ranks(vectors["teacher"], top["teacher"], asked, task.own), len(others), axis=1)
     agreement = {}

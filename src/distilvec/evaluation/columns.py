@@ -11,7 +11,7 @@ from distilvec.core.log import log, progress
 from distilvec.evaluation.aggregate import task_weights
 from distilvec.evaluation.evaluator import (
     EmbeddingCache,
-    Request,
+    EmbeddingRequest,
     Sample,
     Score,
     embedders,
@@ -91,7 +91,7 @@ def score_columns(
     return scores, samples
 
 
-def embed_ahead(request: Request, cache: EmbeddingCache) -> None:
+def embed_ahead(request: EmbeddingRequest, cache: EmbeddingCache) -> None:
     """Embed the texts of all tasks with one model, with a bar; what `cache` has is not embedded again.
 
     Vectors that cannot be used are no error here: scoring a task asks for them again, and names the task. An API is not

@@ -92,7 +92,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Request:
+class EmbeddingRequest:
     """Distinct texts that a model embeds for some tasks, by role."""
 
     embedder: Embedder
@@ -138,14 +138,14 @@ class EmbeddingCache:
         rows = {} if entry is None else entry[1]
         return [text for text in dict.fromkeys(texts) if text not in rows]
 
-    def missing(self, request: Request) -> Request:
+    def missing(self, request: EmbeddingRequest) -> EmbeddingRequest:
         """Return the part of a request whose vectors are not here yet."""
         missing_texts = {}
         for role, texts in request.texts.items():
             missing = self.lacking(request.embedder, texts, role)
             if missing:
                 missing_texts[role] = missing
-        return Request(request.embedder, missing_texts)
+        return EmbeddingRequest(request.embedder, missing_texts)
 
     def add(self, embedder: Embedder, texts: Sequence[str], role: Role, new_vectors: Array) -> None:
         """Take the vectors of texts that are not here yet, float32 [texts, dim].
@@ -160,7 +160,7 @@ class EmbeddingCache:
             rows[text] = len(rows)
         self._vectors[key] = (embedder, rows, np.concatenate([vectors, new_vectors]) if len(vectors) else new_vectors)
 
-    def embed(self, missing: Request) -> Iterator[EmbeddingStep]:
+    def embed(self, missing: EmbeddingRequest) -> Iterator[EmbeddingStep]:
         """Embed a request of `missing`; yield every batch. Errors: as `add`."""
         embedder = missing.embedder
         characters = {role: sum(map(len, texts)) for role, texts in missing.texts.items()}
@@ -183,7 +183,7 @@ class EmbeddingCache:
         return self._classifiers[key][2]
 
 
-def evaluate(
+def score_tasks(
     tasks: Sequence[Task],
     query: Embedder,
     document: Embedder | None = None,
@@ -210,7 +210,7 @@ def evaluate(
     return scores
 
 
-def requests(tasks: Sequence[Task], query: Embedder, document: Embedder, mixed: bool = False) -> list[Request]:
+def requests(tasks: Sequence[Task], query: Embedder, document: Embedder, mixed: bool = False) -> list[EmbeddingRequest]:
     """List what the tasks need of their embedders: one entry for each model."""
     texts: dict[int, tuple[Embedder, dict[Role, dict[str, None]]]] = {}
     for task in tasks:
@@ -220,7 +220,7 @@ def requests(tasks: Sequence[Task], query: Embedder, document: Embedder, mixed: 
             by_role = texts.setdefault(id(embedder), (embedder, {}))[1]
             by_role.setdefault(role, {}).update(dict.fromkeys(task_texts))
     return [
-        Request(embedder, {role: list(distinct) for role, distinct in by_role.items()})
+        EmbeddingRequest(embedder, {role: list(distinct) for role, distinct in by_role.items()})
         for embedder, by_role in texts.values()
     ]
 

@@ -1,6 +1,6 @@
 """Tasks and benchmarks of the package mteb 2, for one model or for a pair (query embedder, document embedder).
 
-Local folders (mteb_local.py) may replace mteb's data. Only retrieval, reranking and their kind have queries and
+Local folders may replace mteb's data. Only retrieval, reranking and their kind have queries and
 documents: the scores of a pair on other types repeat those of the query embedder (REDACT, appendix E, table 6). The
 model `mixed` takes both, as in evaluator.py:
 
@@ -28,19 +28,21 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distilvec.config.schema import Role
-from distilvec.core.errors import DistilvecError, user_error
+from distilvec.core.errors import DistilvecError, about, user_error
 from distilvec.core.extras import require_extra
+from distilvec.data.task_rows import TableOptions
 from distilvec.evaluation.columns import takes_both
 from distilvec.evaluation.evaluator import EmbeddingCache, Score
-from distilvec.evaluation.mteb_benchmarks import NAMES, benchmark_tasks, is_prepared
-from distilvec.evaluation.mteb_local import LocalData, load_local
-from distilvec.evaluation.tasks import TaskFailure
+from distilvec.evaluation.suite import suite_fingerprint
+from distilvec.evaluation.task_files import load_classification, load_pairs, load_retrieval, load_sts
+from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, StsTask, Task, TaskFailure
 from distilvec.teachers.embedder import Embedder
 
 Array = np.ndarray[Any, Any]
@@ -48,6 +50,7 @@ Pair = tuple[Embedder, Embedder]
 
 PAIR_TYPES = ("STS", "PairClassification")
 CLASS_TYPES = ("Classification", "MultilabelClassification")
+LOCAL_TYPES = ("STS", "PairClassification", "Classification", "Retrieval")  # that local data serve
 SEARCH_TYPES = ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking")
 
 
@@ -88,14 +91,14 @@ def mteb_scores(
         memo = EmbeddingCache()
         scores_by_pair: dict[tuple[int, int], Score] = {}
         for model, pair in models.items():
-            query, document = embedders(task.metadata.type, pair, takes_both(model))
+            query, document = mteb_embedders(task.metadata.type, pair, takes_both(model))
             key = (id(query), id(document))
             revision = "-".join(dict.fromkeys([weights[id(query)], weights[id(document)]]))
             try:
                 if key not in scores_by_pair:
                     with _quiet():
                         encoder = MtebModel(query, document, revision, memo)
-                        scores_by_pair[key] = score_task(task, encoder, local, results, data)
+                        scores_by_pair[key] = score_mteb_task(task, encoder, local, results, data)
                 scores[model].append(scores_by_pair[key])
             except NoDataError as error:
                 problems.append(TaskFailure(name, str(error)))
@@ -119,7 +122,7 @@ def _take_local_data(task: Any, data: Path | None) -> LocalData | None:
     return local
 
 
-def embedders(kind: str, pair: Pair, mixed: bool = False) -> Pair:
+def mteb_embedders(kind: str, pair: Pair, mixed: bool = False) -> Pair:
     """Return the query and the document embedder for a type of task; types without documents take the former alone."""
     if kind in SEARCH_TYPES or (mixed and kind in (*PAIR_TYPES, *CLASS_TYPES)):
         return pair
@@ -136,13 +139,13 @@ def find_tasks(names: list[str] | None, benchmark: str | None) -> list[Any]:
         raise DistilvecError(
             "expected task names or a benchmark, not both.", "Give --mteb or --benchmark.", key="--mteb"
         )
-    if benchmark in NAMES:
+    if benchmark in BENCHMARKS:
         return benchmark_tasks(mteb, benchmark)
     if benchmark:
         try:
             return [copy.copy(task) for task in mteb.get_benchmark(benchmark).tasks]
         except KeyError:
-            near = _nearest(benchmark, [*NAMES, *(entry.name for entry in mteb.get_benchmarks())])
+            near = _nearest(benchmark, [*BENCHMARKS, *(entry.name for entry in mteb.get_benchmarks())])
             raise DistilvecError(f"mteb has no benchmark '{benchmark}'{near}.", key="--benchmark") from None
     entries = vars(importlib.import_module("mteb.tasks")).values()
     known = [entry.metadata.name for entry in entries if hasattr(entry, "metadata")]
@@ -216,7 +219,9 @@ class NoDataError(DistilvecError):
     """Data of the hub that cannot be loaded, for any model."""
 
 
-def score_task(task: Any, model: MtebModel, local: LocalData | None, folder: Path | None, data: Path | None) -> Score:
+def score_mteb_task(
+    task: Any, model: MtebModel, local: LocalData | None, folder: Path | None, data: Path | None
+) -> Score:
     """Score of one task, from results below `folder` if there. Every model starts from the same random numbers."""
     mteb, name, kind = import_mteb(), task.metadata.name, task.metadata.type
     results: Any = None if folder is None else mteb.ResultCache(folder)
@@ -331,3 +336,206 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     folded = {other.casefold(): other for other in known}
     near = [folded[key] for key in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
     return f"; did you mean {' or '.join(near)}?" if near else ". `mteb available-tasks` lists the names"
+
+
+# -- local data --------------------------------------------------------------------------------------------------------
+
+# Local folders that replace the hub: files of our own readers, in the form of mteb's tasks.
+#
+#     DATA/<task>/             of a task with one subset
+#     DATA/<task>/<subset>/    of a task with several, such as languages; those without a folder are left out
+#
+#     STS                  a table with sentence1, sentence2, score       test.jsonl, .csv, .tsv, .parquet, or their .gz
+#     PairClassification   a table with sentence1, sentence2, label       1 = match
+#     Classification       tables with text, label                        train and test
+#     Retrieval            corpus, queries and qrels.tsv (or qrels/test.tsv), as BEIR's folders
+#
+# Splits have the task's names; a file without a column `split` is every split but the training one.
+
+
+@dataclass(frozen=True)
+class LocalData:
+    """Data of a task as mteb's `dataset` (subset, split, data), the number of scored rows, and their fingerprint."""
+
+    dataset: dict[str, dict[str, Any]]
+    rows: int
+    fingerprint: str
+    warnings: tuple[str, ...] = ()
+
+
+def load_local(task: Any, folder: Path) -> LocalData:
+    """Read an mteb task's data from its folder. Errors: DistilvecError for other types of task, and as our readers."""
+    name, subsets = task.metadata.name, task.hf_subsets
+    if task.metadata.type not in LOCAL_TYPES or task.is_aggregate:
+        kind = "is an aggregate" if task.is_aggregate else f"has type {task.metadata.type}"
+        raise DistilvecError(
+            f"{folder}: mteb task '{name}' {kind}; local data serve tasks of type {', '.join(LOCAL_TYPES)}.",
+            "Remove the folder to load its data from the hub, or leave the task out.",
+            key="--data",
+        )
+    paths = {subset: folder / subset for subset in subsets if (folder / subset).is_dir()}
+    if not paths and len(subsets) > 1:
+        some = ", ".join(subsets[:8])
+        raise DistilvecError(
+            f"{folder}: mteb task '{name}' has {len(subsets)} subsets ({some}, ...).",
+            "Make a folder for each.",
+            key="--data",
+        )
+    paths = paths or {subsets[0]: folder}
+    read: dict[tuple[str, str], Task] = {}
+    for subset, path in paths.items():
+        with about("suite", path):
+            read |= {(subset, split): _read(task, path, split) for split in task.eval_splits}
+    dataset: dict[str, dict[str, Any]] = {subset: {} for subset in paths}
+    for (subset, split), data in read.items():
+        dataset[subset] |= _converted(task, data, split)
+    missing = len(subsets) - len(paths)
+    notes = [f"{missing} of {len(subsets)} subsets have no local data; left out"] if missing else []
+    notes += [note for data in read.values() for note in getattr(data, "warnings", ())]
+    return LocalData(dataset, sum(map(_rows, read.values())), suite_fingerprint(read.values()), tuple(notes))
+
+
+def _read(task: Any, path: Path, split: str) -> Task:
+    name, options = task.metadata.name, TableOptions(split)
+    match task.metadata.type:
+        case "STS":
+            return load_sts(name, path, options)
+        case "PairClassification":
+            return load_pairs(name, path, options)
+        case "Classification":
+            return load_classification(name, path, options, train_split=task.train_split)
+        case _:
+            return load_retrieval(name, path, split)
+
+
+def _converted(task: Any, data: Task, split: str) -> dict[str, Any]:
+    """The splits of mteb's dataset.
+
+    Labels become numbers in the order of their names, as mteb's metrics for two classes need.
+    Note: trec_eval, which mteb uses, knows whole gains only.
+    """
+    from datasets import Dataset
+
+    table = Dataset.from_dict
+    if isinstance(data, ClassificationTask):
+        names = sorted(set(data.train_labels), key=lambda name: (len(name), name))
+        codes = {name: code for code, name in enumerate(names)}
+        parts = {task.train_split: (data.train_texts, data.train_labels), split: (data.test_texts, data.test_labels)}
+        text, label = task.input_column_name, task.label_column_name
+        tables = {}
+        for part, (texts, labels) in parts.items():
+            tables[part] = table({text: texts, label: [codes[name] for name in labels]})
+        return tables
+    if isinstance(data, RetrievalTask):
+        if (data.gains % 1).any():
+            raise DistilvecError(
+                f"{data.name}: some judgements have scores that are not whole.", "Round them.", key="--data"
+            )
+        relevant: dict[str, dict[str, int]] = {query: {} for query in data.query_ids}
+        for (query, document), gain in zip(data.judged.tolist(), data.gains.tolist(), strict=True):
+            relevant[data.query_ids[query]][data.document_ids[document]] = int(gain)
+        corpus = table({"id": data.document_ids, "text": data.documents})
+        queries = table({"id": data.query_ids, "text": data.queries})
+        return {split: {"corpus": corpus, "queries": queries, "relevant_docs": relevant, "top_ranked": None}}
+    if isinstance(data, StsTask):
+        first, second = task.column_names
+        return {split: table({first: data.first, second: data.second, "score": data.gold.tolist()})}
+    columns = (task.input1_column_name, task.input2_column_name, task.label_column_name)
+    return {
+        split: table(dict(zip(columns, (data.first, data.second, data.positive.astype(int).tolist()), strict=True)))
+    }
+
+
+def _rows(task: Task) -> int:
+    if isinstance(task, RetrievalTask):
+        return len(task.queries)
+    return len(task.test_texts if isinstance(task, ClassificationTask) else task.first)
+
+
+# -- benchmarks of our own ---------------------------------------------------------------------------------------------
+
+# Benchmarks that mteb does not have by these names.
+#
+#     BEIR-14    BEIR without MSMARCO, as in REDACT's table 1
+#     TR-MTEB    26 Turkish tasks (Baysan and Güngör, Findings of EMNLP 2025), as in table 2 of the surgery paper, which
+#                averages the means by type
+#
+# The tasks of TR-MTEB are those of the benchmark "MTEB(Turkish)" in its authors' github.com/selmanbaysan/mteb_tr.
+# mteb has four of them. The others are defined here: data that the authors score as stored on the hub come from
+# there; data that the authors' code samples or rearranges are read from local folders (--data) alone. Note: of the 11
+# retrieval tasks the surgery paper counts five as reranking, without names.
+
+BEIR_14, TR_MTEB = "BEIR-14", "TR-MTEB"
+BENCHMARKS = (BEIR_14, TR_MTEB)
+
+_IN_MTEB = (
+    "TurkishMovieSentimentClassification",
+    "TurkishProductSentimentClassification",
+    "XNLI",
+    "XQuADRetrieval",
+)
+_CLASSES = {  # by type: mteb's class, main metric
+    "BitextMining": ("AbsTaskBitextMining", "f1"),
+    "Classification": ("AbsTaskClassification", "accuracy"),
+    "Clustering": ("AbsTaskClusteringLegacy", "v_measure"),
+    "PairClassification": ("AbsTaskPairClassification", "max_ap"),
+    "Retrieval": ("AbsTaskRetrieval", "ndcg_at_10"),
+    "STS": ("AbsTaskSTS", "cosine_spearman"),
+}
+_STORED = {  # name: type, data set of trmteb on the hub
+    "WMT16BitextMining": ("BitextMining", "wmt16_en_tr"),
+    "TurkishOffensiveLanguageClassification": ("Classification", "offenseval"),
+    "TurkishNewsCategoryClassification": ("Classification", "news-cat"),
+    "TSTimelineNewsCategoryClassification": ("Classification", "ts_timeline_news_category"),
+    "TurkishAbstractCorpusClustering": ("Clustering", "ts_abstract_corpus_p2p"),
+    "TurkishColumnWritingClustering": ("Clustering", "630koseyazisi_p2p"),
+    "STSbTR": ("STS", "stsb-tr"),
+    "SquadTRRetrieval": ("Retrieval", "squad-tr"),
+    "TQuadRetrieval": ("Retrieval", "tquad"),
+    "ArguAnaTR": ("Retrieval", "arguana-tr"),
+}
+_PREPARED = {  # the same, of data that the authors' code changes
+    "Turkish75NewsClassification": ("Classification", "75haber"),
+    "THYSentimentClassification": ("Classification", "thy_sa"),
+    "TurkishIronyClassification": ("Classification", "irony-tr"),
+    "MnliTr": ("PairClassification", "multinli_tr"),
+    "SnliTr": ("PairClassification", "snli_tr"),
+    "MSMarcoTRRetrieval": ("Retrieval", "msmarco-tr"),
+    "NFCorpusTR": ("Retrieval", "nfcorpus-tr"),
+    "CQADupstackGamingRetrievalTR": ("Retrieval", "cqadupstack-gaming-tr"),
+    "FiQA2018TR": ("Retrieval", "fiqa-tr"),
+    "QuoraRetrievalTR": ("Retrieval", "quora-tr"),
+    "SCIDOCSTR": ("Retrieval", "scidocs-tr"),
+    "SciFactTR": ("Retrieval", "scifact-tr"),
+}
+
+
+def benchmark_tasks(mteb: Any, name: str) -> list[Any]:
+    """Return the tasks of a benchmark of this module, for the imported package mteb."""
+    if name == BEIR_14:
+        return [task for task in mteb.get_benchmark("BEIR").tasks if task.metadata.name != "MSMARCO"]
+    known = list(mteb.get_tasks(tasks=list(_IN_MTEB), languages=["tur"], exclude_superseded=False))
+    return known + [_make_task(task, *settings) for task, settings in {**_STORED, **_PREPARED}.items()]
+
+
+def is_prepared(task: Any) -> bool:
+    """Return whether the authors score other rows than those stored on the hub."""
+    return task.metadata.name in _PREPARED and task.metadata.dataset["path"].startswith("trmteb/")
+
+
+def _make_task(name: str, kind: str, data: str) -> Any:
+    """Make a task of mteb's classes. MnliTr is scored on two test splits, as the authors do."""
+    metadata = importlib.import_module("mteb.abstasks.task_metadata").TaskMetadata
+    base, metric = _CLASSES[kind]
+    made = metadata(
+        name=name,
+        description="Of TR-MTEB.",
+        reference="https://aclanthology.org/2025.findings-emnlp.471/",
+        dataset={"path": f"trmteb/{data}", "revision": "main"},
+        type=kind,
+        category="t2t",
+        eval_splits=["test_matched", "test_mismatched"] if name == "MnliTr" else ["test"],
+        eval_langs=["tur-Latn"],
+        main_score=metric,
+    )
+    return type(name, (getattr(importlib.import_module("mteb.abstasks"), base),), {"metadata": made})()

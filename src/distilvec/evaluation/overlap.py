@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from distilvec.core.similarity import Similarity
+from distilvec.core.similarity import NEIGHBOR_COUNT, Similarity
 from distilvec.core.vectors import cosine_pairs
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.significance import difference_interval, mean_interval
@@ -23,14 +23,12 @@ from distilvec.teachers.agreement import Agreement
 Array = np.ndarray[Any, Any]
 Compatibility = Literal["yes", "in part", "not yet"]
 
-DEPTH = 10  # neighbours of a query
 WIDER = 100  # the model's candidates that would be ranked again
 FITS, DOUBTFUL = 0.8, 0.5  # overlap@10, among the teacher's vectors
-FEWEST = 20  # candidates: among fewer, ten neighbours say nothing
 
 
 @dataclass(frozen=True)
-class Share:
+class OverlapShare:
     """A mean over queries, from 0 to 1, with its 95% interval."""
 
     mean: float
@@ -50,8 +48,8 @@ class Overlap:
     `among_wider`: the mean share that is in the model's first WIDER, among the teacher's vectors.
     """
 
-    alone: Share | None = None
-    among: Share | None = None
+    alone: OverlapShare | None = None
+    among: OverlapShare | None = None
     among_wider: float | None = None
 
 
@@ -91,14 +89,14 @@ class Judgement:
     agreement: Agreement | None = None
 
     @property
-    def share(self) -> Share | None:
+    def share(self) -> OverlapShare | None:
         """The number that is named first: among the teacher's vectors where there is one space, else alone."""
         return self.student.among or self.student.alone
 
     @property
     def by_chance(self) -> float:
         """The overlap@10 that a random choice among the candidates has."""
-        return min(1.0, DEPTH / max(self.candidates, 1))
+        return min(1.0, NEIGHBOR_COUNT / max(self.candidates, 1))
 
     @property
     def compatibility(self) -> Compatibility | None:
@@ -163,14 +161,14 @@ def overlap_by_query(
     student_similarity: Similarity = "cosine",
     own: Array | None = None,
 ) -> Array:
-    """Share of the teacher's DEPTH nearest candidates of each query among the student's, float64 [queries].
+    """Share of each query's nearest candidates by the teacher that are among the student's, float64 [queries].
 
     Candidates are in the same order. With the teacher's vectors as `student_candidates` the student searches among
     these, by their similarity. `own` [queries] are the candidates' rows that are the queries themselves, and never
     their neighbours, -1 for none; by default none is.
     """
-    expected = nearest(teacher_queries, teacher_candidates, DEPTH, similarity, own)
-    return shares(expected, nearest(student_queries, student_candidates, DEPTH, student_similarity, own))
+    expected = nearest(teacher_queries, teacher_candidates, NEIGHBOR_COUNT, similarity, own)
+    return shares(expected, nearest(student_queries, student_candidates, NEIGHBOR_COUNT, student_similarity, own))
 
 
 def nearest(
@@ -200,7 +198,7 @@ def find_overlap(
     common_space: bool,
     origins: Array | None = None,
 ) -> QueryOverlaps:
-    """What a student finds of the teacher's `expected` neighbours [queries, DEPTH].
+    """What a student finds of the teacher's `expected` neighbours [queries, NEIGHBOR_COUNT].
 
     `similarity` is the teacher's; a student in the teacher's space is trained for it. One with a space of its own is
     compared by cosine. Without `student_candidates` nothing is searched alone. `origins` are those of the queries.
@@ -208,10 +206,10 @@ def find_overlap(
     alone = among = wider = None
     if student_candidates is not None:
         compared: Similarity = similarity if common_space else "cosine"
-        alone = shares(expected, nearest(student_queries, student_candidates, DEPTH, compared))
+        alone = shares(expected, nearest(student_queries, student_candidates, NEIGHBOR_COUNT, compared))
     if common_space:
         rows = nearest(student_queries, teacher_candidates, WIDER, similarity)
-        among, wider = shares(expected, rows[:, :DEPTH]), shares(expected, rows)
+        among, wider = shares(expected, rows[:, :NEIGHBOR_COUNT]), shares(expected, rows)
     return QueryOverlaps(alone, among, wider, origins)
 
 
@@ -220,10 +218,12 @@ def mean_cosine(first: Array, second: Array) -> float:
     return float(cosine_pairs(first, second).mean())
 
 
-def _share(values: Array | None) -> Share | None:
-    return None if values is None else Share(*mean_interval(values))
+def _share(values: Array | None) -> OverlapShare | None:
+    return None if values is None else OverlapShare(*mean_interval(values))
 
 
-def _gain(differences: Array | None) -> Share | None:
+def _gain(differences: Array | None) -> OverlapShare | None:
     interval = None if differences is None else difference_interval([differences])
-    return None if interval is None else Share(interval.difference / 100, interval.low / 100, interval.high / 100)
+    return (
+        None if interval is None else OverlapShare(interval.difference / 100, interval.low / 100, interval.high / 100)
+    )

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.core.errors import DistilvecError
+from distilvec.core.similarity import NEIGHBOR_COUNT
 from distilvec.data.corpus import text_key
 from distilvec.data.origins import draw_origins, spread_over_origins
 from distilvec.evaluation.search import top_k
@@ -23,7 +24,6 @@ from distilvec.teachers.table_embedder import TableEmbedder
 
 Array = np.ndarray[Any, Any]
 
-DEPTH = 10
 FEWEST = 50  # texts of a table that tasks are made from
 LARGEST_SHARE = 5  # at most a fifth of the texts are queries
 LEAST_HELD = 0.5  # of a task's documents, for a score among those that a table holds
@@ -37,7 +37,7 @@ def stored_tasks(teacher: TableEmbedder, count: int) -> list[RetrievalTask]:
     """
     texts, vectors = teacher.documents()
     chosen, others = draw_stored(texts, teacher.origins, count, str(teacher.table.path))
-    nearest = others[top_k(vectors[chosen], vectors[others], DEPTH, similarity=teacher.similarity)[0]]
+    nearest = others[top_k(vectors[chosen], vectors[others], NEIGHBOR_COUNT, similarity=teacher.similarity)[0]]
     digits = len(str(len(texts)))
     ids = [f"{row:0{digits}d}" for row in range(len(texts))]
     queries = {ids[row]: texts[row] for row in chosen}

@@ -21,13 +21,12 @@ from distilvec.core.device import pick_device
 from distilvec.core.duration import duration
 from distilvec.core.log import log, progress
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.similarity import FEWEST_CANDIDATES, NEIGHBOR_COUNT
 from distilvec.data.corpus import Corpus
 from distilvec.data.origins import spread_over_origins
 from distilvec.data.tokens import TokenStore
 from distilvec.evaluation.evaluator import check_vectors
 from distilvec.evaluation.overlap import (
-    DEPTH,
-    FEWEST,
     Judgement,
     QueryOverlaps,
     SourceOverlap,
@@ -93,7 +92,7 @@ def judge_run(job: Job) -> Judgement | None:
             return judge_encoder(student, index, job.recipe.evaluation.stored, start)
     rows = draw_rows(job, tokenize(job, job.corpus, trained_student(job)))
     if rows is None:
-        log(f"no overlap@10: it takes validation texts and at least {FEWEST} texts to search")
+        log(f"no overlap@10: it takes validation texts and at least {FEWEST_CANDIDATES} texts to search")
         return None
     return _judge_students(job, rows)
 
@@ -106,7 +105,7 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
     texts, vectors = index.documents()
     chosen, others = draw_stored(texts, index.origins, queries, str(index.table.path))
     origins = index.origins[chosen]
-    expected = nearest(vectors[chosen], vectors[others], DEPTH, index.similarity)
+    expected = nearest(vectors[chosen], vectors[others], NEIGHBOR_COUNT, index.similarity)
     asked = [texts[row] for row in chosen]
     models = {"student": student} if start is None else {"student": student, "start": start}
     shares, cosine, agreement = {}, None, None
@@ -166,7 +165,7 @@ def draw_rows(job: Job, tokens: TokenStore) -> JudgedRows | None:
     asked = np.unique(corpus.origins[np.concatenate([queries, trained])])
     others = np.flatnonzero(~np.isin(corpus.origins, asked))
     candidates = np.sort(generator.choice(others, min(count, len(others)), replace=False))
-    if not len(queries) or len(candidates) < FEWEST:
+    if not len(queries) or len(candidates) < FEWEST_CANDIDATES:
         return None
     return JudgedRows(queries, trained, candidates)
 
@@ -207,7 +206,7 @@ def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
     """Judge the trained student and its start on rows of the corpus, one model in memory at a time."""
     origins, similarity = job.corpus.origins, job.teacher.info.similarity
     teacher, teacher_trained, candidates = rows.parts(_teacher_vectors(job, rows.every))
-    expected = nearest(teacher, candidates, DEPTH, similarity)
+    expected = nearest(teacher, candidates, NEIGHBOR_COUNT, similarity)
     shares, cosine, trained = dict[str, QueryOverlaps](), None, None
     training = finished_training(job)
     ships_start = training is not None and training.ships_start
@@ -223,7 +222,7 @@ def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
     if common_space:
         cosine = mean_cosine(asked, teacher)
     if len(rows.trained):
-        seen = nearest(teacher_trained, candidates, DEPTH, similarity)
+        seen = nearest(teacher_trained, candidates, NEIGHBOR_COUNT, similarity)
         of_trained = origins[rows.trained]
         trained = find_overlap(seen, candidates, similarity, asked_trained, own, common_space, of_trained)
     return Judgement(

@@ -18,7 +18,7 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.evaluator import Sample, Score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.models.load import load_model
-from distilvec.report.record import RunRecord, read_record
+from distilvec.report.record import RunRecord, read_run_record
 from distilvec.report.scores import problem_text, score_frame, score_table
 from distilvec.report.tables import Table, html_list, to_html, words
 from distilvec.report.values import Report, Verdict, read_report
@@ -47,7 +47,7 @@ class Run:
         """
         files = RunFolder(Path(folder))
         files.check_format(key)
-        record = read_record(files)
+        record = read_run_record(files)
         if record is None or not files.recipe.is_file():
             missing = files.record if record is None else files.recipe
             raise DistilvecError(

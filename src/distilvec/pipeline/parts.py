@@ -19,7 +19,7 @@ from distilvec.evaluation.agreement import TaskRankings, ranking_agreement
 from distilvec.evaluation.columns import Columns, make_columns
 from distilvec.evaluation.compression import PRECISIONS, CompressionScore, compression_rows, default_dims
 from distilvec.evaluation.diagnostics import Experts, Group, experts_report, task_groups, vocabulary_report
-from distilvec.evaluation.evaluator import EmbeddingCache, Score, evaluate, requests
+from distilvec.evaluation.evaluator import EmbeddingCache, Score, requests, score_tasks
 from distilvec.evaluation.margin import LEAST_POINTS, Margin, MarginPoint, margin_report
 from distilvec.evaluation.speed import Speed, Timing, measure_speed
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts
@@ -179,7 +179,7 @@ def margin(models: Models) -> Margin | None:
             for request in requests(tasks, embedder, embedder):
                 for step in cache.embed(request):
                     advance(number, name, work=number + step.share)
-            found = evaluate(tasks, embedder, memo=cache)
+            found = score_tasks(tasks, embedder, memo=cache)
             values = {score.task: score.value for score in found}
             points.append(MarginPoint(saved.step, saved.distance, values))
             advance(number + 1, name)

@@ -19,7 +19,7 @@ from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import make_objective, reopen
 from distilvec.pipeline.student import fitting_texts, load_saved
 from distilvec.report.model_card import model_card
-from distilvec.report.record import RunRecord, describe_student
+from distilvec.report.record import RunRecord, student_record
 from distilvec.students.build import with_projection
 from distilvec.train.checkpoint import load_objective
 
@@ -77,7 +77,7 @@ def export_projected(student: Path, out: Path | None) -> Path:
             key="--to",
         )
     base_model = None if record.student is None else record.student.base_model
-    about = describe_student(model, f"{record.name}-projected", base_model)
+    about = student_record(model, f"{record.name}-projected", base_model)
     projected = replace(
         record,
         name=about.name,

@@ -21,7 +21,7 @@ from distilvec.pipeline.train import Training
 from distilvec.report import write
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
-from distilvec.report.record import SpeedRecord, read_record, write_record
+from distilvec.report.record import SpeedRecord, read_run_record, write_record
 from distilvec.report.sections.compression import averaged_tasks
 from distilvec.report.values import Marks, Report
 
@@ -37,7 +37,7 @@ def publish(job: Job, training: Training, report: Report) -> Run:
     start = read_start(job)
     hub: dict[str, Any] = {}
     with suppress(DistilvecError):  # a damaged record is written again
-        before = read_record(job.files)
+        before = read_run_record(job.files)
         hub = {} if before is None else before.hub
     record = run_record(stages, teachers, student, job.corpus, objective, training.shipped, report, start, hub)
     layer = fresh_layer(job, student)

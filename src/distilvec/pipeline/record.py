@@ -34,7 +34,7 @@ from distilvec.report.record import (
     StageRecord,
     TeacherRecord,
     TrainingRecord,
-    describe_student,
+    student_record,
 )
 from distilvec.report.sections.compression import mean_rows
 from distilvec.report.values import Report
@@ -70,7 +70,7 @@ def run_record(
     kept_layers = start.layers
     if not kept_layers and isinstance(recipe.student.layers, list):
         kept_layers = recipe.student.layers
-    about = describe_student(student, recipe.name, base, kept_layers)
+    about = student_record(student, recipe.name, base, kept_layers)
     scores = {
         model: [Score(score.task, score.type, score.metric, round(score.value, 4)) for score in column]
         for model, column in report.scores.items()

@@ -13,7 +13,7 @@ from typing import Literal
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL, average, without_index_tasks
 from distilvec.evaluation.diagnostics import as_scores
-from distilvec.evaluation.overlap import Judgement, Overlap, Share
+from distilvec.evaluation.overlap import Judgement, Overlap, OverlapShare
 from distilvec.report.overlap import Reason, index_advice, index_reason
 from distilvec.report.record import TrainingRecord
 from distilvec.report.scores import shared
@@ -325,7 +325,7 @@ def _kept_in_search(report: Report) -> tuple[float | None, float | None]:
     return verdict.retrieval, verdict.asymmetric_retrieval
 
 
-def _first(shares: Overlap) -> Share | None:
+def _first(shares: Overlap) -> OverlapShare | None:
     """The share that is named first: among the teacher's vectors, else alone."""
     return shares.among or shares.alone
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from distilvec.core.escape import one_line, visible_tree
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL
 from distilvec.evaluation.significance import least_p
-from distilvec.report.figures import Guide, Level, LineLook, LinePoint, lines_figure
+from distilvec.report.figures import Guide, LevelLine, LineLook, LinePoint, lines_figure
 from distilvec.report.html import Draw, render
 from distilvec.report.json_values import from_json, to_json
 from distilvec.report.scores import marked_change
@@ -207,7 +207,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Column:
+class BoardColumn:
     """A column of the leaderboard, the cells of the baselines in `foot`; a task may have the title of another column.
 
     kind: "name", "seeds", "task", "average", or "cost"
@@ -243,7 +243,7 @@ def overview(comparison: Comparison) -> list[Table]:
     return tables
 
 
-def _table(name: str, caption: str, columns: Sequence[Column]) -> Table:
+def _table(name: str, caption: str, columns: Sequence[BoardColumn]) -> Table:
     """Return a table of columns, those of names first."""
     header = [column.title for column in columns]
     body = list(zip(*(column.cells for column in columns), strict=True))
@@ -252,14 +252,14 @@ def _table(name: str, caption: str, columns: Sequence[Column]) -> Table:
     return Table(name, caption, header, body, foot, words=names)
 
 
-def _columns(comparison: Comparison) -> list[Column]:
+def _columns(comparison: Comparison) -> list[BoardColumn]:
     """Return the columns of the leaderboard: what a row is, and every number that some run has."""
     body = _cells(comparison, comparison.rows, is_ranked=True)
     foot = _cells(comparison, comparison.baselines, is_ranked=False)
     columns = []
     for (kind, title), cells in body.items():
         if kind in ("name", "seeds") or any(cell.value is not None for cell in cells):
-            columns.append(Column(kind, title, cells, foot[kind, title]))
+            columns.append(BoardColumn(kind, title, cells, foot[kind, title]))
     return columns
 
 
@@ -467,7 +467,7 @@ def retention_figure(comparison: Comparison, against: str) -> Figure:
         log="x",
         dots=[point.line for point in points],
         guide=Guide("Pareto front", front),
-        level=Level("teacher", 100.0),
+        level=LevelLine("teacher", 100.0),
     )
     return lines_figure(against, f"Retention against {axis.label}", points, axis.label, data, look)
 

@@ -33,7 +33,7 @@ class ExportsFile:
 
 
 @dataclass(frozen=True)
-class _Column:
+class _ExportColumn:
     """A column of the table: PyTorch itself, or an exported form."""
 
     form: str
@@ -72,10 +72,10 @@ def export_table(forms: Mapping[str, ExportedForm]) -> Table:
         tolerance = ""
         if is_some_out:
             tolerance = "out of tolerance" if row.out_of_tolerance else "within tolerance"
-        columns.append(_Column(form, row.megabytes, row.latency_ms, row, tolerance))
+        columns.append(_ExportColumn(form, row.megabytes, row.latency_ms, row, tolerance))
     if columns:
         last = list(forms.values())[-1]
-        columns.insert(0, _Column("PyTorch", last.pytorch_megabytes, last.pytorch_latency_ms))
+        columns.insert(0, _ExportColumn("PyTorch", last.pytorch_megabytes, last.pytorch_latency_ms))
     return make_table("export-table", "Exported files against PyTorch", columns, _COLUMNS, across=True)
 
 

@@ -216,7 +216,7 @@ class DotPoint(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Level:
+class LevelLine:
     """A horizontal line in every panel."""
 
     name: str
@@ -251,7 +251,7 @@ class LineLook:
     y: str = ""
     log: str = ""
     dots: Sequence[str] = ()
-    level: Level | None = None
+    level: LevelLine | None = None
     guide: Guide | None = None
     top: TopAxis | None = None
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distilvec.evaluation.overlap import DEPTH, DOUBTFUL, FITS, WIDER, Judgement
+from distilvec.core.similarity import NEIGHBOR_COUNT
+from distilvec.evaluation.overlap import DOUBTFUL, FITS, WIDER, Judgement
 from distilvec.report.record import RunRecord
 from distilvec.report.tables import number
 from distilvec.teachers.agreement import Disagreement
@@ -93,7 +94,9 @@ def wider_text(judgement: Judgement) -> str:
     """Return the overlap@10 that the student has in its first 100, in words."""
     share = judgement.student.among_wider or 0.0
     whose = "the index's" if judgement.origin == "index" else "the teacher's"
-    return f"its first {WIDER} of {judgement.candidates:,} hold {number(100 * share, 1)}% of {whose} top {DEPTH}"
+    return (
+        f"its first {WIDER} of {judgement.candidates:,} hold {number(100 * share, 1)}% of {whose} top {NEIGHBOR_COUNT}"
+    )
 
 
 def index_reason(judgement: Judgement) -> Reason:

@@ -6,7 +6,6 @@ knows less, and a router or a projected student is described by a part of its ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.overlap import Judgement
 from distilvec.formats.replace import RECORD
 from distilvec.models.parts import is_static, max_length, token_table
-from distilvec.report.json_values import from_json, read_value, to_json
+from distilvec.report.json_values import read_value, to_json
 from distilvec.train.metrics import Metric
 
 RECORD_FORMAT = 3
@@ -270,7 +269,7 @@ def write_record(run: RunFolder, record: RunRecord) -> None:
     write_json(run.record, record.to_json(), sealed=True, key=run.record.name)
 
 
-def read_record(run: RunFolder) -> RunRecord | None:
+def read_run_record(run: RunFolder) -> RunRecord | None:
     """Read the record in a run's folder; None without one.
 
     Errors: DistilvecError `record.json` for a damaged one, `run folder` for the folder of another version.
@@ -288,12 +287,7 @@ def read_student_record(folder: Path) -> RunRecord | None:
     return read_value(RunRecord, path, RUN_AGAIN, sealed=False) if path.exists() else None
 
 
-def parse_record(content: Mapping[str, Any]) -> RunRecord:
-    """Return the record of the content of such a file."""
-    return from_json(RunRecord, content)
-
-
-def describe_student(
+def student_record(
     model: Any, name: str | None, base_model: str | None = None, kept_layers: list[int] | None = None
 ) -> StudentRecord:
     """Describe a student (modules: transformer, pooling, perhaps Experts, Dense, Normalize), or a static one."""

@@ -16,6 +16,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.info import UNLIMITED
+from distilvec.core.similarity import NEIGHBOR_COUNT
 from distilvec.core.vectors import cosine_pairs
 from distilvec.models.parts import max_length
 
@@ -31,7 +32,6 @@ CUT = 0.05  # cosine that texts lose which are longer than the model reads, more
 # below 0.05 for texts that are cut and for students
 COMMON = 0.2
 FOUND = 0.5  # MRR@10 of texts that a model of the same space finds by their stored vectors
-DEPTH = 10
 SHOWN = 5  # ids
 _BLOCK = 8192  # stored vectors in a block
 
@@ -149,7 +149,7 @@ def compare(
     return Agreement(
         rows=len(rows),
         cosine=float(cosines.mean()),
-        known_item=float(np.where(ahead < DEPTH, 1 / (1 + ahead), 0).mean()),
+        known_item=float(np.where(ahead < NEIGHBOR_COUNT, 1 / (1 + ahead), 0).mean()),
         common=float((difference.mean(axis=0) ** 2).sum() / squares) if squares > 0 else 0.0,
         near=int((cosines >= NEAR).sum()),
         far=int(is_far.sum()),

@@ -21,9 +21,8 @@ from distilvec.core.outputs import ModelOutputs
 from distilvec.students.encoder import Encoder
 from distilvec.train.monitors import Snapshot, take_snapshot, with_gates
 from distilvec.train.optimizer import freeze_others
-from distilvec.train.prefetch import MicroBatch
+from distilvec.train.prefetch import MicroBatch, ProcessShare
 from distilvec.train.sharding import gradient_norm, shard, sharding
-from distilvec.train.shares import Share
 from distilvec.train.update import RowWeights
 
 
@@ -40,7 +39,7 @@ class Distillation(nn.Module):
         self.snapshot_due = False
         self.snapshot: Snapshot | None = None
 
-    def forward(self, batch: TextBatch, teacher: ModelOutputs, share: Share | None = None) -> LossTerms:
+    def forward(self, batch: TextBatch, teacher: ModelOutputs, share: ProcessShare | None = None) -> LossTerms:
         """The objective's terms, one value per example; the student runs under autocast, the objective in fp32.
 
         With a `share`, `batch` and `teacher` are those of this process, and the terms those of the whole micro-batch.
@@ -107,7 +106,9 @@ class StepGradients:
         self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.seed = seed
         self.step = step
-        self.loaded: tuple[int, Share, ModelOutputs] | None = None  # the micro-batch on the device, and its number
+        self.loaded: tuple[int, ProcessShare, ModelOutputs] | None = (
+            None  # the micro-batch on the device, and its number
+        )
         self.buffers: dict[str, Tensor] | None = None
 
     def __call__(self, masks: int = 0, is_last: bool = True, row_weights: RowWeights | None = None) -> LossTerms:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from distilvec.core import processes
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
-from distilvec.core.similarity import Similarity
+from distilvec.core.similarity import FEWEST_CANDIDATES, NEIGHBOR_COUNT, Similarity
 from distilvec.losses.distance import distances
 from distilvec.losses.relations import similarity_gaps
 from distilvec.losses.supervised import task_loss
@@ -23,8 +23,6 @@ from distilvec.students.encoder import Encoder
 from distilvec.train.dataset import TrainingData
 from distilvec.train.metrics import Metric
 
-DEPTH = 10  # neighbours of a text
-FEWEST = 20  # other texts: among fewer, ten neighbours say nothing
 ROWS_SEARCHED = 1024  # together: their scores against all texts are in memory
 
 
@@ -122,7 +120,7 @@ def teacher_distance(
     metrics = dict(zip(names, means.tolist(), strict=True))
     rows = np.concatenate(groups) if data.examples is None else data.examples.rows[np.concatenate(groups), 0]
     chosen = np.sort(np.unique(data.corpus.origins[rows], return_index=True)[1])
-    if vectors is not None and len(chosen) > FEWEST:
+    if vectors is not None and len(chosen) > FEWEST_CANDIDATES:
         student_vectors, teacher_vectors = processes.total(vectors)[:, torch.from_numpy(chosen).to(vectors.device)]
         metrics["overlap"] = overlap_found(student_vectors, teacher_vectors, data.similarity)
     return metrics
@@ -144,13 +142,13 @@ def overlap_found(
         else:
             scores = queries[rows] @ teacher.T
         scores[torch.arange(len(rows)), rows] = -torch.inf  # not the text itself
-        return scores.topk(DEPTH).indices
+        return scores.topk(NEIGHBOR_COUNT).indices
 
     shared = 0
     for rows in torch.split(torch.arange(len(teacher), device=teacher.device), ROWS_SEARCHED):
         by_student, by_teacher = nearest(student, rows), nearest(teacher, rows)
         shared += int((by_student[:, :, None] == by_teacher[:, None, :]).sum())
-    return shared / (DEPTH * len(teacher))
+    return shared / (NEIGHBOR_COUNT * len(teacher))
 
 
 def padded_tokens(data: TrainingData, batch_size: int) -> int:

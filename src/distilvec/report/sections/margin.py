@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from distilvec.evaluation.margin import Margin, MarginFit, MarginPoint
 from distilvec.evaluation.tasks import OF_AN_INDEX
-from distilvec.report.figures import Level, LineLook, LinePoint, lines_figure
+from distilvec.report.figures import LevelLine, LineLook, LinePoint, lines_figure
 from distilvec.report.scores import left_out_text
 from distilvec.report.section import Figure, Section, make_section
 from distilvec.report.tables import make_table, number, number_cell, pivot
@@ -73,7 +73,7 @@ def _figure(checkpoints: Sequence[MarginPoint], fit: MarginFit | None) -> Figure
     points = [LinePoint("", "checkpoints", distance, score) for distance, score in means]
     level = None
     if fit is not None:
-        level = Level("teacher", fit.teacher)
+        level = LevelLine("teacher", fit.teacher)
         points += [LinePoint("", "linear fit", row.distance, row.score) for row in fit.line]
         points += [LinePoint("", "95% band, low", row.distance, row.low) for row in fit.line]
         points += [LinePoint("", "95% band, high", row.distance, row.high) for row in fit.line]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from distilvec.evaluation.overlap import DEPTH, Judgement, Overlap, Share
+from distilvec.core.similarity import NEIGHBOR_COUNT
+from distilvec.evaluation.overlap import Judgement, Overlap, OverlapShare
 from distilvec.report.overlap import compatibility_note, wider_text
 from distilvec.report.section import Section, make_section, notes
 from distilvec.report.tables import Cell, Table, number_cell, words
@@ -48,7 +49,7 @@ def describe(judgement: Judgement) -> str:
         queries=judgement.queries,
         candidates=judgement.candidates,
         texts=judgement.texts,
-        depth=DEPTH,
+        depth=NEIGHBOR_COUNT,
         wider=wider_text(judgement),
     )
     if judgement.origin == "teacher" and judgement.student.among is not None:
@@ -90,7 +91,7 @@ def _table(name: str, caption: str, title: str, judgement: Judgement, rows: dict
     return Table(name, caption, [title, *columns], body)
 
 
-def share_cell(share: Share | None, sign: bool = False) -> Cell:
+def share_cell(share: OverlapShare | None, sign: bool = False) -> Cell:
     """Return a share with its interval; a gain has its sign."""
     if share is None:
         return number_cell(None)

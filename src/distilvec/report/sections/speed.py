@@ -7,12 +7,12 @@ from operator import itemgetter
 
 from distilvec.evaluation.memory import ModelSize
 from distilvec.evaluation.speed import Speed, SpeedRow
-from distilvec.report.figures import Level, LineLook, LinePoint, lines_figure
+from distilvec.report.figures import LevelLine, LineLook, LinePoint, lines_figure
 from distilvec.report.section import Block, Section, make_section, pairs
 from distilvec.report.tables import Table, make_table, to_text
 from distilvec.report.values import Report
 
-THRESHOLD = Level("100 ms", 100.0)
+THRESHOLD = LevelLine("100 ms", 100.0)
 SIZES = {
     "Measure": "name", "parameters, millions": ("size.parameters", 2, 1e-6),
     "of these token embeddings, millions": ("size.embedding_parameters", 2, 1e-6),

@@ -18,7 +18,7 @@ from distilvec.pipeline.inputs import Model, model_name
 from distilvec.pipeline.recipe_inputs import changed_inputs
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run
-from distilvec.report.record import read_record
+from distilvec.report.record import read_run_record
 from distilvec.students.task_head import load_head
 from distilvec.train.metrics import Callback
 from distilvec.verbs.classify.plan import check_size, make_plan
@@ -169,7 +169,7 @@ def shown_name(model: str) -> str:
     """The name of a teacher in reports: that of the model which it was before an earlier run taught it the labels."""
     run = RunFolder.of_student(Path(model).resolve())
     if run is not None and run.path == RunFolder(run.path.parent.parent).teacher.path:
-        record = read_record(run)
+        record = read_run_record(run)
         if record is not None and record.student is not None and record.student.base_model:
             return record.student.base_model
     return short_name(model)

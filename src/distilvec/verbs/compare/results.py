@@ -15,7 +15,7 @@ from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.opened_run import Run
-from distilvec.report.record import RunRecord, read_record
+from distilvec.report.record import RunRecord, read_run_record
 from distilvec.verbs.run.sweep import read_sweep
 
 _UNTRAINED = (  # sections of a recipe that have no effect on weights
@@ -123,7 +123,7 @@ def _is_missing(sweep: Path, member: Mapping[str, Any]) -> bool:
 
 def _open_run(folder: Path, group: str | None) -> SeedRun:
     """Open a run; `group` is its group in its sweep, None outside of sweeps."""
-    record = read_record(RunFolder(folder)) or RunRecord()
+    record = read_run_record(RunFolder(folder)) or RunRecord()
     run = Run(folder, record)
     tree = _recipe_tree(run.files.recipe)
     train = tree.get("train") or {}

@@ -13,7 +13,7 @@ from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError, about, user_error
 from distilvec.core.files import folder_bytes, is_locked
 from distilvec.core.run_folder import RunFolder
-from distilvec.report.record import read_record
+from distilvec.report.record import read_run_record
 from distilvec.report.values import Report, Verdict, read_report
 from distilvec.train.length import read_steps
 from distilvec.train.metrics import read_metrics
@@ -110,7 +110,7 @@ def read_run(folder: Path) -> RunInfo:
             changed = last_change(run)
             size = folder_bytes(folder)
             step, steps = training_progress(run)
-            record = read_record(run)
+            record = read_run_record(run)
             report = read_report(run) or Report()
             is_running = is_locked(run.lock)
     except Exception as error:

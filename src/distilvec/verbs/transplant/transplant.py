@@ -28,8 +28,8 @@ from distilvec.formats.replace import check_replaceable, is_ours, real
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import folder_of, load_model, model_name, resolve_model
 from distilvec.models.origin import origin
-from distilvec.report.card_data import card_data
 from distilvec.report.json_values import from_json
+from distilvec.report.model_card import card_data
 from distilvec.report.record import RunRecord, TeacherRecord
 from distilvec.report.scores import FLOAT_MB, make_verdict
 from distilvec.report.values import Report, VocabularyChange

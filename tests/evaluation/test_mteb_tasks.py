@@ -134,8 +134,8 @@ def test_only_retrieval_and_reranking_see_the_teacher(data, embedder):
     assert {text for _, text in teacher.asked} == {f"title {i % 7} {TEXTS[i]}" for i in range(60)}
     kinds = {task.metadata.type for task in find_tasks(None, "MTEB(eng, v2)")}
     pair = (student, teacher)
-    assert {kind for kind in kinds if adapter.embedders(kind, pair) == pair} == {"Retrieval", "Reranking"}
-    both = {kind for kind in kinds if adapter.embedders(kind, pair, mixed=True) == pair}
+    assert {kind for kind in kinds if adapter.mteb_embedders(kind, pair) == pair} == {"Retrieval", "Reranking"}
+    both = {kind for kind in kinds if adapter.mteb_embedders(kind, pair, mixed=True) == pair}
     assert kinds - both == {"Clustering", "Summarization"}, "which have no two sides to mix"
 
 

@@ -18,7 +18,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_file
 from distilvec.config.schema import Recipe
 from distilvec.config.student import VocabularySection
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, plain_errors
 from distilvec.core.verbosity import quiet_libraries
 from distilvec.models.load import load as load
 from distilvec.pipeline.inputs import Model, Texts, model_name, source_keys, teacher_keys
@@ -42,6 +42,7 @@ Overrides = Mapping[str, Any]
 Callback = Callable[[int, dict[str, float]], None]
 
 
+@plain_errors()
 @quiet_libraries()
 def run(
     recipe: str | Path | Recipe,
@@ -68,6 +69,7 @@ def run(
     return run_recipe(loaded, folder, restart, callbacks)
 
 
+@plain_errors()
 def result(folder: str | Path) -> Run:
     """Open the folder of a finished run: scores, verdict, report, record, student.
 
@@ -76,6 +78,7 @@ def result(folder: str | Path) -> Run:
     return Run.open(folder)
 
 
+@plain_errors()
 def load_recipe(recipe: str | Path, variant: str | None = None, overrides: Overrides | None = None) -> Recipe:
     """A recipe by file or built-in name, with a variant and overrides applied, validated.
 
@@ -86,6 +89,7 @@ def load_recipe(recipe: str | Path, variant: str | None = None, overrides: Overr
     return recipes.recipe_from(recipes.resolved_tree(path, variant), overrides, str(path))
 
 
+@plain_errors()
 @quiet_libraries()
 def cache_teacher(
     teacher: Model | np.ndarray[Any, Any], texts: Texts, overrides: Overrides | None = None
@@ -104,6 +108,7 @@ def cache_teacher(
     return fill_cache(job, cached_teachers(job)[0])
 
 
+@plain_errors()
 @quiet_libraries()
 def evaluate(
     model: Model,
@@ -125,18 +130,17 @@ def evaluate(
     )
 
 
+@plain_errors()
 def compare(runs: Sequence[str | Path], reference: str | None = None, column: str = "student") -> Comparison:
     """Compare finished runs and sweeps: means and deviations over seeds, differences with intervals, costs.
 
     Errors: DistilvecError "run folder" for a folder without a finished run and for runs that share no task, "reference"
     for a run that is not among these, "column" for a model that is unknown or that a run has no scores of.
     """
-    try:
-        return compare_runs([Path(folder) for folder in runs], reference, column)
-    except DistilvecError as error:
-        raise error.renamed(error.key.removeprefix("--")) from error  # of an option: its argument has the same name
+    return compare_runs([Path(folder) for folder in runs], reference, column)
 
 
+@plain_errors()
 @quiet_libraries()
 def transplant(
     model: Model,
@@ -165,6 +169,7 @@ def transplant(
     return load(output_dir, device="cpu")
 
 
+@plain_errors()
 @quiet_libraries()
 def export(
     model: Model,
@@ -185,6 +190,7 @@ def export(
     return export_model(name, to, out, suite=None if suite is None else Path(suite), force=force).path
 
 
+@plain_errors()
 def recipe_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, student: Model) -> dict[str, Any]:
     """The sections teacher, student and corpus of a recipe for these objects."""
     root = cache_root()

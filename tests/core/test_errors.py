@@ -12,7 +12,6 @@ from refusals import refused
 from distilvec.config.messages import Problems
 from distilvec.core.artifacts import open_or_build, store_json
 from distilvec.core.errors import (
-    ColumnError,
     DistilvecError,
     Stopped,
     about,
@@ -45,7 +44,6 @@ def test_the_line_has_key_problem_and_fix():
     [
         DistilvecError("is full.", fix="Free space.", key="--out"),
         Stopped("stopped at step 3.", "Run it again.", key="train", number=15),
-        ColumnError("has no text.", "Set 'column'.", "Give --column.", key="corpus.sources.0.column"),
         Problems(
             "a.yaml",
             [DistilvecError("is missing.", key="name"), DistilvecError("is missing.", key="train")],

@@ -20,7 +20,7 @@ from distilvec.models.weights import count_parameters
 from distilvec.report.advice import advice
 from distilvec.report.sections.use import next_commands
 from distilvec.verbs.distill import distill as distill_module
-from distilvec.verbs.distill.recipe import QUARTER, IndexOptions, Request, make_recipe
+from distilvec.verbs.distill.recipe import QUARTER, Request, make_recipe
 from distilvec.verbs.distill.texts import text_sources
 
 FAST = {"train.max_steps": 2, "train.device": "cpu", "train.precision": "fp32", "train.batch_size": 8}
@@ -95,7 +95,7 @@ def test_a_model_that_a_change_names_is_trained_whole_as_one_of_the_option():
 
 def test_prompts_that_are_stated_for_a_model_are_its_prompts():
     prompts = {"query": "query: ", "document": "passage: "}
-    assert recipe_of("./model", index=IndexOptions(prompts=prompts)).teacher.prompts == prompts
+    assert recipe_of("./model", query_prompt="query: ", document_prompt="passage: ").teacher.prompts == prompts
 
 
 @pytest.mark.parametrize("options", [{"made_by": ["some-model"]}, {"refresh": True}])
@@ -121,7 +121,7 @@ def test_an_api_teaches_a_small_model_of_the_language():
 
 def test_the_texts_of_an_index_are_its_own():
     np.save("vectors.npy", np.eye(4, dtype=np.float32))
-    recipe = recipe_of("vectors.npy", index=IndexOptions(prompts={"query": "q: "}))
+    recipe = recipe_of("vectors.npy", query_prompt="q: ")
     assert Path(recipe.teacher.vectors).name == "vectors.npy"
     assert Path(recipe.teacher.texts) == Path("texts.txt").resolve()
     assert recipe.corpus.sources[0].builtin == "teacher" and recipe.evaluation.stored == 500
@@ -171,9 +171,9 @@ def test_an_address_on_the_command_line_stays_one(option, tiny_model, capsys):
         ({"minutes": 5, "epochs": 1}, "minutes"),
         ({"api_model": "x"}, "api_model"),
         ({"texts": None}, "texts"),
-        ({"index": IndexOptions(limit=5)}, "limit"),
-        ({"index": IndexOptions(similarity="dot")}, "similarity"),
-        ({"index": IndexOptions(repeats="drop")}, "repeats"),
+        ({"limit": 5}, "limit"),
+        ({"similarity": "dot"}, "similarity"),
+        ({"repeats": "drop"}, "repeats"),
         ({"texts": "absent.txt"}, "texts"),
         ({"test": Path("absent.csv")}, "test"),
     ],
@@ -187,7 +187,7 @@ def sources_of(*words):
     """What a command with these texts would train on."""
     texts, *options = words
     columns = dict(word.split("=") for word in options)
-    recipe = recipe_of("./model", Path(texts), index=IndexOptions(columns))
+    recipe = recipe_of("./model", Path(texts), columns=columns)
     return [list(read_source(source, row)) for row, source in enumerate(recipe.corpus.sources)]
 
 
@@ -218,7 +218,7 @@ def test_the_column_is_that_of_queries_which_have_it():
         *text_sources(Path("asked.csv"), Path("cache"), role="query", language=None),
         *text_sources(Path("plain.csv"), Path("cache"), role="query", language=None),
     ]
-    recipe = recipe_of("./model", Path("rows.csv"), queries=queries, index=IndexOptions({"text": "utterance"}))
+    recipe = recipe_of("./model", Path("rows.csv"), queries=queries, columns={"text": "utterance"})
     read = [list(read_source(source, row)) for row, source in enumerate(recipe.corpus.sources)]
     assert read == [["first"], ["who"], ["what"]]
 

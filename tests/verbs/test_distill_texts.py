@@ -18,9 +18,9 @@ from distilvec.pipeline.inputs import teacher_keys
 from distilvec.teachers.open import open_table
 from distilvec.verbs.check.section import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of
-from distilvec.verbs.distill.names import check_texts
-from distilvec.verbs.distill.recipe import IndexOptions, Request, make_recipe
+from distilvec.verbs.distill.recipe import Request, make_recipe
 from distilvec.verbs.distill.texts import text_sources, with_pieces
+from distilvec.verbs.distill.words import check_texts
 from distilvec.verbs.finetune import finetune_recipe
 
 DOCUMENT = {"role": "document", "language": None}
@@ -328,11 +328,11 @@ def test_the_column_of_the_texts_is_named_where_the_teacher_is_no_index(tmp_path
     """The fix that the note on unread columns names; FlagEmbedding's rows have lists of texts."""
     rows = [{"query": f"q {number}", "pos": [f"p {number}"], "neg": [f"n {number}"]} for number in range(4)]
     path = write_lines(tmp_path / "rows.jsonl", rows)
-    request = Request("org/teacher", [path], index=IndexOptions({"text": "pos"}))
+    request = Request("org/teacher", [path], columns={"text": "pos"})
     (source,) = make_recipe(request, tmp_path / "cache").corpus.sources
     assert source.column == "pos" and list(read_source(source, 0)) == [f"p {number}" for number in range(4)]
     with refused("columns", "embedding=v"):
-        make_recipe(replace(request, index=IndexOptions({"embedding": "v"})), tmp_path / "cache")
+        make_recipe(replace(request, columns={"embedding": "v"}), tmp_path / "cache")
 
 
 def test_a_file_of_test_rows_alone_is_split_as_one_without_splits(tmp_path):

@@ -9,8 +9,7 @@ import pytest
 from transformers import BertConfig
 
 from distilvec.models.load import load_tokenizer
-from distilvec.verbs.distill.recipe import Request, make_recipe
-from distilvec.verbs.distill.small_student import SMALL_MODEL
+from distilvec.verbs.distill.recipe import SMALL_MODEL, Request, make_recipe
 
 
 def teacher_folder(folder: Path, tokens_of: str, width: int = 768) -> Path:

@@ -16,8 +16,7 @@ from distilvec.verbs.compare.command import compare
 from distilvec.verbs.corpus import corpus_app
 from distilvec.verbs.data import data_app
 from distilvec.verbs.demo.command import demo
-from distilvec.verbs.distill.command import distill
-from distilvec.verbs.distill.quickstart import quickstart
+from distilvec.verbs.distill.command import distill, quickstart
 from distilvec.verbs.doctor import doctor
 from distilvec.verbs.evaluate.command import evaluate
 from distilvec.verbs.export.command import export

@@ -27,6 +27,11 @@ from typing import Any
 
 import typer
 
+try:
+    from typer import TyperException as UsageProblem
+except ImportError:  # before typer had its own copy of click
+    from click import ClickException as UsageProblem  # type: ignore[assignment]
+
 from distilvec.cli.colour import RED, coloured
 from distilvec.cli.layout import EVERYWHERE
 from distilvec.cli.output import json_alone
@@ -38,7 +43,6 @@ from distilvec.core.verbosity import quiet_libraries
 
 LOST = 3  # exit status if another process of the run ended
 DEBUG = "DISTILVEC_DEBUG"
-USAGE: Any = typer.BadParameter.__mro__[2]  # ClickException, of click or of typer's own copy of it
 
 
 def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
@@ -125,10 +129,11 @@ def _failed(error: Exception, arguments: Sequence[str], debug: bool) -> int:
     """Print the failure; the exit status."""
     if isinstance(error, typer.Exit):
         return int(error.exit_code)
-    if isinstance(error, USAGE):
-        _suggest_key(error)
-        error.show()
-        return int(error.exit_code)
+    if isinstance(error, UsageProblem):
+        usage: Any = error  # those that are raised can show themselves
+        _suggest_key(usage)
+        usage.show()
+        return int(usage.exit_code)
     if isinstance(error, BrokenPipeError):  # the reader of our output, such as `head`, has ended
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - nothing is printed at exit
         return 128 + signal.SIGPIPE

@@ -14,6 +14,7 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from distilvec.cli.colour import BOLD, CYAN, coloured
+from distilvec.core.errors import set_by
 
 GROUPS = {  # the verbs of each group, with the arguments of an example
     "Start": {
@@ -141,7 +142,20 @@ class OptionsOnce:
 
 
 class Command(OptionsOnce, TyperCommand):
-    """A verb."""
+    """A verb. Errors in it name its options, as --size, where they would name an argument, as size."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Call the verb's function."""
+        with set_by({parameter.name: _name_in_errors(parameter) for parameter in self.params}):
+            return super().invoke(ctx)
+
+
+def _name_in_errors(parameter: Any) -> str:
+    """Return "--size" for an option, "TEACHER" for an argument that the help calls so, its name for others."""
+    if parameter.param_type_name == "option":
+        return max(parameter.opts, key=len)
+    word = re.match(r"\[?([A-Z]+)\b", parameter.metavar or "")
+    return word[1] if word else parameter.name
 
 
 class Listed(OptionsOnce, TyperGroup):

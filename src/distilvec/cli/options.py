@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
 
 import typer
 
 from distilvec.cli.layout import Command
 from distilvec.cli.output import STANDARD_OUTPUT
-from distilvec.core.errors import TEXT_COLUMN, DistilvecError, about
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import check_output_file, existing_paths
 from distilvec.core.run_folder import RunFolder
 
@@ -23,8 +21,8 @@ if TYPE_CHECKING:
     from distilvec.config.schema import Recipe
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
+PARTS = ("text", "embedding", "id", "role", "origin")  # columns of an index
 HOME = ("~/", f"~{os.sep}")
-_SOURCE = re.compile(r"corpus\.sources\.[0-9]+\.(\w+)")
 
 
 class App(typer.Typer):
@@ -66,14 +64,38 @@ def with_home(value: Any) -> Any:
         return value
 
 
-def argument(text: str, **more: Any) -> Any:
-    """A positional argument."""
-    return typer.Argument(help=text, **more)
+def argument(text: str, key: str = "", **more: Any) -> Any:
+    """A positional argument; `key` as for an option."""
+    declaration: Any = typer.Argument(help=text, **more)
+    declaration.recipe_key = key
+    return declaration
 
 
-def option(text: str, *names: str, **more: Any) -> Any:
-    """An option."""
-    return typer.Option(*names, help=text, **more)
+def option(text: str, *names: str, key: str = "", **more: Any) -> Any:
+    """An option. `key` is the recipe's key that it sets; see `recipe_keys`."""
+    declaration: Any = typer.Option(*names, help=text, **more)
+    declaration.recipe_key = key
+    return declaration
+
+
+def recipe_keys(verb: Callable[..., Any]) -> dict[str, str]:
+    """Return the recipe's key of every option of a verb that sets one, by the option's name: {"size": "student.size"}.
+
+    The verb's signature is the only declaration of an option: its name, kind, help and key. What it sets is found under
+    this key, errors about the key name the option (`names_by_key`), and a change of the key beside it is refused
+    (config/recipe.py: check_stated_once).
+    """
+    keys = {}
+    for name, annotation in get_type_hints(verb, include_extras=True).items():
+        for declaration in getattr(annotation, "__metadata__", ()):
+            if getattr(declaration, "recipe_key", ""):
+                keys[name] = declaration.recipe_key
+    return keys
+
+
+def names_by_key(verb: Callable[..., Any]) -> dict[str, str]:
+    """Return the names of a verb's options by the recipe's keys that they set, for `set_by` (core/errors.py)."""
+    return {key: name for name, key in recipe_keys(verb).items()}
 
 
 RecipeFile = Annotated[str, argument("A recipe file, or a built-in recipe (see `distilvec recipes`).")]
@@ -113,25 +135,13 @@ def check_recipe_paths(recipe: Recipe) -> None:
 # -- checks ------------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def named_options(options: Mapping[str, str]) -> Iterator[None]:
-    """Name options in errors inside the block: `options` by recipe key; --texts or --column for corpus.sources."""
-    try:
-        yield
-    except DistilvecError as error:
-        from distilvec.config.messages import with_keys  # imports pydantic, which `--help` does not need
-
-        raise with_keys(error, lambda key: _option_of(key, options), text_column=TEXT_COLUMN) from error
-
-
-def _option_of(key: str, options: Mapping[str, str]) -> str:
-    """The option that sets a recipe's key; the key itself if there is none."""
-    if key in options:
-        return options[key]
-    source = _SOURCE.match(key)
-    if source is None:
-        return key
-    return "--column" if source[1] == "column" else "--texts"
+def source_names(count: int, texts: str = "texts", column: str = "column") -> dict[str, str]:
+    """The arguments that name the texts of a recipe's first sources, and their columns, by key; see `set_by`."""
+    names = {}
+    for position in range(count):
+        names[f"corpus.sources.{position}"] = texts
+        names[f"corpus.sources.{position}.column"] = column
+    return names
 
 
 def check_model_path(name: str, key: str) -> None:
@@ -215,3 +225,17 @@ def check_positive(value: float, key: str) -> None:
     """DistilvecError for a number that is not above 0, or not finite."""
     if not (math.isfinite(value) and value > 0):
         raise DistilvecError(f"found {value:g}.", "Give a number above 0.", key=key)
+
+
+def read_columns(words: Sequence[str]) -> dict[str, str]:
+    """Read PART=NAME of the option --column: how an index calls its columns."""
+    columns: dict[str, str] = {}
+    for word in words:
+        part, equals, name = word.partition("=")
+        if not equals or not name or part not in PARTS:
+            problem = f"{word!r} is not PART=NAME. Parts: {', '.join(PARTS)}; as in text=content."
+            raise DistilvecError(problem, key="--column")
+        if part in columns:
+            raise DistilvecError(f"{part} is given twice: {columns[part]}, {name}.", "Give it once.", key="--column")
+        columns[part] = name
+    return columns

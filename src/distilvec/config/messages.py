@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from distilvec.config.base import Section, child, excerpt, is_section, key_text, kinds
-from distilvec.core.errors import TEXT_COLUMN, ColumnError, DistilvecError, nearest
+from distilvec.core.errors import DistilvecError, nearest
 
 _LONGEST = 600  # characters of a problem
 _LONGEST_LIST = 2200  # characters of all problems of a message
@@ -27,34 +27,28 @@ class Problems(DistilvecError):
     """
 
     def __init__(self, origin: str, problems: Sequence[DistilvecError | str], key: str = "") -> None:
-        lines: list[str] = []
-        for problem in problems:
-            if sum(map(len, lines)) > _LONGEST_LIST - _LONGEST:
-                lines.append(f"and {len(problems) - len(lines)} more.")
-                break
-            lines.append(_short(str(problem), _LONGEST))
-        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-        super().__init__("\n  ".join([f"{_short(origin, _LONGEST_PATH)}: {count}.", *lines]), key=key)
+        super().__init__("", key=key)
         self.origin = origin
         self.problems = tuple(problems)
+        self.problem = self._lines()
 
+    def look_up(self, names: Mapping[str, str]) -> None:
+        """Take the names of arguments in the place of all keys."""
+        super().look_up(names)
+        for problem in self.problems:
+            if isinstance(problem, DistilvecError):
+                problem.look_up(names)
+        self.problem = self._lines()
 
-def with_keys(error: DistilvecError, rename: Callable[[str], str], text_column: str | None = None) -> DistilvecError:
-    """Return the error under the key that `rename` gives, and so every error of a list of problems.
-
-    `text_column`: the option of a command that names the column of texts, for the fix of a problem with a column.
-    """
-    key = rename(error.key)
-    if isinstance(error, ColumnError) and text_column is not None:
-        return DistilvecError(error.problem, error.option_fix.replace(TEXT_COLUMN, text_column), key=key)
-    if isinstance(error, Problems):
-        problems: list[DistilvecError | str] = []
-        for problem in error.problems:
-            if not isinstance(problem, str):
-                problem = with_keys(problem, rename, text_column)
-            problems.append(problem)
-        return Problems(error.origin, problems, key)
-    return error.renamed(key)
+    def _lines(self) -> str:
+        lines: list[str] = []
+        for problem in self.problems:
+            if sum(map(len, lines)) > _LONGEST_LIST - _LONGEST:
+                lines.append(f"and {len(self.problems) - len(lines)} more.")
+                break
+            lines.append(_short(str(problem), _LONGEST))
+        count = f"{len(self.problems)} problem{'s' if len(self.problems) > 1 else ''}"
+        return "\n  ".join([f"{_short(self.origin, _LONGEST_PATH)}: {count}.", *lines])
 
 
 def invalid(key: str, origin: str | None, problems: Sequence[DistilvecError]) -> DistilvecError:

@@ -152,16 +152,17 @@ def stated_sizes(changes: Mapping[str, Any]) -> list[str]:
     return stated
 
 
-def check_stated_once(arguments: Mapping[str, tuple[str, Any]], changes: Mapping[str, Any]) -> None:
+def check_stated_once(keys: Mapping[str, str], values: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
     """DistilvecError for an argument whose key of the recipe, or the section around it, is changed as well.
 
     Args:
-        arguments: name and value by the recipe's key; None is a value that the user has not stated
+        keys: the recipe's key by the argument's name
+        values: the arguments by name; None is a value that the user has not stated
         changes: values by dotted key
     """
-    for key, (name, value) in arguments.items():
+    for name, key in keys.items():
         for change in changes:
-            if value is not None and _is_within(key, change):
+            if values.get(name) is not None and _is_within(key, change):
                 raise DistilvecError(f"{key_text(change)} is set as well.", "Give one of the two.", key=name)
 
 
@@ -306,7 +307,7 @@ def _try_stage(recipe: Recipe, stage: StageSection) -> tuple[Recipe | None, list
         try:
             set_key(tree, key, copy.deepcopy(value))
         except DistilvecError as error:
-            problems.append(error.renamed(f"{before}{error.key}"))
+            problems.append(DistilvecError(error.problem, error.fix, key=f"{before}{error.key}"))
     return (None, problems) if problems else _try(tree, before)
 
 

@@ -8,7 +8,7 @@ import errno
 import os
 import signal
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +16,7 @@ from typing import TypeVar
 Item = TypeVar("Item")
 _KEY = "distilvec_key"  # attributes of another library's error: the key that it is about, and what the key names
 _NAME = "distilvec_name"
+_SET_BY = "distilvec_set_by"  # an attribute of any error: which argument or option set which key
 _PACKAGE = Path(__file__).parents[1]
 _MISTAKES = (TypeError, AttributeError, NameError, LookupError, AssertionError, ArithmeticError, NotImplementedError)
 _LONGEST_LINE = 200
@@ -58,6 +59,10 @@ class DistilvecError(Exception):
         line = f"[{self.key}] {self.problem}" if self.key else self.problem
         return f"{line} {self.fix}" if self.fix else line
 
+    def look_up(self, names: Mapping[str, str]) -> None:
+        """Take the name of the argument or option that set the key, in the place of the key; see `set_by`."""
+        self.key = looked_up(self.key, names)
+
     def renamed(self, key: str) -> DistilvecError:
         """Return the same error for another key, such as the option that set it."""
         error = copy.copy(self)
@@ -95,6 +100,34 @@ class about:  # a class, as contextlib.suppress: it stands around single rows
             _set(error, _NAME, str(self.name))
 
 
+@contextmanager
+def set_by(names: Mapping[str, str]) -> Iterator[None]:
+    """Note on an exception that leaves the block which argument or option set which key of the recipe.
+
+    It stands where arguments become a recipe, or decorates such a function: `@set_by({"student.size": "size"})`. The
+    boundary looks an error's key up: an exact entry, else the longest dotted one that the key is below; so "texts" for
+    corpus.sources.0.path by {"corpus.sources.0": "texts"}. Inner notes are looked up first. A command notes its own
+    parameters by itself (cli/layout.py): `size` is printed as --size. The recipe's keys of a command's options are
+    declared with them (`option(..., key=)`, `names_by_key` in cli/options.py).
+    """
+    try:
+        yield
+    except Exception as error:
+        notes = (*getattr(error, _SET_BY, ()), dict(names))
+        _set(error, _SET_BY, notes)
+        raise
+
+
+def looked_up(key: str, names: Mapping[str, str]) -> str:
+    """Return the name of a key: its own, or that of the longest dotted key around it; the key itself without one."""
+    section = key
+    while section not in names:
+        section = section.rpartition(".")[0]
+        if "." not in section:  # a word alone is the name of an argument, not of the section of a recipe
+            return key
+    return names[section]
+
+
 def each_about(items: Iterable[Item], key: str, name: str | Path = "") -> Iterator[Item]:
     """The items, one by one; an error of their iterator is noted as by `about`, which stands around no `yield`."""
     iterator = iter(items)
@@ -119,7 +152,7 @@ def _note(error: Exception, key: str) -> None:
         _set(error, _KEY, key)
 
 
-def _set(error: Exception, attribute: str, value: str) -> None:
+def _set(error: BaseException, attribute: str, value: object) -> None:
     with suppress(AttributeError, TypeError):  # a class of another library with slots
         setattr(error, attribute, value)
 
@@ -130,8 +163,16 @@ def user_error(error: BaseException) -> DistilvecError | None:
     A full disk, too little memory and text that is not Unicode are the user's everywhere. An error of another library
     is the user's inside `about`: the key names what was read. A mistake of our own code is a bug anywhere.
     """
-    if isinstance(error, DistilvecError):
-        return error
+    problem = error if isinstance(error, DistilvecError) else _foreign_problem(error)
+    if problem is not None:
+        for names in getattr(error, _SET_BY, ()):
+            problem.look_up(names)
+        _set(error, _SET_BY, ())  # those are done
+    return problem
+
+
+def _foreign_problem(error: BaseException) -> DistilvecError | None:
+    """Return an error of the system or of another library as a problem that the user can fix; None for a bug."""
     key = noted_key(error)
     name = getattr(error, _NAME, "")
     system_error = explain(error, key or None, Path(name) if name else None)
@@ -155,28 +196,11 @@ def plain_errors() -> Iterator[None]:
     """The boundary of the Python API, as a decorator: what the user can fix is raised as a DistilvecError."""
     try:
         yield
-    except DistilvecError:
-        raise
     except Exception as error:
         problem = user_error(error)
-        if problem is None:
+        if problem is None or problem is error:
             raise
         raise problem from error
-
-
-TEXT_COLUMN = "--column NAME"  # in the fix of a ColumnError; config/messages.py puts a verb's own option in its place
-
-
-class ColumnError(DistilvecError):
-    """A column of texts or vectors that is missing or unfit.
-
-    `option_fix` is the fix for commands, which name columns with the option --column instead of a recipe's key. Verbs
-    that read an index take `--column text=NAME`, so that the fix has TEXT_COLUMN for the column of texts.
-    """
-
-    def __init__(self, problem: str, fix: str, option_fix: str, key: str | None = None) -> None:
-        super().__init__(problem, fix, key)
-        self.option_fix = option_fix
 
 
 class Stopped(DistilvecError):

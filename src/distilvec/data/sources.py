@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from distilvec.config.schema import SourceSection
-from distilvec.core.errors import TEXT_COLUMN, ColumnError, DistilvecError, about, nearest
+from distilvec.core.errors import DistilvecError, about, nearest
 from distilvec.core.files import table_files
 from distilvec.core.hashing import combine, hash_files
 from distilvec.core.log import log
@@ -205,12 +205,7 @@ def text_columns(names: list[str], source: SourceSection, key: str, place: str) 
     hint = next((hint for hint in hints if hint), ".")
     tried = ", ".join(" and ".join(group) for group in COLUMNS)
     problem = f"no column with a usual name of texts ({tried}); found: {', '.join(names) or 'none'}"
-    raise ColumnError(
-        f"{place} has {problem}.",
-        f"Name the right one with 'column'{hint}",
-        f"Name the right one with {TEXT_COLUMN}{hint}",
-        key=f"{key}.column",
-    )
+    raise DistilvecError(f"{place} has {problem}.", f"Name the right one, or call it 'text'{hint}", key=f"{key}.column")
 
 
 def _texts(
@@ -319,7 +314,7 @@ def _values_below(parent: object, name: str, column: str, key: str, where: str) 
     place = column.removesuffix(name)  # "doc." for the field text of doc.text
     if not isinstance(parent, Mapping):
         problem = f"{where}: '{place[:-1]}' holds {shown_value(parent)}, which has no field '{name}'."
-        raise ColumnError(problem, "Set another 'column'.", "Set another --column.", key=f"{key}.column")
+        raise DistilvecError(problem, "Name another column.", key=f"{key}.column")
     top = _top_column(name, parent)
     if top is None:
         found = [f"{place}{inner}" for inner in names_of(parent)]
@@ -338,8 +333,7 @@ def _text(row: readers.Row, value: object, column: str, source: SourceSection, k
         return ""
     if not isinstance(text, str):
         problem = f"{where}: '{column}' holds {shown_value(text)}."
-        fix = "Convert it to text, or set another"
-        raise ColumnError(problem, f"{fix} 'column'.", f"{fix} --column.", key=f"{key}.column")
+        raise DistilvecError(problem, "Convert it to text, or name another column.", key=f"{key}.column")
     if "\0" in text:
         raise DistilvecError(f"{where}: '{column}' holds a NUL character.", "Remove it.")
     return text

@@ -14,7 +14,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config.presets import PRESETS, Preset, find_preset
 from distilvec.config.recipe import section_of
 from distilvec.config.schema import TeacherSection
-from distilvec.core.errors import ColumnError, DistilvecError
+from distilvec.core.errors import DistilvecError
 from distilvec.core.files import user_cache
 from distilvec.core.info import Role, TeacherInfo
 from distilvec.core.log import log
@@ -185,7 +185,7 @@ def errors_named(key: str) -> Iterator[None]:
         if error.key == CACHE_VARIABLE:
             raise
         fix = error.fix
-        if isinstance(error, ColumnError):
+        if error.key == "teacher.columns":
             fix = "Rename the columns, or use `distilvec check` with --column."
         elif error.key == "teacher.texts":
             fix = "Give a table with a column of texts, or use `distilvec check` with --texts."

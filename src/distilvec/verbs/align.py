@@ -13,10 +13,11 @@ from distilvec.cli.options import (
     check_input,
     check_model_path,
     check_outputs,
-    named_options,
     option,
+    source_names,
 )
 from distilvec.cli.output import write_result
+from distilvec.core.errors import set_by
 
 _ALIGN = {
     "teacher.model": "--teacher",
@@ -63,7 +64,7 @@ def align(
     from distilvec.models.load import load_tokenizer
 
     found = []
-    with named_options(_ALIGN):
+    with set_by(_ALIGN | source_names(len(texts))):
         sources = [SourceSection(path=path, column=column or None) for path in texts]
         for position, source in enumerate(sources):
             source_files(source, position)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from distilvec.cli.layout import Listed, example
-from distilvec.cli.options import App, argument, check_input, check_outputs, named_options, option
+from distilvec.cli.options import App, argument, check_input, check_outputs, option
+from distilvec.core.errors import set_by
 
 _OPTIONS = {  # of the recipe's section that errors name
     "synthesize": "--base-url",
@@ -114,7 +115,7 @@ def synthesize(
         "retries": retries,
         "tokenizer": tokenizer,
     }
-    with named_options(_OPTIONS):
+    with set_by(_OPTIONS):
         section = section_of(SynthesisSection, "synthesize", values)  # leaves out None: the section's defaults hold
 
         from distilvec.core.log import log

@@ -15,43 +15,44 @@ from distilvec.cli.options import (
     check_input,
     check_model_path,
     check_outputs,
-    named_options,
+    names_by_key,
     option,
+    recipe_keys,
 )
 from distilvec.cli.output import write_result
-from distilvec.core.errors import DistilvecError
-
-_FINETUNE = {
-    "teacher.model": "model",
-    "student.model": "model",
-    "task.path": "--task",
-    "task.type": "--type",
-    "task.encode": "--encode",
-    "student.lora.r": "--r",
-    "student.lora.alpha": "--alpha",
-    "student.lora.dropout": "--dropout",
-    "train.epochs": "--epochs",
-    "train.batch_size": "--batch-size",
-    "train.learning_rate": "--learning-rate",
-}
+from distilvec.core.errors import DistilvecError, set_by
 
 
 def finetune(
     model: Model,
-    task: Annotated[Path, option("Labelled rows: a file with a column split, or a folder with one file a split.")],
-    kind: Annotated[str, option("classification (text, label), pair (two sentences, label) or sts (score).", "--type")],
+    task: Annotated[
+        Path, option("Labelled rows: a file with a column split, or a folder with one file a split.", key="task.path")
+    ],
+    kind: Annotated[
+        str,
+        option("classification (text, label), pair (two sentences, label) or sts (score).", "--type", key="task.type"),
+    ],
     out: Annotated[Path, option("The run folder; the fine-tuned model is its student/.")],
     overrides: Overrides = None,
-    encode: Annotated[str, option("A pair as one input (joint), or its texts apart (separate).")] = "joint",
+    encode: Annotated[
+        str, option("A pair as one input (joint), or its texts apart (separate).", key="task.encode")
+    ] = "joint",
     lora: Annotated[bool, option("Train low-rank adapters, merged into the saved model; or all weights.")] = True,
-    r: Annotated[int | None, option("Rank of the adapters; 256 by default.")] = None,
-    alpha: Annotated[float | None, option("Scale of the adapters, over their rank; 32 by default.")] = None,
-    dropout: Annotated[float | None, option("Dropout before the adapters; 0.1 by default.")] = None,
-    epochs: Annotated[int | None, option("Passes over the training rows; 3 by default.")] = None,
-    batch_size: Annotated[
-        int | None, option("Texts in a micro-batch, of all processes together; 32 by default.")
+    r: Annotated[int | None, option("Rank of the adapters; 256 by default.", key="student.lora.r")] = None,
+    alpha: Annotated[
+        float | None, option("Scale of the adapters, over their rank; 32 by default.", key="student.lora.alpha")
     ] = None,
-    learning_rate: Annotated[float | None, option("By default 2e-3 with adapters, 2e-5 without.")] = None,
+    dropout: Annotated[
+        float | None, option("Dropout before the adapters; 0.1 by default.", key="student.lora.dropout")
+    ] = None,
+    epochs: Annotated[int | None, option("Passes over the training rows; 3 by default.", key="train.epochs")] = None,
+    batch_size: Annotated[
+        int | None,
+        option("Texts in a micro-batch, of all processes together; 32 by default.", key="train.batch_size"),
+    ] = None,
+    learning_rate: Annotated[
+        float | None, option("By default 2e-3 with adapters, 2e-5 without.", key="train.learning_rate")
+    ] = None,
     restart: Restart = False,
     trust_remote_code: TrustRemoteCode = False,
     json_file: JsonFile = None,
@@ -77,9 +78,7 @@ def finetune(
     if about_adapters and not lora:
         raise DistilvecError("is for adapters, and --no-lora trains none.", "Leave it out.", key=about_adapters[0])
     train: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-    stated = {f"student.lora.{name}": (f"--{name}", value) for name, value in adapters.items()}
-    stated |= {f"train.{name}": (f"--{name.replace('_', '-')}", value) for name, value in train.items()}
-    recipes.check_stated_once(stated | {"task.path": ("--task", task), "task.type": ("--type", kind)}, changes)
+    recipes.check_stated_once(recipe_keys(finetune), {**adapters, **train, "task": task, "kind": kind}, changes)
     adapted = changes.get("student.lora", lora)
     if adapted:
         require_extra("finetune", "--lora")
@@ -89,7 +88,7 @@ def finetune(
     defaults = {"epochs": 3, "batch_size": 32, "learning_rate": 2e-3 if adapted else 2e-5}
     tree["train"] |= defaults | {name: value for name, value in train.items() if value is not None}
     tree["name"] = as_name(out.resolve().name, "finetune")
-    with named_options(_FINETUNE):
+    with set_by(names_by_key(finetune) | {"teacher.model": "model", "student.model": "model"}):
         recipe = recipes.recipe_from(tree, changes, "distilvec finetune")
         check_input(task, "task.path")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from distilvec.core.errors import ColumnError, DistilvecError, nearest
+from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.log import log_once
 from distilvec.data.origins import COLUMNS
 
@@ -43,7 +43,7 @@ def find_columns(
         candidates = [name for name in usual_names if name in names]
         choice = choices.get(part) if choices else None
         if choice:
-            columns[part] = _chosen_column(choice, names, origin, key)
+            columns[part] = _chosen_column(choice, names, origin)
         elif candidates:
             columns[part] = candidates[0]
             log_others(part, candidates, origin)
@@ -64,12 +64,12 @@ def log_others(part: Part, candidates: Sequence[str], origin: str) -> None:
         )
 
 
-def _chosen_column(name: str, names: Sequence[str], origin: str, key: str) -> str:
+def _chosen_column(name: str, names: Sequence[str], origin: str) -> str:
     if name in names:
         return name
     hint = nearest(name, names) or "."
     problem = f"{origin} has no column '{name}' ({', '.join(names)}){hint}"
-    raise ColumnError(problem, "Correct teacher.columns.", "Correct --column.", key=key)
+    raise DistilvecError(problem, "Correct the name.", key="teacher.columns")
 
 
 def _no_usual_name(missing: Sequence[Part], names: Sequence[str], origin: str, key: str) -> DistilvecError:
@@ -83,6 +83,5 @@ def _no_usual_name(missing: Sequence[Part], names: Sequence[str], origin: str, k
     )
     if not key.startswith("teacher."):
         return DistilvecError(problem, "Rename the columns.", key=key)
-    mapping = ", ".join(f"{part}: NAME" for part in missing)
-    options = " ".join(f"--column {part}=NAME" for part in missing)
-    return ColumnError(problem, f"Name yours: teacher.columns='{{{mapping}}}'.", f"Name yours: {options}.", key=key)
+    names = ", ".join(f"{part}=NAME" for part in missing)
+    return DistilvecError(problem, f"Name yours, as in {names}.", key="teacher.columns")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from distilvec.core.errors import ColumnError, DistilvecError, first_line
+from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.extras import require_extra
 from distilvec.data.readers import field_of, names_of
 from distilvec.teachers.cache.columns import USUAL_NAMES, Part, find_columns, log_others
@@ -141,12 +141,8 @@ class QdrantCollection(Reader):
         if not vectors:
             raise DistilvecError(f"{self.address} has no dense vector.", "Name another collection.", key=self.key)
         if name not in dense:
-            raise ColumnError(
-                f"{self.address} has the vectors {', '.join(dense)}.",
-                "Name one: teacher.columns='{embedding: NAME}'.",
-                "Name one: --column embedding=NAME.",
-                key=self.key,
-            )
+            problem = f"{self.address} has the vectors {', '.join(dense)}."
+            raise DistilvecError(problem, "Name one, as in embedding=NAME.", key="teacher.columns")
         return str(name)
 
     def _payload_names(self, points: list[Any]) -> dict[Part, str]:

@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from distilvec.cli.options import names_by_key
 from distilvec.config.recipe import section_of
 from distilvec.config.schema import TeacherSection
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, plain_errors, set_by
 from distilvec.core.files import user_cache
 from distilvec.core.log import log
 from distilvec.core.verbosity import quiet_libraries
@@ -29,6 +30,7 @@ from distilvec.report.sections.use import index_words
 from distilvec.teachers.embedder import FirstDims
 from distilvec.teachers.model_embedder import RoutedEmbedder
 from distilvec.teachers.open import Source, cache_named, expect_kind, open_table, opened
+from distilvec.verbs.check.command import check as command
 from distilvec.verbs.check.section import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of
 
@@ -78,6 +80,8 @@ class IndexCheck:
         return {**asdict(self), "fits": self.fits, "reason": self.reason, "advice": self.advice, "line": self.line}
 
 
+@plain_errors()
+@set_by(names_by_key(command))
 @quiet_libraries()
 def check(
     model: Source,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import absolute_path
 from distilvec.teachers.indexes.address import read_address
-
-PARTS = ("text", "embedding", "id", "role", "origin")
 
 
 def index_keys(
@@ -46,18 +44,3 @@ def index_keys(
     if repeats is not None:
         keys["repeats"] = repeats
     return keys
-
-
-def read_columns(words: Sequence[str]) -> dict[str, str]:
-    """Read PART=NAME of the option --column. Errors: DistilvecError for another form, unknown parts, repeated ones."""
-    columns: dict[str, str] = {}
-    for word in words:
-        part, equals, name = word.partition("=")
-        if not equals or not name or part not in PARTS:
-            raise DistilvecError(
-                f"{word!r} is not PART=NAME. Parts: {', '.join(PARTS)}; as in text=content.", key="--column"
-            )
-        if part in columns:
-            raise DistilvecError(f"{part} is given twice: {columns[part]}, {name}.", "Give it once.", key="--column")
-        columns[part] = name
-    return columns

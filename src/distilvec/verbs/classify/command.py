@@ -16,30 +16,12 @@ from distilvec.cli.options import (
     check_dry_run,
     check_model_path,
     check_outputs,
-    named_options,
+    names_by_key,
     option,
 )
 from distilvec.cli.output import write_result
+from distilvec.core.errors import set_by
 
-_OPTIONS = {
-    "file": "FILE",
-    "text": "--text",
-    "label": "--label",
-    "test": "--test",
-    "test_size": "--test-size",
-    "out": "--out",
-    "teacher": "--teacher",
-    "teacher.model": "--teacher",
-    "student": "--student",
-    "student.model": "--student",
-    "student.layers": "--layers",
-    "student.size": "--size",
-    "layers": "--layers",
-    "size": "--size",
-    "epochs": "--epochs",
-    "train.epochs": "--epochs",
-    "seed": "--seed",
-}
 _REPLACED = ("student.layers", "student.size", "teacher.model")  # by options of the command that comes next
 
 
@@ -51,23 +33,32 @@ def classify(
         list[str] | None, option("The column of labels or of lists of them; or each column of 0 and 1 for one label.")
     ] = None,
     teacher: Annotated[
-        str | None, option("A model to learn from; all-MiniLM-L6-v2 by default.", metavar="MODEL")
+        str | None, option("A model to learn from; all-MiniLM-L6-v2 by default.", key="teacher.model", metavar="MODEL")
     ] = None,
     student: Annotated[
-        str | None, option("A smaller model that learns from it; some of its own layers by default.", metavar="MODEL")
+        str | None,
+        option(
+            "A smaller model that learns from it; some of its own layers by default.",
+            key="student.model",
+            metavar="MODEL",
+        ),
     ] = None,
-    size: Annotated[str | None, option("Parameters of the student: 5M, 20M, 25%; see distill --size.")] = None,
+    size: Annotated[
+        str | None, option("Parameters of the student: 5M, 20M, 25%; see distill --size.", key="student.size")
+    ] = None,
     layers: Annotated[
-        int | None, option("Layers of the student instead; a third of the teacher's by default.", min=1)
+        int | None,
+        option("Layers of the student instead; a third of the teacher's by default.", key="student.layers", min=1),
     ] = None,
     test: Annotated[Path | None, option("A file of test rows, instead of a share of FILE's.")] = None,
     test_size: Annotated[
         float | None, option("The share of every label's rows that is for the test; 0.2 by default.")
     ] = None,
     epochs: Annotated[
-        int | None, option("Passes over the training rows; 5 by default, more for few rows.", min=1)
+        int | None,
+        option("Passes over the training rows; 5 by default, more for few rows.", key="train.epochs", min=1),
     ] = None,
-    seed: Annotated[int, option("Of the split and the trainings.", min=0)] = 0,
+    seed: Annotated[int, option("Of the split and the trainings.", key="train.seed", min=0)] = 0,
     out: Annotated[Path | None, option("The run folder; runs/<FILE's name> by default.")] = None,
     dry_run: Annotated[bool, option("Show what would be done and how long it takes, then stop.", "--dry-run")] = False,
     restart: Restart = False,
@@ -98,7 +89,7 @@ def classify(
     )
     from distilvec.verbs.classify.split import read_and_split
 
-    with named_options(_OPTIONS):
+    with set_by(names_by_key(classify)):
         # Before torch is imported, which takes seconds: a wrong path, column or key is refused at once.
         changes = read_overrides(overrides or [])
         check_outputs([("--json", json_file)], [file, test, teacher, student, *changed_files(changes)])

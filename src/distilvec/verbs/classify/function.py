@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from distilvec.cli.options import names_by_key
 from distilvec.cli.terminal import show_table
+from distilvec.core.errors import plain_errors, set_by
 from distilvec.core.files import existing_paths
 from distilvec.core.log import log
 from distilvec.core.run_folder import RunFolder
@@ -21,6 +23,7 @@ from distilvec.pipeline.run import run
 from distilvec.report.record import read_run_record
 from distilvec.students.task_head import load_head
 from distilvec.train.metrics import Callback
+from distilvec.verbs.classify.command import classify as command
 from distilvec.verbs.classify.plan import check_size, make_plan
 from distilvec.verbs.classify.recipes import (
     DEFAULT_TEACHER,
@@ -40,6 +43,8 @@ from distilvec.verbs.classify.result import Classifier, read_classifier
 from distilvec.verbs.classify.split import Split, read_and_split, refuse_learned_rows, split_files, write_split
 
 
+@plain_errors()
+@set_by(names_by_key(command))
 @quiet_libraries()
 def classify(
     file: Source,

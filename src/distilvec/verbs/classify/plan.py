@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config.schema import Recipe
 from distilvec.core.duration import duration
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import set_by
 from distilvec.core.run_folder import RunFolder
 from distilvec.data.labelled_rows import LabelledTexts
 from distilvec.pipeline.job import Job
@@ -74,10 +74,8 @@ def make_plan(
 def check_size(recipe: Recipe, cut: Mapping[str, Any], folder: Path) -> None:
     """Raise DistilvecError for a size that the model cannot be cut to, before the teacher learns anything."""
     student = recipe.student.model_copy(update=cut)
-    try:
+    with set_by({"student.size": "size"}):
         resolve(recipe.model_copy(update={"student": student}), folder)
-    except DistilvecError as error:
-        raise error.renamed("size") if error.key == "student.size" else error from error
 
 
 def _lines(

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from distilvec.cli.options import recipe_keys
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.data.labelled_rows import LabelledTexts
+from distilvec.verbs.classify.command import classify as command
 from distilvec.verbs.classify.split import Split
 
 DEFAULT_TEACHER = "all-MiniLM-L6-v2"  # 22.7 M parameters, as in `quickstart`
@@ -156,15 +158,8 @@ def check_arguments(
 ) -> None:
     """DistilvecError for keys that `classify` decides on, and for arguments whose key is changed as well."""
     check_overrides(overrides)
-    arguments = {
-        "teacher.model": ("teacher", teacher),
-        "student.model": ("student", student),
-        "student.size": ("size", size),
-        "student.layers": ("layers", layers),
-        "train.epochs": ("epochs", epochs),
-        "train.seed": ("seed", seed or None),
-    }
-    recipes.check_stated_once(arguments, overrides)
+    values = {"teacher": teacher, "student": student, "size": size, "layers": layers, "epochs": epochs}
+    recipes.check_stated_once(recipe_keys(command), {**values, "seed": seed or None}, overrides)
 
 
 def check_overrides(overrides: Mapping[str, Any]) -> None:

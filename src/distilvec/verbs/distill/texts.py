@@ -11,11 +11,11 @@ from typing import Any, cast
 
 from distilvec.config.recipe import section_of
 from distilvec.config.schema import SourceSection
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, set_by
 from distilvec.core.files import absolute_path
 from distilvec.data.sources import read_source
 from distilvec.pipeline.inputs import Texts, source_keys
-from distilvec.verbs.distill.names import BUILT_IN, STANDARD_INPUT, TextName, check_name, is_pattern, matching_files
+from distilvec.verbs.distill.words import BUILT_IN, STANDARD_INPUT, TextName, check_name, is_pattern, matching_files
 
 # Texts that a model reads only in part are trained on in pieces as well. Both numbers are characters: a token
 # has about four in English, so that a long text fills the 256 tokens that many small models read.
@@ -35,12 +35,12 @@ def text_sources(texts: Texts | Sequence[Path], root: Path, *, role: str, langua
         root: the cache's folder, in which texts that are in no file are stored
         role: "document" or "query"
 
-    Errors: DistilvecError with the key "texts", or "queries", for what is not there or cannot be a source.
+    Errors are about `texts`, or `queries`.
     """
     sources: list[dict[str, Any]] = []
     names = _names(texts)
-    key = "queries" if role == "query" else "texts"
-    try:
+    argument = "queries" if role == "query" else "texts"
+    with set_by({"texts": argument, "corpus.sources": argument}):
         for name in names:
             sources += _named_source(name, root)
         if not names:
@@ -49,9 +49,7 @@ def text_sources(texts: Texts | Sequence[Path], root: Path, *, role: str, langua
             source["role"] = role
             if language is not None:
                 source["language"] = language
-            section_of(SourceSection, key, source)
-    except DistilvecError as error:
-        raise error.renamed(key) from error
+            section_of(SourceSection, "corpus.sources", source)
     return sources
 
 

@@ -12,12 +12,9 @@ from distilvec.cli.options import (
     check_input,
     check_model_path,
     check_outputs,
-    named_options,
     option,
 )
 from distilvec.cli.output import write_result
-
-OPTIONS = ("suite", "teacher", "mteb", "benchmark", "data", "protocol", "mixed")
 
 
 def evaluate(
@@ -53,10 +50,8 @@ def evaluate(
 
     tasks = [] if suite is None else suite_paths(suite)
     check_outputs([("--json", json_file)], [model, teacher, data, *tasks])
-    with named_options({name: f"--{name}" for name in OPTIONS}):
-        check_arguments(model, suite, teacher, mteb, benchmark, data, protocol, mixed)
-    with named_options({"teacher": "--teacher"}):
-        scores = score_models(model, suite, teacher, mteb, benchmark, data, protocol, mixed, trust_remote_code)
+    check_arguments(model, suite, teacher, mteb, benchmark, data, protocol, mixed)
+    scores = score_models(model, suite, teacher, mteb, benchmark, data, protocol, mixed, trust_remote_code)
 
     from distilvec.cli.terminal import show_problems, show_scores
 

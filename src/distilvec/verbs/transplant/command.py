@@ -12,9 +12,10 @@ from distilvec.cli.options import (
     TrustRemoteCode,
     check_model_path,
     check_positive,
-    named_options,
     option,
+    source_names,
 )
+from distilvec.core.errors import set_by
 
 _TRANSPLANT = {
     "student.vocabulary": "--texts",
@@ -75,7 +76,7 @@ def transplant(
     from distilvec.config.student import VocabularySection
 
     check_model_path(teacher, "teacher")
-    with named_options(_TRANSPLANT):
+    with set_by(_TRANSPLANT | source_names(len(texts or []))):
         values = {
             "kind": kind,
             "size": vocab_size,

@@ -1,4 +1,4 @@
-"""Names of texts on the command line, checked before anything heavy is imported."""
+"""The words of a command line of `distill`, checked before anything heavy is imported."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from distilvec.cli.options import check_model_path
 from distilvec.core.errors import DistilvecError, nearest
 
 STANDARD_INPUT = "-"
@@ -63,3 +64,32 @@ def check_name(name: str, key: str = "texts") -> None:
         hint = nearest(path.name, [entry.name for entry in path.parent.iterdir()]).removeprefix("; ")
     fix = f"{hint[:1].upper()}{hint[1:]}" if hint else "Check the path."
     raise DistilvecError(f"{name} does not exist.", fix, key=key)
+
+
+def read_dims(text: str) -> list[int]:
+    """Read numbers with commas."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise DistilvecError(
+            f"found {text!r}; expected numbers with commas.", "Give for example 384,128.", key="--dims"
+        )
+    return [int(part) for part in parts]
+
+
+def check_teacher(name: str) -> None:
+    """Refuse a model or an index that is a path and does not exist, and an address of no known kind."""
+    from distilvec.teachers.sources import check_kind, source_kind
+
+    check_kind(name, "teacher")
+    if source_kind(name) == "table":
+        from distilvec.verbs.check.section import index_keys
+
+        index_keys(name, "teacher")
+    else:
+        check_model_path(name, "teacher")
+
+
+def is_change(word: str) -> bool:
+    """Return whether a word is KEY=VALUE, not a file: keys are dotted names, and a file that exists is a file."""
+    key, equals, _ = word.partition("=")
+    return bool(equals) and key.replace(".", "").replace("_", "").isalnum() and not Path(word).exists()

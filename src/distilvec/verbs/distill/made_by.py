@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.config.schema import Role, SourceSection
-from distilvec.core.errors import ColumnError, DistilvecError
+from distilvec.core.errors import DistilvecError, set_by
 from distilvec.core.log import log
 from distilvec.data.sources import read_source
 from distilvec.teachers.agreement import SAME, Agreement, Ids, compare
@@ -66,7 +66,7 @@ def with_maker(request: Request, candidates: Sequence[str], root: Path, refresh:
             _refuse_unknown_queries(request, table)
         return request
 
-    compared = recognize(table, candidates, request.index.prompts)
+    compared = recognize(table, candidates, request.prompts)
     for candidate in compared:
         log(f"{candidate.model}: {candidate.result(table.dim)}, prompt {candidate.prompt!r}")
     best = compared[0]
@@ -83,12 +83,12 @@ def with_maker(request: Request, candidates: Sequence[str], root: Path, refresh:
         return request
 
     prompts: dict[str, str] = {"query": best.prompts["query"], "document": best.prompt}
-    prompts = {role: prompt for role, prompt in prompts.items() if prompt} | dict(request.index.prompts)
-    index = replace(request.index, prompts=prompts)
+    prompts = {role: prompt for role, prompt in prompts.items() if prompt} | dict(request.prompts)
+    request = replace(request, query_prompt=prompts.get("query"), document_prompt=prompts.get("document"))
     has_more_texts = request.texts is not None and not has_texts_elsewhere(request)
     if has_more_texts or request.queries is not None:
-        index = replace(index, made_by=best.model)
-    return replace(request, index=index)
+        return replace(request, made_by=best.model)
+    return request
 
 
 def recognize(
@@ -137,12 +137,8 @@ def _refuse_unknown_queries(request: Request, table: TableEmbedder) -> None:
     assert request.queries is not None
     lacking = 0
     for source in request.queries:
-        try:
+        with set_by({"corpus.sources.0": "queries"}):
             texts = [text.strip() for text in read_source(SourceSection.model_validate(source), 0)]
-        except ColumnError as error:
-            raise DistilvecError(error.problem, "Call the column with texts 'text'.", key="queries") from error
-        except DistilvecError as error:
-            raise error.renamed("queries") from error
         lacking += table.lacking([text for text in texts if text], "query")
     if lacking:
         raise DistilvecError(

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from distilvec.__main__ import run_command
 from distilvec.cli.boundary import run_app, take_options
 from distilvec.core import log
-from distilvec.core.errors import explained
+from distilvec.core.errors import about
 from distilvec.core.level import Level, level, verbosity
 from distilvec.core.verbosity import quiet_libraries
 
@@ -209,10 +209,10 @@ def test_whatever_is_raised_while_a_file_is_read_is_about_that_file(capsys, tmp_
 
     @app.command()
     def read():
-        with explained("--texts", tmp_path / "texts.bin"):
+        with about("--texts", tmp_path / "texts.bin"):
             raise ZeroDivisionError("no heads")
 
     assert run_app(app, []) == 2
     shown = capsys.readouterr().err
-    assert f"[--texts] {tmp_path / 'texts.bin'} cannot be used: ZeroDivisionError: no heads." in shown
+    assert f"[--texts] cannot use {tmp_path / 'texts.bin'}: ZeroDivisionError: no heads." in shown
     assert "[internal]" not in shown and "Traceback" not in shown

@@ -89,9 +89,9 @@ def classify(
     )
     from distilvec.verbs.classify.split import read_and_split
 
-    with set_by(names_by_key(classify)):
-        # Before torch is imported, which takes seconds: a wrong path, column or key is refused at once.
-        changes = read_overrides(overrides or [])
+    # Before torch is imported, which takes seconds: a wrong path, column or key is refused at once.
+    changes = read_overrides(overrides or [])
+    with set_by(names_by_key(classify) | {key: key for key in changes}):
         check_outputs([("--json", json_file)], [file, test, teacher, student, *changed_files(changes)])
         arguments = {"teacher": teacher, "student": student, "size": size, "layers": layers, "epochs": epochs}
         check_arguments(changes, **arguments, seed=seed)

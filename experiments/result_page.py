@@ -24,7 +24,6 @@ from distilvec.pipeline.opened_run import Run
 from distilvec.report.figures import write_figure
 from distilvec.report.json_values import from_json
 from distilvec.report.record import RunRecord
-from distilvec.report.scores import make_verdict
 from distilvec.report.section import Block
 from distilvec.report.sections.compression import section as compression
 from distilvec.report.sections.margin import section as margin
@@ -33,6 +32,7 @@ from distilvec.report.sections.scores import section as scores
 from distilvec.report.sections.speed import section as speed
 from distilvec.report.tables import to_markdown
 from distilvec.report.values import Report
+from distilvec.report.verdicts import make_verdict
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ("scores", "compression", "margin", "speed", "training")

@@ -22,7 +22,7 @@ from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.start import read_start
 from distilvec.report.json_values import from_json
-from distilvec.report.overlap import overlap_sentence
+from distilvec.report.verdicts import overlap_sentence
 from distilvec.verbs.plan.plan import make_plan
 
 

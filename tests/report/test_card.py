@@ -25,9 +25,8 @@ from distilvec.report.json_values import from_json, to_json
 from distilvec.report.model_card import (
     loading_call,
 )
-from distilvec.report.overlap import overlap_sentence
 from distilvec.report.record import RunRecord, student_record
-from distilvec.report.scores import make_verdict
+from distilvec.report.verdicts import make_verdict, overlap_sentence
 from distilvec.students.build import TeacherInfo, build_student
 from tests.report.report_sample import sample_judgement
 

@@ -8,15 +8,14 @@ import pytest
 
 from distilvec.report.comparison import (
     Comparison,
-    Lead,
     comparison_html,
     comparison_text,
-    comparison_verdict,
     flat_rows,
     leaderboard,
 )
 from distilvec.report.json_values import from_json
 from distilvec.report.tables import ABSENT, to_markdown
+from distilvec.report.verdicts import Lead
 
 
 @pytest.mark.parametrize("tasks", [["distance", "steps"], ["Method", "Run", "% of teacher", "run"], ["a", "a std"]])
@@ -154,7 +153,7 @@ def lead(clear, low, high, over="base", every_seed=True):
 )
 def test_verdict_names_a_winner_only_outside_of_the_interval(comparison, found, rows, text):
     comparison.rows, comparison.leads = comparison.rows[:rows], {"average": found}
-    assert comparison_verdict(comparison) == text
+    assert comparison.verdict == text
     assert text in comparison_text(comparison).splitlines()
     assert text in unescape(comparison_html(comparison))
     assert ("best" in kinds(comparison)["average"]) == found.clear, "nor does a bold figure name one"

@@ -14,12 +14,13 @@ import pytest
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.agreement import RankedQueries, RankedQuery
 from distilvec.evaluation.overlap import Overlap, OverlapShare
-from distilvec.report.comparison import Comparison, Row, comparison_verdict, render_comparison
+from distilvec.report.comparison import Comparison, Row, render_comparison
 from distilvec.report.html import render_page, tiles
-from distilvec.report.scores import make_verdict, score_table
+from distilvec.report.scores import score_table
 from distilvec.report.sections.queries import document_ids, query_table
 from distilvec.report.tables import ABSENT, number, number_cell
 from distilvec.report.values import Marks, Verdict
+from distilvec.report.verdicts import make_verdict
 from distilvec.report.write import draw_comparison, draw_sweep
 from tests.report.comparison_sample import sample_comparison
 from tests.report.report_sample import as_report, sample_judgement, sample_report
@@ -358,7 +359,7 @@ def test_a_comparison():
     )
     check(render_comparison(Comparison(comparison.rows[:1]), draw))
     assert "No winner yet: cosine leads english three by 0.50 points [\N{MINUS SIGN}0.20, 1.20]." in unescape(text)
-    assert comparison_verdict(Comparison([Row("x")])) == ""
+    assert Comparison([Row("x")]).verdict == ""
 
 
 def test_a_sweep_has_its_page(tmp_path):

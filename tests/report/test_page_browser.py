@@ -14,8 +14,8 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.overlap import Overlap, OverlapShare
 from distilvec.report.figures import write_figure
 from distilvec.report.html import render_page
-from distilvec.report.scores import make_verdict
 from distilvec.report.tables import number
+from distilvec.report.verdicts import make_verdict
 from tests.report.comparison_sample import sample_comparison
 from tests.report.report_sample import as_report, sample_judgement, sample_report
 

@@ -21,11 +21,11 @@ from distilvec.report.html import render_page
 from distilvec.report.json_values import from_json
 from distilvec.report.model_card import model_card
 from distilvec.report.record import RunRecord, TeacherRecord, read_run_record
-from distilvec.report.scores import make_verdict
 from distilvec.report.sections.record import stated_keys
 from distilvec.report.sections.use import next_commands
 from distilvec.report.tables import ABSENT
 from distilvec.report.values import ExportedForm, Report, read_report
+from distilvec.report.verdicts import make_verdict
 from distilvec.report.write import refresh_report
 from distilvec.train.metrics import shipped_numbers
 from tests.report.report_sample import as_report, sample_report

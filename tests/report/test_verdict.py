@@ -14,8 +14,9 @@ from distilvec.evaluation.overlap import Overlap, OverlapShare
 from distilvec.evaluation.significance import ChangeInterval
 from distilvec.evaluation.speed import Speed
 from distilvec.report.record import RunRecord, StudentRecord, TeacherRecord
-from distilvec.report.scores import complete_averages, make_verdict, score_table
+from distilvec.report.scores import complete_averages, score_table
 from distilvec.report.sections.scores import retained
+from distilvec.report.verdicts import make_verdict
 from tests.report.report_sample import as_report, sample_judgement, sample_report
 
 SPEED = Speed(ratio={"query": 3.1, "document": 3.1})

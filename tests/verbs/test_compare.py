@@ -16,8 +16,9 @@ from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.evaluator import Sample
 from distilvec.evaluation.significance import average_interval, difference_interval
-from distilvec.report.comparison import comparison_verdict, differences_table, leaderboard
-from distilvec.report.scores import complete_averages, make_verdict
+from distilvec.report.comparison import differences_table, leaderboard
+from distilvec.report.scores import complete_averages
+from distilvec.report.verdicts import make_verdict
 from distilvec.verbs.compare.compare import compare_runs
 from distilvec.verbs.compare.results import load_runs
 
@@ -479,7 +480,7 @@ def test_too_few_queries_name_no_winner(write_run, queries):
     lead, difference = comparison.leads["average"], difference_of(comparison, "d", "a")
     assert (lead.run, lead.clear, lead.too_few, lead.differing) == ("c", False, True, queries)
     assert lead.low <= 0 and difference.p >= min(1, 2 / 2**queries) and difference.mark == ""
-    text = comparison_verdict(comparison)
+    text = comparison.verdict
     assert text.startswith("No winner yet") and f"({queries})" in text and f"{2 / 2**queries:.2g}" in text
     assert not any(comparison.wins(row, "a") for row in comparison.rows)
 
@@ -488,12 +489,12 @@ def test_a_large_lead_on_enough_queries_is_named(write_run):
     better = [0.9, 1.0, 1.0, 0.8, 0.9, 1.0, 0.95, 1.0]
     folders = [write_run("c", {"a": few_queries(better)}), write_run("d", {"a": few_queries([x / 2 for x in better])})]
     comparison = compare_runs(folders)
-    assert comparison.leads["average"].clear and comparison_verdict(comparison).startswith("c leads d by")
+    assert comparison.leads["average"].clear and comparison.verdict.startswith("c leads d by")
 
 
 def test_two_that_are_equal_on_every_row_have_no_leader(write_run):
     folders = [write_run(name, {"a": few_queries([0.9, 0.2, 1.0, 0.5] * 5)}) for name in ("c", "d")]
-    assert comparison_verdict(compare_runs(folders)) == "No winner: c and d are equal on every test row."
+    assert compare_runs(folders).verdict == "No winner: c and d are equal on every test row."
 
 
 def test_rows_that_do_not_match_have_no_interval(write_run):

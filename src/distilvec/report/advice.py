@@ -14,13 +14,13 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL, average, without_index_tasks
 from distilvec.evaluation.diagnostics import as_scores
 from distilvec.evaluation.overlap import Judgement, Overlap, OverlapShare
-from distilvec.report.overlap import Reason, index_advice, index_reason
 from distilvec.report.record import TrainingRecord
 from distilvec.report.scores import shared
 from distilvec.report.sections.compression import BITS, mean_rows, vectors
 from distilvec.report.sections.training import metric_values
 from distilvec.report.tables import number
 from distilvec.report.values import Report, Verdict
+from distilvec.report.verdicts import Reason, index_advice, index_reason
 from distilvec.train.metrics import OVERLAP_BY_CHANCE, watched_metric
 
 FALLS = 3.0  # percent of the teacher's score that retrieval keeps less than the average

@@ -10,7 +10,6 @@ from pydantic import Field
 
 from distilvec.core.escape import one_line, visible_tree
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL
-from distilvec.evaluation.significance import least_p
 from distilvec.report.figures import Guide, LevelLine, LineLook, LinePoint, lines_figure
 from distilvec.report.html import Draw, render
 from distilvec.report.json_values import from_json, to_json
@@ -29,6 +28,7 @@ from distilvec.report.tables import (
     words,
 )
 from distilvec.report.values import Verdict
+from distilvec.report.verdicts import Lead, leader_sentence
 
 MOST_TASKS = 3  # in the leaderboard of a page
 MOST_DIGITS = 4  # of a small cost
@@ -133,27 +133,6 @@ class Difference:
     differing: int | None = None
 
 
-@dataclass(frozen=True)
-class Lead:
-    """The best row on a task or average, and how far it is ahead of another; see `compare_runs`.
-
-    every_seed: it is ahead with every seed that both rows have
-    clear: its lead over every other row is outside the interval, and with every seed
-    differing: test rows on which the two differ
-    too_few: so few that no test can tell which is better
-    """
-
-    run: str
-    over: str
-    difference: float
-    low: float | None = None
-    high: float | None = None
-    every_seed: bool = True
-    clear: bool = False
-    differing: int | None = None
-    too_few: bool = False
-
-
 @dataclass
 class Comparison:
     """A comparison of runs: rows (best average first), the shared tasks, differences from the reference, leads, notes.
@@ -177,6 +156,11 @@ class Comparison:
     def averages(self) -> list[str]:
         """The averages that some row has; the plain one always."""
         return [name for name in AVERAGES if name == AVERAGE or any(row.mean.get(name) for row in self.rows)]
+
+    @property
+    def verdict(self) -> str:
+        """Which run leads on average, or that none does, and why."""
+        return leader_sentence(self.leads.get(AVERAGE), len(self.rows))
 
     def wins(self, row: Row, task: str) -> bool:
         """Whether a row is better than every other one on a task or average, outside the interval."""
@@ -362,32 +346,8 @@ def render_comparison(comparison: Comparison, draw: Draw) -> str:
         origin.append(f"tasks: {len(comparison.tasks)}")
     if comparison.reference and len(rows) > 1:
         origin.append(f"reference: {comparison.reference}")
-    verdict = Verdict(comparison_verdict(comparison))
+    verdict = Verdict(comparison.verdict)
     return render(f"Comparison of {len(rows)} runs", origin, verdict, sections, draw)
-
-
-def comparison_verdict(comparison: Comparison) -> str:
-    """Say which run leads on average, or that none does, and why."""
-    lead = comparison.leads.get(AVERAGE)
-    if lead is None:
-        return ""
-    if lead.differing == 0:
-        return f"No winner: {lead.run} and {lead.over} are equal on every test row."
-    points = f"{number(lead.difference)} points"
-    if lead.low is None or lead.high is None:
-        return f"No winner yet: {lead.run} leads {lead.over} by {points}, which cannot be tested."
-    points += f" [{number(lead.low)}, {number(lead.high)}]"
-    if lead.too_few and lead.differing is not None:
-        return (
-            f"No winner yet: {lead.run} leads {lead.over} by {points}, but they differ on too few test rows "
-            f"({lead.differing}) to tell: no test can give a p-value below {least_p(lead.differing):.2g}."
-        )
-    if not lead.clear:
-        reason = "" if lead.every_seed else ", but not with every seed"
-        return f"No winner yet: {lead.run} leads {lead.over} by {points}{reason}."
-    if len(comparison.rows) == 2:
-        return f"{lead.run} leads {lead.over} by {points}."
-    return f"{lead.run} leads every other run; the next one, {lead.over}, by {points}."
 
 
 def comparison_text(comparison: Comparison) -> str:
@@ -396,7 +356,7 @@ def comparison_text(comparison: Comparison) -> str:
     differences = differences_table(comparison)
     if differences.rows:
         lines += ["", differences.caption, to_text(differences)]
-    verdict = comparison_verdict(comparison)
+    verdict = comparison.verdict
     if verdict:
         lines += ["", one_line(verdict)]
     lines += [f"note: {one_line(note)}" for note in comparison.notes]
@@ -406,7 +366,7 @@ def comparison_text(comparison: Comparison) -> str:
 def comparison_html(comparison: Comparison) -> str:
     """Return the parts of `comparison_text` as HTML."""
     tables = [*overview(comparison), differences_table(comparison)]
-    verdict = comparison_verdict(comparison)
+    verdict = comparison.verdict
     sentences = [verdict, *comparison.notes] if verdict else comparison.notes
     return "\n".join([*(to_html(table) for table in tables if table.rows), html_list(sentences)])
 

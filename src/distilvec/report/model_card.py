@@ -16,11 +16,11 @@ from jinja2 import Environment, Template
 from distilvec.core.escape import code_block, code_span, markdown, markdown_cell, one_line, quoted
 from distilvec.core.info import UNLIMITED
 from distilvec.report.exports import export_note, export_table
-from distilvec.report.overlap import compatibility_note
 from distilvec.report.record import DataRecord, RunRecord, StudentRecord, TeacherRecord
 from distilvec.report.scores import left_out_text, score_table, task_table
 from distilvec.report.tables import Table, json_text, make_table, to_markdown
 from distilvec.report.values import ExportedForm
+from distilvec.report.verdicts import compatibility_note
 
 TAGS = ["sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec"]
 _LANGUAGE = re.compile(r"[a-z]{2,3}|code|multilingual")  # ISO 639 and the hub's special values

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -14,25 +13,19 @@ from distilvec.evaluation.aggregate import (
     AVERAGES,
     BY_TYPE,
     RETRIEVAL,
-    average,
     averages,
     retention,
     without_index_tasks,
 )
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
-from distilvec.evaluation.overlap import Judgement
-from distilvec.evaluation.significance import ChangeInterval, share_interval, significance_mark
-from distilvec.evaluation.speed import Speed
-from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS, TaskFailure
-from distilvec.report.overlap import overlap_sentence
-from distilvec.report.record import RunRecord
+from distilvec.evaluation.significance import ChangeInterval, significance_mark
+from distilvec.evaluation.tasks import TaskFailure
 from distilvec.report.tables import Cell, Table, make_table, number, number_cell, to_frame, words
-from distilvec.report.values import Changes, Verdict, VocabularyChange
+from distilvec.report.values import Changes
 
 T = TypeVar("T")
 
-FLOAT_MB = 4e-6  # megabytes of a parameter in float32
 Scores = Mapping[str, Sequence[Score]]  # by model
 
 
@@ -293,173 +286,3 @@ def marked_change(change: float | None, bounds: tuple[float, float] | None, star
 def _bounds(bounds: tuple[float, float], sign: bool = False) -> str:
     low, high = (number(bound, sign=sign) for bound in bounds)
     return f"[{low}, {high}]"
-
-
-# -- the verdict -----------------------------------------------------------------------------------------------------
-
-
-def make_verdict(
-    scores: Scores,
-    changes: Changes | None = None,
-    speed: Speed | None = None,
-    record: RunRecord | None = None,
-    vocabulary: VocabularyChange | None = None,
-) -> Verdict:
-    """Return the verdict on a student. `changes` are the student's against the teacher.
-
-    Tasks that are made of an index itself count in no average.
-    """
-    record = record or RunRecord()
-    student = without_index_tasks(scores.get("student", ()))
-    teacher = without_index_tasks(scores.get("teacher", ()))
-    asymmetric = without_index_tasks(scores.get("asymmetric", ()))
-    alone = retention(student, teacher)
-    with_documents = retention(asymmetric, teacher)
-
-    judged = shared(student, teacher)[0] if teacher else student
-    suite_tasks = {score.task for column in scores.values() for score in without_index_tasks(column)}
-    verdict = Verdict(
-        retention=alone.get(AVERAGE),
-        asymmetric_retention=with_documents.get(AVERAGE),
-        retrieval=alone.get(RETRIEVAL),
-        asymmetric_retrieval=with_documents.get(RETRIEVAL),
-        tasks=len(judged),
-    )
-    if len(shared(asymmetric, teacher)[0]) < len(judged):
-        verdict.asymmetric_retention = None  # over fewer tasks than the student's own
-    if judged and len(judged) < len(suite_tasks):
-        verdict.coverage = f" on {len(judged)} of {len(suite_tasks)} tasks"
-    by_task = {task: share for task, share in alone.items() if task not in AVERAGES}
-    if len(by_task) > 1:
-        verdict.worst_task = min(by_task, key=lambda task: by_task[task])
-        verdict.worst_change = by_task[verdict.worst_task] - 100
-    of_average = (changes or {}).get(AVERAGE)
-    answered = shared(student, teacher)[1]
-    if of_average is not None and answered:
-        verdict.within_interval = of_average.low <= 0 <= of_average.high
-        of_teacher = average(answered)
-        if of_teacher > 0:
-            bounds = (100 + 100 * of_average.low / of_teacher, 100 + 100 * of_average.high / of_teacher)
-            verdict.retention_interval = bounds
-    _add_task_score(verdict, record.supervised)
-    _add_overlap(verdict, record.overlap)
-    _add_sizes(verdict, record, speed)
-    _add_api_costs(verdict, record)
-    if vocabulary is not None:
-        verdict.tokens = vocabulary.after.vocabulary.size
-        verdict.tokens_before = vocabulary.before.vocabulary.size
-    if speed is not None:
-        verdict.speedup = _positive(speed.ratio.get("query"))
-        verdict.document_speedup = _positive(speed.ratio.get("document"))
-    verdict.text = "; ".join(_sentences(verdict, student, scores.get("asymmetric", ()), record)) or "not evaluated"
-    return verdict
-
-
-def _sentences(verdict: Verdict, student: Sequence[Score], searched: Sequence[Score], record: RunRecord) -> list[str]:
-    """Return the parts of the verdict's text, the judgement by overlap@10 last, of an index first."""
-    parts = []
-    if verdict.task is not None:
-        teacher = "" if verdict.teacher_score is None else f", the teacher's {verdict.teacher_score:.1f}"
-        parts.append(f"{verdict.task_metric} {verdict.task_score:.1f} on {verdict.task}{teacher}")
-    if verdict.retention is not None and (verdict.task is None or verdict.tasks > 1):
-        tasks = verdict.coverage or (" on 1 task" if verdict.tasks == 1 else f" on {verdict.tasks} tasks")
-        within = " (no measurable difference)" if verdict.within_interval else ""
-        parts.append(f"{verdict.retention:.1f}% of the teacher's average{tasks}{within}")
-        if verdict.retrieval is not None:
-            more = ""
-            if verdict.asymmetric_retrieval is not None:
-                more = f", {verdict.asymmetric_retrieval:.1f}% with the teacher's documents"
-            parts.append(f"{verdict.retrieval:.1f}% on retrieval{more}")
-    elif student and record.supervised is None:
-        parts.append(f"{average(student):.1f} on average{verdict.coverage or f' over {verdict.tasks} tasks'}")
-
-    judgement = record.overlap
-    if judgement is None:
-        return parts
-    if judgement.origin == "index":
-        return [overlap_sentence(judgement), *index_sentences(searched), *parts]
-    if not student and verdict.task is None:
-        parts.append(overlap_sentence(judgement))
-    return parts
-
-
-def index_sentences(searched: Iterable[Score]) -> list[str]:
-    """Return how well an index is searched by queries of a student: for its own texts, and on tasks of a suite."""
-    of_index, of_suite = [], []
-    for score in searched:
-        if score.task == KNOWN_ITEM:
-            rank = score.metrics["mrr@10"] / 100
-            of_index.append(f"a stored text is found at rank 1 to 10 with MRR {rank:.2f}")
-        elif score.task != NEIGHBORS and score.type == "retrieval":
-            of_suite.append(f"nDCG@10 {score.value:.1f} on {score.task}")
-    return of_index + of_suite
-
-
-def _add_task_score(verdict: Verdict, supervised: LabelledScores | None) -> None:
-    """Add the student's main metric on the test rows of a labelled task."""
-    if supervised is None:
-        return
-    metric = "spearman" if supervised.type == "sts" else "accuracy"
-    value = supervised.scores.get("student", {}).get(metric)
-    if value is not None:
-        verdict.task_score, verdict.task_metric, verdict.task = 100 * value, metric, supervised.task
-        if metric == "accuracy":
-            low, high = share_interval(round(value * supervised.rows), supervised.rows)
-            verdict.task_score_interval = (100 * low, 100 * high)
-        teacher = supervised.scores.get("teacher", {}).get(metric)
-        if teacher is not None:
-            verdict.teacher_score = 100 * teacher
-
-
-def _add_overlap(verdict: Verdict, judgement: Judgement | None) -> None:
-    if judgement is None or judgement.share is None or verdict.task is not None:  # labels have another aim
-        return
-    among, alone = judgement.student.among, judgement.student.alone
-    verdict.overlap = judgement.share.mean
-    verdict.overlap_interval = (judgement.share.low, judgement.share.high)
-    if among is not None and alone is not None:
-        verdict.overlap_alone = alone.mean
-    verdict.of_index = judgement.origin == "index"
-    if verdict.of_index:
-        verdict.overlap_label = "overlap@10 in the index"
-    elif among is not None:
-        verdict.overlap_label = "overlap@10 among the teacher's vectors"
-    else:
-        verdict.overlap_label = "overlap@10 with its own vectors"
-
-
-def _add_sizes(verdict: Verdict, record: RunRecord, speed: Speed | None) -> None:
-    """Add the teacher's parameters over the student's, and the student's megabytes, from the record or from speed."""
-    sizes = speed.models if speed is not None else {}
-    student = record.student.parameters if record.student is not None else None
-    if not student and "student" in sizes:
-        student = sizes["student"].parameters
-    if not student:
-        return
-    verdict.megabytes = FLOAT_MB * student
-    teacher = record.teacher.parameters if record.teacher is not None else None
-    is_unread = record.teacher is not None and record.teacher.unread
-    if not teacher and "teacher" in sizes:
-        teacher = sizes["teacher"].parameters
-    if teacher and teacher > 1.05 * student and not is_unread:
-        verdict.smaller = teacher / student
-
-
-def _add_api_costs(verdict: Verdict, record: RunRecord) -> None:
-    """Add requests, tokens and cost of all teachers behind an API."""
-    teachers = [*([] if record.teacher is None else [record.teacher]), *record.more_teachers]
-    apis = [teacher.api for teacher in teachers if teacher.api is not None]
-    verdict.teacher_requests = _sum(api.requests for api in apis)
-    verdict.teacher_tokens = _sum(api.tokens for api in apis)
-    verdict.teacher_cost = _sum(api.cost for api in apis)
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) if numbers else None
-
-
-def _positive(value: float | None) -> float | None:
-    if value is None or not math.isfinite(value) or value <= 0:
-        return None
-    return float(value)

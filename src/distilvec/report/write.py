@@ -18,8 +18,8 @@ from distilvec.report.exports import read_exports
 from distilvec.report.figures import write_figure
 from distilvec.report.html import render_page
 from distilvec.report.record import RunRecord
-from distilvec.report.scores import make_verdict
 from distilvec.report.values import MetricsLine, Report, read_report
+from distilvec.report.verdicts import make_verdict
 from distilvec.train.metrics import read_metrics
 
 HISTORY_LINES = 400  # training lines kept for the curves

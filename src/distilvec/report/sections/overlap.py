@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from distilvec.core.similarity import NEIGHBOR_COUNT
 from distilvec.evaluation.overlap import Judgement, Overlap, OverlapShare
-from distilvec.report.overlap import compatibility_note, wider_text
 from distilvec.report.section import Section, make_section, notes
 from distilvec.report.tables import Cell, Table, number_cell, words
 from distilvec.report.values import Report
+from distilvec.report.verdicts import compatibility_note, wider_text
 
 INDEX = (
     "{queries:,} stored texts that were not trained on are searched for among the {candidates:,} others: with the "

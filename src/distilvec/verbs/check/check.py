@@ -23,10 +23,9 @@ from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline.judgement import judge_encoder
 from distilvec.pipeline.local import log_similarity
-from distilvec.report.overlap import Reason, index_advice, index_reason
 from distilvec.report.record import RunRecord
-from distilvec.report.scores import make_verdict
 from distilvec.report.sections.use import index_words
+from distilvec.report.verdicts import Reason, index_advice, index_reason, make_verdict
 from distilvec.teachers.embedder import FirstDims
 from distilvec.teachers.model_embedder import RoutedEmbedder
 from distilvec.teachers.open import Source, cache_named, expect_kind, open_table, opened
@@ -65,10 +64,8 @@ class IndexCheck:
     @property
     def advice(self) -> str:
         """The next step."""
-        advice = index_advice(self.judgement, self.distill)
-        if self.cut_from is None or not self.fits:
-            return advice
-        return f"{advice} Cut its vectors to the first {self.dim} of {self.cut_from} dimensions."
+        cut = "" if self.cut_from is None else f"the first {self.dim} of {self.cut_from} dimensions"
+        return index_advice(self.judgement, self.distill, cut)
 
     @property
     def line(self) -> str:

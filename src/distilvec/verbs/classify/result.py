@@ -13,33 +13,11 @@ import numpy as np
 from distilvec.core.batch import Text
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.mistakes import Mistakes
-from distilvec.evaluation.significance import share_interval
 from distilvec.pipeline.opened_run import Run
 from distilvec.report.advice import far_below_the_teacher
 from distilvec.report.json_values import to_json
+from distilvec.report.verdicts import Accuracy, classifier_sentence
 from distilvec.students.task_head import TaskModel
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """The share of test rows whose label, or whose every label, is right, and its 95% interval (Wilson's).
-
-    `f1` is that of all classes together, where a text has several.
-    """
-
-    right: int
-    rows: int
-    f1: float | None = None
-
-    @property
-    def value(self) -> float:
-        """The share."""
-        return self.right / self.rows
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Its lower and upper limit."""
-        return share_interval(self.right, self.rows)
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,15 +74,7 @@ class Classifier:
     @property
     def sentence(self) -> str:
         """The result in one sentence."""
-        low, high = (100 * limit for limit in self.accuracy.interval)
-        what = "labels right" if self.accuracy.f1 is None else "texts with every label right"
-        found = f"{100 * self.accuracy.value:.1f}% {what} on {self.accuracy.rows:,} test rows [{low:.1f}, {high:.1f}]"
-        if self.accuracy.f1 is not None:
-            found += f", F1 {self.accuracy.f1:.2f}"
-        teacher = f"{100 * self.teacher_accuracy.value:.1f}%"
-        if self.teacher_parameters is not None:
-            teacher += f" with {_millions(self.teacher_parameters)}"
-        return f"{found}, with {_millions(self.parameters)} parameters; the teacher has {teacher}."
+        return classifier_sentence(self.accuracy, self.teacher_accuracy, self.parameters, self.teacher_parameters)
 
     @property
     def advice(self) -> str:
@@ -173,10 +143,6 @@ def read_classifier(result: Run, notes: list[str], teacher_folder: Path, teacher
         result=result,
         notes=notes,
     )
-
-
-def _millions(count: int) -> str:
-    return f"{count / 1e6:.1f}M" if count >= 100_000 else f"{count:,}"
 
 
 def _accuracy(supervised: LabelledScores, model: str) -> Accuracy:

@@ -36,8 +36,9 @@ from distilvec.evaluation.significance import (
 )
 from distilvec.evaluation.speed import SpeedRow
 from distilvec.pipeline.opened_run import Run
-from distilvec.report.comparison import Comparison, Difference, Lead, Row
+from distilvec.report.comparison import Comparison, Difference, Row
 from distilvec.report.record import TrainingRecord
+from distilvec.report.verdicts import Lead
 from distilvec.verbs.compare.results import SeedRun, distinct_names, load_runs, unfinished
 
 Groups = Mapping[str, Sequence[Run]]  # the seeds of a row by its name

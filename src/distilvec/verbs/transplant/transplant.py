@@ -31,8 +31,8 @@ from distilvec.models.origin import origin
 from distilvec.report.json_values import from_json
 from distilvec.report.model_card import card_data
 from distilvec.report.record import RunRecord, TeacherRecord
-from distilvec.report.scores import FLOAT_MB, make_verdict
 from distilvec.report.values import Report, VocabularyChange
+from distilvec.report.verdicts import FLOAT_MB, make_verdict
 from distilvec.report.write import draw_vocabulary
 from distilvec.students.factorize import COMPARED, TEXTS, check_factorizable, factorize
 from distilvec.teachers.cache.manifest import hash_model

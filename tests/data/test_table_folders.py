@@ -11,12 +11,13 @@ import pytest
 from refusals import refused
 
 from distilvec.config.schema import SourceSection
+from distilvec.core.addresses import Address
 from distilvec.core.files import is_parquet, table_files
 from distilvec.core.storage import Remote
 from distilvec.data.sources import read_source
 from distilvec.teachers.cache.parquet import VectorTable
-from distilvec.teachers.indexes.address import is_index
-from distilvec.teachers.indexes.files import ArrowFiles
+from distilvec.teachers.indexes.parquet import ParquetFiles
+from distilvec.teachers.indexes.stores import is_index
 
 KEY = "corpus.sources.0.path"
 
@@ -110,9 +111,10 @@ def test_a_table_with_a_log_is_refused_by_its_name(name, tmp_path):
                 texts(place)
     if name != "Lance dataset":  # which is read as an index
         assert is_index(table)
-        for reader in (ArrowFiles, lambda path, columns, key: VectorTable(path, key, {"query": "", "document": ""})):
-            with refused("teacher.model", name):
-                reader(table, None, "teacher.model")
+        with refused("", name), ParquetFiles(Address.parse(table)):
+            pass
+        with refused("", name):
+            VectorTable(table, {"query": "", "document": ""})
 
 
 def test_what_spark_writes_beside_a_table_is_no_part_of_it(tmp_path, capsys):
@@ -128,8 +130,9 @@ def test_what_spark_writes_beside_a_table_is_no_part_of_it(tmp_path, capsys):
     assert texts(folder) == rows
     assert "2 files whose name or folder begins with _ are passed over" in capsys.readouterr().err
     assert [path.relative_to(folder).as_posix() for path in table_files(folder, is_parquet, KEY)] == rows
-    assert ArrowFiles(folder, None, "teacher.model").count() == 3
-    assert VectorTable(folder, "teacher.model", {"query": "", "document": ""}).paths == [folder / row for row in rows]
+    with ParquetFiles(Address.parse(folder)) as reader:
+        assert reader.count() == 3
+    assert VectorTable(folder, {"query": "", "document": ""}).paths == [folder / row for row in rows]
     fetched = Remote(folder.as_uri(), "corpus.sources.0.url").download(is_parquet)
     assert sorted(pq.read_table(path)["text"].to_pylist()[0] for path in fetched) == rows
 

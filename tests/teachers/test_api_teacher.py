@@ -18,7 +18,7 @@ from test_vectors import corpus_of, unit
 from distilvec.config import recipe
 from distilvec.config.api_teacher import ApiSection
 from distilvec.config.schema import TeacherSection
-from distilvec.core.addresses import has_password
+from distilvec.core.addresses import Address
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.columns import score_columns
 from distilvec.evaluation.evaluator import EmbeddingCache
@@ -477,7 +477,7 @@ def test_sections_that_are_refused(teacher, words):
 )  # fmt: skip
 def test_a_port_and_a_version_are_no_password(address):
     """LM Studio has an @ in its models' names."""
-    assert not has_password(address)
+    assert not Address.parse(address).had_secret
 
 
 @pytest.mark.parametrize("value", ["", "  ", "schlüssel", "a\x01b"])

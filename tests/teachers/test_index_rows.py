@@ -16,8 +16,9 @@ from samples import make_texts
 
 from distilvec.config.schema import TeacherSection
 from distilvec.teachers.indexes import copy
-from distilvec.teachers.indexes.address import is_index
 from distilvec.teachers.indexes.copy import local_table
+from distilvec.teachers.indexes.reader import Reader
+from distilvec.teachers.indexes.stores import is_index
 from distilvec.teachers.table_embedder import TableEmbedder
 
 TEXTS = make_texts(60)
@@ -330,7 +331,7 @@ def test_a_cut_stream_and_what_is_no_arrow_are_refused(tmp_path):
     with pa.ipc.new_stream(path, table.schema) as stream:
         stream.write_table(table)
     path.write_bytes(path.read_bytes()[:-500])
-    with refused("teacher.vectors", "cannot be read"):
+    with refused("teacher.vectors", "t.arrow"):
         read(TeacherSection(vectors=path), tmp_path)
     path.write_bytes(b"neither a file nor a stream")
     with refused("teacher.vectors", "Not an Arrow file"):
@@ -455,8 +456,7 @@ def test_a_damaged_copy_is_made_again(damage, tmp_path, capsys):
 @pytest.fixture
 def small_parts(monkeypatch):
     monkeypatch.setattr(copy, "_ROWS", 10)
-    for module in ("files", "arrays"):
-        monkeypatch.setattr(f"distilvec.teachers.indexes.{module}.ROWS", 10)
+    monkeypatch.setattr(Reader, "rows_at_once", 10)
     monkeypatch.setattr("distilvec.teachers.indexes.qdrant._POINTS", 10)
     monkeypatch.setattr("distilvec.teachers.indexes.postgres._BLOCKS", 1)
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from distilvec.core.addresses import has_password
+from distilvec.core.addresses import Address
 
 # Upper bounds of sizes, each far above what any run takes: a larger number is a typing error.
 MOST_TOKENS, MOST_ROWS = 1_000_000, 1_000_000  # of a text; of a batch or shard
@@ -205,7 +205,7 @@ def _number_problem(annotation: Any, value: Any, labels: bool) -> str | None:
 def _has_password(annotation: Any, value: Any) -> bool:
     """Whether a value is or holds an address with a password; sections inside check their own fields."""
     if isinstance(value, (str, Path)):
-        return has_password(str(value))
+        return Address.parse(value).had_secret
     if isinstance(value, dict) and not any(map(is_section, kinds(annotation))):
         return any(_has_password(child(annotation, part), item) for part, item in value.items())
     if isinstance(value, (list, tuple)):

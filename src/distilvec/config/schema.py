@@ -31,7 +31,7 @@ from distilvec.config.score_columns import SCORE_COLUMNS, ColumnName
 from distilvec.config.student import Pooling, StudentSection
 from distilvec.config.sweep import SweepSection
 from distilvec.config.training import StageSection, TrainSection
-from distilvec.core.addresses import sets_secret, unknown_setting
+from distilvec.core.addresses import Address
 from distilvec.core.similarity import Similarity
 
 Role = Literal["query", "document"]
@@ -78,7 +78,7 @@ class TeacherSection(Section):
     model: TeacherModelName | None = key(None, "folder, hub id or 'all-MiniLM-L6-v2'; '{task}' becomes the task's name")
     api: ApiSection | None = key(None, "the model is behind an API, under that name: docs/api_teachers.md")
     vectors: IndexName | None = key(None, "table or index of texts and vectors: docs/index_formats.md lists the kinds")
-    texts: Path | None = key(None, "texts of an index that has none (.npy, .faiss), one for each row")
+    texts: Path | None = key(None, "texts of an index of vectors alone, one for each row, or by its ids")
     columns: dict[Literal["text", "embedding", "id", "role", "origin"], str] | None = key(
         None, "its names of the columns"
     )
@@ -134,13 +134,16 @@ class TeacherSection(Section):
 
     @field_validator("vectors")
     @classmethod
-    def check_vectors(cls, address: Path | str | None) -> Path | str | None:
+    def check_vectors(cls, vectors: Path | str | None) -> Path | str | None:
         """Refuse settings that may be secrets, and libpq's form host=... password=..., without quoting them."""
-        if address is not None and sets_secret(str(address)) and not Path(address).exists():
+        if vectors is None:
+            return None
+        address = Address.of_index(vectors)
+        if address.had_secret:
             raise ValueError("holds a password, which would end up in recipes and logs. Set PGPASSWORD instead")
-        if setting := unknown_setting(str(address)):
+        if setting := address.unknown_setting():
             raise ValueError(f"the address has {setting}, which is not known. Correct it")
-        return address
+        return vectors
 
     @field_validator("made_by")
     @classmethod

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 
 from distilvec.core.errors import DistilvecError
 
-PACKAGES = {
+PACKAGES = {  # of each extra; those of stores of vectors are in teachers/indexes/stores.py
     "report": ("matplotlib",),
     "mteb": ("mteb", "datasets"),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
@@ -21,10 +22,6 @@ PACKAGES = {
     "tensorboard": ("tensorboard",),
     "trackio": ("trackio",),
     "wandb": ("wandb",),
-    "faiss": ("faiss",),
-    "lancedb": ("lancedb",),
-    "qdrant": ("qdrant_client",),
-    "pgvector": ("psycopg",),
     "ray": ("ray",),
     "s3": ("s3fs",),
     "gs": ("gcsfs",),
@@ -32,9 +29,12 @@ PACKAGES = {
 }
 
 
-def require_extra(extra: str, what: str) -> None:
-    """DistilvecError with the install command if a package of the extra is missing; `what` ("--to onnx") needs it."""
-    missing = missing_packages(extra)
+def require_extra(extra: str, what: str, packages: Sequence[str] = ()) -> None:
+    """DistilvecError with the install command if a package of the extra is missing; `what` ("--to onnx") needs it.
+
+    `packages` are those of an extra that PACKAGES has not.
+    """
+    missing = missing_packages(packages or PACKAGES[extra])
     if missing:
         names = ", ".join(missing)
         raise DistilvecError(
@@ -42,9 +42,9 @@ def require_extra(extra: str, what: str) -> None:
         )
 
 
-def missing_packages(extra: str) -> list[str]:
-    """Return the packages of an extra that cannot be imported."""
-    return [name for name in PACKAGES[extra] if not _is_there(name)]
+def missing_packages(packages: Sequence[str]) -> list[str]:
+    """Return the packages that cannot be imported."""
+    return [name for name in packages if not _is_there(name)]
 
 
 def install_command(extra: str) -> str:

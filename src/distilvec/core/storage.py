@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from distilvec.core.addresses import has_password
+from distilvec.core.addresses import Address
 from distilvec.core.errors import DistilvecError, creating, first_line
 from distilvec.core.extras import install_command
 from distilvec.core.files import is_aside, is_hidden, refuse_logged_names, scratch, sync, user_cache, write_json
@@ -43,7 +43,7 @@ def check_address(address: str, key: str) -> None:
     except ValueError:  # without the text, which may hold a password
         problem = "the address is not valid; expected one such as s3://bucket/folder."
         raise DistilvecError(problem, "Correct it.", key=key) from None
-    if has_password(address) or "@" in parts.netloc or parts.query:
+    if Address.parse(address).had_secret or "@" in parts.netloc or parts.query:
         raise DistilvecError(
             f"the {parts.scheme}:// address holds a password or a query, which would end up in recipes and logs.",
             "Remove it, and set environment variables instead (docs/cluster.md). An @ in a path is written as %40.",

@@ -14,7 +14,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.core.errors import DistilvecError, creating, explained
 from distilvec.core.files import absolute_path, files_below, locked, remove, scratch, sync, sync_folder
 from distilvec.core.hashing import checksum_once, combine, hash_files
-from distilvec.teachers.indexes.address import is_index
+from distilvec.teachers.indexes.stores import is_index
 
 
 class TextDataset(Protocol):

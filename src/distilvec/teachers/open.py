@@ -44,8 +44,8 @@ def open_embedder(
 
     - a model: a folder, a hub id, a SentenceTransformer
     - the file of an export: .onnx or .xml, below its model's folder
-    - a table of vectors: Parquet, Arrow, NumPy, FAISS, Lance; or the address of an index: qdrant://, postgresql://.
-      Other forms than whole Parquet files are copied to the cache folder first.
+    - a table or index of vectors by its path or address (docs/index_formats.md). Other forms than whole Parquet files
+      are copied to the cache folder first.
     - an API: `openai:MODEL` with the key in OPENAI_API_KEY; or the URL of a server with OpenAI's interface, with
       #MODEL behind it if the server has several models, and the key, if it needs one, in DISTILVEC_API_KEY
 

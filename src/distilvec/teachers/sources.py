@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from distilvec.core.model_name import MODEL_FILES
-from distilvec.teachers.indexes.address import is_index, nothing_to_read
+from distilvec.teachers.indexes.stores import is_index, nothing_to_read
 
 Kind = Literal["model", "export", "table", "api"]
 
@@ -35,13 +35,13 @@ def source_kind(source: object) -> Kind:
     return "model"
 
 
-def check_kind(source: object, key: str) -> None:
+def check_kind(source: object) -> None:
     """DistilvecError for a path to something that vectors do not come from: the files of other stores, texts."""
     if not isinstance(source, (str, os.PathLike)) or source_kind(source) != "model":
         return
     path = Path(source)
     if path.exists() and not any((path / name).exists() for name in MODEL_FILES):
-        raise nothing_to_read(path, key, "a model, or vectors")
+        raise nothing_to_read(path, "a model, or vectors")
 
 
 def shown(source: object) -> str:

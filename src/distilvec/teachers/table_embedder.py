@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.batch import Text
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about, each_about
 from distilvec.core.hashing import combine, hash_files
 from distilvec.core.info import TeacherInfo
 from distilvec.core.similarity import Similarity
@@ -74,7 +74,9 @@ class TableEmbedder:
         self.open_maker = open_maker
         self.name = section.name or path.stem
         self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.prompts or {})}
-        self.table = VectorTable(path, key, self.prompts, columns=section.columns)
+        with about(key, path):
+            self.table = VectorTable(path, self.prompts, columns=section.columns)
+            self.normalized = self._measure()
         full, asked = self.table.dims["embedding"], section.truncate_dim
         if asked is not None and asked > full:
             raise DistilvecError(
@@ -82,7 +84,6 @@ class TableEmbedder:
             )
         self.dim = asked or full
         self.pre_dense_dim = self.table.dims.get("pre_dense")
-        self.normalized = self._measure()
         self.similarity: Similarity = section.similarity or "cosine"
 
     def __enter__(self) -> TableEmbedder:
@@ -170,7 +171,8 @@ class TableEmbedder:
 
         What both lack is no error where the model that made the table embeds such texts.
         """
-        stored = self.table.check_conflicts(signals, refuse=self.section.repeats is None)
+        with about(self.key, self.shown):
+            stored = self.table.check_conflicts(signals, refuse=self.section.repeats is None)
         if self.section.made_by is None or set(signals) != {"embedding"}:
             self._refuse_missing(cache, corpus, stored)
 
@@ -293,7 +295,8 @@ class TableEmbedder:
 
     def ids(self, texts: Sequence[str]) -> list[str]:
         """The ids of stored texts, of several rows the first one's; row numbers from 0 in a table without ids."""
-        numbers = self.table.ids({clean_text(text, LONGEST_TEXT) for text in texts})
+        with about(self.key, self.shown):
+            numbers = self.table.ids({clean_text(text, LONGEST_TEXT) for text in texts})
         return [numbers[clean_text(text, LONGEST_TEXT)] for text in texts]
 
     def some_documents(self, count: int) -> tuple[list[str], Array]:
@@ -315,7 +318,8 @@ class TableEmbedder:
 
     @cached_property
     def _index(self) -> KeyIndex:
-        return self.table.check_conflicts(())
+        with about(self.key, self.shown):
+            return self.table.check_conflicts(())
 
     def _keys_of(self, texts: Sequence[str], role: Role) -> Any:
         return as_keys(text_key(self.prompts[role], clean_text(text, LONGEST_TEXT)) for text in texts)
@@ -323,7 +327,7 @@ class TableEmbedder:
     def rows(self, signals: Iterable[str]) -> Iterator[TableRows]:
         """The table's rows in order, cut to `dim` dimensions. DistilvecError if only some vectors have length 1."""
         tolerance = _QUANTIZED if self.table.is_quantized else _ROUNDED
-        for rows in self.table.rows(signals):
+        for rows in each_about(self.table.rows(signals), self.key, self.shown):
             if "embedding" in rows.vectors:
                 real, close = _real_and_unit(rows.vectors["embedding"], tolerance)
                 wrong = real & ~close

@@ -17,6 +17,7 @@ from distilvec.cli.output import write_result
 from distilvec.core.errors import first_line
 from distilvec.core.extras import PACKAGES, install_command, missing_packages
 from distilvec.core.files import folder_bytes, user_cache
+from distilvec.teachers.indexes.stores import STORES
 
 State = Literal["ok", "note", "broken"]
 GIB = 2**30
@@ -196,7 +197,8 @@ def existing_folder(path: Path) -> Path:
 
 def check_extras() -> list[Check]:
     """List the optional packages that are installed, and for the others the command that installs them."""
-    missing = {extra: missing_packages(extra) for extra in PACKAGES}
+    required = PACKAGES | {store.name: (store.package,) for store in STORES if store.package}
+    missing = {extra: missing_packages(needed) for extra, needed in required.items()}
     installed = [extra for extra, packages in missing.items() if not packages]
     checks = [Check("extras", ", ".join(installed) or "none")]
     for extra, packages in missing.items():

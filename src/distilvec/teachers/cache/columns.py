@@ -29,7 +29,6 @@ def find_columns(
     names: Sequence[str],
     choices: Mapping[Part, str] | None,
     origin: str,
-    key: str,
     required: Sequence[Part] = REQUIRED,
 ) -> dict[Part, str]:
     """Return the column of each part: the one that `choices` names, else the first usual name among `names`.
@@ -50,7 +49,7 @@ def find_columns(
 
     missing = [part for part in required if part not in columns]
     if missing:
-        raise _no_usual_name(missing, names, origin, key)
+        raise _no_usual_name(missing, names, origin)
     return columns
 
 
@@ -72,7 +71,7 @@ def _chosen_column(name: str, names: Sequence[str], origin: str) -> str:
     raise DistilvecError(problem, "Correct the name.", key="teacher.columns")
 
 
-def _no_usual_name(missing: Sequence[Part], names: Sequence[str], origin: str, key: str) -> DistilvecError:
+def _no_usual_name(missing: Sequence[Part], names: Sequence[str], origin: str) -> DistilvecError:
     tried = []
     for part in missing:
         usual_names = [name for name in USUAL_NAMES[part] if name != FINAL]
@@ -81,7 +80,5 @@ def _no_usual_name(missing: Sequence[Part], names: Sequence[str], origin: str, k
         f"{origin} has the columns {', '.join(names) or 'none'}; none has a usual name for {' and '.join(missing)} "
         f"({'; '.join(tried)})."
     )
-    if not key.startswith("teacher."):
-        return DistilvecError(problem, "Rename the columns.", key=key)
     names = ", ".join(f"{part}=NAME" for part in missing)
     return DistilvecError(problem, f"Name yours, as in {names}.", key="teacher.columns")

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from distilvec.config.schema import Role
-from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.arrow import column_of, open_parquet, vectors_of
+from distilvec.core.errors import DistilvecError, about, each_about, first_line
 from distilvec.core.files import full_disk_explained, is_parquet, remove, scratch, table_files
 from distilvec.core.log import log_once
 from distilvec.data.corpus import LONGEST_TEXT, Corpus, text_key
@@ -69,31 +68,29 @@ class VectorTable:
     """A Parquet file, or a folder of them, with texts and vectors.
 
     `prompts` are prepended for the rows' cache keys. Rows of a table without roles have the role `role`; if that is
-    None, they count for both roles. `key` names the setting that the path came from, for messages.
+    None, they count for both roles.
     """
 
     def __init__(
         self,
         path: Path,
-        key: str,
         prompts: dict[Role, str],
         role: Role | None = None,
         columns: Mapping[Part, str] | None = None,
     ) -> None:
         self.path = path
-        self.key = key
         self.prompts = prompts
         self.roles: list[Role] = ["query", "document"] if role is None else [role]
         self.is_one_key_for_both = prompts["query"] == prompts["document"]
         if self.is_one_key_for_both:
             self.roles = self.roles[:1]
-        self.paths = table_files(path, is_parquet, key)
+        self.paths = table_files(path, is_parquet, "")
         if not self.paths or not self.paths[0].is_file():
-            raise DistilvecError(f"no Parquet file at {path}.", "Give a .parquet file or a folder of them.", key=key)
-        with self._readable(self.paths[0]):
+            raise DistilvecError(f"no Parquet file at {path}.", "Give a .parquet file or a folder of them.")
+        with about("", self.paths[0]):
             self.schema = pq.read_schema(self.paths[0])
         self.is_quantized = QUANTIZED in (self.schema.metadata or {})
-        self.names = find_columns(self.schema.names, columns, str(path), key)
+        self.names = find_columns(self.schema.names, columns, str(path))
         if "role" in self.names and not (columns or {}).get("role") and not self._has_roles():
             log_once(f"{path}: no row of the column role is a query or document, so it is not read as the texts' role")
             del self.names["role"]
@@ -105,14 +102,14 @@ class VectorTable:
         self.dims: dict[str, int] = {}  # of each signal; empty until the first rows are read, which are not compared
         first_rows = next(self.rows(self.columns), None)
         if first_rows is None:
-            raise self._error("has no rows. Give a table with texts and vectors.")
+            raise DistilvecError(f"{path} has no rows.", "Give a table with texts and vectors.")
         self.dims = {name: vectors.shape[1] for name, vectors in first_rows.vectors.items()}
 
     def _has_roles(self) -> bool:
         """Return whether any row of the column of roles has one: other tables name the speakers of a chat by it."""
         for path in self.paths:
-            with self._readable(path):
-                for batch in pq.ParquetFile(path).iter_batches(columns=[self.names["role"]]):
+            with about("", path):
+                for batch in open_parquet(path).iter_batches(columns=[self.names["role"]]):
                     if any(role in ROLE_VALUES for role in _role_names(batch.column(0).unique())):
                         return True
         return False
@@ -123,12 +120,12 @@ class VectorTable:
         parts: tuple[Part, ...] = ("text", "role", "origin")
         about_texts = [self.names[part] for part in parts if part in self.names]
         for path in self.paths:
-            with self._readable(path):
-                # without a buffer and with pre_buffer all of the file comes into memory
-                file = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
-                for batch in file.iter_batches(batch_size=_ROWS, columns=[*about_texts, *columns.values()]):
-                    if batch.num_rows:
-                        yield self._rows(path, batch, columns)
+            yield from each_about(self._rows_of_file(path, [*about_texts, *columns.values()], columns), "", path)
+
+    def _rows_of_file(self, path: Path, names: list[str], columns: dict[str, str]) -> Iterator[TableRows]:
+        for batch in open_parquet(path).iter_batches(batch_size=_ROWS, columns=names):
+            if batch.num_rows:
+                yield self._rows(path, batch, columns)
 
     def ids(self, texts: Container[str]) -> dict[str, str]:
         """The id of the first row of each of these texts, its number from 0 in a table without ids."""
@@ -136,7 +133,7 @@ class VectorTable:
         columns = [self.names[part] for part in ("text", "id") if part in self.names]
         number = 0
         for path in self.paths:
-            for batch in pq.ParquetFile(path).iter_batches(columns=columns):
+            for batch in open_parquet(path).iter_batches(columns=columns):
                 rows = batch.to_pydict()
                 ids = rows[self.names["id"]] if "id" in self.names else [None] * batch.num_rows
                 for text, value in zip(rows[self.names["text"]], ids, strict=True):
@@ -173,7 +170,7 @@ class VectorTable:
                 "Keep one row of each text and role, or state what to do: teacher.repeats (--repeats) is first or "
                 "drop. Roles with vectors of their own need different prompts."
             )
-            raise DistilvecError(problem, fix, key=self.key)
+            raise DistilvecError(problem, fix)
 
     def keys_of(self, rows: pa.Table) -> Keys:
         """The keys of rows of the table, V16 [n], for tables of one role or with a column of roles."""
@@ -204,25 +201,16 @@ class VectorTable:
         try:
             return parse_manifest(json.loads(metadata[_METADATA]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._error(f"has damaged metadata ({first_line(error)}). Export the table again.") from None
-
-    def _error(self, problem: str, path: Path | None = None) -> DistilvecError:
-        return DistilvecError(f"{path or self.path} {problem}", key=self.key)
-
-    @contextmanager
-    def _readable(self, path: Path) -> Iterator[None]:
-        try:
-            yield
-        except (pa.ArrowException, OSError, KeyError, UnicodeError) as error:
-            fix = "Give Parquet files with equal columns."
-            raise self._error(f"cannot be read as Parquet: {first_line(error)}. {fix}", path) from None
+            problem = f"{self.path} has damaged metadata ({first_line(error)})."
+            raise DistilvecError(problem, "Export the table again.") from None
 
     def _rows(self, path: Path, batch: pa.RecordBatch, columns: dict[str, str]) -> TableRows:
         """The rows of a batch; a row without a role once for each of `self.roles`."""
         texts = batch.column(self.names["text"]).to_pylist()
         not_text = [text for text in texts if not isinstance(text, str)]
         if not_text:
-            raise self._error(f"has a row whose text is {not_text[0]!r}; expected a string. Remove such rows.", path)
+            problem = f"{path} has a row whose text is {not_text[0]!r}; expected a string."
+            raise DistilvecError(problem, "Remove such rows.")
         texts = [clean_text(text, LONGEST_TEXT) for text in texts]  # as the corpus does, whose keys are looked up
 
         stated = self._roles(path, batch) if "role" in self.names else [None] * len(texts)
@@ -237,11 +225,16 @@ class VectorTable:
 
         vectors = {}
         for name, column in columns.items():
-            matrix = self._matrix(batch.column(column), column, path)
+            matrix = vectors_of(column_of(batch, column), column, str(path))
+            if matrix is None:
+                problem = f"{path} has rows without a vector, or of different dimensions, in column '{column}'."
+                raise DistilvecError(problem, "Give a vector of numbers in each row, all of one model.")
             dim = self.dims.get(name, matrix.shape[1])
             if matrix.shape[1] != dim:
-                problem = f"has vectors of {matrix.shape[1]} dimensions (column '{column}'); those before have {dim}"
-                raise self._error(f"{problem}. Give vectors of one model.", path)
+                problem = (
+                    f"{path} has vectors of {matrix.shape[1]} dimensions in column '{column}'; before it were {dim}"
+                )
+                raise DistilvecError(f"{problem}.", "Give vectors of one model.")
             vectors[name] = matrix[numbers]
         origins = np.full(len(texts), None, dtype=object)
         if "origin" in self.names:
@@ -258,22 +251,8 @@ class VectorTable:
         roles: list[Role | None] = _role_names(batch.column(self.names["role"]))
         for role in roles:
             if role not in (None, *ROLE_VALUES):
-                raise self._error(f"has the role {role!r}; expected query or document. Rename it.", path)
+                raise DistilvecError(f"{path} has the role {role!r}; expected query or document.", "Rename it.")
         return roles
-
-    def _matrix(self, column: pa.Array, name: str, path: Path) -> Array:
-        """A column of lists as float32 [rows, dim]."""
-        is_list = isinstance(column.type, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
-        if not is_list or not pa.types.is_floating(column.type.value_type):
-            raise self._error(f"has type {column.type} in column '{name}'; expected lists of floats. Convert it.", path)
-        values = column.flatten()
-        if column.null_count or values.null_count:
-            raise self._error(f"has empty rows or values in column '{name}'. Give a vector of numbers in each.", path)
-        dims = pc.list_value_length(column).unique().to_pylist()
-        if len(dims) > 1:
-            problem = f"has vectors of {min(dims)} to {max(dims)} dimensions in column '{name}'"
-            raise self._error(f"{problem}. Give vectors of one model.", path)
-        return values.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(column), dims[0])
 
     def _compare(self, signal: str, repeated: KeyIndex) -> Repeats:
         """Compare the rows of repeated keys with the first row of the same key."""
@@ -410,15 +389,23 @@ def import_parquet(path: Path, cache: TeacherCache, role: Role = "document") -> 
     with other settings, has other dimensions, rows of one text that differ, or vectors that must not be stored.
     """
     manifest = cache.manifest
-    table = VectorTable(path, "--table", manifest.prompts, role)
-    table_manifest = table.manifest()
-    if table_manifest:  # the number format may differ, and the table may have more signals or fewer
-        comparable = replace(table_manifest, store_dtype=manifest.store_dtype, pre_dense_width=manifest.pre_dense_width)
-        comparable.check_equal(manifest, table.key, str(path))
-    missing = sorted(set(cache.signals) - set(table.columns))
-    if missing:
-        column = _COLUMNS.get(missing[0], missing[0])
-        raise DistilvecError(f"{path} has no column '{column}', which {cache.folder} has.", "Add it.", key=table.key)
-    table.check_conflicts(cache.signals)
+    with about("--table", path):
+        try:
+            table = VectorTable(path, manifest.prompts, role)
+        except DistilvecError as error:
+            if error.key != "teacher.columns":
+                raise
+            raise DistilvecError(error.problem, "Rename the columns.") from None  # here no option names them
+        table_manifest = table.manifest()
+        if table_manifest:  # the number format may differ, and the table may have more signals or fewer
+            comparable = replace(
+                table_manifest, store_dtype=manifest.store_dtype, pre_dense_width=manifest.pre_dense_width
+            )
+            comparable.check_equal(manifest, "--table", str(path))
+        missing = sorted(set(cache.signals) - set(table.columns))
+        if missing:
+            column = _COLUMNS.get(missing[0], missing[0])
+            raise DistilvecError(f"{path} has no column '{column}', which {cache.folder} has.", "Add it.")
+        table.check_conflicts(cache.signals)
     with cache.writing():
-        return sum(append_rows(cache, table.rows(cache.signals)))
+        return sum(append_rows(cache, each_about(table.rows(cache.signals), "--table", path)))

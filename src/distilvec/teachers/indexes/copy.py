@@ -23,26 +23,18 @@ import pyarrow.parquet as pq
 
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Role, TeacherSection
+from distilvec.core.addresses import Address
+from distilvec.core.arrow import Vectors
 from distilvec.core.artifacts import CHECKSUMS, META, read_stored, store_json
-from distilvec.core.errors import DistilvecError, creating, first_line
-from distilvec.core.files import (
-    files_below,
-    full_disk_explained,
-    is_parquet,
-    locked,
-    remove,
-    remove_scratch,
-    scratch,
-    table_files,
-    write_json,
-)
+from distilvec.core.errors import DistilvecError, about, creating, first_line
+from distilvec.core.files import full_disk_explained, locked, remove, remove_scratch, scratch, write_json
 from distilvec.core.hashing import checksum_once, has_checksum, hash_files
 from distilvec.core.log import log, progress
 from distilvec.data.origins import COLUMN
 from distilvec.teachers.cache.columns import FINAL, ROLE_VALUES, Part
 from distilvec.teachers.cache.parquet import QUANTIZED, VectorTable
-from distilvec.teachers.indexes.address import Address, read_address
-from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, Vectors, metric_similarity, usable_rows
+from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, metric_similarity, regular_file, usable_rows
+from distilvec.teachers.indexes.stores import open_reader, read_address, store_of
 
 FORMAT = 5
 KEY = "teacher.vectors"
@@ -86,29 +78,19 @@ def local_table(section: TeacherSection, root: Path, refresh: bool = False) -> T
     """
     if section.vectors is None:
         return section
-    address = read_address(section.vectors, KEY)
-    content = _content(section, address)
-    settings = [address.text, section.columns, section.limit, str(section.texts or ""), section.repeats]
-    folder = root / "indexes" / fingerprint(FORMAT, *settings, content)
-    with creating("cache.root", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder.with_name(f".{folder.name}.lock"), "cache.root", f"the copy {folder}", wait=True):
-        about = None if refresh else _read_complete(folder)
-        if about is None:
-            about = _read_index(section, address, folder, refresh)
-            if _content(section, address) != content:
-                remove(folder)
-                problem = f"{address.text} was changed while it was read."
-                raise DistilvecError(problem, "Run it again when nothing writes to it.", key=KEY)
-        elif not about["plain"]:
-            log(f"index: the copy of {address.text} in {folder} is used")
-    _log_left_out(about, address)
-    if about["plain"]:
-        return section
-    similarity = section.similarity
-    metric = about["metric"]
-    if similarity is None and metric is not None:
-        similarity = metric_similarity(metric, address.text, KEY)
+    with about(KEY):
+        address = read_address(section.vectors)
+    with about(KEY, address.text):
+        content = _content(section, address)
+        settings = [address.text, section.columns, section.limit, str(section.texts or ""), section.repeats]
+        folder = root / "indexes" / fingerprint(FORMAT, *settings, content)
+        meta = _read_or_copy(section, address, folder, content, refresh)
+        _log_left_out(meta, address)
+        if meta["plain"]:
+            return section
+        similarity = section.similarity
+        if similarity is None and meta["metric"] is not None:
+            similarity = metric_similarity(meta["metric"], address.text)
     changes = {
         "vectors": folder,
         "columns": None,
@@ -120,28 +102,23 @@ def local_table(section: TeacherSection, root: Path, refresh: bool = False) -> T
     return section.model_copy(update=changes)
 
 
-def open_reader(section: TeacherSection, address: Address) -> Reader:
-    """The reader of an index."""
-    if address.kind == "qdrant":
-        from distilvec.teachers.indexes.qdrant import QdrantCollection
-
-        return QdrantCollection(address.text, section.columns, KEY)
-    if address.kind == "pgvector":
-        from distilvec.teachers.indexes.postgres import PostgresTable
-
-        return PostgresTable(address.text, section.columns, KEY)
-    assert address.path is not None
-    if address.kind == "lancedb":
-        from distilvec.teachers.indexes.lance import LanceTable
-
-        return LanceTable(address.path, section.columns, KEY)
-    if address.kind in ("npy", "faiss"):
-        from distilvec.teachers.indexes.arrays import ArrayIndex
-
-        return ArrayIndex(address.path, section.texts, section.columns, KEY)
-    from distilvec.teachers.indexes.files import ArrowFiles
-
-    return ArrowFiles(address.path, section.columns, KEY)
+def _read_or_copy(
+    section: TeacherSection, address: Address, folder: Path, content: str, refresh: bool
+) -> dict[str, Any]:
+    """Make the copy unless a whole one is there; return the content of its meta.json."""
+    with creating("cache.root", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder.with_name(f".{folder.name}.lock"), "cache.root", f"the copy {folder}", wait=True):
+        meta = None if refresh else _read_complete(folder)
+        if meta is None:
+            meta = _read_index(section, address, folder, refresh)
+            if _content(section, address) != content:
+                remove(folder)
+                problem = f"{address} was changed while it was read."
+                raise DistilvecError(problem, "Run it again when nothing writes to it.")
+        elif not meta["plain"]:
+            log(f"index: the copy of {address} in {folder} is used")
+    return meta
 
 
 def _read_index(section: TeacherSection, address: Address, folder: Path, refresh: bool) -> dict[str, Any]:
@@ -176,14 +153,14 @@ def _plain_state(reader: Reader, section: TeacherSection, address: Address) -> C
     state = CopyState(after=None, read=0, kept=0, rows=reader.count())
     with progress(f"reading {address.name}", state.rows, "rows") as advance:
         for batch in reader.batches(None):
-            usable = usable_rows(batch, address.text, KEY)
+            usable = usable_rows(batch, address.text)
             if usable.left_out:
                 return None
             state = replace(state, read=state.read + len(batch.texts), kept=state.kept + len(usable.rows))
             advance(state.read, "")
     if not state.kept:
         raise _no_rows(address, state)
-    table = VectorTable(Path(str(address.path)), KEY, dict(_WORDS), role="document", columns=section.columns)
+    table = VectorTable(Path(address.text), dict(_WORDS), role="document", columns=section.columns)
     repeats = table.find_repeats("embedding")
     if section.repeats is None:
         table.refuse_differing(repeats, "embedding")
@@ -275,7 +252,7 @@ def _no_rows(address: Address, state: CopyState) -> DistilvecError:
     problem = f"{address.text} has {state.rows:,} rows, none with a text and a vector"
     if reasons:
         problem = f"{problem}: {', '.join(reasons)}"
-    return DistilvecError(f"{problem}.", "Check the columns.", key=KEY)
+    return DistilvecError(f"{problem}.", "Check the columns.")
 
 
 def _check_repeats(section: TeacherSection, folder: Path, state: CopyState) -> CopyState:
@@ -283,7 +260,7 @@ def _check_repeats(section: TeacherSection, folder: Path, state: CopyState) -> C
 
     Without either, and for vectors that are almost the same, all readers of the copy take the first row.
     """
-    table = VectorTable(folder, KEY, dict(_WORDS), role="document")
+    table = VectorTable(folder, dict(_WORDS), role="document")
     repeats = table.find_repeats("embedding")
     if not repeats.differing:
         return state
@@ -304,7 +281,7 @@ def _check_repeats(section: TeacherSection, folder: Path, state: CopyState) -> C
     dropped = left_out[_DIFFERENT].rows
     state = replace(state, kept=state.kept - dropped, left_out=left_out)
     if not state.kept:
-        raise _no_rows(Address("parquet", str(section.vectors)), state)
+        raise _no_rows(Address.parse(str(section.vectors)), state)
     return state
 
 
@@ -334,7 +311,7 @@ def _tables(
         is_asked = np.ones(len(batch_rows), dtype=bool)
         if is_drawn is not None:
             is_asked = is_drawn[np.minimum(state.read + batch_rows, len(is_drawn) - 1)]
-        usable = usable_rows(batch, address.text, KEY)
+        usable = usable_rows(batch, address.text)
         left_out = dict(state.left_out)
         for row, reason in usable.left_out:
             if is_asked[row]:
@@ -360,7 +337,7 @@ def _table(batch: Batch, rows: list[int], vectors: Vectors, address: Address, st
         texts = pa.array([batch.texts[row] for row in rows], pa.large_string())
     except UnicodeEncodeError as error:  # halves of characters, which JSON can hold
         problem = f"{address.text} has a text that is not valid Unicode ({first_line(error)})."
-        raise DistilvecError(problem, "Correct or remove it.", key=KEY) from None
+        raise DistilvecError(problem, "Correct or remove it.") from None
     columns = {
         "text": texts,
         FINAL: pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1]),
@@ -388,7 +365,7 @@ def _roles(batch: Batch, rows: list[int], address: Address, must_be_roles: bool)
             role = role.decode(errors="replace")
         if must_be_roles and role not in (None, *ROLE_VALUES):
             problem = f"{address.text} has the role {role!r} (row {batch.ids[row]}); expected query or document."
-            raise DistilvecError(problem, "Correct it, or name no column of roles.", key=KEY)
+            raise DistilvecError(problem, "Correct it, or name no column of roles.")
         roles.append(role if role in ROLE_VALUES else None)
     return roles
 
@@ -397,7 +374,7 @@ def _join(tables: list[pa.Table], address: Address) -> pa.Table:
     try:
         return pa.concat_tables(tables)
     except pa.ArrowInvalid:
-        raise DistilvecError(f"{address.text} has vectors of different dims.", "Give one model's.", key=KEY) from None
+        raise DistilvecError(f"{address.text} has vectors of different dims.", "Give one model's.") from None
 
 
 def _write(path: Path, table: pa.Table) -> None:
@@ -420,26 +397,13 @@ def _draw_rows(rows: int, limit: int | None) -> npt.NDArray[np.bool_] | None:
 
 
 def _content(section: TeacherSection, address: Address) -> str:
-    """A hash of the files of an index and of its texts; that of a server has none.
-
-    Errors: DistilvecError for a path that is neither a file nor a folder, such as a pipe.
-    """
+    """A hash of the files of an index and of its texts; that of a server has none."""
     paths = []
     if section.texts is not None:
-        paths.append(_regular_file(section.texts, "teacher.texts"))
-    if address.path is None:
-        paths += address.embedded_files()
-    elif address.path.is_dir():
-        paths += table_files(address.path, is_parquet, KEY) if address.kind == "parquet" else files_below(address.path)
-    else:
-        paths.append(_regular_file(address.path, KEY))
+        with about("teacher.texts"):
+            paths.append(regular_file(section.texts))
+    paths += store_of(address).reader_class.files(address)
     return hash_files(paths, key=KEY)
-
-
-def _regular_file(path: Path, key: str) -> Path:
-    if path.exists() and not path.is_file():
-        raise DistilvecError(f"{path} is not a file.", "Give a file.", key=key)
-    return path
 
 
 def _parts(folder: Path) -> list[Path]:

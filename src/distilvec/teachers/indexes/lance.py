@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
-from distilvec.core.errors import DistilvecError, first_line
-from distilvec.core.extras import require_extra
-from distilvec.teachers.cache.columns import Part, find_columns
-from distilvec.teachers.indexes.files import field_names, record_batch
-from distilvec.teachers.indexes.reader import ROWS, Batch, Cursor, Reader
+from distilvec.core.arrow import field_names
+from distilvec.core.errors import DistilvecError
+from distilvec.teachers.cache.columns import find_columns
+from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_arrow
 
 
 class LanceTable(Reader):
     """A table of an embedded LanceDB; the cursor counts rows of the version that is current."""
 
-    def __init__(self, path: Path, columns: Mapping[Part, str] | None, key: str) -> None:
-        require_extra("lancedb", key)
+    def open(self) -> None:
+        """Open the table, and find its columns."""
         import lancedb
 
-        self.path = path
-        self.key = key
-        if not path.is_dir():
-            raise DistilvecError(f"no LanceDB table at {path}.", "Give FOLDER/TABLE.lance.", key=key)
-        try:
-            self.table = lancedb.connect(path.parent).open_table(path.stem)
-        except (ValueError, RuntimeError, OSError) as error:
-            raise DistilvecError(f"{path} is not a LanceDB table: {first_line(error)}.", key=key) from None
-        self.columns = find_columns(field_names(self.table.schema), columns, str(path), key)
+        if not self.path.is_dir():  # LanceDB would make the folder
+            raise DistilvecError(f"no LanceDB table at {self.path}.", "Give FOLDER/TABLE.lance.")
+        self.table = lancedb.connect(self.path.parent).open_table(self.path.stem)
+        self.columns = find_columns(field_names(self.table.schema), self.choices, str(self.path))
 
     @property
     def metric(self) -> str | None:
@@ -48,14 +41,11 @@ class LanceTable(Reader):
         names = list(dict.fromkeys(self.columns.values()))
         first = int(after or 0)
         rows = self.count()
-        try:
-            while first < rows:
-                table = self.table.search().select(names).limit(ROWS).offset(first).to_arrow().combine_chunks()
-                if not table.num_rows:  # rows were deleted meanwhile
-                    return
-                for batch in table.to_batches():
-                    end = first + batch.num_rows
-                    yield record_batch(batch, self.columns, first, end, str(self.path), self.key)
-                    first = end
-        except (ValueError, RuntimeError, OSError) as error:
-            raise DistilvecError(f"{self.path} cannot be read: {first_line(error)}.", key=self.key) from None
+        while first < rows:
+            table = self.table.search().select(names).limit(self.rows_at_once).offset(first).to_arrow().combine_chunks()
+            if not table.num_rows:  # rows were deleted meanwhile
+                return
+            for batch in table.to_batches():
+                end = first + batch.num_rows
+                yield read_arrow(batch, self.columns, first, end, str(self.path))
+                first = end

@@ -8,24 +8,16 @@ sslmode=require demands, or where PGREQUIREAUTH allows it: the address may be th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from typing import Any
-from urllib.parse import unquote, urlsplit
+from collections.abc import Iterator
+from typing import Any, Literal
+from urllib.parse import unquote
 
-from distilvec.core.errors import DistilvecError, first_line
-from distilvec.core.extras import require_extra
-from distilvec.teachers.cache.columns import Part, find_columns
+from distilvec.core.errors import DistilvecError
+from distilvec.teachers.cache.columns import find_columns
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_origin, read_text
 
 _LOCK_SECONDS = 30  # to wait for a table that another session has locked
 _BLOCKS = 16  # of 8 KB, read together; vectors of more than 2 KB are stored outside of them
-_FIXES = {  # by words of the error
-    "lock timeout": "Wait until the other session has ended.",
-    "requested a cleartext password": "Demand TLS with ?sslmode=require, or allow it with PGREQUIREAUTH=password.",
-    "cannot cast type": "Name a column of the type vector, halfvec, sparsevec or real[].",
-    "invalid byte sequence": "The database has no encoding, and texts that are not UTF-8: convert them.",
-}
 _LOCAL = ("localhost", "127.0.0.1", "::1", "")
 # operator classes of the indexes on a column, such as vector_cosine_ops and halfvec_l2_ops
 _OPERATORS = """
@@ -45,54 +37,48 @@ class PostgresTable(Reader):
     vector, halfvec, sparsevec and arrays of real or double precision are read. The connection is read-only.
     """
 
-    def __init__(self, address: str, columns: Mapping[Part, str] | None, key: str) -> None:
-        require_extra("pgvector", key)
+    takes_settings = True
+
+    def open(self) -> None:
+        """Connect, describe the table, and find its columns."""
         import psycopg
         from psycopg import sql
 
-        parts = urlsplit(address)
+        parts = self.address.parts
         database, _, table = unquote(parts.path).strip("/").rpartition("/")
-        self.address = address
-        self.key = key
-        self.error = psycopg.Error
         if not database:
-            raise DistilvecError(f"{address} names no table.", "Give postgresql://user@host/DATABASE/TABLE.", key=key)
-        password = os.environ.get("DISTILVEC_INDEX_PASSWORD")
+            raise DistilvecError(f"{self.address} names no table.", "Give postgresql://user@host/DATABASE/TABLE.")
         uri = parts._replace(scheme="postgresql", path=f"/{database}").geturl()
         settings: dict[str, Any] = {"client_encoding": "utf8"}  # of a database in SQL_ASCII, strings come as bytes
         if _may_be_overheard(uri):
             settings["require_auth"] = os.environ.get("PGREQUIREAUTH", "!password")
+        try:
+            self.connection = psycopg.connect(uri, password=os.environ.get("DISTILVEC_INDEX_PASSWORD"), **settings)
+        except psycopg.Error as error:
+            if "requested a cleartext password" not in str(error):
+                raise
+            fix = "Demand TLS with ?sslmode=require, or allow it with PGREQUIREAUTH=password."
+            raise DistilvecError(f"{self.address} asks for the password as plain text, without TLS.", fix) from None
+        self.opened.callback(self.connection.close)
+        self.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        self.connection.read_only = True
+        self.connection.execute(f"SET lock_timeout = '{_LOCK_SECONDS}s'")
         self.table = sql.Identifier(*table.split(".", 1))
-        with ExitStack() as failure:
-            with self._readable():
-                self.connection = psycopg.connect(uri, password=password, **settings)
-                failure.callback(self.connection.close)
-                self.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-                self.connection.read_only = True
-                self.connection.execute(f"SET lock_timeout = '{_LOCK_SECONDS}s'")
-                blocks, kind, self.types = self._describe()
-            if kind not in ("r", "m"):  # a table or a materialized view: others have no blocks to read by
-                problem = f"{address} is a view or a partitioned table."
-                raise DistilvecError(problem, "Name a table or a partition.", key=key)
-            self.blocks = blocks
-            self.columns = find_columns(self._names(columns), columns, address, key)
-            with self._readable():
-                statement = sql.SQL(_VERSION).format(self.table)
-                row = self.connection.execute(statement).fetchone()
-            assert row is not None
-            self.rows = int(row[0])
-            self._version = f"{row[0]} {row[1]}"
-            failure.pop_all()
-
-    def __exit__(self, *error: object) -> None:
-        self.connection.close()
+        self.blocks, kind, self.types = self._describe()
+        if kind not in ("r", "m"):  # a table or a materialized view: others have no blocks to read by
+            problem = f"{self.address} is a view or a partitioned table."
+            raise DistilvecError(problem, "Name a table or a partition.")
+        self.columns = find_columns(self._names(), self.choices, self.address.text)
+        row = self.connection.execute(sql.SQL(_VERSION).format(self.table)).fetchone()
+        assert row is not None
+        self.rows = int(row[0])
+        self._version = f"{row[0]} {row[1]}"
 
     @property
     def metric(self) -> str | None:
         """The operators of the index on the vectors; none is stated without an index, or by two that differ."""
-        with self._readable():
-            name = self.table.as_string(self.connection)
-            rows = self.connection.execute(_OPERATORS, (name, self.columns["embedding"])).fetchall()
+        name = self.table.as_string(self.connection)
+        rows = self.connection.execute(_OPERATORS, (name, self.columns["embedding"])).fetchall()
         return str(rows[0][0]) if len(rows) == 1 else None
 
     def version(self) -> str:
@@ -120,30 +106,23 @@ class PostgresTable(Reader):
             "origin": self._origin_expression(),
             "table": self.table,
         }
-        with self._readable(), self.connection.cursor(binary=True) as cursor:
+        with self.connection.cursor(binary=True) as cursor:
             for block in range(int(after or 0), self.blocks, _BLOCKS):
                 end = block + _BLOCKS
                 limits = {"first": sql.Literal(f"({block},0)"), "end": sql.Literal(f"({end},0)")}
                 rows = cursor.execute(query.format(**parts, **limits)).fetchall()
                 ids = [str(row[0]) for row in rows]
-                texts = [read_text(row[1], str(row[0]), self.address, self.key) for row in rows]
+                texts = [read_text(row[1], str(row[0]), self.address.text) for row in rows]
                 roles = [row[3] for row in rows] if "role" in self.columns else None
                 origins = [read_origin(row[4]) for row in rows] if "origin" in self.columns else None
                 yield Batch(ids, texts, [row[2] for row in rows], end, roles, origins)
 
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except self.error as error:
-            fix = next((fix for words, fix in _FIXES.items() if words in str(error)), "")
-            raise DistilvecError(f"{self.address} cannot be read: {first_line(error)}.", fix, key=self.key) from None
-
-    def _names(self, columns: Mapping[Part, str] | None) -> list[str]:
-        """Names of the columns, and of fields of columns of JSON that `columns` names: metadata.text."""
+    def _names(self) -> list[str]:
+        """Names of the columns, and of fields of columns of JSON that the recipe names: metadata.text."""
         names = list(self.types)
-        for part in ("text", "origin"):
-            choice = (columns or {}).get(part, "")
+        parts: tuple[Literal["text", "origin"], ...] = ("text", "origin")
+        for part in parts:
+            choice = self.choices.get(part, "")
             if choice not in names and self.types.get(choice.partition(".")[0], "").startswith("json"):
                 names.append(choice)
         return names
@@ -187,7 +166,7 @@ class PostgresTable(Reader):
             return sql.Identifier(name)
         if kind != "text":
             problem = f"{self.address} has type {kind} in column '{name}'; expected texts."
-            raise DistilvecError(problem, "Name the column of the texts.", key=self.key)
+            raise DistilvecError(problem, "Name the column of the texts.")
         return sql.SQL("{}::text").format(sql.Identifier(name))
 
     def _describe(self) -> tuple[int, str, dict[str, str]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from distilvec.core.errors import DistilvecError, first_line
-from distilvec.core.extras import require_extra
+from distilvec.core.addresses import Address
+from distilvec.core.errors import DistilvecError
+from distilvec.core.files import files_below
 from distilvec.data.readers import field_of, names_of
 from distilvec.teachers.cache.columns import USUAL_NAMES, Part, find_columns, log_others
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_id, read_origin, read_text
@@ -19,49 +19,42 @@ _POINTS = 1024  # in one answer of the server
 
 
 class QdrantCollection(Reader):
-    """A collection: texts in the payload, `columns.embedding` for one of several named vectors.
+    """A collection: texts in the payload, `choices["embedding"]` for one of several named vectors.
 
     A dense vector without a name has the name "", also beside sparse vectors, which are not read.
 
     The cursor is Qdrant's own, the id of the next point. QDRANT_API_KEY is the key of a server, with HTTPS.
     """
 
-    def __init__(self, address: str, columns: Mapping[Part, str] | None, key: str) -> None:
-        require_extra("qdrant", key)
+    @classmethod
+    def files(cls, address: Address) -> list[Path]:
+        """The files of an embedded collection; none of a server."""
+        if address.parts.hostname:
+            return []
+        folder, _, collection = unquote(address.parts.path).rpartition("/")
+        description = Path(folder) / "meta.json"
+        rows = files_below(Path(folder) / "collection" / collection)
+        return [description, *rows] if description.is_file() else rows
+
+    def open(self) -> None:
+        """Open the collection, and find its vectors."""
         from qdrant_client import QdrantClient
 
-        parts = urlsplit(address)
+        parts = self.address.parts
         folder, _, self.collection = unquote(parts.path).rpartition("/")
-        self.address = address
-        self.key = key
-        self.columns = dict(columns or {})
-        try:
-            if parts.hostname:
-                api_key = os.environ.get("QDRANT_API_KEY")
-                self.client = QdrantClient(host=parts.hostname, port=parts.port or 6333, api_key=api_key, timeout=60)
-            elif not (Path(folder) / "meta.json").is_file():
-                raise DistilvecError(f"{folder} is not the folder of an embedded Qdrant.", "Check the path.", key=key)
-            else:
-                self.client = QdrantClient(path=folder)
-        except DistilvecError:
-            raise
-        except Exception as error:  # the client raises those of httpx, gRPC and its own
-            raise self._unreadable(error) from None
-        with ExitStack() as failure:  # an open client holds the folder's lock
-            failure.callback(self.client.close)
-            try:
-                collection = self.client.get_collection(self.collection)
-            except Exception as error:
-                raise self._unreadable(error) from None
-            vectors = collection.config.params.vectors
-            if not isinstance(vectors, dict):
-                vectors = {} if vectors is None else {"": vectors}
-            self.vector = self._vector_name(vectors)
-            self._metric = str(vectors[self.vector].distance.value)
-            failure.pop_all()
-
-    def __exit__(self, *error: object) -> None:
-        self.client.close()
+        if parts.hostname:
+            api_key = os.environ.get("QDRANT_API_KEY")
+            self.client = QdrantClient(host=parts.hostname, port=parts.port or 6333, api_key=api_key, timeout=60)
+        else:
+            if not (Path(folder) / "meta.json").is_file():  # the client would make an empty one
+                raise DistilvecError(f"{folder} is not the folder of an embedded Qdrant.", "Check the path.")
+            self.client = QdrantClient(path=folder)
+        self.opened.callback(self.client.close)  # an open client holds the folder's lock
+        vectors = self.client.get_collection(self.collection).config.params.vectors
+        if not isinstance(vectors, dict):
+            vectors = {} if vectors is None else {"": vectors}
+        self.vector = self._vector_name(vectors)
+        self._metric = str(vectors[self.vector].distance.value)
 
     @property
     def metric(self) -> str:
@@ -70,14 +63,11 @@ class QdrantCollection(Reader):
 
     def version(self) -> str | None:
         """Of an embedded one the content of its files is in the name of the copy; a server tells nothing."""
-        return None if urlsplit(self.address).hostname else "file"
+        return None if self.address.parts.hostname else "file"
 
     def count(self) -> int:
         """Points of the collection."""
-        try:
-            return int(self.client.count(self.collection, exact=True).count)
-        except Exception as error:
-            raise self._unreadable(error) from None
+        return int(self.client.count(self.collection, exact=True).count)
 
     def batches(self, after: Cursor) -> Iterator[Batch]:
         """Points from the id `after` on, in the order of ids; the last cursor is None."""
@@ -96,7 +86,7 @@ class QdrantCollection(Reader):
                 payload = point.payload or {}
                 value = field_of(payload, names["id"]) if "id" in names else None
                 ids.append(str(point.id) if value is None else read_id(value, 0))
-                texts.append(read_text(field_of(payload, names["text"]), ids[-1], self.address, self.key))
+                texts.append(read_text(field_of(payload, names["text"]), ids[-1], self.address.text))
                 vectors.append(self._vector_of(point.vector))
                 roles.append(field_of(payload, names["role"]) if "role" in names else None)
                 origins.append(read_origin(field_of(payload, names["origin"])) if "origin" in names else None)
@@ -106,40 +96,32 @@ class QdrantCollection(Reader):
 
     def _scroll(self, after: Cursor) -> tuple[list[Any], Any]:
         """Points from the id `after` on, and the id behind them."""
-        try:
-            points, next_id = self.client.scroll(
-                self.collection, limit=_POINTS, offset=after, with_payload=True, with_vectors=[self.vector]
-            )
-        except Exception as error:  # the client raises those of httpx, gRPC and its own
-            raise self._unreadable(error) from None
+        points, next_id = self.client.scroll(
+            self.collection, limit=_POINTS, offset=after, with_payload=True, with_vectors=[self.vector]
+        )
         return list(points), next_id
 
     def _vector_of(self, vectors: Any) -> Any:
         """The vector of a point, which a collection of a single one without a name gives alone."""
         return vectors.get(self.vector) if isinstance(vectors, dict) else vectors
 
-    def _unreadable(self, error: Exception) -> DistilvecError:
-        return DistilvecError(f"{self.address} cannot be read: {first_line(error)}.", key=self.key)
-
     def _vector_name(self, vectors: dict[str, Any]) -> str:
         """The name of the vector, "" for one without a name. Errors: DistilvecError for a multivector, or none."""
         dense = [name for name, parameters in vectors.items() if parameters.multivector_config is None]
-        name = self.columns.get("embedding")
+        name = self.choices.get("embedding")
         if not name:
             usual_names = [usual_name for usual_name in ("", *USUAL_NAMES["embedding"]) if usual_name in dense]
             if usual_names:
                 name = usual_names[0]
-                log_others("embedding", usual_names, self.address)
+                log_others("embedding", usual_names, self.address.text)
             elif len(dense) == 1:
                 name = dense[0]
         is_multivector = name in vectors and name not in dense
         if is_multivector or (vectors and not dense):
             problem = f"{self.address} has several vectors for each point (a multivector) under the name '{name or ''}'"
-            raise DistilvecError(
-                f"{problem}; expected one.", "Name a collection with one vector a point.", key=self.key
-            )
+            raise DistilvecError(f"{problem}; expected one.", "Name a collection with one vector a point.")
         if not vectors:
-            raise DistilvecError(f"{self.address} has no dense vector.", "Name another collection.", key=self.key)
+            raise DistilvecError(f"{self.address} has no dense vector.", "Name another collection.")
         if name not in dense:
             problem = f"{self.address} has the vectors {', '.join(dense)}."
             raise DistilvecError(problem, "Name one, as in embedding=NAME.", key="teacher.columns")
@@ -149,5 +131,5 @@ class QdrantCollection(Reader):
         names: dict[str, None] = {}
         for point in points:
             names.update(dict.fromkeys(names_of(point.payload or {})))
-        choices: dict[Part, str] = {part: name for part, name in self.columns.items() if part != "embedding"}
-        return find_columns(list(names), choices, f"the payload of {self.address}", self.key, ("text",))
+        choices: dict[Part, str] = {part: name for part, name in self.choices.items() if part != "embedding"}
+        return find_columns(list(names), choices, f"the payload of {self.address}", ("text",))

@@ -1,4 +1,5 @@
-"""What a reader of an index gives, and the one rule for its rows: each has an id, a text and a vector, or is left out.
+"""The contract of a reader of an index, and the one rule for its rows: each has an id, a text and a vector, or is left
+out.
 
 Texts are strings; bytes are decoded as UTF-8, anything else is refused. Rows without text or vector, with a vector of
 zeros or with numbers that are not finite are left out, and counted by reason with the id of the first one.
@@ -6,19 +7,24 @@ zeros or with numbers that are not finite are left out, and counted by reason wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 
+from distilvec.core.addresses import Address
+from distilvec.core.arrow import Vectors, column_of, texts_of, vectors_of
 from distilvec.core.errors import DistilvecError
+from distilvec.core.files import files_below
 from distilvec.core.similarity import Similarity, read_similarity
+from distilvec.teachers.cache.columns import Part
 
 Cursor = int | str | None  # where to continue; JSON holds it
-Vectors = npt.NDArray[np.float32]
-ROWS = 8192  # read together
 METRICS: dict[str, Similarity] = {  # names of FAISS, LanceDB, Qdrant and pgvector
     "cosine": "cosine",
     "dot": "dot",
@@ -27,11 +33,6 @@ METRICS: dict[str, Similarity] = {  # names of FAISS, LanceDB, Qdrant and pgvect
     "l2": "euclidean",
     "euclid": "euclidean",
 }
-# The fix for integers that are no vectors, which a mere change of their type would leave no vectors
-UNSIGNED = (
-    "Unsigned integers are packed bits, or quantized with a scale and an offset: give the vectors as floats, with both "
-    "undone."
-)
 NO_TEXT = "without a text"
 NO_VECTOR = "without a vector"
 ZERO = "with a vector of zeros"
@@ -54,16 +55,52 @@ class Batch:
     origins: Sequence[str | None] | None = None
 
 
-class Reader(Protocol):
-    """One kind of index, opened: a context manager that closes the connection."""
+class Reader(ABC):
+    """Reads one index: the contract of every store. Its line in stores.py says which addresses it reads.
+
+    A subclass opens the index in `open`, and says how many rows there are (`count`) and what they hold (`batches`);
+    the other methods have answers that are right for most. A problem is any exception, or a DistilvecError without a
+    key: the caller names the index. Vectors without texts (usearch, for example) are a VectorFile (vector_file.py),
+    columns of Arrow are read by `read_arrow`. lance.py is a short example of the one, npy.py of the other.
+    """
+
+    rows_at_once: ClassVar[int] = 8192  # of a batch
+    has_texts: ClassVar[bool] = True  # False: they are in a file of their own, `texts`
+    takes_settings: ClassVar[bool] = False  # behind the ? of an address
+
+    def __init__(self, address: Address, choices: Mapping[Part, str] | None = None, texts: Path | None = None) -> None:
+        self.address = address
+        self.choices: Mapping[Part, str] = choices or {}  # columns that the recipe names
+        self.texts = texts
+        self.columns: dict[Part, str] = {}  # of each part, set by `open`
+        self.opened = ExitStack()  # what is closed at the end
 
     def __enter__(self) -> Self:
-        """The reader itself."""
+        try:
+            self.open()
+        except BaseException:
+            self.opened.close()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close files and connections; by default nothing is open."""
-        return None
+        self.opened.close()
+
+    @property
+    def path(self) -> Path:
+        """The file or folder of a store of files."""
+        return Path(self.address.text)
+
+    @classmethod
+    def files(cls, address: Address) -> list[Path]:
+        """The files with the index's rows: the hash of their content names the local copy. A server has none."""
+        if address.path is None:
+            return []
+        return files_below(address.path) if address.path.is_dir() else [regular_file(address.path)]
+
+    @abstractmethod
+    def open(self) -> None:
+        """Open the index; what must be closed goes to `self.opened`, which is closed if this fails, too."""
 
     @property
     def metric(self) -> str | None:
@@ -87,13 +124,13 @@ class Reader(Protocol):
         """Whether the index is a Parquet table with columns that training reads as they are."""
         return False
 
+    @abstractmethod
     def count(self) -> int:
         """Rows of the index."""
-        ...
 
+    @abstractmethod
     def batches(self, after: Cursor) -> Iterator[Batch]:
         """All rows behind the cursor `after` (None: from the first), in an order that does not change."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -105,16 +142,54 @@ class UsableRows:
     left_out: list[tuple[int, str]]
 
 
-def metric_similarity(metric: str, origin: str, key: str) -> Similarity:
-    """Return the similarity that an index's metric is.
-
-    Errors: DistilvecError for a metric by which nothing is scored here.
-    """
+def metric_similarity(metric: str, origin: str) -> Similarity:
+    """Return the similarity that an index's metric is. DistilvecError for a metric by which nothing is scored here."""
     fix = "State the nearest of these with teacher.similarity (--similarity)."
-    return read_similarity(METRICS.get(metric.lower(), metric), origin, key, fix)
+    return read_similarity(METRICS.get(metric.lower(), metric), origin, "", fix)
 
 
-def read_text(value: Any, row: str, origin: str, key: str) -> str | None:
+def regular_file(path: Path) -> Path:
+    """Return a path that is a file, or of nothing. DistilvecError for another kind, such as a pipe."""
+    if path.exists() and not path.is_file():
+        raise DistilvecError(f"{path} is not a file.", "Give a file.")
+    return path
+
+
+def rows_after(batches: Iterable[pa.RecordBatch], after: Cursor) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows from number `after` on, of all batches of a table; each batch with the number of its first row."""
+    start = int(after or 0)
+    first = 0
+    for batch in batches:
+        end = first + batch.num_rows
+        if start < end:
+            skip = max(0, start - first)
+            yield first + skip, batch.slice(skip)
+        first = end
+
+
+def read_arrow(batch: pa.RecordBatch, columns: Mapping[Part, str], first: int, after: Cursor, origin: str) -> Batch:
+    """A batch of Arrow columns; rows without an id are numbered from `first`."""
+    numbers = range(first, first + batch.num_rows)
+    ids = column_of(batch, columns["id"]).to_pylist() if "id" in columns else numbers
+    ids = [read_id(value, number) for value, number in zip(ids, numbers, strict=True)]
+    texts = texts_of(column_of(batch, columns["text"]), columns["text"], origin)
+    texts = [read_text(text, row, origin) for row, text in zip(ids, texts, strict=True)]
+    roles = column_of(batch, columns["role"]).to_pylist() if "role" in columns else None
+    column = column_of(batch, columns["embedding"])
+    vectors: Sequence[Sequence[float] | None] | Vectors | None
+    if pa.types.is_null(column.type):
+        vectors = [None] * len(column)
+    else:
+        vectors = vectors_of(column, columns["embedding"], origin)
+        if vectors is None:
+            vectors = column.to_pylist()
+    origins = None
+    if "origin" in columns:
+        origins = [read_origin(value) for value in column_of(batch, columns["origin"]).to_pylist()]
+    return Batch(ids, texts, vectors, after, roles, origins)
+
+
+def read_text(value: Any, row: str, origin: str) -> str | None:
     """Return the text of a row, None where it has none. Errors: DistilvecError for what is neither text nor UTF-8."""
     if value is None or isinstance(value, str):
         return value
@@ -123,9 +198,9 @@ def read_text(value: Any, row: str, origin: str, key: str) -> str | None:
             return bytes(value).decode("utf-8")
         except UnicodeDecodeError:
             problem = f"{origin}: the text of row {row} is not UTF-8."
-            raise DistilvecError(problem, "Convert the column, or name the one that holds texts.", key=key) from None
+            raise DistilvecError(problem, "Convert the column, or name the one that holds texts.") from None
     problem = f"{origin}: the text of row {row} is of type {type(value).__name__}; expected a string."
-    raise DistilvecError(problem, "Name the column of the texts.", key=key)
+    raise DistilvecError(problem, "Name the column of the texts.")
 
 
 def read_id(value: Any, number: int) -> str:
@@ -148,7 +223,7 @@ def read_origin(value: Any) -> str | None:
     return None if value is None or value == "" else read_id(value, 0)
 
 
-def usable_rows(batch: Batch, origin: str, key: str) -> UsableRows:
+def usable_rows(batch: Batch, origin: str) -> UsableRows:
     """Return the rows that have a text and a vector with a direction, and those that are left out.
 
     Errors: DistilvecError for vectors of different dims, and for lists of vectors.
@@ -163,7 +238,7 @@ def usable_rows(batch: Batch, origin: str, key: str) -> UsableRows:
             left_out.append((row, NO_VECTOR))
         else:
             rows.append(row)
-    vectors = _matrix(batch, rows, origin, key)
+    vectors = _matrix(batch, rows, origin)
     is_finite = np.isfinite(vectors).all(axis=1)
     is_zero = is_finite & ~vectors.any(axis=1)
     left_out += [(rows[position], NOT_FINITE) for position in np.flatnonzero(~is_finite)]
@@ -172,7 +247,7 @@ def usable_rows(batch: Batch, origin: str, key: str) -> UsableRows:
     return UsableRows([rows[position] for position in usable], vectors[usable], sorted(left_out))
 
 
-def _matrix(batch: Batch, rows: list[int], origin: str, key: str) -> Vectors:
+def _matrix(batch: Batch, rows: list[int], origin: str) -> Vectors:
     """The vectors of some rows, float32 [rows, dim]; None among the numbers of a vector is NaN."""
     with np.errstate(over="ignore"):  # doubles beyond float32 become infinite, and are left out
         if isinstance(batch.vectors, np.ndarray):
@@ -185,9 +260,9 @@ def _matrix(batch: Batch, rows: list[int], origin: str, key: str) -> Vectors:
             vector = batch.vectors[row]
             if vector is not None and isinstance(vector[0], Sequence):  # as an array of PostgreSQL may be
                 problem = f"{origin}: row {batch.ids[row]} has a list of vectors; expected a list of numbers."
-                raise DistilvecError(problem, "Give one vector a row, or name the column of the vectors.", key=key)
+                raise DistilvecError(problem, "Give one vector a row, or name the column of the vectors.")
             if vector is not None and len(vector) != len(first):
                 dims = f"row {batch.ids[row]} has {len(vector)} dimensions, row {batch.ids[rows[0]]} has {len(first)}"
                 problem = f"{origin} has vectors of different dims: {dims}."
-                raise DistilvecError(problem, "Give vectors of one model.", key=key)
+                raise DistilvecError(problem, "Give vectors of one model.")
         return np.array([batch.vectors[row] for row in rows], dtype=np.float32)

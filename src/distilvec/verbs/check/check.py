@@ -103,7 +103,7 @@ def check(
             documents the index holds are scored, too.
         sample: Number of stored texts that are searched for, at most a fifth of the index.
         columns: The index's names of its columns, by text, embedding, id, role and origin (documents).
-        texts: The file of the texts of a .npy or .faiss index.
+        texts: The file of the texts, for an index of vectors alone.
         limit: Read so many rows of the index, drawn at random.
         similarity: How the index compares vectors, where it does not say.
         repeats: Take the "first" of rows of one text with different vectors, or "drop" them; refused by default.

@@ -25,10 +25,7 @@ def check(
     model: ModelOrFile,
     index: Annotated[
         str,
-        argument(
-            "A .parquet, .arrow, .npy, .faiss or .lance path, or a qdrant:// or postgresql:// address.",
-            key="teacher.vectors",
-        ),
+        argument("A table or index of vectors, by its path or address (docs/index_formats.md).", key="teacher.vectors"),
     ],
     test: Annotated[
         Path | None, option("Your own judged queries: rows of query and document, a folder or a suite.")
@@ -49,7 +46,7 @@ def check(
     ] = None,
     texts: Annotated[
         Path | None,
-        option("The texts of .npy or .faiss: one for each row, or with the index's ids.", key="teacher.texts"),
+        option("The texts, for an index of vectors alone: one for each row, or its ids.", key="teacher.texts"),
     ] = None,
     limit: Annotated[
         int | None, option("Read n rows of the index, drawn at random.", key="teacher.limit", min=1)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import absolute_path
-from distilvec.teachers.indexes.address import read_address
+from distilvec.teachers.indexes.stores import read_address
 
 
 def index_keys(
@@ -26,8 +26,9 @@ def index_keys(
     Errors: DistilvecError with `key` for an address of no known kind, with a password in it, or a path that does not
     exist.
     """
-    address = read_address(index, key)
     name = str(index)
+    with about(key):
+        address = read_address(index)
     if address.path is not None:
         if not address.path.exists():
             raise DistilvecError(f"{name} does not exist.", "Check the path.", key=key)

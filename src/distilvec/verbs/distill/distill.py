@@ -63,9 +63,8 @@ def distill(
         >>> run.verdict, run.scores
 
     Args:
-        teacher: A model (hub id, folder, SentenceTransformer), a table or index of vectors (a Parquet, Arrow, NumPy,
-            FAISS or Lance path, qdrant://, postgresql://), an API ("openai:MODEL", "http://HOST/v1"), or an array of
-            vectors [texts, dim].
+        teacher: A model (hub id, folder, SentenceTransformer), a table or index of vectors by its path or address
+            (docs/index_formats.md), an API ("openai:MODEL", "http://HOST/v1"), or an array of vectors [texts, dim].
         texts: A file, a folder, a glob, an address (s3://...), the id of a data set on the hub, a list of Path of
             these, a list of texts, or a `datasets.Dataset`. None takes the texts of an index.
         student: The model to train. None: the teacher's own layers; for an index or an API a small model, and for a

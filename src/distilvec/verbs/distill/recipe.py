@@ -24,7 +24,7 @@ from distilvec.config.recipe import (
     stated_sizes,
 )
 from distilvec.config.schema import CacheSection, Recipe, TeacherSection
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.log import log
 from distilvec.formats.replace import read_record
 from distilvec.models.load import load_tokenizer, resolve_model
@@ -32,7 +32,7 @@ from distilvec.pipeline.inputs import Model, Texts, model_name, teacher_keys
 from distilvec.students.design import SMALL, WIDE, parse_size
 from distilvec.students.shape import read_shape, read_width
 from distilvec.teachers.api_embedder import named_api
-from distilvec.teachers.indexes.address import read_address
+from distilvec.teachers.indexes.stores import read_address, store_of
 from distilvec.teachers.sources import check_kind, source_kind
 from distilvec.verbs.check.section import index_keys
 from distilvec.verbs.distill.command import distill as command
@@ -179,7 +179,8 @@ def make_recipe(request: Request, root: Path) -> Recipe:
 
 def _check(request: Request) -> None:
     """Refuse a teacher of no known kind, and arguments that contradict each other."""
-    check_kind(request.teacher, "teacher")
+    with about("teacher"):
+        check_kind(request.teacher)
     # A static student has a size as well: that of its table
     if request.size is not None and request.layers not in (None, 0):
         raise DistilvecError("size and layers both say how small the student is.", "Give one of them.", key="size")
@@ -274,7 +275,10 @@ def _stated_section(
 
 def has_texts_elsewhere(request: Request) -> bool:
     """Return whether the teacher is a file of vectors alone, so that TEXTS names the file of their texts."""
-    return request.kind == "table" and read_address(str(request.teacher), "teacher").kind in ("npy", "faiss")
+    if request.kind != "table":
+        return False
+    with about("teacher"):
+        return not store_of(read_address(str(request.teacher))).reader_class.has_texts
 
 
 def _api_teacher(request: Request) -> dict[str, Any]:

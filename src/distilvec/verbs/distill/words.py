@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from distilvec.cli.options import check_model_path
-from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.errors import DistilvecError, about, nearest
 
 STANDARD_INPUT = "-"
 BUILT_IN = "python-docstrings"  # texts that every machine has, for a first try
@@ -80,7 +80,8 @@ def check_teacher(name: str) -> None:
     """Refuse a model or an index that is a path and does not exist, and an address of no known kind."""
     from distilvec.teachers.sources import check_kind, source_kind
 
-    check_kind(name, "teacher")
+    with about("teacher"):
+        check_kind(name)
     if source_kind(name) == "table":
         from distilvec.verbs.check.section import index_keys
 

@@ -1,0 +1,46 @@
+"""One Arrow file or stream (.arrow, .feather) with columns of texts and vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from distilvec.core.arrow import field_names, open_arrow, top_column
+from distilvec.core.errors import DistilvecError
+from distilvec.teachers.cache.columns import find_columns
+from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_arrow, rows_after
+
+
+class ArrowFile(Reader):
+    """The rows of a file; the cursor counts them."""
+
+    def open(self) -> None:
+        """Find the columns."""
+        if not self.path.is_file():
+            raise DistilvecError(f"no file at {self.path}.", "Give a file.")
+        self.columns = find_columns(field_names(open_arrow(self.path).schema), self.choices, str(self.path))
+
+    def count(self) -> int:
+        """Rows of the file."""
+        return sum(batch.num_rows for batch in self._whole_batches())
+
+    def batches(self, after: Cursor) -> Iterator[Batch]:
+        """Rows from number `after` on."""
+        for first, batch in rows_after(self._record_batches(), after):
+            yield read_arrow(batch, self.columns, first, first + batch.num_rows, str(self.path))
+
+    def _record_batches(self) -> Iterator[pa.RecordBatch]:
+        for whole in self._whole_batches():
+            names = dict.fromkeys(top_column(name, whole.schema.names) for name in self.columns.values())
+            batch = whole.select(list(names))
+            for start in range(0, batch.num_rows, self.rows_at_once):
+                yield batch.slice(start, self.rows_at_once)
+
+    def _whole_batches(self) -> Iterator[pa.RecordBatch]:
+        reader = open_arrow(self.path)
+        if isinstance(reader, pa.RecordBatchStreamReader):
+            yield from reader
+            return
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)

@@ -1,0 +1,177 @@
+"""The stores that vectors are read from: one line for each, and the lines of other packages.
+
+Another package registers its store by an entry point of the group `distilvec.stores`, which names a `Store`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distilvec.core.addresses import Address
+from distilvec.core.errors import DistilvecError, about
+from distilvec.core.extras import require_extra
+from distilvec.core.files import files_below, is_aside, is_parquet
+
+if TYPE_CHECKING:
+    from distilvec.config.schema import TeacherSection
+    from distilvec.teachers.indexes.reader import Reader
+
+GROUP = "distilvec.stores"
+
+
+@dataclass(frozen=True)
+class Store:
+    """A kind of index.
+
+    `reader` is MODULE:CLASS, a Reader (reader.py), which is imported when an index is opened. The store has `endings`
+    of files and folders, or `schemes` of addresses. `example` is an address for messages. `package` is what the reader
+    imports; the extra of distilvec with the store's name installs it (pyproject.toml).
+    """
+
+    name: str
+    reader: str
+    endings: tuple[str, ...] = ()
+    schemes: tuple[str, ...] = ()
+    example: str = ""
+    package: str = ""
+
+    @property
+    def reader_class(self) -> type[Reader]:
+        """The reader, imported."""
+        module, _, name = self.reader.partition(":")
+        reader: type[Reader] = getattr(import_module(module), name)
+        return reader
+
+
+_HERE = "distilvec.teachers.indexes"
+PARQUET = Store("parquet", f"{_HERE}.parquet:ParquetFiles", (".parquet",), example="table.parquet")
+STORES = (
+    PARQUET,
+    Store("arrow", f"{_HERE}.arrow:ArrowFile", (".arrow", ".feather"), example="table.arrow"),
+    Store("npy", f"{_HERE}.npy:NpyFile", (".npy",), example="vectors.npy"),
+    Store("faiss", f"{_HERE}.faiss:FaissFile", (".faiss", ".index"), example="index.faiss", package="faiss"),
+    Store("lancedb", f"{_HERE}.lance:LanceTable", (".lance",), example="db/TABLE.lance", package="lancedb"),
+    Store(
+        "qdrant",
+        f"{_HERE}.qdrant:QdrantCollection",
+        schemes=("qdrant",),
+        example="qdrant://host:6333/COLLECTION or qdrant:///folder/COLLECTION",
+        package="qdrant_client",
+    ),
+    Store(
+        "pgvector",
+        f"{_HERE}.postgres:PostgresTable",
+        schemes=("postgresql", "postgres"),
+        example="postgresql://user@host/database/TABLE",
+        package="psycopg",
+    ),
+)
+
+
+@cache
+def all_stores() -> tuple[Store, ...]:
+    """The stores of this package, and those of others."""
+    stores = list(STORES)
+    for entry in entry_points(group=GROUP):
+        with about(GROUP, entry.value):
+            stores.append(entry.load())
+    return tuple(stores)
+
+
+def is_index(name: object) -> bool:
+    """Return whether a teacher's name is the address of a table or index, not that of a model."""
+    return _find_store(Address.parse(str(name))) is not None
+
+
+def read_address(text: str | Path) -> Address:
+    """The address of an index. DistilvecError for an unknown kind, and for an address that holds a password."""
+    address = Address.of_index(text)
+    if address.had_secret:
+        problem = "the address holds a password, which would end up in recipes and logs."
+        fix = "Remove it, and set an environment variable (docs/index_formats.md). An @ in a name is written as %40."
+        raise DistilvecError(problem, fix)
+    store = store_of(address)
+    if address.path is not None:
+        return address
+    try:
+        parts = address.parts
+        _ = parts.port  # parsed only now
+    except ValueError:
+        raise DistilvecError(f"the address {address} is not valid.", f"Give {_examples()}.") from None
+    setting = address.unknown_setting()
+    if setting is not None:  # its value is not shown: it may be a password, of which the setting's name is misspelt
+        problem = f"the address with '{address.scheme}://' has {setting}, which is not known."
+        raise DistilvecError(problem, "Correct it.")
+    if parts.query and not store.reader_class.takes_settings:
+        raise DistilvecError(f"{address} has settings behind its ?, which {store.name} does not take.", "Remove them.")
+    if not parts.path.rpartition("/")[2]:
+        raise DistilvecError(f"{address} names no table or collection.", f"Give {_examples()}.")
+    return address
+
+
+def store_of(address: Address) -> Store:
+    """The store of an address. Errors: DistilvecError for an address of no known kind."""
+    store = _find_store(address)
+    if store is not None:
+        return store
+    if address.path is None:
+        raise DistilvecError(f"no index has the scheme '{address.scheme}://'.", f"Give {_examples()}.")
+    if address.path.exists():
+        raise nothing_to_read(address.path)
+    raise DistilvecError(f"{address}: no known kind of index.", f"Give {_examples()}.")
+
+
+def open_reader(section: TeacherSection, address: Address) -> Reader:
+    """The reader of an index, which opens it as a context manager."""
+    store = store_of(address)
+    if store.package and store in STORES:
+        require_extra(store.name, "", (store.package,))
+    return store.reader_class(address, section.columns, section.texts)
+
+
+def nothing_to_read(path: Path, expected: str = "vectors") -> DistilvecError:
+    """Return the error for a file or folder of another kind than is expected: it says what is there."""
+    entries = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+    content = ", ".join(entries[:5])
+    if len(entries) > 5:
+        content += f" and {len(entries) - 5} more"
+    there = "is a file" if path.is_file() else f"holds {content or 'nothing'}"
+    endings = ", ".join(ending for store in all_stores() for ending in store.endings)
+    fix = "Write texts and vectors to a Parquet file with the columns text and embedding."
+    if "chroma.sqlite3" in (*entries, path.name):
+        fix += " Chroma gives them by collection.get(include=['documents', 'embeddings'])."
+    return DistilvecError(f"{path} {there}; expected {expected} ({endings}).", fix)
+
+
+def _find_store(address: Address) -> Store | None:
+    path = address.path
+    ending = "" if path is None else path.suffix.lower()
+    for store in _candidates(bool(address.scheme or ending)):
+        if address.scheme in store.schemes or ending in store.endings:
+            return store
+    return PARQUET if path is not None and _is_parquet_folder(path) else None
+
+
+def _candidates(may_be_of_another_package: bool) -> Iterator[Store]:
+    """The stores of this package first: looking for other packages takes a moment."""
+    yield from STORES
+    if may_be_of_another_package:
+        yield from all_stores()[len(STORES) :]
+
+
+def _is_parquet_folder(path: Path) -> bool:
+    """Whether a folder holds Parquet files and is not that of a model, which may have such files next to it."""
+    if not path.is_dir() or (path / "modules.json").exists():
+        return False
+    return any(is_parquet(file) and not is_aside(file.relative_to(path)) for file in files_below(path))
+
+
+def _examples() -> str:
+    *names, last = [store.example for store in all_stores() if store.example]
+    return f"{', '.join(names)} or {last}"

@@ -1,0 +1,133 @@
+"""Files of vectors alone, such as .npy and FAISS, with their texts in another file: one for each row, or by id."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.core.arrow import Vectors
+from distilvec.core.errors import DistilvecError, about
+from distilvec.core.log import log
+from distilvec.data.readers import field_of, names_of, read_rows
+from distilvec.teachers.cache.columns import Part, find_columns
+from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_id, read_origin, read_text
+
+Ids = npt.NDArray[np.int64]
+
+_TEXTS = "teacher.texts"
+
+
+class VectorFile(Reader):
+    """Vectors by row, and the texts of another file. A subclass opens the vectors, and reads them by row."""
+
+    has_texts = False
+
+    vector_ids: Ids | None = None  # that the index has for its rows; None where row numbers are the ids
+    in_order_of_adding = True  # rows are in the order in which vectors were added; else in the order of their ids
+    rows: int
+
+    @abstractmethod
+    def open_vectors(self) -> None:
+        """Open the file, which exists; set `rows`, and `vector_ids` and `in_order_of_adding` of an index with ids."""
+
+    @abstractmethod
+    def read(self, start: int, end: int) -> Vectors:
+        """The vectors of some rows, float32 [end - start, dim]."""
+
+    def open(self) -> None:
+        """Open the vectors, and find the text of each row."""
+        if not self.path.is_file():
+            raise DistilvecError(f"no file at {self.path}.", "Check the path.")
+        self.open_vectors()
+        if self.texts is None:
+            raise DistilvecError(
+                f"{self.path} holds {self.rows:,} vectors and no texts.",
+                "Give the file of their texts: one for each row, or with an id that the index has.",
+                key=_TEXTS,
+            )
+        with about(_TEXTS, self.texts):
+            ids, lines, self.origins = _read_texts(self.texts, self.choices)
+            self.row_ids, self.row_texts = self._pair(self.texts, ids, lines)
+
+    def count(self) -> int:
+        """Number of vectors."""
+        return self.rows
+
+    def batches(self, after: Cursor) -> Iterator[Batch]:
+        """Rows from number `after` on."""
+        for start in range(int(after or 0), self.rows, self.rows_at_once):
+            end = min(start + self.rows_at_once, self.rows)
+            texts = self.row_texts[start:end]
+            origins = None if self.origins is None else [self.origins.get(text or "") for text in texts]
+            yield Batch(self.row_ids[start:end], texts, self.read(start, end), end, origins=origins)
+
+    def _pair(self, path: Path, ids: list[str] | None, texts: list[str | None]) -> tuple[list[str], list[str | None]]:
+        """Ids and texts of all rows of the index, in its order. `ids` are those of the texts, None without any.
+
+        An index with ids of its own has the text of the same id: that of the column of ids, else of the line with this
+        number, as search gives it back. None is the text of an id that the file lacks.
+        """
+        rows = self.rows
+        if self.vector_ids is None:
+            if len(texts) != rows:
+                problem = f"{path} has {len(texts):,} texts, {self.path} {rows:,} vectors"
+                raise DistilvecError(f"{problem}.", "Give one text for each row, in the same order.")
+            return ids or [str(number) for number in range(rows)], texts
+
+        index_ids = [str(number) for number in self.vector_ids.tolist()]
+        was_numbered = not self.in_order_of_adding and index_ids == [str(number) for number in range(rows)]
+        if ids is not None and was_numbered and len(texts) == rows and not set(index_ids) <= set(ids):
+            # FAISS has numbered the vectors itself: the ids of the texts are of something else
+            log(f"index: the ids of {path} are not those of {self.path}: texts are taken line by line")
+            return ids, texts
+        if ids is None:
+            lowest, highest = (int(self.vector_ids.min()), int(self.vector_ids.max())) if rows else (0, 0)
+            first = 1 if lowest >= 1 and highest == len(texts) else 0  # databases count rows from 1
+            are_lines = lowest >= first and highest < len(texts) + first
+            if not are_lines and self.in_order_of_adding and len(texts) == rows:
+                log(
+                    f"index: the ids of {self.path} are no line numbers of {path}: texts are taken in the order in "
+                    "which vectors were added"
+                )
+                return index_ids, texts
+            if not are_lines:
+                problem = f"{self.path} has ids such as {index_ids[0]}, and {path} {len(texts):,} texts without ids"
+                raise DistilvecError(f"{problem}.", "Add a column id.")
+            if not was_numbered:
+                log(f"index: the ids of {self.path} are line numbers of {path}, counted from {first}")
+            ids = [str(first + number) for number in range(len(texts))]
+
+        text_by_id: dict[str, str | None] = {}
+        for name, text in zip(ids, texts, strict=True):
+            if text_by_id.setdefault(name, text) != text:
+                raise DistilvecError(f"{path} has two texts with the id {name}.", "Keep one of them.")
+        if rows and not any(name in text_by_id for name in index_ids):
+            examples = f"{self.path} has ids such as {index_ids[0]}, {path} such as {next(iter(text_by_id), 'none')}"
+            raise DistilvecError(f"no text has an id of the index: {examples}.", "Give the index's ids.")
+        return index_ids, [text_by_id.get(name) for name in index_ids]
+
+
+def _read_texts(
+    path: Path, columns: Mapping[Part, str]
+) -> tuple[list[str] | None, list[str | None], dict[str, str | None] | None]:
+    """The ids of a file's texts, the texts, and the document of each text; None for what the file does not have."""
+    ids: list[str] = []
+    texts: list[str | None] = []
+    choices: dict[Part, str] = {part: name for part, name in columns.items() if part != "embedding"}
+    names: dict[Part, str] = {}
+    origins: dict[str, str | None] = {}
+    for number, (where, row) in enumerate(read_rows(path)):
+        names = names or find_columns(names_of(row), choices, str(path), ("text",))
+        text = read_text(field_of(row, names["text"]), str(number), where)
+        texts.append(None if text is None else text.rstrip("\n"))
+        value = field_of(row, names["id"]) if "id" in names else None
+        if value is None and "id" in names:
+            raise DistilvecError(f"{where}: no id.", "Give each text the id of its vector.")
+        ids.append(read_id(value, number))
+        if "origin" in names:
+            origins.setdefault(texts[-1] or "", read_origin(field_of(row, names["origin"])))
+    return (ids if "id" in names else None), texts, (origins if "origin" in names else None)

@@ -25,8 +25,8 @@ from refusals import refused
 from distilvec.config.endpoint import EndpointSection
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import first_line
+from distilvec.core.secrets import hide
 from distilvec.data.public.download import download
-from distilvec.remote.secret import hide
 from distilvec.teachers.api_embedder import ApiEmbedder
 
 PROBE = ["a river", "two stones", "winter", "music"]

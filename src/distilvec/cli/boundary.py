@@ -39,6 +39,7 @@ from distilvec.core.errors import DistilvecError, Interrupted, ProcessLost, Stop
 from distilvec.core.escape import visible
 from distilvec.core.files import user_cache
 from distilvec.core.level import Level, verbosity
+from distilvec.core.secrets import hidden
 from distilvec.core.verbosity import quiet_libraries
 
 LOST = 3  # exit status if another process of the run ended
@@ -139,7 +140,7 @@ def _failed(error: Exception, arguments: Sequence[str], debug: bool) -> int:
         return 128 + signal.SIGPIPE
     problem = user_error(error)
     if debug:
-        traceback.print_exception(error, file=sys.stderr)
+        print(hidden("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if problem is not None:
         if not isinstance(error, DistilvecError):
             _write_log(error, arguments)
@@ -173,9 +174,9 @@ def _suggest_key(error: Any) -> None:
 
 def _print_error(message: str) -> None:
     encoding = sys.stderr.encoding or "utf-8"
-    # Messages quote servers and files: no escape sequence of theirs reaches the terminal
-    shown = f"distilvec: {visible(message)}".encode(encoding, "backslashreplace").decode(encoding)
-    print(coloured(shown, RED, sys.stderr), file=sys.stderr)
+    # Messages quote servers and files: no secret and no escape sequence of theirs reaches the terminal
+    line = f"distilvec: {visible(hidden(message))}".encode(encoding, "backslashreplace").decode(encoding)
+    print(coloured(line, RED, sys.stderr), file=sys.stderr)
 
 
 def _write_log(error: Exception, arguments: Sequence[str]) -> Path | None:
@@ -188,7 +189,7 @@ def _write_log(error: Exception, arguments: Sequence[str]) -> Path | None:
     for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")
+            (folder / name).write_text(hidden(text), encoding="utf-8", errors="backslashreplace")
         except OSError:
             continue
         return folder / name

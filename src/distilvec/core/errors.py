@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from distilvec.core.secrets import hidden
+
 Item = TypeVar("Item")
 _KEY = "distilvec_key"  # attributes of another library's error: the key that it is about, and what the key names
 _NAME = "distilvec_name"
@@ -167,6 +169,8 @@ def user_error(error: BaseException) -> DistilvecError | None:
     if problem is not None:
         for names in getattr(error, _SET_BY, ()):
             problem.look_up(names)
+        problem.problem = hidden(problem.problem)
+        problem.fix = hidden(problem.fix)
         _set(error, _SET_BY, ())  # those are done
     return problem
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from distilvec.core.escape import one_line, visible
 from distilvec.core.level import Level, level
+from distilvec.core.secrets import hidden
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,7 +94,7 @@ def log(text: str) -> None:
     if level() is Level.VERBOSE:
         text = f"{time.strftime('%H:%M:%S')} {text}"
     # without markup: rich would take the [key] of a message for a style
-    console().print(visible(text), highlight=False, soft_wrap=True, markup=False, emoji=False)
+    console().print(visible(hidden(text)), highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 log_once = cache(log)  # for what is opened several times in a process

@@ -28,9 +28,10 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.escape import one_line
 from distilvec.core.extras import require_extra
 from distilvec.core.log import log
+from distilvec.core.secrets import hide
 from distilvec.remote.connect import http_client
 from distilvec.remote.meter import BYTES, Batch, Ended, Meter
-from distilvec.remote.secret import check_destination, hide
+from distilvec.remote.secret import check_destination
 
 if TYPE_CHECKING:
     import tenacity

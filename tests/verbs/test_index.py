@@ -26,11 +26,12 @@ from distilvec.__main__ import run_command
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.run_folder import RunFolder
+from distilvec.evaluation import columns
 from distilvec.evaluation.significance import mean_interval
 from distilvec.evaluation.stored import draw_stored, stored_tasks
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
 from distilvec.models.load import load
-from distilvec.pipeline import columns, judgement
+from distilvec.pipeline import judgement
 from distilvec.pipeline.caches import open_cache
 from distilvec.pipeline.overview import overview
 from distilvec.pipeline.resolve import resolve

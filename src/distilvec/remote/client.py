@@ -199,10 +199,10 @@ class Client:
             is_early = retries < self._most_retries(error) and not _is_always_wrong(wrong)
             failed = Ended if is_early else DistilvecError
             raise failed(
-                self.key,
                 f"{self.section.host} has not answered in full after {retries} retries; the last time: {error}. All "
                 "answers until now are kept.",
                 f"{error.fix} Run the same command again to go on.".lstrip(),
+                self.key,
             ) from None
 
     def ask_all(

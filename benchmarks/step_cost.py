@@ -48,8 +48,9 @@ from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.models.load import resolve_model
 from distilvec.pipeline.data import PreparedData
 from distilvec.pipeline.job import Job
+from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.prepare import prepare_data
-from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.task_head import save_head

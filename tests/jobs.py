@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from distilvec.pipeline import train as training
 from distilvec.pipeline.caches import open_cache
+from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.prepare import cached_teachers, fill_cache, prepare, prepare_data
-from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
 
 

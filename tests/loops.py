@@ -6,8 +6,9 @@ from pathlib import Path
 
 from distilvec.core.objective import Objective
 from distilvec.core.run_folder import RunFolder
+from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.prepare import prepare_data, shard_teachers
-from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import trainable, untrained_student
 from distilvec.train.trainer import Trainer
 

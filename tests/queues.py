@@ -7,8 +7,9 @@ import torch
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import ModelOutputs
 from distilvec.core.run_folder import RunFolder
+from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.prepare import prepare_data
-from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.trainer import Trainer

@@ -37,9 +37,10 @@ from distilvec.core.outputs import ModelOutputs
 from distilvec.core.run_folder import RunFolder
 from distilvec.data.sampler import epoch_batches
 from distilvec.models.load import load
+from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.prepare import prepare_data
-from distilvec.pipeline.resolve import make_objective, reopen, required_outputs
+from distilvec.pipeline.resolve import reopen
 from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import load_objective
 from distilvec.train.distillation import Distillation, seed_step

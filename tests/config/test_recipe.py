@@ -15,7 +15,7 @@ from distilvec.config.builtin import moved_text, recipe_file
 from distilvec.config.schema import CorpusSection, SourceSection, TaskSection
 from distilvec.config.yaml_dialect import dump_yaml
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.recipe_inputs import recipe_inputs
+from distilvec.pipeline.claim import recipe_inputs
 from distilvec.verbs.run.sweep import expand
 
 MINIMAL = """

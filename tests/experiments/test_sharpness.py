@@ -17,9 +17,10 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.method_file import method_names
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.evaluate import saved_students
+from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.prepare import prepare_data
-from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder

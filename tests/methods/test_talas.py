@@ -18,8 +18,9 @@ from distilvec.core.registry import build_objective
 from distilvec.core.run_folder import RunFolder
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.relations import layer_relation_gaps
+from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.prepare import prepare_data
-from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder

@@ -10,7 +10,7 @@ import pytest
 from samples import make_texts
 
 from distilvec.pipeline import evaluate as evaluation
-from distilvec.pipeline.rates import PerToken, measure_rate, measured_rows
+from distilvec.pipeline.overview import PerToken, measure_rate, measured_rows
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.teachers.model_embedder import ModelEmbedder
@@ -151,7 +151,7 @@ def test_a_rate_predicts_a_mixture(monkeypatch):
     """A model that takes (1 + tokens / 100) ms a token: both measured lengths give what the whole corpus takes."""
     now, generator = [0.0], np.random.default_rng(0)
     lengths = np.concatenate([generator.integers(5, 30, 4000), generator.integers(200, 385, 200)])
-    monkeypatch.setattr("distilvec.pipeline.rates.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("distilvec.pipeline.overview.time.perf_counter", lambda: now[0])
 
     def compute(rows):
         now[0] += float((lengths[rows] * (1e-3 + 1e-5 * lengths[rows])).sum())

@@ -20,7 +20,7 @@ def logged(capsys, recipe, folder):
 
 def test_a_run_counts_its_phases_and_estimates_its_time(tiny_recipe, tmp_path, capsys, monkeypatch, no_pages):
     monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("distilvec.pipeline.estimate.LEAST_TOKENS", 0)
+    monkeypatch.setattr("distilvec.pipeline.overview.LEAST_TOKENS", 0)
     recipe = tiny_recipe(train__device="cpu", cache={"root": str(tmp_path / "cache")})
     text = logged(capsys, recipe, tmp_path / "run")
     assert PHASE.findall(text) == ["1/5 texts", "2/5 teacher", "3/5 start", "4/5 training", "5/5 evaluation"]

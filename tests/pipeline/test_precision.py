@@ -17,7 +17,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.core.device import fast_bf16
 from distilvec.pipeline.caches import folder_of_cache, own_cache
-from distilvec.pipeline.precision import hardware_dtype
+from distilvec.pipeline.decide import hardware_dtype
 from distilvec.pipeline.prepare import cached_teachers
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
@@ -35,7 +35,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Call it with True for a processor with bf16 instructions, with False for one without."""
 
     def become(fast: bool) -> None:
-        monkeypatch.setattr("distilvec.pipeline.precision.fast_bf16", lambda device: fast)
+        monkeypatch.setattr("distilvec.pipeline.decide.fast_bf16", lambda device: fast)
 
     return become
 

@@ -9,8 +9,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from distilvec.evaluation.speed import Speed, SpeedRow
-from distilvec.pipeline.publish import _speed_record
-from distilvec.pipeline.record import hub_record
+from distilvec.pipeline.publish import _speed_record, hub_record
 from distilvec.pipeline.run import run
 from distilvec.report.record import SpeedRecord
 

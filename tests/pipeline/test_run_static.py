@@ -161,7 +161,7 @@ def test_a_size_counts_the_linear_layer(tiny_recipe, tiny_model, tmp_path, monke
         designs.append(design_student(*arguments, **options))
         return designs[-1]
 
-    monkeypatch.setattr("distilvec.pipeline.size.design_student", design)
+    monkeypatch.setattr("distilvec.pipeline.decide.design_student", design)
     small = architectures.sentence_transformer(tmp_path / "small", tiny_model, "mean dense:24 normalize")
     teacher = architectures.sentence_transformer(tmp_path / "large", tiny_model, f"mean dense:{width} normalize")
     student = {"model": str(small) if model == "small" else "teacher", "size": "50%", **changes}

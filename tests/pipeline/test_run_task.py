@@ -19,8 +19,9 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.run_folder import RunFolder
 from distilvec.data.tokens import TokenStore
+from distilvec.pipeline.objectives import make_objective
 from distilvec.pipeline.opened_run import Run
-from distilvec.pipeline.resolve import make_objective, resolve
+from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.report.json_values import to_json
 from distilvec.students.encoder import Encoder

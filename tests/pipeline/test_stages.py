@@ -22,10 +22,11 @@ from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.evaluate import saved_students
+from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.parts import SavedStudent, margin
 from distilvec.pipeline.prepare import prepare_data
-from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.student import untrained_student
 from distilvec.report.sections.training import STAGES as STAGE_COLUMNS

@@ -29,8 +29,9 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.run_folder import RunFolder
 from distilvec.data import docstrings
 from distilvec.models.load import load
+from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.prepare import prepare, prepare_data
-from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.start import CHOICE_TEXTS, Start, _batches, read_start
 from distilvec.pipeline.student import untrained_student

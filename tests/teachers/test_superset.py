@@ -16,8 +16,9 @@ from samples import make_texts
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.caches import find_cache, open_cache
+from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.prepare import prepare_data
-from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 
 from distilvec.config.training import TrainSection
 from distilvec.core.run_folder import RunFolder
-from distilvec.pipeline.estimate import time_line
-from distilvec.pipeline.pace import SAMPLE_STEPS, measure_pace
+from distilvec.pipeline.overview import time_line
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
+from distilvec.pipeline.train import SAMPLE_STEPS, measure_pace
 from distilvec.train import validation
 from distilvec.train.length import Pace, automatic_passes, decay_steps, read_steps, steps_within
 from distilvec.train.metrics import read_metrics
@@ -96,7 +96,7 @@ def test_minutes_end_and_a_resumed_run_has_the_same_steps(tiny_recipe, tmp_path,
     interrupt(job, SAMPLE_STEPS + 1, monkeypatch)  # the measured steps have smaller numbers
     steps = read_steps(job.files.training, job.fingerprint)
     assert steps is not None and steps > SAMPLE_STEPS + 1
-    monkeypatch.setattr("distilvec.pipeline.pace.measure_pace", lambda *args: pytest.fail("measured again"))
+    monkeypatch.setattr("distilvec.pipeline.train.measure_pace", lambda *args: pytest.fail("measured again"))
     result = run(recipe, tmp_path / "run")
     assert result.record.training.steps == steps
     assert result.record.training.length == "0.05 minutes"
@@ -123,7 +123,7 @@ def test_measuring_changes_no_weight(tiny_recipe, tmp_path, monkeypatch):
         measure_pace(*args)
         return pace
 
-    monkeypatch.setattr("distilvec.pipeline.pace.measure_pace", known_pace)
+    monkeypatch.setattr("distilvec.pipeline.train.measure_pace", known_pace)
     assert train(measured).state.step == 5
     stated = resolve(tiny_recipe(train__max_steps=5), tmp_path / "stated")
     train(stated)

@@ -206,7 +206,7 @@ def check_dry_run(dry_run: bool, json_file: Path | None) -> None:
 
 def recipe_files(recipes: Iterable[Recipe]) -> set[Path]:
     """The files and folders that recipes read, for `check_outputs`."""
-    from distilvec.pipeline.recipe_inputs import recipe_inputs
+    from distilvec.pipeline.claim import recipe_inputs
 
     paths = set()
     for recipe in recipes:
@@ -216,7 +216,7 @@ def recipe_files(recipes: Iterable[Recipe]) -> set[Path]:
 
 def changed_files(changes: Mapping[str, Any]) -> set[Path]:
     """The files and folders that are read for changed keys of a recipe, for `check_outputs`."""
-    from distilvec.pipeline.recipe_inputs import changed_inputs
+    from distilvec.pipeline.claim import changed_inputs
 
     return changed_inputs(changes)
 

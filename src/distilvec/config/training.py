@@ -129,7 +129,7 @@ class TrainSection(Section):
 
     @property
     def passes(self) -> int:
-        """Epochs as a number: of a section whose length is decided (pipeline/resolve.py, pipeline/pace.py)."""
+        """Epochs as a number: of a section whose length is decided (pipeline/resolve.py, pipeline/train.py)."""
         assert self.epochs != "auto"
         return self.epochs
 

@@ -13,17 +13,25 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.similarity import NEIGHBOR_COUNT
 from distilvec.data.corpus import text_key
 from distilvec.data.origins import draw_origins, spread_over_origins
+from distilvec.evaluation.overlap import (
+    Judgement,
+    find_overlap,
+    nearest,
+)
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS, RetrievalTask, StoredTask, Task, make_retrieval
+from distilvec.models.parts import max_length
+from distilvec.teachers.agreement import Agreement, compare, longer_texts
+from distilvec.teachers.embedder import Embedder, FirstDims
 from distilvec.teachers.table_embedder import TableEmbedder
 
 Array = np.ndarray[Any, Any]
-
 FEWEST = 50  # texts of a table that tasks are made from
 LARGEST_SHARE = 5  # at most a fifth of the texts are queries
 LEAST_HELD = 0.5  # of a task's documents, for a score among those that a table holds
@@ -148,3 +156,49 @@ def held_part(task: RetrievalTask, table: TableEmbedder) -> RetrievalTask:
         own=tuple(int(document_rows[row]) if row >= 0 and held[row] else -1 for row in own),
         notes=(*task.notes, f"{note}; left out"),
     )
+
+
+def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: Embedder | None = None) -> Judgement:
+    """Judge a model as the query encoder of an index: its vectors of stored texts among all other stored vectors.
+
+    Errors: DistilvecError for an index of too few texts.
+    """
+    texts, vectors = index.documents()
+    chosen, others = draw_stored(texts, index.origins, queries, str(index.table.path))
+    origins = index.origins[chosen]
+    expected = nearest(vectors[chosen], vectors[others], NEIGHBOR_COUNT, index.similarity)
+    asked = [texts[row] for row in chosen]
+    models = {"student": student} if start is None else {"student": student, "start": start}
+    shares, cosine, agreement = {}, None, None
+    for name, model in models.items():
+        found = model.embed(asked, "document")
+        common_space = found.shape[1] == vectors.shape[1]
+        shares[name] = find_overlap(expected, vectors[others], index.similarity, found, None, common_space, origins)
+        if name == "student" and common_space:
+            agreement = _agreement(model, index, asked, found, vectors[chosen], vectors)
+            cosine = agreement.cosine
+    return Judgement(
+        origin="index",
+        queries=len(chosen),
+        candidates=len(others),
+        texts=len(texts),
+        similarity=index.similarity,
+        student=shares["student"].summary(),
+        start=None if start is None else shares["start"].summary(),
+        gain=None if start is None else shares["student"].less(shares["start"]),
+        cosine=cosine,
+        query_origins=len(np.unique(origins)),
+        agreement=agreement,
+    )
+
+
+def _agreement(
+    student: Embedder, index: TableEmbedder, asked: Sequence[str], found: Array, stored: Array, vectors: Array
+) -> Agreement:
+    """Compare a student's vectors of stored texts, `found`, with those that are `stored` among all `vectors`."""
+    model = getattr(student.embedder if isinstance(student, FirstDims) else student, "model", None)
+    is_longer, limit = None, None
+    if isinstance(model, SentenceTransformer):
+        limit = max_length(model)
+        is_longer = longer_texts(model, [student.prompts["document"] + text for text in asked])
+    return compare(found, stored, vectors, lambda rows: index.ids([asked[row] for row in rows]), is_longer, limit)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import count
@@ -16,14 +16,23 @@ from typing import Any
 
 from distilvec.config import recipe as recipes
 from distilvec.config.base import Section
+from distilvec.config.paths import input_names
 from distilvec.config.schema import Recipe
 from distilvec.config.training import TrainSection
 from distilvec.core.errors import DistilvecError, creating, explained
 from distilvec.core.extras import require_extra
-from distilvec.core.files import check_output_folder, is_scratch, locked, sync_folder, write_file, write_json
+from distilvec.core.files import (
+    check_output_folder,
+    existing_paths,
+    is_scratch,
+    locked,
+    sync_folder,
+    write_file,
+    write_json,
+)
 from distilvec.core.log import log
 from distilvec.core.run_folder import FORMAT, RunFolder
-from distilvec.pipeline.recipe_inputs import recipe_inputs
+from distilvec.evaluation.suite import SUITE_ENDINGS, suite_paths
 
 CONTENTS = """\
 This folder is a run of distilvec. The command that made it goes on with an interrupted run, and does nothing when the
@@ -197,3 +206,17 @@ def _values_by_key(tree: Any, prefix: str = "") -> dict[str, Any]:
     for name, part in tree.items():
         values |= _values_by_key(part, f"{prefix}.{name}" if prefix else name)
     return values
+
+
+def recipe_inputs(recipe: Section) -> set[Path]:
+    """Return the existing files and folders that a recipe names, and the data of its suite; resolved."""
+    return changed_inputs(recipe.model_dump(), type(recipe))
+
+
+def changed_inputs(changes: Mapping[str, Any], section: type[Section] = Recipe) -> set[Path]:
+    """Return the same of some of a recipe's values, by dotted key."""
+    paths = existing_paths(input_names(changes, section))
+    for path in tuple(paths):
+        if path.suffix.lower() in SUITE_ENDINGS:
+            paths |= existing_paths(suite_paths(path))
+    return paths

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,8 @@ from distilvec.models.parts import is_static, max_length, text_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.models.unreadable import Kind, readable
 from distilvec.models.weights import count_parameters, map_weights
-from distilvec.pipeline.job import errors_of
-from distilvec.pipeline.loaded import LoadedModels
-from distilvec.pipeline.precision import hardware_dtype, is_open
+from distilvec.pipeline.decide import hardware_dtype, is_open
+from distilvec.pipeline.job import LoadedModels, TeacherDescription, errors_of
 from distilvec.pipeline.student import draw_fitting_texts, load_saved
 from distilvec.report.record import TeacherRecord
 from distilvec.students.build import build_with_notes, dropout_rates, source_name
@@ -33,15 +32,6 @@ from distilvec.teachers.open import OpenTeacher, open_teacher
 
 FORMAT = 5  # raised when the same settings and files would give another description
 STUDENT_FORMAT = 7
-
-
-@dataclass(frozen=True)
-class TeacherDescription:
-    """A teacher's info, the manifest of its embeddings (stored as float16), and its number of parameters."""
-
-    info: TeacherInfo
-    manifest: Manifest
-    parameters: int | None
 
 
 def describe_teacher(
@@ -63,7 +53,7 @@ def describe_teacher(
             with open_teacher(section, device) as teacher:
                 description = describe_open(teacher)
         else:
-            # In the precision that it is going to compute in (precision.py), so that it need not be loaded again
+            # In the precision that it is going to compute in (decide.py), so that it need not be loaded again
             dtype = hardware_dtype(device) if is_open(section) else section.dtype
             decided_section = section.model_copy(update={"dtype": dtype})
             teacher = open_teacher(decided_section, device)

@@ -32,8 +32,8 @@ from distilvec.evaluation.tasks import Task, TaskFailure
 from distilvec.pipeline.caches import cached_vectors, open_cache
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.judgement import judge_run
+from distilvec.pipeline.objectives import projected_student, trains_projection
 from distilvec.pipeline.parts import PARTS, Models, SavedStudent
-from distilvec.pipeline.projected import projected_student, trains_projection
 from distilvec.pipeline.start import read_start
 from distilvec.pipeline.student import trained_student
 from distilvec.pipeline.texts import test_split

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sentence_transformers import SentenceTransformer
+
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.core.artifacts import ArtifactStore
@@ -21,13 +23,60 @@ from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.examples import Examples
 from distilvec.evaluation.tasks import Task
-from distilvec.pipeline.loaded import LoadedModels
 from distilvec.pipeline.texts import StudentVocabulary
 from distilvec.remote.meter import read_counts
 from distilvec.report.record import ApiRecord, TeacherRecord
 from distilvec.teachers.cache.manifest import Manifest
+from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import OpenTeacher, open_teacher
 from distilvec.train.stages import Stage
+
+
+@dataclass(frozen=True)
+class TeacherDescription:
+    """A teacher's info, the manifest of its embeddings (stored as float16), and its number of parameters."""
+
+    info: TeacherInfo
+    manifest: Manifest
+    parameters: int | None
+
+
+@dataclass
+class LoadedModels:
+    """Models in memory; None for those that have to be loaded or built.
+
+    teacher: loaded for its description, and not used yet; `section` is the recipe's, with its precision.
+    untrained: the student, built for its description, and not used yet; its weights are mapped (models/weights.py).
+    start: a copy of the student from before its training, mapped as well, and then on any device.
+    student: the best student, loaded from the run folder, on any device.
+    """
+
+    teacher: ModelEmbedder | None = None
+    section: TeacherSection | None = None
+    untrained: SentenceTransformer | None = None
+    start: SentenceTransformer | None = None
+    student: SentenceTransformer | None = None
+
+    def take_teacher(self, section: TeacherSection) -> ModelEmbedder | None:
+        """Return the teacher of this section if it is loaded; the caller frees its memory."""
+        teacher, self.teacher = self.teacher, None
+        if teacher is None or self.section == section:
+            return teacher
+        with teacher:  # another precision was chosen, as its cache was begun
+            return None
+
+    def take_untrained(self) -> SentenceTransformer | None:
+        """Return the untrained student if it is built; the caller may change it."""
+        student, self.untrained = self.untrained, None
+        return student
+
+    def release_untaken(self) -> None:
+        """Free the models that were loaded for a description and that nobody needs."""
+        self.untrained = None
+        if self.teacher is not None:
+            with self.teacher:
+                self.teacher = None
+
 
 TRAINING_FORMAT = 5  # raised when the same recipe and data would train other weights: earlier runs are not continued
 # Keys of `train` that change no weight
@@ -187,3 +236,19 @@ def errors_of(key: str) -> Iterator[None]:
         if section != "teacher" or not name or key == "teacher":
             raise
         raise error.renamed(f"{key}.{name}") from error
+
+
+TEXTS = "texts"
+TEACHER = "teacher"
+START = "start"
+TRAINING = "training"
+EVALUATION = "evaluation"
+
+
+def run_phases(job: Job, is_trained: bool) -> list[str]:
+    """Return the phases of a run in order; only the evaluation is left of one that `is_trained`."""
+    if is_trained:
+        return [EVALUATION]
+    if job.required == OutputSpec():  # on labels alone
+        return [TEXTS, START, TRAINING, EVALUATION]
+    return [TEXTS, TEACHER, START, TRAINING, EVALUATION]

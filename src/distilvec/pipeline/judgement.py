@@ -8,8 +8,6 @@ neighbours of a piece are the others of its text.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +16,6 @@ import numpy.typing as npt
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.device import pick_device
-from distilvec.core.duration import duration
 from distilvec.core.log import log, progress
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.similarity import FEWEST_CANDIDATES, NEIGHBOR_COUNT
@@ -34,18 +31,15 @@ from distilvec.evaluation.overlap import (
     mean_cosine,
     nearest,
 )
-from distilvec.evaluation.stored import draw_stored
-from distilvec.evaluation.tasks import StoredTask
+from distilvec.evaluation.stored import judge_encoder
 from distilvec.evaluation.text_distances import row_batches
-from distilvec.models.parts import max_length
 from distilvec.pipeline.caches import cached_vectors
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.prepare import tokenize
 from distilvec.pipeline.start import read_start
 from distilvec.pipeline.student import trained_student
 from distilvec.pipeline.train import finished_training
-from distilvec.teachers.agreement import Agreement, compare, longer_texts
-from distilvec.teachers.embedder import Embedder, FirstDims
+from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
 
@@ -55,7 +49,6 @@ LEAST = 200  # candidates, however long they are
 LARGEST_SHARE = 5  # at most a fifth of the candidates are queries
 FEWEST_OF_A_SOURCE = 20  # queries of a source that has a row of its own
 SEED = 0
-SAMPLE = 64  # texts that the plan embeds to measure the time
 Array = np.ndarray[Any, Any]
 Rows = npt.NDArray[np.int64]
 
@@ -97,52 +90,6 @@ def judge_run(job: Job) -> Judgement | None:
     return _judge_students(job, rows)
 
 
-def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: Embedder | None = None) -> Judgement:
-    """Judge a model as the query encoder of an index: its vectors of stored texts among all other stored vectors.
-
-    Errors: DistilvecError for an index of too few texts.
-    """
-    texts, vectors = index.documents()
-    chosen, others = draw_stored(texts, index.origins, queries, str(index.table.path))
-    origins = index.origins[chosen]
-    expected = nearest(vectors[chosen], vectors[others], NEIGHBOR_COUNT, index.similarity)
-    asked = [texts[row] for row in chosen]
-    models = {"student": student} if start is None else {"student": student, "start": start}
-    shares, cosine, agreement = {}, None, None
-    for name, model in models.items():
-        found = model.embed(asked, "document")
-        common_space = found.shape[1] == vectors.shape[1]
-        shares[name] = find_overlap(expected, vectors[others], index.similarity, found, None, common_space, origins)
-        if name == "student" and common_space:
-            agreement = _agreement(model, index, asked, found, vectors[chosen], vectors)
-            cosine = agreement.cosine
-    return Judgement(
-        origin="index",
-        queries=len(chosen),
-        candidates=len(others),
-        texts=len(texts),
-        similarity=index.similarity,
-        student=shares["student"].summary(),
-        start=None if start is None else shares["start"].summary(),
-        gain=None if start is None else shares["student"].less(shares["start"]),
-        cosine=cosine,
-        query_origins=len(np.unique(origins)),
-        agreement=agreement,
-    )
-
-
-def _agreement(
-    student: Embedder, index: TableEmbedder, asked: Sequence[str], found: Array, stored: Array, vectors: Array
-) -> Agreement:
-    """Compare a student's vectors of stored texts, `found`, with those that are `stored` among all `vectors`."""
-    model = getattr(student.embedder if isinstance(student, FirstDims) else student, "model", None)
-    is_longer, limit = None, None
-    if isinstance(model, SentenceTransformer):
-        limit = max_length(model)
-        is_longer = longer_texts(model, [student.prompts["document"] + text for text in asked])
-    return compare(found, stored, vectors, lambda rows: index.ids([asked[row] for row in rows]), is_longer, limit)
-
-
 def draw_rows(job: Job, tokens: TokenStore) -> JudgedRows | None:
     """Draw the texts that students are judged on, by seed; None if there are too few.
 
@@ -174,32 +121,6 @@ def _drawn(corpus: Corpus, rows: Rows, count: int, generator: np.random.Generato
     """Return `count` of the rows, drawn at random, spread over their origins."""
     rows = generator.permutation(rows)
     return spread_over_origins(rows, corpus.origins[rows], count)
-
-
-def plan_line(job: Job, tokens: TokenStore, model: SentenceTransformer) -> list[str] | None:
-    """Return the plan's row: texts, tokens and time of the judgement, the last measured on a few texts; None without
-    one.
-    """
-    if job.required == OutputSpec() or job.corpus.paired:
-        return None
-    if job.recipe.evaluation.stored is not None:
-        count = next(len(task.queries) for task in job.tasks if isinstance(task, StoredTask))
-        return ["judgement", f"{count:,} stored texts, searched for among the others"]
-    rows = draw_rows(job, tokens)
-    if rows is None:
-        return None
-    embedder = _embedder(job, model, "student")
-    sample = rows.every[:SAMPLE]
-    list(row_batches(job.corpus, sample[:8], embedder))  # warm-up
-    began = time.perf_counter()
-    list(row_batches(job.corpus, sample, embedder))
-    a_token = (time.perf_counter() - began) / int(tokens.lengths[sample].sum())
-    read = int(tokens.lengths[rows.every].sum())
-    return [
-        "judgement",
-        f"{len(rows.queries):,} validation texts, searched for among {len(rows.candidates):,} others: {read:,} tokens, "
-        f"by the student before and after training: about {duration(2 * read * a_token)}",
-    ]
 
 
 def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
@@ -258,10 +179,10 @@ def _open_student(job: Job, name: str) -> ModelEmbedder:
     """Open the trained "student" of a run, or its "start"."""
     device = pick_device(job.recipe.train.device)
     model = trained_student(job, device) if name == "student" else read_start(job).student(job).to(device)
-    return _embedder(job, model, name if name == "student" else "the student before training")
+    return student_embedder(job, model, name if name == "student" else "the student before training")
 
 
-def _embedder(job: Job, model: SentenceTransformer, name: str) -> ModelEmbedder:
+def student_embedder(job: Job, model: SentenceTransformer, name: str) -> ModelEmbedder:
     """Wrap a student with the prompts that it is trained with."""
     return ModelEmbedder(model, name, job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
 

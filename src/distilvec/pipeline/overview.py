@@ -2,18 +2,177 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from distilvec.core.batch import Text
+from distilvec.core.device import pick_device
+from distilvec.core.duration import duration
 from distilvec.core.info import UNLIMITED
+from distilvec.core.level import Level, level
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.spread import spread_items
+from distilvec.data.corpus import Corpus
 from distilvec.evaluation.tasks import StoredTask
-from distilvec.pipeline.caches import bytes_of_a_text
-from distilvec.pipeline.estimate import time_line
+from distilvec.pipeline.caches import bytes_of_a_text, missing_rows, reads_tokens
 from distilvec.pipeline.job import Job, Teacher
-from distilvec.pipeline.rates import Lengths, sample_rows
-from distilvec.teachers.model_embedder import CHARACTERS_A_TOKEN
+from distilvec.teachers.model_embedder import CHARACTERS_A_TOKEN, ModelEmbedder
+
+SAMPLE_TEXTS = 2048  # whose lengths are looked at
+MEASURED_TOKENS = 1024  # that are embedded to measure a rate
+SHORT_QUANTILE = 0.25
+Lengths = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PerToken:
+    """A quantity for each token (seconds, bytes) of texts of two lengths, the shorter first."""
+
+    lengths: tuple[int, int]
+    values: tuple[float, float]
+
+    def total(self, lengths: Lengths) -> float:
+        """The quantity for texts of these lengths; beyond both measured lengths a token counts as at the nearer one."""
+        return float((lengths * np.interp(lengths, self.lengths, self.values)).sum())
+
+    def mean(self, lengths: Lengths) -> float:
+        """The quantity for one text, on average over a sample of lengths."""
+        return self.total(lengths) / max(1, len(lengths))
+
+
+def sample_rows(corpus: Corpus) -> Rows:
+    """At most SAMPLE_TEXTS rows of the corpus, drawn by a fixed seed, sorted, int64."""
+    return np.sort(np.random.default_rng(0).choice(len(corpus), min(SAMPLE_TEXTS, len(corpus)), replace=False))
+
+
+def measured_rows(lengths: Lengths) -> tuple[Rows, Rows]:
+    """Rows of short and of long texts with about MEASURED_TOKENS tokens each, out of a sample's lengths."""
+    by_length = np.argsort(lengths, kind="stable")
+    from_a_quarter = by_length[int(SHORT_QUANTILE * len(by_length)) :]
+    return _first_rows(from_a_quarter, lengths), _first_rows(by_length[::-1], lengths)
+
+
+def _first_rows(rows: Rows, lengths: Lengths) -> Rows:
+    """The first rows with at most MEASURED_TOKENS tokens together, at least one row."""
+    tokens = np.cumsum(lengths[rows])
+    count = int(np.searchsorted(tokens, MEASURED_TOKENS, side="right"))
+    return rows[: max(1, count)]
+
+
+def measure_rate(compute: Callable[[Rows], Any], lengths: Lengths) -> tuple[PerToken, list[Any]]:
+    """Seconds for each token, from two calls of `compute` on rows of a sample; and what the calls returned."""
+    groups = measured_rows(lengths)
+    compute(groups[0][:8])  # warm-up
+    results = []
+    seconds = []
+    for rows in groups:
+        began = time.perf_counter()
+        results.append(compute(rows))
+        seconds.append((time.perf_counter() - began) / int(lengths[rows].sum()))
+    return PerToken(mean_lengths(lengths, groups), (seconds[0], seconds[1])), results
+
+
+def mean_lengths(lengths: Lengths, groups: tuple[Rows, Rows]) -> tuple[int, int]:
+    """The mean length of the short and of the long texts, the first never above the second."""
+    short_rows, long_rows = groups
+    short = round(float(lengths[short_rows].mean()))
+    long = round(float(lengths[long_rows].mean()))
+    return min(short, long), long
+
+
+def embedding_rate(model: ModelEmbedder, texts: Sequence[Text]) -> tuple[PerToken, Lengths]:
+    """Seconds for each token of texts with their prompts, and the lengths of a sample of them."""
+    sample = spread_items(texts, SAMPLE_TEXTS)
+    lengths = model.lengths(sample)
+    rate, _ = measure_rate(lambda rows: model.signals([sample[row] for row in rows]), lengths)
+    return rate, lengths
+
+
+def rate_text(rate: PerToken, lengths: Lengths) -> str:
+    """A rate in words: texts a second on average, and tokens a second on short and on long texts."""
+    short, long = rate.lengths
+    short_seconds, long_seconds = rate.values
+    by_length = f"{1 / short_seconds:,.0f} tokens/s on texts of {short} tokens"
+    if short != long:
+        by_length += f", {1 / long_seconds:,.0f} on texts of {long}"
+    return f"{1 / max(rate.mean(lengths), 1e-9):,.1f} texts/s on average ({by_length})"
+
+
+STEP_FORWARDS = 3  # a step's forward and backward pass take as long as so many forward passes
+# The rate is measured on short and on long texts. Work of fewer tokens has no estimate: it is over soon, and the
+# measurement would be more than a twentieth of it.
+LEAST_TOKENS = 20 * 2 * MEASURED_TOKENS
+
+
+def time_line(job: Job) -> str | None:
+    """Return the estimated time of teacher and training; None where nothing can be said without loading a model.
+
+    Models are in memory where they had to be loaded for their description: in the first run with them. The rate of the
+    student is that of the CPU, so a training on a GPU has no estimate.
+    """
+    if level() is Level.QUIET:
+        return None
+    parts = [_teacher_time(job), _training_time(job)]
+    known = [part for part in parts if part is not None]
+    return ", ".join(known) if known else None
+
+
+def _teacher_time(job: Job) -> str | None:
+    model = job.loaded.teacher
+    if model is None or job.required == OutputSpec() or job.teacher.live or reads_tokens(job.teacher):
+        return None
+    missing = missing_rows(job, job.teacher)[1]
+    if not missing:
+        return None
+    seconds = _seconds_of(job, model, missing)
+    return None if seconds is None else f"about {duration(seconds)} for the teacher's vectors"
+
+
+def _training_time(job: Job) -> str | None:
+    stated = [stage.recipe.train.minutes for stage in job.stages if stage.recipe.train.minutes is not None]
+    if len(stated) == len(job.stages):
+        return f"{sum(stated):g} min for the training"
+    student = job.loaded.untrained
+    if student is None or pick_device(job.recipe.train.device) != "cpu":
+        return None
+    texts = 0
+    for stage in job.stages:
+        train = stage.recipe.train
+        if train.minutes is not None:
+            continue
+        seen = train.passes * len(job.corpus.train_rows)
+        texts += seen if train.max_steps is None else min(seen, train.max_steps * train.batch_size)
+    embedder = ModelEmbedder(student, "student", job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
+    seconds = _seconds_of(job, embedder, texts)
+    if seconds is None:
+        return None
+    unless = " unless the student knows its texts from the start" if _may_know_its_texts(job) else ""
+    return f"about {duration(STEP_FORWARDS * seconds + 60 * sum(stated))} for the training{unless}"
+
+
+def _may_know_its_texts(job: Job) -> bool:
+    """Whether the student has all of the teacher's layers, so that a training may end at once (train/trainer.py)."""
+    section = job.recipe.student
+    is_whole = section.intermediate_size is None and section.embedding is None
+    takes_all_layers = section.model == "teacher" and job.student.layers == job.teacher.info.layers
+    return is_whole and takes_all_layers and job.stages[-1].automatic is not None
+
+
+def _seconds_of(job: Job, model: ModelEmbedder, texts: int) -> float | None:
+    """Return the seconds that the model needs for so many of the corpus's texts; None for little work."""
+    sample = job.corpus.prompted(sample_rows(job.corpus))
+    characters = float(np.mean([len(text) for text in sample]))
+    if texts * characters < CHARACTERS_A_TOKEN * LEAST_TOKENS:  # roughly: counting the tokens takes time as well
+        return None
+    rate, lengths = embedding_rate(model, sample)
+    return texts * rate.mean(lengths)
+
 
 MEGABYTE = 1e6
 BYTES_A_PARAMETER = 4  # float32

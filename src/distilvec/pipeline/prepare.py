@@ -26,9 +26,9 @@ from distilvec.models.tokenizers import expect_boundary, tokenizer_hash
 from distilvec.models.weights import load_mapped
 from distilvec.pipeline.caches import fill, open_cache, push_cache, reads_tokens
 from distilvec.pipeline.data import PreparedData, ReadyTeacher
-from distilvec.pipeline.job import Job, Teacher
-from distilvec.pipeline.phases import START, TEACHER, TEXTS
-from distilvec.pipeline.resolve import log_live, make_objective
+from distilvec.pipeline.job import START, TEACHER, TEXTS, Job, Teacher
+from distilvec.pipeline.objectives import make_objective
+from distilvec.pipeline.resolve import log_live
 from distilvec.pipeline.start import Start, check_start, find_start
 from distilvec.pipeline.student import keep_start, student_tokenizer, trainable, untrained_student
 from distilvec.pipeline.texts import progress_logger

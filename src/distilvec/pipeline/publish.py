@@ -2,28 +2,64 @@
 
 from __future__ import annotations
 
+import math
+import platform
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import sentence_transformers
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
+
+import distilvec
 from distilvec.config import recipe as recipes
+from distilvec.config.recipe import fingerprint
+from distilvec.config.schema import Recipe
+from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError
+from distilvec.core.method_file import short_name
+from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
+from distilvec.data.corpus import Corpus
+from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.speed import Speed
 from distilvec.formats.sentence_transformers import finish_student
+from distilvec.models.load import model_name
+from distilvec.models.origin import Named, is_hub_id, origin
 from distilvec.pipeline.job import Job
+from distilvec.pipeline.objectives import make_objective
 from distilvec.pipeline.opened_run import Run
-from distilvec.pipeline.record import run_record
-from distilvec.pipeline.resolve import make_objective
-from distilvec.pipeline.start import fresh_layer, read_start
+from distilvec.pipeline.start import Start, fresh_layer, read_start
 from distilvec.pipeline.student import fitting_texts, trained_student
 from distilvec.pipeline.train import Training
 from distilvec.report import write
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
-from distilvec.report.record import SpeedRecord, read_run_record, write_record
-from distilvec.report.sections.compression import averaged_tasks
+from distilvec.report.record import (
+    CutScore,
+    DataRecord,
+    MethodRecord,
+    RunRecord,
+    SourceRecord,
+    SpeedRecord,
+    StageRecord,
+    TeacherRecord,
+    TrainingRecord,
+    read_run_record,
+    student_record,
+    write_record,
+)
+from distilvec.report.sections.compression import averaged_tasks, mean_rows
 from distilvec.report.values import Marks, Report
+from distilvec.train.accelerator import uses_bf16
+from distilvec.train.checkpoint import Progress
+from distilvec.train.metrics import ShippedNumbers
+from distilvec.train.optimizer import final_rate
+from distilvec.train.stages import Stage
 
 
 def publish(job: Job, training: Training, report: Report) -> Run:
@@ -80,3 +116,211 @@ def _speed_record(speed: Speed | None) -> SpeedRecord | None:
         processor=None if processor is None else str(processor),
         threads=None if threads is None else int(threads),
     )
+
+
+def run_record(
+    stages: Sequence[tuple[Stage, Progress]],
+    teachers: Sequence[TeacherRecord],
+    student: SentenceTransformer,
+    corpus: Corpus,
+    objective: Objective,
+    shipped: ShippedNumbers,
+    report: Report,
+    start: Start,
+    hub: Mapping[str, Any],
+) -> RunRecord:
+    """Return the record: method and settings of the last stage; steps, texts and minutes of all stages.
+
+    `hub` is that of the run's earlier record, if there is one, and stays: its
+    models may be gone since.
+    """
+    recipe = stages[-1][0].recipe
+    base = recipe.student.model
+    if base == "teacher":
+        base = teachers[0].name
+    elif base:
+        base = model_name(base)
+    kept_layers = start.layers
+    if not kept_layers and isinstance(recipe.student.layers, list):
+        kept_layers = recipe.student.layers
+    about = student_record(student, recipe.name, base, kept_layers)
+    scores = {
+        model: [Score(score.task, score.type, score.metric, round(score.value, 4)) for score in column]
+        for model, column in report.scores.items()
+    }
+    return RunRecord(
+        name=recipe.name,
+        teacher=teachers[0],
+        more_teachers=list(teachers[1:]),
+        student=replace(about, settings=recipe.student.model_dump(mode="json", exclude_defaults=True)),
+        data=data_record(corpus),
+        method=MethodRecord(
+            name=short_name(recipe.method.name),
+            summary=" ".join((objective.__doc__ or "").strip().split("\n\n")[0].split()),
+            options=recipe.method.options,
+            weights=dict(objective.weights),
+            citation=objective.citation,
+            code=code_of(stages),
+        ),
+        training=training_record(stages, start),
+        metrics=dict(shipped.numbers),
+        watched=shipped.watched if math.isfinite(shipped.watched.value) else None,
+        scores=scores,
+        versions=versions(),
+        teacher_compatible=objective.in_teacher_space and about.width == teachers[0].width,
+        supervised=report.supervised,
+        overlap=report.overlap,
+        hub={**hub_record(recipe), **hub},
+        cuts=cut_scores(recipe.student.dims or (), report),
+    )
+
+
+def code_of(stages: Sequence[tuple[Stage, Progress]]) -> str | None:
+    """The hash of the method files that trained a student, one for all stages; None if distilvec's own methods did."""
+    codes = [stage.code for stage, _ in stages]
+    if len(codes) == 1:
+        return codes[0]
+    return fingerprint(*codes) if any(codes) else None
+
+
+def cut_scores(dims: Sequence[int], report: Report) -> list[CutScore]:
+    """Return the average score of the student at each of `dims`, in their order; none that was not measured."""
+    if report.compression is None:
+        return []
+    scores = {}
+    for row in mean_rows(report.compression.rows):
+        if row.column == "student" and row.precision == "float32":
+            scores[row.width] = round(row.value, 4)
+    return [CutScore(dim, scores[dim]) for dim in dims if dim in scores]
+
+
+def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> TrainingRecord:
+    """Describe the training: settings of the last stage, cost of all."""
+    last, state = stages[-1]
+    progress = [progress for _, progress in stages]
+    records = [stage_record(*stage) for stage in stages]
+    train = last.recipe.train
+    batch_size: int | str = train.batch_size * train.gradient_accumulation_steps
+    if train.max_tokens:
+        batch_size = f"{train.max_tokens} tokens"
+    return TrainingRecord(
+        steps=sum(part.step for part in progress),
+        texts=sum(part.texts for part in progress),
+        epochs=round(state.passes, 2) if state.step_in_epoch else state.epoch,
+        length=training_length(last),
+        batch_size=batch_size,
+        learning_rate=state.learning_rate,
+        final_learning_rate=final_rate(train, state.learning_rate),
+        schedule=train.schedule.name,
+        weight_decay=train.weight_decay,
+        optimizer=None if train.optimizer == "adamw" else train.optimizer,
+        update=None if train.update.label == "plain" else train.update.label,
+        start=None if start == Start() else start.label,
+        precision="bf16" if uses_bf16(train, pick_device(train.device)) else "fp32",
+        seed=train.seed,
+        best_step=state.best_step,
+        shipped=what_was_dropped(state, last.recipe.task is not None, records),
+        minutes=round(sum(part.seconds for part in progress) / 60, 1),
+        stages=records if last.name else [],
+    )
+
+
+def training_length(stage: Stage) -> str | None:
+    """Say what the recipe leaves to the machine: passes or minutes; None if it states epochs or max_steps."""
+    if stage.recipe.train.minutes is not None:
+        return f"{stage.recipe.train.minutes:g} minutes"
+    return None if stage.automatic is None else str(stage.automatic)
+
+
+def what_was_dropped(state: Progress, labelled: bool, stages: Sequence[StageRecord]) -> str | None:
+    """Return the sentence for a run in which a stage, or the whole training, was dropped; `state` is the last stage's.
+
+    A training that improves nothing ships its start; a stage leaves what it began with.
+    """
+    dropped = [stage.name for stage in stages if stage.dropped]
+    if not dropped:
+        return None
+    if state.step == 0 and len(stages) == 1:
+        return (
+            "The student gave the teacher's vectors of the training texts from the start: there was nothing to learn "
+            "from them, and it ships untrained. New words are all that it may lack."
+        )
+    rate, steps = f"{state.learning_rate:.1e}", f"{state.step:,} steps"
+    lower = f"Lower train.learning_rate (it was {rate}), or train longer (it was {steps})."
+    if len(dropped) < len(stages):
+        return f"The stage {' and '.join(dropped)} brought nothing and was dropped. Lower its train.learning_rate."
+    start, last = state.start, state.last
+    assert start is not None and last is not None  # a start ships only where it is the best that was validated
+    values = f"{start.metric.value:.4f} before, {last.metric.value:.4f} after"
+    if labelled:
+        return (
+            "Training brought the student nothing: the start, a logistic regression on the vectors as they were, is "
+            f"saved (validation: {values}). {lower}"
+        )
+    measured = f"{last.metric.title} {values}"
+    if last.metric.is_better_than(start.metric):
+        measured = f"overlap@10 {start.overlap:.2f} before, {last.overlap:.2f} after; {measured}"
+    return f"Training brought the student no nearer to its teacher ({measured}): the untrained one is saved. {lower}"
+
+
+def hub_record(recipe: Recipe) -> dict[str, Any]:
+    """Return the part of the model card's metadata that follows from the recipe: base_model, datasets, license."""
+    models: list[Named] = []
+    adapters: list[Named] = []
+    for teacher in [recipe.teacher, *recipe.more_teachers]:
+        if teacher.model is not None:
+            models.append((teacher.model, teacher.revision))
+        for adapter in teacher.adapters or ():
+            adapters.append((adapter, None))
+
+    student = recipe.student
+    base: Named | None = None
+    if student.model == "teacher":
+        base = models[0]
+    elif student.model is not None:
+        base = (student.model, student.revision)
+    metadata = origin(base, [*models, *adapters])
+
+    sources = recipe.corpus.sources if recipe.corpus is not None else []
+    datasets = [source.dataset for source in sources if is_hub_id(source.dataset)]
+    if datasets:
+        metadata["datasets"] = list(dict.fromkeys(datasets))  # each once
+    return metadata
+
+
+def stage_record(stage: Stage, state: Progress) -> StageRecord:
+    """Describe a stage: trained parameters, method and cost; the last one ships its start where that is best."""
+    return StageRecord(
+        name=stage.name,
+        method=short_name(stage.recipe.method.name),
+        trained=stage.trained,
+        learning_rate=state.learning_rate,
+        steps=state.step,
+        texts=state.texts,
+        minutes=round(state.seconds / 60, 1),
+        dropped=state.best_step == 0 if stage.last else state.dropped,
+    )
+
+
+def data_record(corpus: Corpus) -> DataRecord:
+    """Describe the corpus by source; rows of a task are examples."""
+    rows = np.bincount(corpus.sources, minlength=len(corpus.source_names)).tolist()
+    columns = zip(corpus.source_names, rows, corpus.roles, corpus.languages, strict=True)
+    return DataRecord(
+        fingerprint=corpus.fingerprint,
+        sources=[SourceRecord(name, count, role, language) for name, count, role, language in columns],
+        train_rows=corpus.report["train"],
+        holdout_rows=corpus.report["holdout"],
+    )
+
+
+def versions() -> dict[str, str]:
+    """List the versions of the packages in use."""
+    return {
+        "distilvec": distilvec.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "sentence-transformers": sentence_transformers.__version__,
+        "numpy": np.__version__,
+    }

@@ -6,50 +6,44 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from transformers import logging
 
 from distilvec.config.recipe import fingerprint
-from distilvec.config.schema import Recipe, TeacherSection
+from distilvec.config.schema import Recipe, SourceSection, TeacherSection
 from distilvec.config.student import StudentSection
-from distilvec.config.training import TrainSection
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import user_cache
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.log import log
-from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
-from distilvec.core.registry import build_objective
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import HeadInfo, TaskHead
 from distilvec.data.corpus import Corpus, with_prompts
 from distilvec.data.examples import Examples
 from distilvec.evaluation.tasks import Task
 from distilvec.pipeline.caches import find_cache
+from distilvec.pipeline.decide import (
+    DTYPES,
+    Dtype,
+    begun_dtype,
+    hardware_dtype,
+    is_open,
+    size_student,
+    with_dtype,
+    with_dtypes,
+    with_earlier_dtypes,
+    with_linear_layer,
+)
 from distilvec.pipeline.describe import (
-    TeacherDescription,
     describe_saved,
     describe_student,
     describe_teacher,
     known_teacher,
     student_content,
 )
-from distilvec.pipeline.family import with_linear_layer
-from distilvec.pipeline.job import Job, Teacher
-from distilvec.pipeline.loaded import LoadedModels
-from distilvec.pipeline.local import log_similarity, with_local_tables
-from distilvec.pipeline.precision import (
-    DTYPES,
-    Dtype,
-    begun_dtype,
-    hardware_dtype,
-    is_open,
-    with_dtype,
-    with_dtypes,
-    with_earlier_dtypes,
-)
-from distilvec.pipeline.size import size_student
+from distilvec.pipeline.job import Job, LoadedModels, Teacher, TeacherDescription
+from distilvec.pipeline.objectives import make_objective, required_outputs, with_dropout_choice
 from distilvec.pipeline.texts import (
     StudentVocabulary,
     check_domains,
@@ -64,8 +58,9 @@ from distilvec.students.task_head import load_head
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cached import uncached
-from distilvec.train.stages import Stage, any_in_teacher_space, training_stages, with_length
-from distilvec.train.trainer import measures_distance
+from distilvec.teachers.indexes.copy import local_table, log_similarity
+from distilvec.teachers.table_embedder import TableEmbedder
+from distilvec.train.stages import any_in_teacher_space, training_stages, with_length
 
 
 def cache_root(recipe: Recipe | None = None) -> Path:
@@ -275,73 +270,6 @@ def _make_job(
     )
 
 
-def make_objective(stage: Stage, context: ObjectiveContext) -> Objective:
-    """Build a stage's objective; its own parameters are drawn from the seed."""
-    method, train = stage.recipe.method, stage.recipe.train
-    torch.manual_seed(train.seed)
-    objective = build_objective(method.name, method.options, method.weights, context)
-    if objective.needs_fixed_batch and train.max_tokens:
-        raise DistilvecError(
-            f"{method.name} compares the texts of a batch with each other, so batches need a fixed number of rows.",
-            "Remove max_tokens and set batch_size.",
-            key="train.max_tokens",
-        )
-    if train.fixed_batches and stage.recipe.task is not None and stage.recipe.task.labels is not None:
-        raise DistilvecError(
-            "with task.labels, each epoch draws other examples without labels; fixed batches would keep the first.",
-            "Remove one of the two keys.",
-            key="train.fixed_batches",
-        )
-    if not context.student.layers:
-        check_static(method.name, objective.student_outputs, train)
-    if objective.student_outputs.second_view and not context.student.dropout:
-        raise DistilvecError(
-            f"{method.name} compares two views of a text under dropout; every rate of the student is 0, so that "
-            "both are equal.",
-            "Give a rate above 0, such as 0.1.",
-            key="student.dropout",
-        )
-    return objective
-
-
-def check_static(method: str, required: OutputSpec, train: TrainSection) -> None:
-    """Raise DistilvecError for what a static student cannot give to a method, and for ways to train its layers."""
-    inside = (required.pooled_layers, required.hidden_layers, required.attention_layers, required.projection_layers)
-    if any(inside) or required.second_view or required.experts:
-        raise DistilvecError(
-            f"{method} reads hidden states, attention, experts or two views under dropout; a static student (layers 0) "
-            "has none of them.",
-            "Keep a layer, or take redact or offline_cosine.",
-            key="student.layers",
-        )
-    for name in ("gradient_checkpointing", "shard"):
-        if getattr(train, name):
-            raise DistilvecError(
-                "is for a student with layers; a static student (layers 0) has none.",
-                "Leave it out.",
-                key=f"train.{name}",
-            )
-
-
-def with_dropout_choice(section: StudentSection, objectives: Sequence[Objective]) -> StudentSection:
-    """Decide on a dropout rate that the recipe leaves open.
-
-    A regression to the teacher's vectors has no use for noise: students of mpnet and of e5 end nearer to their teacher
-    without dropout. Methods that compare two dropout views, or learn labels, keep the model's own rates.
-    """
-    if section.dropout is not None:
-        return section
-    regression = all(
-        measures_distance(objective) and not objective.student_outputs.second_view for objective in objectives
-    )
-    return section.model_copy(update={"dropout": 0.0 if regression else "own"})
-
-
-def required_outputs(objective: Objective, examples: Examples | None) -> OutputSpec:
-    """Return the outputs an objective requires of a teacher; without labels also embeddings, for validation."""
-    return objective.teacher_outputs | OutputSpec(embedding=examples is None)
-
-
 def _head_info(recipe: Recipe) -> HeadInfo:
     """Return the head's layers. DistilvecError for a head without a task."""
     section = recipe.student.head
@@ -476,3 +404,43 @@ def log_live(job: Job) -> None:
                 else f"{teacher.key}.live is set"
             )
             log(f"teacher {teacher.info.name}: runs in every step ({why})")
+
+
+def with_local_tables(recipe: Recipe, root: Path) -> Recipe:
+    """The recipe with every teacher's index as a Parquet table, copied below `root` if it is none.
+
+    Sources `builtin: teacher` become the table of the first teacher. Errors: DistilvecError for an index that cannot be
+    read, and for such a source where the teacher is a model.
+    """
+    teacher = local_table(recipe.teacher, root)
+    changes: dict[str, object] = {"teacher": teacher}
+    if recipe.more_teachers:
+        changes["more_teachers"] = [local_table(section, root) for section in recipe.more_teachers]
+    if recipe.corpus is not None and any(source.builtin == "teacher" for source in recipe.corpus.sources):
+        sources = [_table_source(source, row, teacher) for row, source in enumerate(recipe.corpus.sources)]
+        changes["corpus"] = recipe.corpus.model_copy(update={"sources": sources})
+    return recipe.model_copy(update=changes)
+
+
+def _table_source(source: SourceSection, position: int, teacher: TeacherSection) -> SourceSection:
+    """Return the source of the texts in the teacher's table in place of `builtin: teacher`; others as they are."""
+    if source.builtin != "teacher":
+        return source
+    if teacher.vectors is None:
+        raise DistilvecError(
+            "the teacher is a model, without texts of its own.",
+            "Give a path.",
+            key=f"corpus.sources.{position}.builtin",
+        )
+    embedder = TableEmbedder(teacher)
+    columns = embedder.table.names
+    changes: dict[str, object] = {
+        "builtin": None,
+        "path": Path(teacher.vectors),
+        "column": columns["text"],
+        "origin": (teacher.columns or {}).get("origin"),
+        "name": source.name or embedder.name.replace("/", "-"),
+    }
+    if "role" in columns and not source.where:
+        changes["where"] = {columns["role"]: [source.role, None]}  # a row without a role counts for both
+    return source.model_copy(update=changes)

@@ -30,9 +30,9 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.core.storage import Pusher, Remote
 from distilvec.pipeline.claim import check_run, claim_folder
 from distilvec.pipeline.evaluate import evaluate
+from distilvec.pipeline.job import EVALUATION, TRAINING, run_phases
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.overview import overview
-from distilvec.pipeline.phases import EVALUATION, TRAINING, run_phases
 from distilvec.pipeline.prepare import prepare
 from distilvec.pipeline.publish import publish
 from distilvec.pipeline.resolve import resolve

@@ -31,7 +31,7 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.core.task_head import TaskHead
 from distilvec.pipeline.data import PreparedData
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.resolve import make_objective, required_outputs
+from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.layers import best_layers, choose_layers, number_of_choices

@@ -275,7 +275,7 @@ def load_teacher(section: TeacherSection, device: str = "auto", sharded: bool = 
 def model_settings(section: TeacherSection) -> ModelSettings:
     """Return the settings that a recipe loads its teacher with.
 
-    `dtype: auto` is float32 here: a job decides it before (pipeline/precision.py).
+    `dtype: auto` is float32 here: a job decides it before (pipeline/decide.py).
     """
     return ModelSettings(
         revision=section.revision,

@@ -408,3 +408,18 @@ def _content(section: TeacherSection, address: Address) -> str:
 
 def _parts(folder: Path) -> list[Path]:
     return sorted(folder.glob("part-*.parquet"))
+
+
+def log_similarity(section: TeacherSection, normalized: bool) -> None:
+    """Log how vectors are read that state no similarity; where all have length 1, every similarity ranks alike.
+
+    The section is one that `local_table` returned, which has what an index states, and its name.
+    """
+    if section.similarity is not None or section.local_model is not None or normalized:
+        return
+    origin = section.name or section.vectors or "the API"
+    log(
+        f"{origin}: no similarity is stated, and not all vectors have length 1: they are compared by cosine. "
+        "If your search takes the inner product or the distance, state it: teacher.similarity (--similarity) is dot or "
+        "euclidean."
+    )

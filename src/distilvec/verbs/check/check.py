@@ -18,15 +18,14 @@ from distilvec.core.verbosity import quiet_libraries
 from distilvec.evaluation.columns import Columns, score_columns
 from distilvec.evaluation.evaluator import EmbeddingCache, Score
 from distilvec.evaluation.overlap import Judgement
-from distilvec.evaluation.stored import stored_tasks, tasks_in_table
+from distilvec.evaluation.stored import judge_encoder, stored_tasks, tasks_in_table
 from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import TaskFailure
-from distilvec.pipeline.judgement import judge_encoder
-from distilvec.pipeline.local import log_similarity
 from distilvec.report.record import RunRecord
 from distilvec.report.sections.use import index_words
 from distilvec.report.verdicts import Reason, index_advice, index_reason, make_verdict
 from distilvec.teachers.embedder import FirstDims
+from distilvec.teachers.indexes.copy import log_similarity
 from distilvec.teachers.model_embedder import RoutedEmbedder
 from distilvec.teachers.open import Source, cache_named, expect_kind, open_table, opened
 from distilvec.verbs.check.command import check as command

@@ -15,9 +15,8 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.core.verbosity import quiet_libraries
 from distilvec.data.labelled_rows import LabelledTexts, Source
 from distilvec.models.load import model_name as short_name
-from distilvec.pipeline.claim import own_folder
+from distilvec.pipeline.claim import changed_inputs, own_folder
 from distilvec.pipeline.inputs import Model, model_name
-from distilvec.pipeline.recipe_inputs import changed_inputs
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run
 from distilvec.report.record import read_run_record

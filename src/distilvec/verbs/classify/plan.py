@@ -15,8 +15,8 @@ from distilvec.core.errors import set_by
 from distilvec.core.run_folder import RunFolder
 from distilvec.data.labelled_rows import LabelledTexts
 from distilvec.pipeline.job import Job
+from distilvec.pipeline.overview import embedding_rate
 from distilvec.pipeline.prepare import tokenize
-from distilvec.pipeline.rates import embedding_rate
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
 from distilvec.teachers.model_embedder import ModelEmbedder

@@ -44,9 +44,8 @@ from distilvec.evaluation.parity import sample_task
 from distilvec.evaluation.tasks import RetrievalTask
 from distilvec.formats.replace import real
 from distilvec.models.parts import max_length
-from distilvec.pipeline.local import with_local_tables
 from distilvec.pipeline.opened_run import Run
-from distilvec.pipeline.resolve import cache_root
+from distilvec.pipeline.resolve import cache_root, with_local_tables
 from distilvec.pipeline.student import load_saved
 from distilvec.pipeline.texts import load_tasks
 from distilvec.report.record import RunRecord

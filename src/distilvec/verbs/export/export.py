@@ -34,7 +34,6 @@ from distilvec.formats.replace import real
 from distilvec.formats.sentence_transformers import replace_card
 from distilvec.models.load import load_model
 from distilvec.models.unreadable import check_place
-from distilvec.pipeline.projected import export_projected
 from distilvec.pipeline.resolve import cache_root
 from distilvec.pipeline.texts import load_tasks
 from distilvec.report.exports import read_exports, write_exports
@@ -44,7 +43,7 @@ from distilvec.report.values import ExportedForm
 from distilvec.report.write import refresh_report
 from distilvec.students.task_head import load_head
 from distilvec.teachers.graph_embedder import Runnable
-from distilvec.verbs.export.router import export_router
+from distilvec.verbs.export.folders import export_projected, export_router
 
 
 @dataclass(frozen=True)

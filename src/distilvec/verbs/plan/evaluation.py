@@ -13,8 +13,8 @@ from distilvec.core.duration import duration
 from distilvec.core.spread import spread_items
 from distilvec.evaluation.tasks import RetrievalTask, Task, embedded_texts
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.projected import trains_projection
-from distilvec.pipeline.rates import SAMPLE_TEXTS, PerToken, embedding_rate
+from distilvec.pipeline.objectives import trains_projection
+from distilvec.pipeline.overview import SAMPLE_TEXTS, PerToken, embedding_rate
 from distilvec.teachers.cache.evaluation_vectors import PromptedTexts, evaluation_folder
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
 from distilvec.teachers.model_embedder import ModelEmbedder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,18 +23,25 @@ from distilvec.core.info import UNLIMITED
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.data.corpus import validation_line
 from distilvec.data.tokens import TokenStore
+from distilvec.evaluation.tasks import StoredTask
+from distilvec.evaluation.text_distances import row_batches
 from distilvec.models.parts import is_static, text_tokenizer
-from distilvec.pipeline.caches import begun_cache, bytes_of_a_text, missing_rows, reads_tokens, token_source
+from distilvec.pipeline.caches import (
+    begun_cache,
+    bytes_of_a_text,
+    missing_rows,
+    reads_tokens,
+    token_source,
+)
 from distilvec.pipeline.data import ReadyTeacher, training_data
 from distilvec.pipeline.job import Job, Teacher
-from distilvec.pipeline.judgement import plan_line
-from distilvec.pipeline.overview import missing_role
-from distilvec.pipeline.pace import measure_pace, steps_in_minutes
+from distilvec.pipeline.judgement import draw_rows, student_embedder
+from distilvec.pipeline.objectives import make_objective, required_outputs
+from distilvec.pipeline.overview import PerToken, measure_rate, missing_role, rate_text, sample_rows
 from distilvec.pipeline.prepare import align, prepare_teacher, tokenize, tokenize_for
-from distilvec.pipeline.rates import PerToken, measure_rate, rate_text, sample_rows
-from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.pipeline.student import trainable, untrained_student
 from distilvec.pipeline.texts import below_limits, left_out
+from distilvec.pipeline.train import measure_pace, steps_in_minutes
 from distilvec.report.model_card import shorter_reading
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.cache.fill import compute_tokens, in_order
@@ -47,6 +55,7 @@ from distilvec.verbs.plan.evaluation import evaluation_lines, teacher_evaluation
 from distilvec.verbs.plan.fleet import Fleet, fleet_lines
 from distilvec.vocabulary.compare import parameter_counts
 
+JUDGED_SAMPLE = 64  # texts that are embedded to measure the time of the judgement
 Lines = list[list[str]]  # rows of a name and a value; the name of a detail begins with two spaces
 
 
@@ -211,9 +220,6 @@ def _code(job: Job) -> Iterator[str]:
         yield f"the code that comes with {student.model or student.tokenizer} (student.trust_remote_code)"
 
 
-# -- teachers ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class TeacherPlan:
     """A teacher's rows, the source of its outputs in timed steps, its alignment, and what it embeds to be evaluated."""
@@ -354,9 +360,6 @@ def _cost_of_a_text(
     return TextCost(size, rate.mean(lengths), rate, rate_text(rate, lengths))
 
 
-# -- training ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class StageCost:
     """A stage of the training, and the seconds of all its steps."""
@@ -408,3 +411,29 @@ def _training_lines(stages: Sequence[Stage], costs: Sequence[StageCost]) -> Line
     seconds = sum(cost.seconds for cost in costs)
     whole = f"{steps:,} steps in {len(stages)} stages: about {duration(seconds)}"
     return [["training", whole], *stage_lines]
+
+
+def plan_line(job: Job, tokens: TokenStore, model: SentenceTransformer) -> list[str] | None:
+    """Return the plan's row: texts, tokens and time of the judgement, the last measured on a few texts; None without
+    one.
+    """
+    if job.required == OutputSpec() or job.corpus.paired:
+        return None
+    if job.recipe.evaluation.stored is not None:
+        count = next(len(task.queries) for task in job.tasks if isinstance(task, StoredTask))
+        return ["judgement", f"{count:,} stored texts, searched for among the others"]
+    rows = draw_rows(job, tokens)
+    if rows is None:
+        return None
+    embedder = student_embedder(job, model, "student")
+    sample = rows.every[:JUDGED_SAMPLE]
+    list(row_batches(job.corpus, sample[:8], embedder))  # warm-up
+    began = time.perf_counter()
+    list(row_batches(job.corpus, sample, embedder))
+    a_token = (time.perf_counter() - began) / int(tokens.lengths[sample].sum())
+    read = int(tokens.lengths[rows.every].sum())
+    return [
+        "judgement",
+        f"{len(rows.queries):,} validation texts, searched for among {len(rows.candidates):,} others: {read:,} tokens, "
+        f"by the student before and after training: about {duration(2 * read * a_token)}",
+    ]

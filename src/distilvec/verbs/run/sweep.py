@@ -35,8 +35,7 @@ from distilvec.core.errors import Busy, DistilvecError, ProcessLost, Stopped, fi
 from distilvec.core.files import locked, read_json, write_json
 from distilvec.core.log import log
 from distilvec.core.run_folder import DETAILS, RunFolder
-from distilvec.pipeline.claim import own_folder, refuse_foreign, refuse_inputs_inside
-from distilvec.pipeline.recipe_inputs import recipe_inputs
+from distilvec.pipeline.claim import own_folder, recipe_inputs, refuse_foreign, refuse_inputs_inside
 
 _UNCLEAR = {"name", "path", "model", "limit"}  # keys that need their section's name
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")  # in the name of a folder

@@ -1,0 +1,260 @@
+"""What a recipe leaves open and the teacher, the texts or the machine decide: size, linear layer, precision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from distilvec.config import recipe as recipes
+from distilvec.config.recipe import fingerprint, section_of
+from distilvec.config.schema import Recipe, TeacherSection
+from distilvec.config.student import StudentSection
+from distilvec.core.artifacts import ArtifactStore, read_stored, store_json
+from distilvec.core.device import fast_bf16, pick_device
+from distilvec.core.errors import DistilvecError
+from distilvec.core.info import TeacherInfo
+from distilvec.core.run_folder import RunFolder
+from distilvec.core.storage import Remote
+from distilvec.data.corpus import Corpus
+from distilvec.formats.replace import read_record
+from distilvec.models.load import folder_of, load_backbone, load_tokenizer, resolve_model
+from distilvec.models.tokenizers import tokenizer_hash
+from distilvec.models.unreadable import readable
+from distilvec.pipeline.caches import cache_folder
+from distilvec.pipeline.job import TeacherDescription
+from distilvec.pipeline.texts import texts_by_language
+from distilvec.students.after_pooling import has_own_modules, kept_modules, read_later_modules, why_not_kept
+from distilvec.students.build import source_name
+from distilvec.students.design import Budget, describe, design_student, parse_size
+from distilvec.students.shape import count_tokens, count_weights, read_shape
+from distilvec.teachers.cache.fill import count_missing, superset_caches
+from distilvec.teachers.cache.manifest import Manifest
+from distilvec.teachers.cache.parts import is_part, part_folders
+from distilvec.teachers.cache.store import MANIFEST, TeacherCache
+
+KEY = "student.size"
+FORMAT = 8  # of a stored design, raised with every change of the rule
+
+
+@dataclass(frozen=True)
+class SizedStudent:
+    """A student section whose size has become layers, neurons, tokens and rank; `notes` say what was not possible."""
+
+    section: StudentSection
+    notes: tuple[str, ...]
+
+
+def size_student(
+    section: StudentSection,
+    described: TeacherDescription,
+    in_teacher_space: bool,
+    corpus: Corpus,
+    store: ArtifactStore,
+) -> SizedStudent:
+    """Design the student of `section.size`; see students/design.py.
+
+    A percentage is a share of the teacher's parameters, also for layers of another model. Of a teacher whose parameters
+    nobody here can count, a table or an API, it is a share of the model that the layers are taken from. The tokens of
+    the corpus are counted once for a model and a corpus: the design is stored by both.
+    Errors: DistilvecError for a size that is too small, with the least one.
+    """
+    assert section.size is not None
+    teacher = described.info
+    model, revision = source_name(section, teacher)
+    if model is None:
+        raise DistilvecError(
+            "the teacher is no model on this machine, so that it has no layers to take.", "Name student.model.", key=KEY
+        )
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": section.trust_remote_code}
+    budget = parse_size(section.size, KEY)
+    shape = replace(read_shape(model, "student.model", **options), linear_dim=teacher.dim)
+    # What follows the pooling as students/build.py makes it: in a space of its own only what is asked for
+    if section.dense == "keep" or section.dense == "fold":
+        dim = teacher.dim if in_teacher_space else None
+        later_modules = read_later_modules(model, revision)
+        if why_not_kept(later_modules, section.pooling, dim) is None:  # else the student is refused when it is built
+            kept = kept_modules(later_modules, dim, fold=section.dense == "fold")
+            shape = replace(shape, linear="keep", kept_parameters=count_weights(kept))
+    elif section.dense == "auto" and not in_teacher_space:
+        shape = replace(shape, linear="never")
+    else:
+        shape = replace(shape, linear=section.dense)
+    if section.model == "teacher":  # whose vectors may be cut (teacher.truncate_dim)
+        shape = replace(shape, dim=min(shape.dim, teacher.dim))
+    if budget.share is not None and section.model != "teacher" and described.parameters is not None:
+        budget = Budget(int(budget.share * described.parameters))
+    tokenizer = load_tokenizer(model, "student.model", **options)
+    parts = [FORMAT, repr(budget), section.is_static, repr(shape), corpus.fingerprint, tokenizer_hash(tokenizer)]
+    file = store.folder("designs", f"{fingerprint(*parts)}.json")
+    stored = read_stored(file, "design")
+    if stored is None:
+        tokens = count_tokens(tokenizer, texts_by_language(corpus))
+        design = design_student(shape, budget, tokens, static=section.is_static, key=KEY)
+        stored = {"split": describe(design.split), "keys": design.student_keys(), "notes": list(design.notes)}
+        store_json(file, stored)
+    return SizedStudent(sized_section(section, stored["keys"]), (stored["split"], *stored["notes"]))
+
+
+def sized_section(section: StudentSection, keys: dict[str, Any]) -> StudentSection:
+    """Return the section with the design's keys in place of its size."""
+    tree = section.model_dump(mode="json", exclude_unset=True, exclude={"size"})
+    if keys.get("layers") == 0 and tree.get("dense") == "fold":  # a static student's table is made of the whole model
+        del tree["dense"]
+    return section_of(StudentSection, "student", {**tree, **keys})
+
+
+def with_linear_layer(section: StudentSection, description: TeacherDescription) -> StudentSection:
+    """Decide on `student.dense: auto` for a student that is trained into the teacher's space.
+
+    What is in this space already (the teacher's layers, what was made of them) keeps its modules after the pooling
+    ('fold'), or gets a new layer ('always') where they cannot be kept, such as those behind another pooling. 'auto'
+    stays without such modules, and for a fresh backbone or a static student: a layer then follows where widths differ.
+    """
+    if section.dense != "auto" or section.config is not None:
+        return section
+    if section.model != "teacher":
+        folder = _model_folder(section)
+        if not _is_model_of(description.info, folder) and not _is_made_of(description, read_record(folder)):
+            return section.model_copy(update={"dense": "always"})
+    name, revision = source_name(section, description.info)
+    if name is None or section.is_static:
+        return section
+    with readable(name, "student.model"):
+        later_modules = read_later_modules(name, revision)
+    if not has_own_modules(later_modules):
+        return section
+    is_kept = why_not_kept(later_modules, section.pooling, description.info.dim) is None
+    return section.model_copy(update={"dense": "fold" if is_kept else "always"})
+
+
+def _model_folder(section: StudentSection) -> Path:
+    """Return the folder of the student's model, which is downloaded if it is not on this machine yet.
+
+    The decision must not depend on whether it was: it is part of a run's fingerprint.
+    """
+    assert section.model is not None
+    source = resolve_model(section.model)
+    with readable(section.model, "student.model"):
+        folder = folder_of(source, section.revision)[0]
+    if folder is None:
+        load_backbone(source, "student.model", revision=section.revision, trust_remote_code=section.trust_remote_code)
+        folder = folder_of(source, section.revision)[0]
+    return folder or Path(source)
+
+
+def _is_model_of(teacher: TeacherInfo, folder: Path) -> bool:
+    """Return whether a folder is that of the teacher's model.
+
+    A folder has many spellings; in the hub's cache every revision of a model has its own.
+    """
+    if teacher.model is None:
+        return False
+    teacher_folder = folder_of(teacher.model, teacher.revision)[0]
+    return teacher_folder is not None and teacher_folder.resolve() == folder.resolve()
+
+
+def _is_made_of(description: TeacherDescription, record: dict[str, Any] | None) -> bool:
+    """Return whether a student or a transplanted model was made of this teacher, by its record; without one it was not.
+
+    The weights decide: the folders of different models often have one name, such as `model`, and a folder may be
+    renamed. Records of earlier versions have the name alone. Of an index or an API the name decides: an index grows,
+    and a server moves, while the model stays.
+    """
+    if record is None:
+        return False
+    teacher = record.get("teacher")
+    if not isinstance(teacher, dict):  # of a transplanted model
+        teacher = {"name": teacher, "weights": record.get("weights")}
+    if teacher.get("weights") is not None and description.info.model is not None:
+        return bool(teacher["weights"] == description.manifest.weights)
+    return teacher.get("name") == description.info.name
+
+
+Dtype = Literal["float32", "bfloat16"]
+DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
+
+
+def is_open(section: TeacherSection) -> bool:
+    """Whether the precision of a teacher is still to be decided: that of a model on this machine alone."""
+    return section.dtype == "auto" and section.local_model is not None
+
+
+def hardware_dtype(device: str) -> Dtype:
+    """Return the precision that the device computes faster; `device` as in train.device."""
+    return "bfloat16" if fast_bf16(pick_device(device)) else "float32"
+
+
+def with_dtype(manifest: Manifest, section: TeacherSection, dtype: str) -> Manifest:
+    """Return a teacher's manifest for another precision."""
+    words = [dtype] if section.quantize is None else [dtype, section.quantize]
+    return replace(manifest, compute_dtype=" ".join(words))
+
+
+def with_earlier_dtypes(recipe: Recipe, run: RunFolder) -> Recipe:
+    """Return the recipe with the precisions that an earlier run in its folder has decided for the same teachers."""
+    if not run.marker.exists() or not run.recipe.exists():
+        return recipe
+    try:
+        earlier = recipes.load(run.recipe)
+    except DistilvecError:  # written by hand, or by another version: `claim_folder` compares it with this one
+        return recipe
+    now, before = ([one.teacher, *one.more_teachers] for one in (recipe, earlier))
+    unchanged = [
+        one.model_dump(exclude={"dtype"}) == other.model_dump(exclude={"dtype"})
+        for one, other in zip(now, before, strict=False)
+    ]
+    return with_dtypes(recipe, before) if len(now) == len(before) and all(unchanged) else recipe
+
+
+def with_dtypes(recipe: Recipe, decided: Sequence[TeacherSection]) -> Recipe:
+    """Return the recipe with the precisions of these sections, which are its teachers', where it leaves them open."""
+    sections = [
+        section.model_copy(update={"dtype": other.dtype}) if is_open(section) else section
+        for section, other in zip([recipe.teacher, *recipe.more_teachers], decided, strict=True)
+    ]
+    return recipe.model_copy(update={"teacher": sections[0], "more_teachers": sections[1:]})
+
+
+def begun_dtype(
+    recipe: Recipe, store: ArtifactStore, teacher: str, manifests: Mapping[Dtype, Manifest], corpus: Corpus
+) -> Dtype | None:
+    """Return the precision in which a teacher's vectors of the corpus have been begun; None for none.
+
+    Of two it is the one with more of the corpus's texts, on a tie the first of `manifests`. A remote cache comes before
+    the folders on this machine.
+    """
+    folders = {dtype: cache_folder(recipe, store, teacher, one.fingerprint) for dtype, one in manifests.items()}
+    if recipe.cache.remote is not None:
+        names = Remote(recipe.cache.remote, "cache.remote").folders()
+        pushed = [dtype for dtype, folder in folders.items() if _is_among(folder, names)]
+        if len(pushed) == 1:
+            return pushed[0]
+    rows: dict[Dtype, int] = {}
+    for dtype, folder in folders.items():
+        count = _begun_rows(folder, manifests[dtype].fingerprint, corpus)
+        if count is not None:
+            rows[dtype] = count
+    return max(rows, key=lambda dtype: rows[dtype], default=None)
+
+
+def _is_among(folder: Path, names: Sequence[str]) -> bool:
+    return any(name == folder.name or is_part(name, folder) for name in names)
+
+
+def _begun_rows(folder: Path, fingerprint: str, corpus: Corpus) -> int | None:
+    """Count the corpus's texts in a cache, or in one with more signals next to it; None if it has not been begun.
+
+    A cache that holds other texts alone has not: its precision may be another machine's choice of long ago.
+    """
+    caches = superset_caches(folder, fingerprint)
+    with suppress(DistilvecError):  # a damaged cache: reported when it is opened
+        if (folder / MANIFEST).exists():
+            cache = TeacherCache.open(folder)
+            if fingerprint in (cache.manifest.fingerprint, *cache.manifest.subsets):
+                caches.append(cache)
+    rows = max((len(corpus) - count_missing(cache, corpus) for cache in caches), default=0)
+    is_new = any(len(cache) == 0 for cache in caches) or bool(part_folders(folder))
+    return rows if rows or is_new else None

@@ -52,7 +52,7 @@ def without_index_tasks(scores: Sequence[Score]) -> list[Score]:
 
 
 def average(scores: Sequence[Score] | Mapping[str, float]) -> float:
-    """Plain mean over tasks of the main metric, also of values by task. Errors: DistilvecError for no scores."""
+    """Plain mean over tasks of the main metric, also of values by task."""
     values = list(scores.values()) if isinstance(scores, Mapping) else [score.value for score in scores]
     if not values:
         raise DistilvecError("there is no average of no scores.", "Evaluate at least one task.", key="scores")
@@ -134,10 +134,7 @@ def retention(student: Sequence[Score], teacher: Sequence[Score]) -> dict[str, f
 
 
 def with_protocol(score: Score, protocol: str) -> Score:
-    """Return the score with the protocol's main metric. Scores of other types stay as they are.
-
-    Errors: DistilvecError if the metric is not among the score's.
-    """
+    """Return the score with the protocol's main metric. Scores of other types stay as they are."""
     kind = {"pairclassification": "pair"}.get(score.type, score.type)  # mteb's name of the type
     main = PROTOCOLS[protocol].get(kind)
     if main is None:

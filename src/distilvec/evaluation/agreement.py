@@ -93,7 +93,6 @@ def ranking_agreement(
     overlap: share of the teacher's 10 best documents among the model's 10 best;
     kendall_tau: tau-b between the ranks, in both full rankings, of all documents in either list of 10.
     Documents without text rank last; equal scores rank in the task's order of documents.
-    Errors: DistilvecError for no teacher, nothing to compare it with, or a model with two dims.
     """
     others = [name for name in models if name != "teacher"]
     if "teacher" not in models or not others:

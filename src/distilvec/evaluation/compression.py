@@ -71,10 +71,7 @@ class CompressedCache(EmbeddingCache):
 
 
 def truncate(vectors: Array, dim: int, similarity: Similarity = "cosine") -> Array:
-    """First `dim` dimensions, float32 [rows, dim]; scaled to length 1 for the cosine, which alone ignores lengths.
-
-    Errors: DistilvecError if there are fewer.
-    """
+    """First `dim` dimensions, float32 [rows, dim]; scaled to length 1 for the cosine, which alone ignores lengths."""
     if not 1 <= dim <= vectors.shape[1]:
         raise DistilvecError(
             f"cannot truncate vectors of dim {vectors.shape[1]} to dim {dim}.", "Choose a smaller one.", key="widths"
@@ -87,7 +84,6 @@ def compress(vectors: Array, precision: str, ranges: Array | None = None) -> Arr
     """Vectors in another precision, as the float32 numbers that it stores [rows, dim].
 
     int8: whole numbers from -128 to 127, by `ranges` (`int8_ranges`). binary: +1 if above 0, else -1.
-    Errors: DistilvecError for an unknown precision, or int8 without ranges.
     """
     if precision == "int8" and ranges is not None:
         from sentence_transformers.util.quantization import quantize_embeddings
@@ -128,7 +124,7 @@ def compression_rows(
 
     Values are times 100. `dims` None: `default_dims` of the model. Full dim in float32 is always there, on vectors as
     the model gives them. Without `classification`, a task of this type has no other row: each costs a logistic
-    regression. Errors: DistilvecError for a dim above the model's, an unknown precision, and as `score_task`.
+    regression.
     """
     pair = embedders(task, *pair)
     role, texts = embedded_texts(task)[1]

@@ -125,7 +125,7 @@ class EmbeddingCache:
     )
 
     def vectors(self, embedder: Embedder, texts: Sequence[str], role: Role) -> Array:
-        """Vectors of the texts, float32 [texts, dim]; those that are not here yet are embedded. Errors: as `add`."""
+        """Vectors of the texts, float32 [texts, dim]; those that are not here yet are embedded."""
         missing = self.lacking(embedder, texts, role)
         if missing:
             self.add(embedder, missing, role, embedder.embed(missing, role))
@@ -148,10 +148,7 @@ class EmbeddingCache:
         return EmbeddingRequest(request.embedder, missing_texts)
 
     def add(self, embedder: Embedder, texts: Sequence[str], role: Role, new_vectors: Array) -> None:
-        """Take the vectors of texts that are not here yet, float32 [texts, dim].
-
-        Errors: as `check_vectors`.
-        """
+        """Take the vectors of texts that are not here yet, float32 [texts, dim]."""
         new_vectors = np.asarray(new_vectors, dtype=np.float32)
         check_vectors(embedder, texts, new_vectors)
         key = (id(embedder), role)
@@ -161,7 +158,7 @@ class EmbeddingCache:
         self._vectors[key] = (embedder, rows, np.concatenate([vectors, new_vectors]) if len(vectors) else new_vectors)
 
     def embed(self, missing: EmbeddingRequest) -> Iterator[EmbeddingStep]:
-        """Embed a request of `missing`; yield every batch. Errors: as `add`."""
+        """Embed a request of `missing`; yield every batch."""
         embedder = missing.embedder
         characters = {role: sum(map(len, texts)) for role, texts in missing.texts.items()}
         done, share = 0, 0.0
@@ -195,7 +192,6 @@ def score_tasks(
 
     `mixed` takes both embedders for every type of task (see above). `memo` keeps vectors between calls; `samples` is
     filled with every task's Sample by name.
-    Errors: DistilvecError for no tasks, an embedder's faulty vectors, or two different dims.
     """
     if not tasks:
         raise DistilvecError("there is nothing to evaluate.", "Name at least one task in the suite.", key="suite")
@@ -376,10 +372,7 @@ def ranked_documents(
 def retrieval_vectors(
     task: RetrievalTask, query: Embedder, document: Embedder, memo: EmbeddingCache
 ) -> tuple[Array, Array, Array]:
-    """Vectors of queries and documents, and bool [documents]: has text. A document without text has a zero vector.
-
-    Errors: DistilvecError for two dims.
-    """
+    """Vectors of queries and documents, and bool [documents]: has text. A document without text has a zero vector."""
     filled = np.array([bool(text.strip()) for text in task.documents])
     embedded = memo.vectors(document, [text for text in task.documents if text.strip()], "document")
     documents = np.zeros((len(filled), embedded.shape[1]), dtype=np.float32)

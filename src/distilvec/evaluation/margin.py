@@ -80,7 +80,6 @@ def fit_margin(
     All three are None if the slope is not negative with p < 1 - level; `margin` also if the band is below the teacher's
     score at distance 0.
     Note: the paper shades its margin as a hypothesis; the rule is ours.
-    Errors: DistilvecError for fewer than 3 points, equal or negative distances, or numbers that are not finite.
     """
     x, y = (np.asarray(values, dtype=np.float64) for values in (distances, scores))
     _check_points(x, y, teacher)

@@ -53,7 +53,6 @@ def measure_size(
     """Parameters, token-embedding parameters, megabytes of weights (10^6 bytes), memory at a (batch, tokens) setting.
 
     The model is saved to `folder`, which must be new; its memory is measured for at most `seconds`.
-    Errors: DistilvecError if it cannot be saved.
     """
     with about("speed", folder.parent):
         model.save_pretrained(str(folder), create_model_card=False)

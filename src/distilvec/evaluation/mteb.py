@@ -68,7 +68,6 @@ def mteb_scores(
     `data/<task>` replaces the hub if that folder exists. Results are kept below `cache` by model, weights, task and
     local data (six decimals, as mteb writes them). A task that cannot be scored is added to `problems`, and the others
     are scored. Within a task each text is embedded once per model and role.
-    Errors: DistilvecError for unknown names, for none or both of `tasks` and `benchmark`, and if mteb is not installed.
     """
     import_mteb(cache)
     weights: dict[int, str] = {}  # by embedder
@@ -130,10 +129,7 @@ def mteb_embedders(kind: str, pair: Pair, mixed: bool = False) -> Pair:
 
 
 def find_tasks(names: list[str] | None, benchmark: str | None) -> list[Any]:
-    """Task objects of mteb, copied, or of our own benchmarks.
-
-    Errors: DistilvecError with the nearest names for what mteb does not know.
-    """
+    """Task objects of mteb, copied, or of our own benchmarks."""
     mteb = import_mteb()
     if bool(names) == bool(benchmark):
         raise DistilvecError(
@@ -364,7 +360,7 @@ class LocalData:
 
 
 def load_local(task: Any, folder: Path) -> LocalData:
-    """Read an mteb task's data from its folder. Errors: DistilvecError for other types of task, and as our readers."""
+    """Read an mteb task's data from its folder."""
     name, subsets = task.metadata.name, task.hf_subsets
     if task.metadata.type not in LOCAL_TYPES or task.is_aggregate:
         kind = "is an aggregate" if task.is_aggregate else f"has type {task.metadata.type}"

@@ -91,10 +91,7 @@ class Parity:
 
 
 def measure_parity(graph: Graph, exported: Runnable, task: RetrievalTask, megabytes: float) -> Parity:
-    """Compare an exported model of `megabytes` with `graph`, the PyTorch model it was made from, in fp32 on the CPU.
-
-    Errors: DistilvecError for vectors that are not finite.
-    """
+    """Compare an exported model of `megabytes` with `graph`, the PyTorch model it was made from, in fp32 on the CPU."""
     task = sample_task(task)
     model = graph.model
     memo = EmbeddingCache()

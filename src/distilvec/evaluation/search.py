@@ -41,8 +41,7 @@ def top_k(
 
     `queries` [queries, dim] and `documents` [documents, dim] may have any number type and be memory-mapped. Documents
     with True in `last` (bool [documents]) come after all others, with score -infinity. The cosine with a zero vector is
-    0; the score of "euclidean" is the negative distance. `count` is limited to the number of documents. Errors:
-    DistilvecError for different dims, or numbers that are not finite.
+    0; the score of "euclidean" is the negative distance. `count` is limited to the number of documents.
     """
     queries = np.asarray(queries, dtype=np.float32)
     rows = _candidates(queries, documents, _floats, count + SPARE, last, similarity, block)[0]

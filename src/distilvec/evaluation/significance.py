@@ -89,7 +89,6 @@ def average_interval(
     """Mean over tasks of the difference of two models' scores (first - second), row by row.
 
     `weights` are those of the tasks in the mean; by default all count alike.
-    Errors: DistilvecError if two are not of the same rows, or the metric is undefined.
     """
     interval = difference_interval([_row_differences(*pair) for pair in pairs], weights, level)
     if interval is None:
@@ -225,7 +224,7 @@ def row_values(sample: Sample) -> Array:
 
     Of a metric that is no mean they are its pseudo-values, n * metric - (n - 1) * metric without the row, moved so that
     their mean is the metric. NaN if the metric is undefined for every model: graded scores all equal, no positive pair.
-    A correlation with constant similarities is 0. Errors: DistilvecError for an unknown metric.
+    A correlation with constant similarities is 0.
     """
     predicted, gold = np.asarray(sample.predicted), np.asarray(sample.gold)
     match sample.metric:

@@ -40,8 +40,7 @@ LEAST_HELD = 0.5  # of a task's documents, for a score among those that a table 
 def stored_tasks(teacher: TableEmbedder, count: int) -> list[RetrievalTask]:
     """Both tasks with `count` stored texts as queries, at most a fifth of the table.
 
-    Neighbors are searched among the texts of other origins. Errors: DistilvecError for a table of fewer than 50
-    distinct texts.
+    Neighbors are searched among the texts of other origins.
     """
     texts, vectors = teacher.documents()
     chosen, others = draw_stored(texts, teacher.origins, count, str(teacher.table.path))
@@ -66,7 +65,7 @@ def draw_stored(texts: Sequence[str], origins: Array, count: int, path: str) -> 
     """Return the numbers of `count` texts that are searched for, and of all that have other origins than these.
 
     At most a fifth of the texts and of the `origins` [texts] are searched for, those with the smallest hashes: they are
-    the same whatever the order of the table. Errors: DistilvecError for fewer than 50 texts.
+    the same whatever the order of the table.
     """
     if len(texts) < FEWEST:
         raise DistilvecError(

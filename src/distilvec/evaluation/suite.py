@@ -120,8 +120,6 @@ def load_suite(path: Path, problems: list[TaskFailure] | None = None) -> list[Ta
 
     A task whose data cannot be read is added to `problems` and left out; one whose judgements have gaps is added and
     kept. Without `problems` both are errors.
-    Errors: DistilvecError with the suite, entry and key, or the data file and line; all problems of a suite file at
-    once.
     """
     found: list[TaskFailure] = []
     tasks = []
@@ -179,7 +177,7 @@ def suite_paths(path: Path) -> list[Path]:
 
 
 def load_task(section: TaskSection, folder: Path) -> Task:
-    """Task of one entry; its relative path starts at `folder`. Errors: DistilvecError with the data file."""
+    """Task of one entry; its relative path starts at `folder`."""
     path = Path(absolute(str(section.path), folder, "suite"))
     arguments = section.model_dump(exclude={"path", "type", "domain", "gaps"})
     if isinstance(section, TableSection):

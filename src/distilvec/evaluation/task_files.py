@@ -88,7 +88,6 @@ def load_classification(
     """Classification task from columns text and label, in a training and a test split of one file or folder.
 
     `train_limit` keeps that many training rows, drawn by `seed`, with at least one row of every label.
-    Errors: DistilvecError also for a label of the test split that the training split lacks.
     """
     if train_split == options.split:
         raise DistilvecError(

@@ -141,7 +141,6 @@ def make_retrieval(
     Queries without a relevant document (gain above 0) are left out: they have no nDCG. Those that are judged at all are
     counted in the task's `warnings`; the others belong to another split, whose queries are in the same file (BEIR).
     Judgements of unknown ids are left out and counted. `own`: ids of queries that are documents themselves.
-    Errors: DistilvecError if none is left, or all documents are empty.
     """
     known_pairs = dict[tuple[str, str], float]()
     answered = set[str]()  # queries with a relevant document

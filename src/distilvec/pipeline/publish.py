@@ -55,6 +55,7 @@ from distilvec.report.record import (
 )
 from distilvec.report.sections.compression import averaged_tasks, mean_rows
 from distilvec.report.values import Marks, Report
+from distilvec.report.verdicts import dropped_sentence
 from distilvec.train.accelerator import uses_bf16
 from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import ShippedNumbers
@@ -219,7 +220,7 @@ def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> T
         precision="bf16" if uses_bf16(train, pick_device(train.device)) else "fp32",
         seed=train.seed,
         best_step=state.best_step,
-        shipped=what_was_dropped(state, last.recipe.task is not None, records),
+        shipped=dropped_sentence(state, last.recipe.task is not None, records),
         minutes=round(sum(part.seconds for part in progress) / 60, 1),
         stages=records if last.name else [],
     )
@@ -230,37 +231,6 @@ def training_length(stage: Stage) -> str | None:
     if stage.recipe.train.minutes is not None:
         return f"{stage.recipe.train.minutes:g} minutes"
     return None if stage.automatic is None else str(stage.automatic)
-
-
-def what_was_dropped(state: Progress, labelled: bool, stages: Sequence[StageRecord]) -> str | None:
-    """Return the sentence for a run in which a stage, or the whole training, was dropped; `state` is the last stage's.
-
-    A training that improves nothing ships its start; a stage leaves what it began with.
-    """
-    dropped = [stage.name for stage in stages if stage.dropped]
-    if not dropped:
-        return None
-    if state.step == 0 and len(stages) == 1:
-        return (
-            "The student gave the teacher's vectors of the training texts from the start: there was nothing to learn "
-            "from them, and it ships untrained. New words are all that it may lack."
-        )
-    rate, steps = f"{state.learning_rate:.1e}", f"{state.step:,} steps"
-    lower = f"Lower train.learning_rate (it was {rate}), or train longer (it was {steps})."
-    if len(dropped) < len(stages):
-        return f"The stage {' and '.join(dropped)} brought nothing and was dropped. Lower its train.learning_rate."
-    start, last = state.start, state.last
-    assert start is not None and last is not None  # a start ships only where it is the best that was validated
-    values = f"{start.metric.value:.4f} before, {last.metric.value:.4f} after"
-    if labelled:
-        return (
-            "Training brought the student nothing: the start, a logistic regression on the vectors as they were, is "
-            f"saved (validation: {values}). {lower}"
-        )
-    measured = f"{last.metric.title} {values}"
-    if last.metric.is_better_than(start.metric):
-        measured = f"overlap@10 {start.overlap:.2f} before, {last.overlap:.2f} after; {measured}"
-    return f"Training brought the student no nearer to its teacher ({measured}): the untrained one is saved. {lower}"
 
 
 def hub_record(recipe: Recipe) -> dict[str, Any]:

@@ -44,10 +44,7 @@ class _ExportColumn:
 
 
 def read_exports(folder: Path) -> dict[str, ExportedForm]:
-    """Return exported files by form; empty without exports.json, or if the model is another than the one exported.
-
-    Errors: DistilvecError for a file that is damaged or was changed by hand.
-    """
+    """Return exported files by form; empty without exports.json, or if the model is another than the one exported."""
     path = folder / EXPORTS
     if not path.is_file():
         return {}

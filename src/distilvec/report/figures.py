@@ -74,10 +74,7 @@ Points = Sequence[Sequence[float]]
 
 @contextmanager
 def figure_style(**settings: Any) -> Iterator[None]:
-    """Apply matplotlib's settings for one figure, and log once which characters no installed font has.
-
-    Errors: DistilvecError if matplotlib is not installed.
-    """
+    """Apply matplotlib's settings for one figure, and log once which characters no installed font has."""
     require_extra("report", "figures")
     import matplotlib
 

@@ -34,11 +34,7 @@ def to_json(value: Any, defaults: bool = False) -> dict[str, Any]:
 
 
 def read_value(kind: type[T], path: Path, fix: str, *, sealed: bool = True) -> T:
-    """Read a dataclass from a JSON file.
-
-    Errors: DistilvecError with the file's name as key for a file that is missing, damaged, was changed by hand, lacks a
-    required key or has a value of another type. `fix` ends the message.
-    """
+    """Read a dataclass from a JSON file. `fix` ends the message."""
     content = read_json(path, fix, sealed=sealed)
     try:
         # types are compared strictly, as JSON has them: a score "80" is damage, a list is fine for a tuple

@@ -270,19 +270,13 @@ def write_record(run: RunFolder, record: RunRecord) -> None:
 
 
 def read_run_record(run: RunFolder) -> RunRecord | None:
-    """Read the record in a run's folder; None without one.
-
-    Errors: DistilvecError `record.json` for a damaged one, `run folder` for the folder of another version.
-    """
+    """Read the record in a run's folder; None without one."""
     run.check_format()
     return read_value(RunRecord, run.record, RUN_AGAIN) if run.record.exists() else None
 
 
 def read_student_record(folder: Path) -> RunRecord | None:
-    """Read the record in the folder of a saved student, which has checksums of files and no seal; None without one.
-
-    Errors: DistilvecError `distillation.json` for a damaged one.
-    """
+    """Read the record in the folder of a saved student, which has checksums of files and no seal; None without one."""
     path = folder / RECORD
     return read_value(RunRecord, path, RUN_AGAIN, sealed=False) if path.exists() else None
 

@@ -186,7 +186,7 @@ def to_markdown(table: Table, notes: Sequence[str] = ()) -> str:
 
 
 def to_frame(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
-    """Return a pandas DataFrame. Errors: DistilvecError with the install command where pandas is missing."""
+    """Return a pandas DataFrame."""
     require_extra("dataframe", "to_dataframe")
     import pandas
 

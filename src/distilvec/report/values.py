@@ -306,11 +306,7 @@ class Report:
 
 
 def read_report(run: RunFolder) -> Report | None:
-    """Read the report in a run's folder; None without one.
-
-    Errors: DistilvecError `report.json` for a file that is damaged, was changed by hand or lacks a part,
-    `run folder` for the folder of another version.
-    """
+    """Read the report in a run's folder; None without one."""
     run.check_format()
     if not run.report.exists():
         return None

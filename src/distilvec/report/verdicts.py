@@ -1,6 +1,7 @@
 """Every judgement in words, the same on terminal, page and card: what a number means, and what follows from it.
 
 - make_verdict: the sentence that the report of a student begins with, and its numbers
+- dropped_sentence: a training, or a stage of it, that brought nothing
 - overlap_sentence, compatibility_note: the judgement by overlap@10, and whether the student can search the teacher's
   vectors
 - index_reason, index_advice: whether a model fits an index; the first decides from the numbers alone
@@ -24,11 +25,12 @@ from distilvec.evaluation.overlap import DOUBTFUL, FITS, WIDER, Judgement
 from distilvec.evaluation.significance import least_p, share_interval
 from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
-from distilvec.report.record import RunRecord
+from distilvec.report.record import RunRecord, StageRecord
 from distilvec.report.scores import Scores, shared
 from distilvec.report.tables import number
 from distilvec.report.values import Changes, Verdict, VocabularyChange
 from distilvec.teachers.agreement import Disagreement
+from distilvec.train.checkpoint import Progress
 
 FLOAT_MB = 4e-6  # megabytes of a parameter in float32
 # Of an existing model: why its vectors disagree with the stored ones (teachers/agreement.py), "chance", "far"; of a
@@ -204,6 +206,37 @@ def _positive(value: float | None) -> float | None:
     if value is None or not math.isfinite(value) or value <= 0:
         return None
     return float(value)
+
+
+def dropped_sentence(state: Progress, labelled: bool, stages: Sequence[StageRecord]) -> str | None:
+    """Return the sentence for a run in which a stage, or the whole training, was dropped; `state` is the last stage's.
+
+    A training that improves nothing ships its start; a stage leaves what it began with.
+    """
+    dropped = [stage.name for stage in stages if stage.dropped]
+    if not dropped:
+        return None
+    if state.step == 0 and len(stages) == 1:
+        return (
+            "The student gave the teacher's vectors of the training texts from the start: there was nothing to learn "
+            "from them, and it ships untrained. New words are all that it may lack."
+        )
+    rate, steps = f"{state.learning_rate:.1e}", f"{state.step:,} steps"
+    lower = f"Lower train.learning_rate (it was {rate}), or train longer (it was {steps})."
+    if len(dropped) < len(stages):
+        return f"The stage {' and '.join(dropped)} brought nothing and was dropped. Lower its train.learning_rate."
+    start, last = state.start, state.last
+    assert start is not None and last is not None  # a start ships only where it is the best that was validated
+    values = f"{start.metric.value:.4f} before, {last.metric.value:.4f} after"
+    if labelled:
+        return (
+            "Training brought the student nothing: the start, a logistic regression on the vectors as they were, is "
+            f"saved (validation: {values}). {lower}"
+        )
+    measured = f"{last.metric.title} {values}"
+    if last.metric.is_better_than(start.metric):
+        measured = f"overlap@10 {start.overlap:.2f} before, {last.overlap:.2f} after; {measured}"
+    return f"Training brought the student no nearer to its teacher ({measured}): the untrained one is saved. {lower}"
 
 
 # -- overlap@10 --------------------------------------------------------------------------------------------------------

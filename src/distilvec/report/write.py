@@ -35,10 +35,7 @@ def write_report(run: RunFolder, report: Report, record: RunRecord, recipe: str)
 
 
 def refresh_report(run: RunFolder) -> Path | None:
-    """Write the page of a run again, with exports.json as it is; None without a report.
-
-    Errors: DistilvecError for a report.json that is damaged or was changed by hand.
-    """
+    """Write the page of a run again, with exports.json as it is; None without a report."""
     report = read_report(run)
     if report is None:
         return None

@@ -17,10 +17,7 @@ def uses_bf16(train: TrainSection, device: str) -> bool:
 
 
 def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:
-    """Return an Accelerator for the recipe, and join the other processes of the run.
-
-    Errors: DistilvecError if the machine has no such device.
-    """
+    """Return an Accelerator for the recipe, and join the other processes of the run."""
     device = pick_device(train.device)
     join(train.device)
     bf16 = uses_bf16(train, device)

@@ -69,7 +69,7 @@ class Progress:
 
 
 def read_progress(content: Any) -> Progress:
-    """Return the progress of its plain data. Errors: ValueError for other fields or types than those of `Progress`."""
+    """Return the progress of its plain data."""
     if not isinstance(content, dict) or content.keys() != asdict(Progress()).keys():
         raise ValueError("its fields are others")
     # compared strictly, as JSON has it: a step "80" is damage
@@ -93,7 +93,6 @@ def save_checkpoint(
 
     The base weights of adapters never change and are left out, as are further names of a weight that is used twice.
     All processes call this; the main one writes.
-    Errors: DistilvecError if the file cannot be written; the previous checkpoint stays.
     """
     left_out = base_weights(module) | repeated_weights(module)
     tensors = {f"model/{name}": value for name, value in module.state_dict().items() if name not in left_out}
@@ -149,10 +148,7 @@ def repeated_weights(module: nn.Module) -> set[str]:
 def read_checkpoint(
     path: Path, fingerprint: str, parts: tuple[str, ...] = ("model/", "optimizer/", "loop/")
 ) -> tuple[dict[str, Tensor], Progress] | None:
-    """Read the tensors whose names start with one of `parts`, and the progress; None without a file.
-
-    Errors: DistilvecError if the file is damaged or belongs to another recipe.
-    """
+    """Read the tensors whose names start with one of `parts`, and the progress; None without a file."""
     if not path.exists():
         return None
     with about(KEY, path):

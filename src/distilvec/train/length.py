@@ -81,10 +81,7 @@ def write_steps(folder: TrainingFolder, steps: int, fingerprint: str) -> None:
 
 
 def read_steps(folder: TrainingFolder, fingerprint: str | None = None) -> int | None:
-    """Read the number of steps; None if there is no file, or that of a training with another fingerprint.
-
-    Errors: DistilvecError for a damaged file.
-    """
+    """Read the number of steps; None if there is no file, or that of a training with another fingerprint."""
     if not folder.length.exists():
         return None
     content = read_json(folder.length, "Put back a copy of it, or start over (--restart).", "checkpoint")

@@ -74,10 +74,7 @@ class MetricsLog:
     def write(
         self, step: int, epoch: float, prefix: str, values: Mapping[str, float], watched: Metric | None = None
     ) -> None:
-        """Write a line with `values`, named `<prefix>/<name>`; of a validation also which of them is watched.
-
-        Errors: DistilvecError if a callback fails.
-        """
+        """Write a line with `values`, named `<prefix>/<name>`; of a validation also which of them is watched."""
         metrics = {"epoch": round(epoch, 4)} | {f"{prefix}/{name}": value for name, value in values.items()}
         self._append({"step": step} | metrics | _watched_keys(watched))
         self.accelerator.log(metrics, step=step)
@@ -166,10 +163,7 @@ def check_callbacks(callbacks: Sequence[Callback]) -> tuple[Callback, ...]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the complete lines of a metrics file; a last line torn by a kill is left out.
-
-    Errors: DistilvecError for a file that cannot be read, and for a damaged line.
-    """
+    """Read the complete lines of a metrics file; a last line torn by a kill is left out."""
     if not path.exists():
         return []
     with about(KEY, path):

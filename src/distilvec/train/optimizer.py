@@ -46,7 +46,6 @@ def build_optimizer(module: nn.Module, train: TrainSection) -> torch.optim.Optim
 
     Muon's updates are orthogonal (Jordan et al., 2024), scaled to the size of AdamW's, so that both take the same rate
     (Liu et al., 2025, "Muon is scalable for LLM training"). Token tables, vectors and the objective stay with AdamW.
-    Errors: DistilvecError for a torch without Muon, and for keys of `parameter_groups`.
     """
     matrices = _matrices(module) if train.optimizer == "muon" else set()
     muon_groups: list[dict[str, Any]] = []
@@ -147,10 +146,7 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def parameter_groups(module: nn.Module, train: TrainSection) -> dict[float, list[nn.Parameter]]:
-    """The trained parameters by the factor of their learning rate: of the first key with which the name starts.
-
-    Errors: DistilvecError for a key of `trainable` or `learning_rate_factors` with which no parameter's name starts.
-    """
+    """The trained parameters by the factor of their learning rate: of the first key with which the name starts."""
     _refuse_unused("train.learning_rate_factors", train.learning_rate_factors, module)
     groups: dict[float, list[nn.Parameter]] = {}
     for name, parameter in trained_parameters(module, train).items():

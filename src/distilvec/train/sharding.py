@@ -92,7 +92,7 @@ def like(value: Tensor, parameter: Any) -> Tensor:
 def gathered(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the tensors, sharded ones whole in the CPU's memory of the main process; the others get none of these.
 
-    Every process must call this. Errors: ProcessLost.
+    Every process must call this.
     """
     whole_tensors = {}
     for name, value in tensors.items():
@@ -123,7 +123,7 @@ def whole_model(encoder: Encoder) -> Iterator[SentenceTransformer | None]:
 
 
 def gradient_norm(gradients: Iterable[Tensor]) -> Tensor:
-    """Return the norm of all gradients, of which sharded ones are spread over the processes. Errors: ProcessLost."""
+    """Return the norm of all gradients, of which sharded ones are spread over the processes."""
     sharded: list[Tensor] = []
     plain: list[Tensor] = []
     for gradient in gradients:

@@ -136,7 +136,7 @@ class Trainer:
         self.stop_signal = int(signal.SIGTERM)
 
     def finish(self, of_stage: str = "") -> None:
-        """Train to the end, unless it was reached before. Errors: Stopped if a signal asked for it, and as `run`."""
+        """Train to the end, unless it was reached before."""
         if self.state.finished:
             return
         trained = sum(p.numel() for p in self.module.encoder.parameters() if p.requires_grad) / 1e6
@@ -159,10 +159,7 @@ class Trainer:
             )
 
     def run(self) -> Progress:
-        """Train to the end, from the checkpoint on; the state holds the last step.
-
-        Errors: DistilvecError if a loss or weight is not finite; the last checkpoint is kept.
-        """
+        """Train to the end, from the checkpoint on; the state holds the last step."""
         warned = self.metrics.resume(self.state.step)
         for monitor in self.monitors:
             monitor.warned = monitor.kind in warned

@@ -24,7 +24,6 @@ class EmbeddingRegression(Objective):
     such vectors.
     With `student.dims` the first teacher's term is the mean over these first dimensions of both vectors, each cut
     scaled to length 1 where that teacher's vectors have it. Terms of further teachers read the whole vector.
-    Errors: DistilvecError for `student.dims` that do not begin with the student's own.
     Note: distances of long vectors are large. Reduce such a teacher's weight, or compare directions alone.
     """
 

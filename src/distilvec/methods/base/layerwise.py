@@ -28,10 +28,7 @@ def require_student_layers(context: ObjectiveContext) -> None:
 
 
 def require_layers(teacher: TeacherInfo) -> tuple[int, int]:
-    """Return the teacher's number of layers and its hidden size.
-
-    Errors: DistilvecError if the teacher is a table of vectors or an API, which have no layers.
-    """
+    """Return the teacher's number of layers and its hidden size."""
     if teacher.layers is None or teacher.hidden_size is None:
         raise DistilvecError(
             "the method reads the teacher's layers, and a table of vectors or an API has none.",
@@ -42,10 +39,7 @@ def require_layers(teacher: TeacherInfo) -> tuple[int, int]:
 
 
 class LayerwiseObjective(Objective):
-    """distance: as redact; further `terms` on the tokens of two models with one tokenizer, each of weight 1.
-
-    Errors: DistilvecError for a teacher without layers, or another tokenizer, if one of the terms has a weight.
-    """
+    """distance: as redact; further `terms` on the tokens of two models with one tokenizer, each of weight 1."""
 
     def __init__(
         self, context: ObjectiveContext, weights: Weights, distance: DistanceName, terms: tuple[str, ...]

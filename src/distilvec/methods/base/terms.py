@@ -82,7 +82,7 @@ def task_weights(
 ) -> Weights:
     """Return the weights of the task and of `terms`, each times its part of `shares`; without a task the terms.
 
-    `simcse` adds SimCSE in the role of the task. Errors: DistilvecError for `simcse` with a task.
+    `simcse` adds SimCSE in the role of the task.
     """
     if context.task is not None and simcse:
         raise option_error("simcse", True, "false for a recipe with labels")
@@ -94,7 +94,7 @@ def task_weights(
 
 
 def task_term(batch: TextBatch, student: ModelOutputs) -> PerRow:
-    """Return the loss of the head's logits on the labels. Errors: DistilvecError for a recipe without a task."""
+    """Return the loss of the head's logits on the labels."""
     if batch.labels is None:
         raise DistilvecError(
             "the method has the term 'task', which learns labels, and the recipe has no task.",

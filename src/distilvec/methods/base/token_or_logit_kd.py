@@ -23,7 +23,6 @@ class TokenOrLogitKD(Objective):
     `on` chooses the form; "auto" is logits if student and teacher have a class head, else hidden. `scores` is the form
     of "auto" on a task with scores (STS); None if the paper has none. `simcse`: on texts without labels SimCSE has the
     role of the task (DistillMoE, table 14).
-    Errors: DistilvecError for a form that the task does not have.
     """
 
     in_teacher_space = False
